@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes the two virtual environments that compare.py looks for: .venv (harness, plots, in-memory peers) and
+# .venv-diskann (the disk peer, which pins an old numpy).  Both are optional: a missing peer is skipped.
+#
+#   bench/install_peers.sh [all|memory|diskann]      PYTHON=python3.11 chooses the interpreter
+set -euo pipefail
+cd "$(dirname "$0")"
+PYTHON=${PYTHON:-python3}
+WHAT=${1:-all}
+
+case "$WHAT" in
+    all | memory | diskann) ;;
+    *) echo "install_peers.sh: unknown set '$WHAT'; use all, memory or diskann" >&2; exit 2 ;;
+esac
+
+make_venv() { # folder, packages...
+    local venv=$1
+    shift
+    [ -x "$venv/bin/python" ] || "$PYTHON" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || return 1
+    echo "$venv: $*"
+}
+
+if [ "$WHAT" != diskann ]; then
+    make_venv .venv numpy==2.4.6 matplotlib==3.11.2 pytest==9.2.0 faiss-cpu==1.15.1 usearch==2.26.6
+    # hnswlib has no wheel: it is compiled here, and needs a C++ compiler.
+    make_venv .venv hnswlib==0.8.0 ||
+        echo "install_peers.sh: hnswlib did not build (a C++ compiler is needed); it will be skipped" >&2
+fi
+if [ "$WHAT" != memory ]; then
+    make_venv .venv-diskann numpy==1.25.0 diskannpy==0.7.0
+fi

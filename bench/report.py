@@ -1,0 +1,135 @@
+"""From measurements to the choice of settings, the ratios and the printed tables.  Pure: no I/O, no clock."""
+from statistics import median
+
+NUMBERS = ("recall", "qps", "cpu_us", "reads", "pages_read", "peak_rss_bytes", "baseline_rss_bytes",
+           "kernel_pages_read")
+PERCENTILES = ("mean", "p50", "p95", "p99")
+MB = 1e6
+# Fewer pages than this per query is noise of the counter, and a ratio of it would say nothing.
+NO_READS = 0.01
+
+
+def summarise(runs):
+    """Medians over the rounds of one setting; counters of the first round are kept where they are not numbers."""
+    out = {"setting": runs[0]["setting"], "rounds": len(runs)}
+    for key in NUMBERS:
+        values = [r[key] for r in runs if r.get(key) is not None]
+        out[key] = median(values) if values else None
+    latencies = [r["latency_us"] for r in runs if r.get("latency_us")]
+    out["latency_us"] = {p: median(v[p] for v in latencies) for p in PERCENTILES} if latencies else None
+    out["latency_kind"] = runs[0].get("latency_kind")
+    return out
+
+
+def cost(point, storage):
+    """What a setting costs: pages read on disk, CPU time in memory.  Both survive a noisy machine."""
+    return (point["pages_read"], point["cpu_us"]) if storage == "disk" else (point["cpu_us"],)
+
+
+def cheapest(points, target, storage):
+    """(point, reached): the cheapest setting with recall >= target, else the one with the best recall."""
+    good = [p for p in points if p["recall"] >= target]
+    if good:
+        return min(good, key=lambda p: cost(p, storage)), True
+    return max(points, key=lambda p: p["recall"]), False
+
+
+def pages_at(points, target):
+    """Pages per query interpolated linearly between the two settings around the target recall; None outside."""
+    line = sorted((p["recall"], p["pages_read"]) for p in points)
+    for (r0, p0), (r1, p1) in zip(line, line[1:]):
+        if r0 <= target <= r1 and r1 > r0:
+            return p0 + (p1 - p0) * (target - r0) / (r1 - r0)
+    return None
+
+
+def net_rss(point):
+    """Peak memory above what the process held before the index was loaded, in bytes."""
+    return max(0, point["peak_rss_bytes"] - point["baseline_rss_bytes"])
+
+
+def disk_share(point, iops):
+    """QPS as a share of the most the disk could serve at this many reads per query; None where nothing is read."""
+    if iops is None or point["reads"] is None or point["reads"] < NO_READS:
+        return None
+    return point["qps"] / (iops / point["reads"])
+
+
+def _ratio(a, b):
+    return None if a is None or b is None or b <= 0 else a / b
+
+
+def ratios(mine, peer):
+    """StratANN / peer.  Above one is better for QPS; below one is better for all else."""
+    a, b = mine["chosen"], peer["chosen"]
+    both_read = min(a["pages_read"], b["pages_read"]) >= NO_READS
+    return {
+        "qps": _ratio(a["qps"], b["qps"]),
+        "pages": _ratio(a["pages_read"], b["pages_read"]) if both_read else None,
+        "pages_at_recall": _ratio(mine["pages_at_recall"], peer["pages_at_recall"]) if both_read else None,
+        "cpu": _ratio(a["cpu_us"], b["cpu_us"]),
+        "rss": _ratio(net_rss(a), net_rss(b)),
+        "build": _ratio(mine["build"]["seconds"], peer["build"]["seconds"]),
+    }
+
+
+def ratio_rows(entries, hnsw_names):
+    """Which ratios are meant: disk points against every peer, the cached point against HNSW peers only."""
+    mine = {n: e for n, e in entries.items() if n.startswith("stratann")}
+    peers = {n: e for n, e in entries.items() if n not in mine}
+    hnsw = {n: e for n, e in peers.items() if n in hnsw_names}
+    reaching = [n for n in hnsw if hnsw[n]["reached"]] or list(hnsw)
+    best = max(reaching, key=lambda n: hnsw[n]["chosen"]["qps"], default=None)
+    rows = []
+    for name, entry in mine.items():
+        for peer, other in (hnsw if entry["storage"] == "memory" else peers).items():
+            valid = entry["reached"] and other["reached"]
+            rows.append({"stratann": name, "peer": peer, "best_hnsw": peer == best, "both_reach_target": valid,
+                         **ratios(entry, other)})
+    return rows
+
+
+def _cell(value, digits=0):
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,.{digits}f}"
+
+
+def table(header, rows):
+    """Plain aligned text; the first column to the left, the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[c]) for line in lines) for c in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(w) if c == 0 else cell.rjust(w)
+                               for c, (cell, w) in enumerate(zip(line, widths))) for line in lines)
+
+
+def setting_text(setting):
+    return " ".join(f"{k}={v}" for k, v in setting.items())
+
+
+def main_table(entries, iops):
+    header = ["contender", "in", "setting", "recall", "QPS", "mean us", "p50", "p95", "p99", "CPU us", "pages",
+              "pages@target", "disk share", "net RSS MB", "peak RSS MB", "build s", "build RSS MB", "index MB"]
+    rows = []
+    for name, e in entries.items():
+        c, b = e["chosen"], e["build"]
+        latency = c["latency_us"] or dict.fromkeys(PERCENTILES)
+        share = disk_share(c, iops)
+        rows.append([
+            name if e["reached"] else name + " (below target)", e["storage"], setting_text(c["setting"]),
+            _cell(c["recall"], 4), _cell(c["qps"]), *(_cell(latency[p]) for p in PERCENTILES),
+            _cell(c["cpu_us"]), _cell(c["pages_read"], 1), _cell(e["pages_at_recall"], 1),
+            "-" if share is None else f"{100 * share:.0f} %", _cell(net_rss(c) / MB), _cell(c["peak_rss_bytes"] / MB),
+            _cell(b["seconds"], 1), _cell(max(0, b["peak_rss_bytes"] - b["baseline_rss_bytes"]) / MB),
+            _cell(b["index_bytes"] / MB, 1)])
+    return table(header, rows)
+
+
+def ratio_table(rows):
+    header = ["StratANN / peer", "QPS", "pages", "pages@target", "CPU", "net RSS", "build s"]
+    body = []
+    for r in rows:
+        marks = (" (best HNSW)" if r["best_hnsw"] else "") + ("" if r["both_reach_target"] else " (recall differs)")
+        body.append([f"{r['stratann']} / {r['peer']}{marks}",
+                     *(_cell(r[k], 2) for k in ("qps", "pages", "pages_at_recall", "cpu", "rss", "build"))])
+    return table(header, body)

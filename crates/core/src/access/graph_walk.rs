@@ -1,0 +1,124 @@
+//! Best-first search over a graph whose nodes lie in blocks (BatANN algorithm 1, with blocks in the place of nodes).
+//!
+//! A block is read at most once per query: when it arrives each of its nodes is either expanded or refused by a full beam, and
+//! what a full beam refused never comes back (see [`crate::query::Beam`]).
+
+use crate::format::block::Block;
+use crate::plan::{GraphView, IndexView};
+use crate::query::{Candidate, Outcome, Progress, QueryState, Scratch};
+use crate::verify;
+
+/// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam would take.
+///
+/// `None` when a list makes no sense.
+pub(crate) fn expand_block(
+    state: &mut QueryState,
+    graph: &GraphView<'_>,
+    scratch: &mut Scratch,
+    block: &Block<'_>,
+) -> Option<()> {
+    scratch.ids.clear();
+    let first = block.first_id();
+    scratch.ids.extend((0..block.count() as u32).map(|slot| first.wrapping_add(slot)));
+    let mut mates = core::mem::take(&mut scratch.order_of_mates);
+    mates.clear();
+    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
+    mates.extend(scratch.ids.iter().zip(&scratch.distances).map(|(&id, &d)| (d, id)));
+    // Closest first: it tightens the beam before the others are judged.
+    mates.sort_unstable();
+    let mut ok = Some(());
+    for &(distance, id) in &mates {
+        if id == state.params.exclude || !claim(state, distance, id) {
+            continue;
+        }
+        let slot = id.wrapping_sub(first) as usize;
+        if !state.params.whole_blocks {
+            verify::score_slot(state, scratch, block, slot);
+        }
+        scratch.ids.clear();
+        if block.neighbours(slot, &mut scratch.ids).is_none() {
+            ok = None;
+            break;
+        }
+        state.stats.expanded += 1;
+        offer_neighbours(state, graph, scratch);
+    }
+    scratch.order_of_mates = mates;
+    ok
+}
+
+/// Whether this node of a block at hand is to be expanded now; marks it so.
+fn claim(state: &mut QueryState, distance: u32, id: u32) -> bool {
+    if let Some(at) = state.beam.position(distance, id) {
+        if state.beam.entries()[at].progress == Progress::Expanded {
+            return false;
+        }
+        state.beam.mark(at, Progress::Expanded);
+        return true;
+    }
+    state.params.whole_blocks && state.beam.offer(distance, id, Progress::Expanded)
+}
+
+/// Scores `scratch.ids` by their codes and offers them to the beam.
+fn offer_neighbours(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch) {
+    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
+    state.stats.code_comparisons += scratch.ids.len() as u64;
+    for (&id, &distance) in scratch.ids.iter().zip(&scratch.distances) {
+        if distance < state.beam.threshold() && id != state.params.exclude {
+            state.beam.offer(distance, id, Progress::Fresh);
+        }
+    }
+}
+
+/// Picks the blocks of the best fresh candidates, up to the width of the phase, or ends the query.
+pub(crate) fn choose(state: &mut QueryState, view: &IndexView<'_>, graph: &GraphView<'_>, scratch: &Scratch) {
+    if state.outcome != Outcome::Running {
+        return;
+    }
+    let width = width(state);
+    let mut from = 0;
+    while let Some(at) = state.beam.next_fresh(from) {
+        let candidate = state.beam.entries()[at];
+        if is_beyond(state, scratch, &candidate) {
+            break;
+        }
+        let block = graph.map.block_of(candidate.id);
+        let awaited = state.outstanding.iter().any(|o| o.block == block);
+        if !awaited {
+            if state.outstanding.len() >= width {
+                break;
+            }
+            if state.budget.hops == 0 || !state.fetch(view, block) {
+                state.finish(Outcome::OutOfBudget);
+                return;
+            }
+        }
+        state.beam.mark(at, Progress::Awaited);
+        from = at + 1;
+    }
+    if state.outstanding.is_empty() {
+        state.finish(Outcome::Complete);
+    } else if !state.wants.is_empty() {
+        state.stats.hops += 1;
+        state.budget.hops -= 1;
+    }
+}
+
+/// Narrow while the search approaches, wide once it settles: from then on nearly all that is in the beam will be read anyway.
+///
+/// It settles when the best fresh candidate is no longer among the first k of the beam.
+fn width(state: &mut QueryState) -> usize {
+    let settled = state.beam.next_fresh(0).is_none_or(|at| at >= state.params.k as usize);
+    if settled { state.params.width as usize } else { state.params.approach_width as usize }
+}
+
+/// The adaptive stop: with k results at hand, a candidate whose code distance exceeds the k-th exact distance by more than the
+/// slack is not worth a read, nor is any after it. An easy query meets this early, a hard one late.
+fn is_beyond(state: &QueryState, scratch: &Scratch, candidate: &Candidate) -> bool {
+    if state.params.stop_slack == f32::INFINITY || state.results.len() < state.params.k as usize {
+        return false;
+    }
+    let Some(worst) = state.results.last() else { return false };
+    let estimate = scratch.estimate(candidate.distance);
+    estimate > worst.distance + state.params.stop_slack * worst.distance.abs()
+}

@@ -1,0 +1,4 @@
+//! What to read next.
+
+pub mod graph_walk;
+pub mod scan;

@@ -1,0 +1,196 @@
+//! A neighbour list as a bit stream: sorted ids, gaps in Rice code.
+//!
+//! | bits | content |
+//! |---|---|
+//! | 8 | number of ids, c |
+//! | 5 | Rice parameter, r |
+//! | 32 | the smallest id (absent when c = 0) |
+//! | (c − 1) × | gap − 1 to the id before: quotient by 2^r in unary (zeros, then a one), then r low bits |
+//!
+//! Bits fill bytes from the lowest; the last byte is padded with zeros. With c ids spread evenly over n this takes about
+//! `2 + log2(n / c)` bits an id, and less where neighbours have near ids.
+
+use alloc::vec::Vec;
+
+/// The longest list that can be stored.
+pub const MAX_LEN: usize = 255;
+const HEADER_BITS: usize = 8 + 5;
+
+/// Bytes that `encode` will append for `sorted`.
+pub fn encoded_len(sorted: &[u32]) -> usize {
+    match sorted.len() {
+        0 => HEADER_BITS.div_ceil(8),
+        c => (HEADER_BITS + 32 + best_parameter(sorted).1 + (c - 1)).div_ceil(8),
+    }
+}
+
+/// The Rice parameter that gives the fewest bits, and those bits without the (c − 1) stop bits.
+fn best_parameter(sorted: &[u32]) -> (u32, usize) {
+    let cost = |r: u32| -> usize { gaps(sorted).map(|g| (g >> r) as usize + r as usize).sum() };
+    let (mut best, mut best_cost) = (0, cost(0));
+    for r in 1..32 {
+        let c = cost(r);
+        if c < best_cost {
+            (best, best_cost) = (r, c);
+        }
+    }
+    (best, best_cost)
+}
+
+fn gaps(sorted: &[u32]) -> impl Iterator<Item = u32> + '_ {
+    sorted.windows(2).map(|w| w[1] - w[0] - 1)
+}
+
+/// Appends a list. `sorted` is strictly ascending and has at most [`MAX_LEN`] ids.
+pub fn encode(sorted: &[u32], out: &mut Vec<u8>) {
+    debug_assert!(sorted.len() <= MAX_LEN && sorted.windows(2).all(|w| w[0] < w[1]));
+    let mut bits = BitWriter { out, held: 0, count: 0 };
+    let (r, _) = best_parameter(sorted);
+    bits.put(sorted.len() as u64, 8);
+    bits.put(u64::from(r), 5);
+    if let Some(&first) = sorted.first() {
+        bits.put(u64::from(first), 32);
+    }
+    for gap in gaps(sorted) {
+        let mut quotient = gap >> r;
+        while quotient >= 32 {
+            bits.put(0, 32);
+            quotient -= 32;
+        }
+        bits.put(1 << quotient, quotient + 1);
+        bits.put(u64::from(gap) & ((1u64 << r) - 1), r);
+    }
+    bits.finish();
+}
+
+/// Appends the ids of the list that starts at `bytes[0]` to `out`. `None` when the bytes are no list (then `out` may hold a part).
+pub fn decode(bytes: &[u8], out: &mut Vec<u32>) -> Option<()> {
+    let mut bits = BitReader { bytes, position: 0 };
+    let count = bits.take(8)?;
+    let r = bits.take(5)? as u32;
+    if count == 0 {
+        return Some(());
+    }
+    let mut id = bits.take(32)? as u32;
+    out.push(id);
+    for _ in 1..count {
+        let gap = bits.rice(r)?;
+        id = id.checked_add(gap)?.checked_add(1)?;
+        out.push(id);
+    }
+    Some(())
+}
+
+struct BitWriter<'a> {
+    out: &'a mut Vec<u8>,
+    held: u64,
+    count: u32,
+}
+
+impl BitWriter<'_> {
+    /// Appends the lowest `width` (at most 32 + 1) bits of `value`; higher bits must be zero.
+    fn put(&mut self, value: u64, width: u32) {
+        self.held |= value << self.count;
+        self.count += width;
+        while self.count >= 8 {
+            self.out.push(self.held as u8);
+            self.held >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    fn finish(self) {
+        if self.count > 0 {
+            self.out.push(self.held as u8);
+        }
+    }
+}
+
+struct BitReader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl BitReader<'_> {
+    /// The next 57 bits or more, zero beyond the end.
+    #[inline]
+    fn window(&self) -> u64 {
+        let at = self.position / 8;
+        let word = match self.bytes.get(at..at + 8) {
+            Some(b) => u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
+            None => self.bytes.iter().skip(at).take(8).rev().fold(0, |word, &b| word << 8 | u64::from(b)),
+        };
+        word >> (self.position % 8)
+    }
+
+    fn take(&mut self, width: usize) -> Option<u64> {
+        let value = self.window() & ((1 << width) - 1);
+        self.position += width;
+        (self.position <= self.bytes.len() * 8).then_some(value)
+    }
+
+    #[inline]
+    fn rice(&mut self, r: u32) -> Option<u32> {
+        let window = self.window();
+        let zeros = window.trailing_zeros();
+        // Common case: the whole code lies in the window.
+        if zeros + 1 + r <= 57 {
+            let low = (window >> zeros >> 1) & ((1u64 << r) - 1);
+            self.position += (zeros + 1 + r) as usize;
+            let gap = u64::from(zeros) << r | low;
+            return (self.position <= self.bytes.len() * 8).then_some(u32::try_from(gap).ok()?);
+        }
+        self.rice_long(r)
+    }
+
+    #[cold]
+    fn rice_long(&mut self, r: u32) -> Option<u32> {
+        let mut quotient = 0u64;
+        while self.take(1)? == 0 {
+            quotient += 1;
+        }
+        let gap = quotient.checked_shl(r)? | self.take(r as usize)?;
+        u32::try_from(gap).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sorted_ids() -> impl Strategy<Value = Vec<u32>> {
+        let any = prop::collection::btree_set(any::<u32>(), 0..MAX_LEN);
+        let near = (0u32..1_000_000, prop::collection::btree_set(0u32..3000, 0..MAX_LEN))
+            .prop_map(|(base, set)| set.into_iter().map(|x| x + base).collect());
+        prop_oneof![any, near].prop_map(|set| set.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_comes_back(ids in sorted_ids(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
+            let mut bytes = Vec::new();
+            encode(&ids, &mut bytes);
+            prop_assert_eq!(bytes.len(), encoded_len(&ids));
+            bytes.extend(tail);
+            let mut back = Vec::new();
+            prop_assert_eq!(decode(&bytes, &mut back), Some(()));
+            prop_assert_eq!(back, ids);
+        }
+
+        #[test]
+        fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut out = Vec::new();
+            let _ = decode(&bytes, &mut out);
+            prop_assert!(out.len() <= MAX_LEN);
+        }
+
+        #[test]
+        fn a_cut_list_is_refused(ids in sorted_ids(), cut in 1usize..4) {
+            let mut bytes = Vec::new();
+            encode(&ids, &mut bytes);
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            prop_assert_eq!(decode(&bytes, &mut Vec::new()), None);
+        }
+    }
+}

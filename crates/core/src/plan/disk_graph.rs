@@ -1,0 +1,29 @@
+//! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in Starling and
+//! PageANN, and PipeANN's eager mode.
+//!
+//! route = [`crate::route::HeadGraph`] over codes · access = [`crate::access::graph_walk`] · verify = [`crate::verify`]
+
+use super::{GraphView, IndexView, take_in};
+use crate::access::graph_walk;
+use crate::query::{Arrival, QueryState, Scratch};
+use crate::{route, verify};
+
+pub(super) fn step(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    graph: &GraphView<'_>,
+    scratch: &mut Scratch,
+    arrived: &[Arrival<'_>],
+) {
+    if !state.started {
+        state.started = true;
+        route::enter(state, graph, scratch);
+    }
+    take_in(state, view, scratch, arrived, |state, scratch, block| {
+        if state.params.whole_blocks {
+            verify::score_block(state, scratch, block);
+        }
+        graph_walk::expand_block(state, graph, scratch, block)
+    });
+    graph_walk::choose(state, view, graph, scratch);
+}

@@ -1,0 +1,12 @@
+//! The query as data: its state, what it wants, what it is told, and what it counts.
+
+mod beam;
+mod params;
+mod state;
+mod stats;
+pub mod wire;
+
+pub use beam::{Beam, Candidate, Progress};
+pub use params::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Params};
+pub use state::{Arrival, Arrived, Hit, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
+pub use stats::QueryStats;

@@ -1,0 +1,295 @@
+//! The state of a query and its one transition.
+//!
+//! The state is plain data: no pointer, no clock, no `usize`. It could be encoded at any step ([`super::wire`]), revived elsewhere, and
+//! would go on with the same answer and the same counters. What can be rebuilt from the query lives in [`Scratch`] and never travels.
+
+use alloc::vec::Vec;
+
+use stratann_kernel::Metric;
+use stratann_kernel::codes::Table;
+use stratann_kernel::distance::Exact;
+
+use super::{Beam, Budget, Mode, Params, QueryStats};
+use crate::plan::{self, IndexView};
+
+/// Ties an arrival to the want it answers; unique within a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tag(pub u32);
+
+/// Something the query needs from the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// The bytes of a block.
+    Fetch {
+        /// To be repeated in the arrival.
+        tag: Tag,
+        /// Number of the block.
+        block: u32,
+    },
+}
+
+/// Why a want was not met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Loss {
+    /// The read failed.
+    Failed = 0,
+    /// The file ended too early.
+    Short = 1,
+    /// The bytes are damaged: checksum, place or layout.
+    Damaged = 2,
+    /// The query's time was up.
+    Expired = 3,
+}
+
+/// What came of one want.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrived<'a> {
+    /// The bytes, already verified.
+    Bytes(&'a [u8]),
+    /// Nothing will come.
+    Lost(Loss),
+}
+
+/// The answer to one want.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The tag of the want.
+    pub tag: Tag,
+    /// What came of it.
+    pub what: Arrived<'a>,
+}
+
+/// What the driver does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Submit [`QueryState::wants`] and step again: in `Barrier` mode when all that is outstanding has arrived, in `Eager` mode when something has.
+    Wait,
+    /// Finished: see [`QueryState::outcome`].
+    Done,
+}
+
+/// How a query ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It still runs.
+    Running,
+    /// The results are what was asked for.
+    Complete,
+    /// A limit of the budget stopped it; the results are the best so far.
+    OutOfBudget,
+    /// A block was lost: the results are not to be used.
+    Lost {
+        /// Which block.
+        block: u32,
+        /// Why.
+        loss: Loss,
+    },
+}
+
+/// One result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hit {
+    /// Exact distance.
+    pub distance: f32,
+    /// The id that the user knows.
+    pub external_id: u64,
+}
+
+/// What can be rebuilt from the query on any machine.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    /// Exact distances.
+    pub exact: Exact,
+    /// Code distances.
+    pub table: Table,
+    pub(crate) wide: Vec<f32>,
+    pub(crate) rotated: Vec<f32>,
+    pub(crate) ids: Vec<u32>,
+    pub(crate) heads: Vec<u32>,
+    pub(crate) distances: Vec<u32>,
+    pub(crate) head_beam: Beam,
+    pub(crate) order: Vec<u32>,
+    pub(crate) order_of_mates: Vec<(u32, u32)>,
+    code_scale: f32,
+}
+
+impl Scratch {
+    /// Prepares distances for `query`: `dim` components of the index' element type, as bytes.
+    pub fn prepare(&mut self, view: &IndexView<'_>, query: &[u8]) {
+        self.exact.set(view.metric, view.dtype, view.dim, query);
+        if let Some(graph) = &view.graph {
+            self.wide.resize(view.dim, 0.0);
+            stratann_kernel::element::widen(view.dtype, query, &mut self.wide);
+            if view.metric == Metric::Cosine {
+                let scale = stratann_kernel::distance::inverse_norm(view.dtype, query);
+                self.wide.iter_mut().for_each(|x| *x *= scale);
+            }
+            self.table.set(graph.codebook, &self.wide, &mut self.rotated);
+            // Codes of unit vectors measure squared l2, which is twice the cosine distance.
+            self.code_scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
+        }
+    }
+
+    /// A code distance on the scale of exact distances.
+    pub fn estimate(&self, code_distance: u32) -> f32 {
+        self.table.to_float(code_distance) * self.code_scale
+    }
+}
+
+/// A read under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outstanding {
+    pub(crate) tag: Tag,
+    pub(crate) block: u32,
+}
+
+/// One query on its way through an index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryState {
+    pub(crate) params: Params,
+    pub(crate) budget: Budget,
+    pub(crate) started: bool,
+    pub(crate) next_tag: u32,
+    pub(crate) next_block: u32,
+    pub(crate) beam: Beam,
+    pub(crate) results: Vec<Hit>,
+    pub(crate) outstanding: Vec<Outstanding>,
+    pub(crate) wants: Vec<Want>,
+    pub(crate) outcome: Outcome,
+    pub(crate) stats: QueryStats,
+}
+
+impl Default for QueryState {
+    fn default() -> Self {
+        QueryState::new(Params::new(1, 1), Budget::default())
+    }
+}
+
+impl QueryState {
+    /// A query that has not begun.
+    pub fn new(params: Params, budget: Budget) -> QueryState {
+        let mut state = QueryState {
+            params,
+            budget,
+            started: false,
+            next_tag: 0,
+            next_block: 0,
+            beam: Beam::default(),
+            results: Vec::new(),
+            outstanding: Vec::new(),
+            wants: Vec::new(),
+            outcome: Outcome::Running,
+            stats: QueryStats::default(),
+        };
+        state.beam.reset(params.search_list as usize);
+        state
+    }
+
+    /// Begins anew with other parameters, keeping the memory.
+    pub fn restart(&mut self, params: Params, budget: Budget) {
+        self.params = params;
+        self.budget = budget;
+        self.started = false;
+        self.next_tag = 0;
+        self.next_block = 0;
+        self.beam.reset(params.search_list as usize);
+        self.results.clear();
+        self.outstanding.clear();
+        self.wants.clear();
+        self.outcome = Outcome::Running;
+        self.stats = QueryStats::default();
+    }
+
+    /// Takes in what arrived and decides what to do next. No I/O, no clock, cannot fail.
+    ///
+    /// `scratch` must have been prepared for this query and `view`. Arrivals with unknown tags are ignored.
+    pub fn step(&mut self, view: &IndexView<'_>, scratch: &mut Scratch, arrived: &[Arrival<'_>]) -> Step {
+        self.wants.clear();
+        if self.outcome == Outcome::Running {
+            plan::step(self, view, scratch, arrived);
+        }
+        if self.outcome == Outcome::Running { Step::Wait } else { Step::Done }
+    }
+
+    /// What the last step asked for.
+    pub fn wants(&self) -> &[Want] {
+        &self.wants
+    }
+
+    /// Reads asked for that have not arrived.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// The block that an outstanding read will bring.
+    pub fn block_of(&self, tag: Tag) -> Option<u32> {
+        self.outstanding.iter().find(|o| o.tag == tag).map(|o| o.block)
+    }
+
+    /// Tells how many of the reads a cache answered: the driver alone knows.
+    pub fn set_cache_hits(&mut self, hits: u64) {
+        self.stats.cache_hits = hits;
+    }
+
+    /// True when `count` arrivals held back are enough for the next step.
+    pub fn is_ready(&self, count: usize) -> bool {
+        match self.params.mode {
+            Mode::Barrier => count >= self.outstanding.len(),
+            Mode::Eager => count > 0,
+        }
+    }
+
+    /// The results so far, closest first, at most k.
+    pub fn results(&self) -> &[Hit] {
+        &self.results
+    }
+
+    /// How it ended, or that it runs.
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// What it has cost so far.
+    pub fn stats(&self) -> &QueryStats {
+        &self.stats
+    }
+
+    /// The parameters it runs with.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// Changes the width of the rounds to come: load may drive it, outside of what `Barrier` promises.
+    pub fn set_width(&mut self, width: u32) {
+        self.params.width = width.clamp(1, super::MAX_WIDTH);
+        self.params.approach_width = self.params.approach_width.min(self.params.width);
+    }
+
+    /// The candidates, for those who explain a query.
+    pub fn beam(&self) -> &Beam {
+        &self.beam
+    }
+
+    /// Registers a read. False when the budget allows none.
+    pub(crate) fn fetch(&mut self, view: &IndexView<'_>, block: u32) -> bool {
+        if self.budget.reads == 0 {
+            return false;
+        }
+        self.budget.reads -= 1;
+        let tag = Tag(self.next_tag);
+        self.next_tag = self.next_tag.wrapping_add(1);
+        self.outstanding.push(Outstanding { tag, block });
+        self.wants.push(Want::Fetch { tag, block });
+        self.stats.reads += 1;
+        self.stats.pages_read += (view.block.block_bytes / crate::PAGE) as u64;
+        true
+    }
+
+    /// Ends the query.
+    pub(crate) fn finish(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+        self.wants.clear();
+        self.outstanding.clear();
+    }
+}

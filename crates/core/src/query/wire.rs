@@ -1,0 +1,247 @@
+//! The state of a query as bytes, between two steps.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 4 | version of this layout |
+//! | 4 | length of all that follows the checksum |
+//! | 8 | checksum of all that follows |
+//! | … | parameters, budget, counters of the walk, outcome, statistics |
+//! | 4 + 9 c | beam: count, then distance, id, progress each |
+//! | 4 + 12 h | results: count, then distance, external id each |
+//! | 4 + 8 o | reads under way: count, then tag, block each |
+//!
+//! All numbers are little-endian. Wants are not carried: they have been submitted when a state travels. Every count is checked against its
+//! limit before memory is taken for it.
+
+use alloc::vec::Vec;
+
+use super::state::Outstanding;
+use super::{
+    Beam, Budget, Candidate, Hit, Loss, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState, QueryStats, Tag,
+};
+use crate::format::checksum;
+
+/// The version written and understood.
+pub const VERSION: u32 = 1;
+const HEADER: usize = 16;
+
+/// Why bytes are not a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Written by another version.
+    Version(u32),
+    /// Shorter or longer than it says.
+    Length,
+    /// Damaged on the way.
+    Checksum,
+    /// A field is outside of its limits.
+    Content,
+}
+
+/// Appends the state to `out`.
+pub fn encode(state: &QueryState, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; HEADER]);
+    let mut w = Writer(out);
+    write_params(&state.params, &mut w);
+    w.u32(state.budget.hops);
+    w.u32(state.budget.reads);
+    w.u8(u8::from(state.started));
+    w.u32(state.next_tag);
+    w.u32(state.next_block);
+    write_outcome(state.outcome, &mut w);
+    stats_fields(&state.stats).into_iter().for_each(|x| w.u64(x));
+    w.u32(state.beam.entries().len() as u32);
+    for c in state.beam.entries() {
+        w.u32(c.distance);
+        w.u32(c.id);
+        w.u8(c.progress as u8);
+    }
+    w.u32(state.results.len() as u32);
+    for hit in &state.results {
+        w.u32(hit.distance.to_bits());
+        w.u64(hit.external_id);
+    }
+    w.u32(state.outstanding.len() as u32);
+    for o in &state.outstanding {
+        w.u32(o.tag.0);
+        w.u32(o.block);
+    }
+    let body = &out[start + HEADER..];
+    let (length, sum) = (body.len() as u32, checksum(body));
+    out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
+    out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
+    out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The state that `bytes` (all of them) hold.
+pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
+    let mut r = Reader(bytes);
+    let version = r.u32()?;
+    if version != VERSION {
+        return Err(Refused::Version(version));
+    }
+    let length = r.u32()? as usize;
+    let sum = r.u64()?;
+    if r.0.len() != length {
+        return Err(Refused::Length);
+    }
+    if checksum(r.0) != sum {
+        return Err(Refused::Checksum);
+    }
+    let params = read_params(&mut r)?;
+    let budget = Budget { hops: r.u32()?, reads: r.u32()? };
+    let mut state = QueryState::new(params, budget);
+    state.started = r.u8()? != 0;
+    state.next_tag = r.u32()?;
+    state.next_block = r.u32()?;
+    state.outcome = read_outcome(&mut r)?;
+    state.stats = read_stats(&mut r)?;
+    state.beam = read_beam(&mut r, params.search_list as usize)?;
+    for _ in 0..r.count(params.k)? {
+        let hit = Hit { distance: f32::from_bits(r.u32()?), external_id: r.u64()? };
+        state.results.push(hit);
+    }
+    for _ in 0..r.count(MAX_WIDTH)? {
+        state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()? });
+    }
+    if r.0.is_empty() { Ok(state) } else { Err(Refused::Length) }
+}
+
+fn write_params(p: &Params, w: &mut Writer<'_>) {
+    [p.k, p.search_list, p.width, p.approach_width, p.stop_slack.to_bits(), p.head_list, p.exclude]
+        .into_iter()
+        .for_each(|x| w.u32(x));
+    w.u8(p.mode as u8);
+    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1);
+}
+
+fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
+    let mut p = Params::new(1, 1);
+    p.k = r.u32()?;
+    p.search_list = r.u32()?;
+    p.width = r.u32()?;
+    p.approach_width = r.u32()?;
+    p.stop_slack = f32::from_bits(r.u32()?);
+    p.head_list = r.u32()?;
+    p.exclude = r.u32()?;
+    p.mode = match r.u8()? {
+        0 => Mode::Barrier,
+        1 => Mode::Eager,
+        _ => return Err(Refused::Content),
+    };
+    let flags = r.u8()?;
+    p.whole_blocks = flags & 1 != 0;
+    p.head = flags & 2 != 0;
+    if p.is_valid() && flags < 4 { Ok(p) } else { Err(Refused::Content) }
+}
+
+fn write_outcome(outcome: Outcome, w: &mut Writer<'_>) {
+    let (kind, block, loss) = match outcome {
+        Outcome::Running => (0, 0, 0),
+        Outcome::Complete => (1, 0, 0),
+        Outcome::OutOfBudget => (2, 0, 0),
+        Outcome::Lost { block, loss } => (3, block, loss as u8),
+    };
+    w.u8(kind);
+    w.u32(block);
+    w.u8(loss);
+}
+
+fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
+    let (kind, block, loss) = (r.u8()?, r.u32()?, r.u8()?);
+    let loss = match loss {
+        0 => Loss::Failed,
+        1 => Loss::Short,
+        2 => Loss::Damaged,
+        3 => Loss::Expired,
+        _ => return Err(Refused::Content),
+    };
+    match kind {
+        0 => Ok(Outcome::Running),
+        1 => Ok(Outcome::Complete),
+        2 => Ok(Outcome::OutOfBudget),
+        3 => Ok(Outcome::Lost { block, loss }),
+        _ => Err(Refused::Content),
+    }
+}
+
+fn stats_fields(s: &QueryStats) -> [u64; 8] {
+    [s.code_comparisons, s.full_comparisons, s.pruned, s.reads, s.pages_read, s.cache_hits, s.hops, s.expanded]
+}
+
+fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
+    Ok(QueryStats {
+        code_comparisons: r.u64()?,
+        full_comparisons: r.u64()?,
+        pruned: r.u64()?,
+        reads: r.u64()?,
+        pages_read: r.u64()?,
+        cache_hits: r.u64()?,
+        hops: r.u64()?,
+        expanded: r.u64()?,
+    })
+}
+
+fn read_beam(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
+    let mut beam = Beam::default();
+    beam.reset(capacity);
+    let count = r.count(capacity as u32)?;
+    for _ in 0..count {
+        let (distance, id) = (r.u32()?, r.u32()?);
+        let progress = match r.u8()? {
+            0 => Progress::Fresh,
+            1 => Progress::Awaited,
+            2 => Progress::Expanded,
+            _ => return Err(Refused::Content),
+        };
+        let last: Option<&Candidate> = beam.entries().last();
+        if last.is_some_and(|c| (c.distance, c.id) >= (distance, id)) || !beam.offer(distance, id, progress) {
+            return Err(Refused::Content);
+        }
+    }
+    Ok(beam)
+}
+
+struct Writer<'a>(&'a mut Vec<u8>);
+
+impl Writer<'_> {
+    fn u8(&mut self, x: u8) {
+        self.0.push(x);
+    }
+
+    fn u32(&mut self, x: u32) {
+        self.0.extend_from_slice(&x.to_le_bytes());
+    }
+
+    fn u64(&mut self, x: u64) {
+        self.0.extend_from_slice(&x.to_le_bytes());
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Refused::Length)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, Refused> {
+        self.take::<1>().map(|b| b[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, Refused> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Refused> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn count(&mut self, limit: u32) -> Result<u32, Refused> {
+        let count = self.u32()?;
+        if count <= limit { Ok(count) } else { Err(Refused::Content) }
+    }
+}

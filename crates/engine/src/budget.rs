@@ -1,0 +1,162 @@
+//! Memory: what each part takes, what it may take together, and what the kernel says.
+
+use serde::Serialize;
+
+use crate::{Error, Result};
+
+/// Bytes by component. The sum is computed from what is allocated, never read off the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// What, and how many bytes.
+    pub components: Vec<(String, u64)>,
+}
+
+/// The program itself: code and constants that are paged in, the main stack, the allocator's own state.
+pub const PROGRAM_BYTES: u64 = 7 << 20;
+/// A worker thread's stack and thread-local state, as far as they are touched.
+pub const THREAD_BYTES: u64 = 128 << 10;
+
+impl Account {
+    /// An account that holds the program alone.
+    pub fn new() -> Account {
+        Account { components: vec![("program".into(), PROGRAM_BYTES)] }
+    }
+
+    /// Adds a component.
+    pub fn add(&mut self, what: &str, bytes: u64) {
+        self.components.push((what.into(), bytes));
+    }
+
+    /// All components together.
+    pub fn total(&self) -> u64 {
+        self.components.iter().map(|c| c.1).sum()
+    }
+
+    /// Refuses a budget that this account exceeds, naming the smallest that works.
+    ///
+    /// # Errors
+    /// `Kind::Budget`.
+    pub fn check(&self, budget: Option<u64>, job: &str) -> Result<()> {
+        let Some(budget) = budget else { return Ok(()) };
+        if self.total() <= budget {
+            return Ok(());
+        }
+        let largest = self.components.iter().max_by_key(|c| c.1);
+        let largest = largest.map(|c| format!(", most of it {} ({})", c.0, size(c.1))).unwrap_or_default();
+        Err(Error::budget(format!(
+            "a RAM budget of {} is too small to {job}: it takes {}{largest}; give --ram-budget {} or more",
+            size(budget),
+            size(self.total()),
+            size_up(self.total())
+        )))
+    }
+}
+
+/// Bytes for a person: `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Bytes as an option's value, rounded up: `37MiB`.
+fn size_up(bytes: u64) -> String {
+    format!("{}MiB", bytes.div_ceil(1 << 20))
+}
+
+/// Reads `512MiB`, `2GiB`, `1.5GB`, `4096`.
+///
+/// # Errors
+/// When it is none of these.
+pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024f64.powi(2),
+        "g" | "gib" => 1024f64.powi(3),
+        "t" | "tib" => 1024f64.powi(4),
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        other => return Err(format!("{other:?} is no unit of size; use KiB, MiB, GiB or TiB")),
+    };
+    match number.parse::<f64>() {
+        Ok(x) if x.is_finite() && x * factor < 1e18 => Ok((x * factor) as u64),
+        _ => Err(format!("{text:?} is no size; write for example 512MiB")),
+    }
+}
+
+/// What the kernel says of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Process {
+    /// Processor time, user and system, microseconds.
+    pub cpu_us: u64,
+    /// Largest resident set so far, bytes.
+    pub peak_rss_bytes: u64,
+}
+
+/// Asks the kernel.
+pub fn process() -> Process {
+    // SAFETY: rusage is plain data, for which all zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live rusage.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0 {
+        return Process::default();
+    }
+    let us = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+    let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
+    Process { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), peak_rss_bytes: peak_rss().unwrap_or(usage.ru_maxrss as u64 * unit) }
+}
+
+/// ru_maxrss survives exec, so it may tell of the parent; VmHWM is this program's own.
+fn peak_rss() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// Free bytes on the disk that holds `folder`, for this user.
+pub fn free_disk_bytes(folder: &std::path::Path) -> Option<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
+    // SAFETY: statvfs is plain data, for which all zeros are valid.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends in a zero byte, and the pointer is to a live statvfs.
+    let done = unsafe { libc::statvfs(path.as_ptr(), &mut stat) };
+    (done == 0).then(|| stat.f_bavail as u64 * stat.f_frsize as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
+        assert_eq!(parse_size("1.5k"), Ok(1536));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("1MB"), Ok(1_000_000));
+        assert!(parse_size("two").is_err() && parse_size("5 parsecs").is_err() && parse_size("").is_err());
+        assert_eq!(size(1536), "1.5 KiB");
+    }
+
+    #[test]
+    fn a_small_budget_is_refused_with_one_that_works() {
+        let mut account = Account::new();
+        account.add("codes", 40 << 20);
+        assert!(account.check(Some(48 << 20), "search").is_ok());
+        let error = account.check(Some(20 << 20), "search").unwrap_err();
+        assert!(error.message.contains("47MiB") && error.message.contains("codes"), "{}", error.message);
+        assert!(account.check(None, "search").is_ok());
+    }
+}

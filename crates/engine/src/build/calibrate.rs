@@ -1,0 +1,55 @@
+//! The last stage: what recall costs on this index, measured with rows of its own.
+//!
+//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
+//! rows come to queries that the index has never seen.
+
+use super::stages::{Build, draw_rows};
+use crate::budget::Account;
+use crate::calibration::{Curve, measure};
+use crate::dataset::Scan;
+use crate::groundtruth;
+use crate::index::{Index, OpenOptions};
+use crate::manifest::Manifest;
+use crate::{Error, Result};
+
+/// The numbers of results that get a curve.
+pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
+
+pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of_row: &[u32]) -> Result<Vec<Curve>> {
+    let count = build.options.calibration_queries.min(scan.rows as usize / 2);
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let drawn = draw_rows(&build.live_rows(scan), count, build.options.seed);
+    let rows: Vec<u64> = drawn.iter().map(|&r| u64::from(r)).collect();
+    let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
+    let budget = build.plan.ram_bytes;
+    let truth = groundtruth::neighbours(build.base, &rows, build.options.metric, k, budget, build.progress)?;
+    let known: Vec<u64> = truth.ids.iter().map(|&row| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])).collect();
+    let mut queries = Vec::new();
+    let mut row = Vec::new();
+    for &r in &rows {
+        build.base.read_rows(r, 1, &mut row)?;
+        queries.extend_from_slice(&row);
+    }
+    // Spare memory caches blocks: the counters do not change, the measurement takes less time.
+    let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
+    let taken = Account::planned(manifest, 0).total() + (16 << 20);
+    let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
+    let open = OpenOptions { ram_budget: None, cache_budget: blocks.min(spare).min(4 << 30) };
+    let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
+    let hidden: Vec<u32> = drawn.iter().map(|&r| id_of_row[r as usize]).collect();
+    let wanted: Vec<u32> = CURVE_KS.iter().map(|&c| c.min(k as u32)).collect();
+    let mut curves: Vec<Curve> = Vec::new();
+    for &k in &wanted {
+        if curves.iter().any(|c| c.k == k) {
+            continue;
+        }
+        let known_k = truth.k;
+        curves.push(measure(&index, &queries, &known, known_k, &hidden, k, "rows", build.options.threads, build.progress)?);
+    }
+    if build.progress.interrupted() {
+        return Err(Error::interrupted());
+    }
+    Ok(curves)
+}

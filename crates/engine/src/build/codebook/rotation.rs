@@ -1,0 +1,126 @@
+//! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and refinement (§4.1).
+
+use nalgebra::{DMatrix, DMatrixView, DMatrixViewMut, Dyn, SymmetricEigen};
+use rayon::prelude::*;
+
+use stratann_kernel::codes::Codebook;
+
+/// Columns of a product that one task computes.
+const COLUMNS: usize = 64;
+/// Rows that pass through a cache at once.
+const TILE: usize = 512;
+/// Weight of staying where the rotation is, relative to the mean singular value: settles directions without data.
+const INERTIA: f64 = 1e-4;
+/// Newton–Schulz steps that clean up the polar factor; each doubles the correct digits.
+const POLISH: usize = 2;
+
+/// PCA of centred `rows` (n × `dim`), the components given to the subspaces `starts` so that the products of variances
+/// are balanced. Returns `dim × dim`, row-major.
+pub(super) fn pca(rows: &[f32], dim: usize, starts: &[u32]) -> Vec<f32> {
+    let covariance = cross_product(rows.len() / dim, dim, dim, &|range, columns, out: &mut [f32]| {
+        for (row, out) in rows[range.start * dim..range.end * dim].chunks_exact(dim).zip(out.chunks_exact_mut(columns.len())) {
+            out.copy_from_slice(&row[columns.clone()]);
+        }
+    }, rows);
+    let eigen = SymmetricEigen::new(covariance);
+    let mut order: Vec<usize> = (0..dim).collect();
+    order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]).then(a.cmp(&b)));
+    let sorted: Vec<f64> = order.iter().map(|&i| eigen.eigenvalues[i]).collect();
+    let mut out = Vec::with_capacity(dim * dim);
+    for at in allocate(&sorted, starts) {
+        out.extend(eigen.eigenvectors.column(order[at]).iter().map(|&x| x as f32));
+    }
+    out
+}
+
+/// Which of the eigenvalues (descending) each rotated component takes: each goes to the subspace with room whose product
+/// is smallest so far.
+fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
+    let largest = eigenvalues.first().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
+    // Scaled so that every logarithm is positive and a subspace grows by taking one.
+    let smallest = eigenvalues.iter().fold(largest, |s, &e| s.min(e.max(largest * 1e-10)));
+    let mut taken: Vec<Vec<usize>> = vec![Vec::new(); starts.len().saturating_sub(1)];
+    let mut products = vec![0f64; taken.len()];
+    for (at, &e) in eigenvalues.iter().enumerate() {
+        let room = |j: &usize| taken[*j].len() < (starts[*j + 1] - starts[*j]) as usize;
+        let least = (0..taken.len()).filter(room).min_by(|&a, &b| products[a].total_cmp(&products[b]).then(a.cmp(&b)));
+        if let Some(j) = least {
+            products[j] += (e.max(smallest) / smallest).ln() + 1e-9;
+            taken[j].push(at);
+        }
+    }
+    taken.into_iter().flatten().collect()
+}
+
+/// The rotation that brings `rows` (n × dim) nearest to what `codes` stand for: the polar factor of ŶᵀX.
+pub(super) fn refine(book: &mut Codebook, rows: &[f32], codes: &[u8]) {
+    let (dim, size) = (book.dim, book.code_bytes());
+    let product = cross_product(rows.len() / dim, dim, dim, &|range, columns, out: &mut [f32]| {
+        let mut decoded = vec![0f32; dim];
+        for (i, out) in range.zip(out.chunks_exact_mut(columns.len())) {
+            book.decode_rotated(&codes[i * size..(i + 1) * size], &mut decoded);
+            out.copy_from_slice(&decoded[columns.clone()]);
+        }
+    }, rows);
+    let before = DMatrix::from_row_iterator(dim, dim, book.rotation.iter().map(|&x| f64::from(x)));
+    // The trace of product · beforeᵀ is about the sum of the singular values.
+    let scale = product.dot(&before).abs() / dim as f64;
+    if let Some(rotation) = polar(&(product + before * (INERTIA * scale))) {
+        book.rotation = rotation.transpose().iter().map(|&x| x as f32).collect();
+    }
+}
+
+/// The orthonormal matrix nearest to `a`; none if `a` is singular or not finite.
+fn polar(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+    let scale = a.norm();
+    if !(scale.is_finite() && scale > 0.0) {
+        return None;
+    }
+    let a = a / scale;
+    let eigen = SymmetricEigen::new(a.tr_mul(&a));
+    let largest = eigen.eigenvalues.max();
+    if eigen.eigenvalues.min() <= largest * 1e-13 {
+        return None;
+    }
+    // A (AᵀA)^(−1/2)
+    let mut scaled = eigen.eigenvectors.clone();
+    for (mut column, e) in scaled.column_iter_mut().zip(eigen.eigenvalues.iter()) {
+        column /= e.sqrt();
+    }
+    let mut u = a * (scaled * eigen.eigenvectors.transpose());
+    for _ in 0..POLISH {
+        let square = u.tr_mul(&u);
+        u = &u * (DMatrix::identity(square.nrows(), square.nrows()) * 1.5 - square * 0.5);
+    }
+    u.iter().all(|x| x.is_finite()).then_some(u)
+}
+
+/// `LᵀX` (`width × dim`) for `rows` X (n × dim, row-major) and L (n × `width`), whose rows and columns `left` fills in.
+///
+/// Tasks share the columns of L and each sums all rows in order, so the threads' number does not matter.
+fn cross_product(
+    n: usize,
+    width: usize,
+    dim: usize,
+    left: &(dyn Fn(std::ops::Range<usize>, std::ops::Range<usize>, &mut [f32]) + Sync),
+    rows: &[f32],
+) -> DMatrix<f64> {
+    // Row-major `width × dim`, that is, the column-major transpose.
+    let mut out = vec![0f32; width * dim];
+    out.par_chunks_mut(COLUMNS * dim).enumerate().for_each(|(block, out)| {
+        let count = out.len() / dim;
+        let columns = block * COLUMNS..block * COLUMNS + count;
+        let mut tile = vec![0f32; TILE * count];
+        let mut out = DMatrixViewMut::from_slice(out, dim, count);
+        for start in (0..n).step_by(TILE) {
+            let range = start..(start + TILE).min(n);
+            let tile = &mut tile[..range.len() * count];
+            left(range.clone(), columns.clone(), tile);
+            // Both are row-major: columns of the transposes.
+            let x = DMatrixView::from_slice(&rows[range.start * dim..range.end * dim], dim, range.len());
+            let l = DMatrixView::from_slice_with_strides_generic(tile, Dyn(range.len()), Dyn(count), Dyn(count), Dyn(1));
+            out.gemm(1.0, &x, &l, 1.0);
+        }
+    });
+    DMatrix::from_row_iterator(width, dim, out.iter().map(|&x| f64::from(x)))
+}

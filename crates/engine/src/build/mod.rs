@@ -1,0 +1,118 @@
+//! Builds an index: parallel, in RAM or out of core, in stages that a killed build resumes from.
+//!
+//! | stage | reads | leaves in `partial/` |
+//! |---|---|---|
+//! | scan | all rows | `scan.json`: which rows can be indexed, statistics |
+//! | codebook | a sample | `codebook.bin` |
+//! | graph | rows, as points | `graph.tmp`, `order.tmp`: neighbours of each row, cell by cell |
+//! | layout | graph, all rows | `blocks.bin`, `map.bin`, `ids.tmp`: where each row went |
+//! | codes | all rows | `codes.bin` |
+//! | head | a sample | `head.bin` |
+//! | calibrate | the index so far | `curves.json` |
+//!
+//! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates the manifest.
+
+mod calibrate;
+mod cells;
+pub mod codebook;
+mod graph_file;
+mod graph_stage;
+mod head;
+pub mod kmeans;
+mod layout;
+mod options;
+mod plan;
+mod space;
+mod stages;
+mod state;
+pub mod vamana;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Serialize;
+
+pub use options::{BuildOptions, CodeKind, Kind};
+pub use plan::BuildPlan;
+
+use crate::budget;
+use crate::dataset::Reader;
+use crate::manifest::{self, PARTIAL};
+use crate::{Error, Progress, Result};
+
+/// What a build did.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BuildReport {
+    /// Wall-clock seconds, all stages that this call ran.
+    pub seconds: f64,
+    /// Largest resident set of the process.
+    pub peak_rss_bytes: u64,
+    /// Bytes of all files of the index.
+    pub index_bytes: u64,
+    /// Seconds by stage.
+    pub stages: BTreeMap<String, f64>,
+    /// Vectors in the index.
+    pub rows: u64,
+    /// Rows that were left out.
+    pub skipped_rows: u64,
+    /// What was decided on the way: nodes per block, mean list, cells, precision, ….
+    pub facts: BTreeMap<String, serde_json::Value>,
+}
+
+/// What `build` would do: memory, disk, cells. Reads the header of `base` alone.
+///
+/// # Errors
+/// As [`build`], as far as it can be known beforehand.
+pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    options.check(base)?;
+    BuildPlan::new(base, options)
+}
+
+/// Builds an index of `base` in the folder `out`.
+///
+/// # Errors
+/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the smallest that
+/// does is named), a disk that is full, an interruption. What `out` held before is never harmed.
+pub fn build(base: &Reader, out: &Path, options: &BuildOptions, progress: &dyn Progress) -> Result<BuildReport> {
+    let plan = plan(base, options)?;
+    let number = prepare_folder(out, options)?;
+    let _lock = state::lock(out)?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads.max(1))
+        .build()
+        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))?;
+    let started = std::time::Instant::now();
+    let report = pool.install(|| stages::run(base, out, number, options, &plan, progress));
+    match report {
+        Ok(mut report) => {
+            report.seconds = started.elapsed().as_secs_f64();
+            report.peak_rss_bytes = budget::process().peak_rss_bytes;
+            Ok(report)
+        }
+        Err(e) => {
+            if e.kind == crate::Kind::Interrupted || e.kind == crate::Kind::Io {
+                // Kept for --resume.
+                let hint = format!("; run the same command with --resume to go on, or delete {}", out.join(PARTIAL).display());
+                return Err(Error { message: e.message + &hint, ..e });
+            }
+            state::abandon(out);
+            Err(e)
+        }
+    }
+}
+
+/// Makes the folder and gives the number of the version to publish.
+fn prepare_folder(out: &Path, options: &BuildOptions) -> Result<u64> {
+    if out.is_file() {
+        return Err(Error::bad_input(format!("{} is a file; name a folder for the index", out.display())));
+    }
+    std::fs::create_dir_all(out).map_err(|e| Error::io("creating", out, &e))?;
+    let newest = manifest::newest(out)?;
+    if newest.is_some() && !options.force {
+        return Err(Error::bad_input(format!(
+            "{} holds an index already; give --force to replace it, or another folder",
+            out.display()
+        )));
+    }
+    Ok(newest.unwrap_or(0) + 1)
+}

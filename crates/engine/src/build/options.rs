@@ -1,0 +1,162 @@
+//! What a build can be asked for.
+
+use std::path::PathBuf;
+
+use stratann_kernel::Metric;
+
+pub use super::codebook::CodeKind;
+use crate::dataset::{OnBadRow, Reader};
+use crate::{Error, Result};
+
+/// Kind of index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A graph on disk, walked by codes in RAM.
+    DiskGraph,
+    /// All vectors, scanned.
+    Flat,
+}
+
+impl Kind {
+    /// The name used in manifests and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::DiskGraph => "disk-graph",
+            Kind::Flat => "flat",
+        }
+    }
+}
+
+/// Options of a build. [`BuildOptions::new`] gives the defaults.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// Kind of index.
+    pub kind: Kind,
+    /// Distance.
+    pub metric: Metric,
+    /// Bytes of RAM that the build may take; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Threads.
+    pub threads: usize,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Most neighbours of a node (R). DiskANN's and BatANN's default is 64.
+    pub degree: usize,
+    /// Length of the beam that finds them (L). BatANN's default is 128.
+    pub build_list: usize,
+    /// How much longer than a detour an edge may be (α). DiskANN's and BatANN's default is 1.2.
+    pub alpha: f32,
+    /// Times that every row is inserted.
+    pub passes: usize,
+    /// Bytes of a code; `None` for max(32, dim / 4).
+    pub code_bytes: Option<usize>,
+    /// How vectors are compressed.
+    pub code_kind: CodeKind,
+    /// Share of the rows in the head graph.
+    pub head_share: f64,
+    /// Pack nodes that are near in the graph into the same blocks.
+    pub pack: bool,
+    /// Reckon with compressed neighbour lists when deciding how many nodes share a block.
+    pub compress: bool,
+    /// Nodes of a block; `None` picks.
+    pub nodes_per_block: Option<usize>,
+    /// Build on floats even where bytes would do.
+    pub exact_points: bool,
+    /// A u64 for every row; `None` for the row number.
+    pub ids: Option<PathBuf>,
+    /// What to do about rows that cannot be indexed.
+    pub on_bad_row: OnBadRow,
+    /// Rows whose exact neighbours calibrate the recall curve; 0 for none.
+    pub calibration_queries: usize,
+    /// Replace an index that is there.
+    pub force: bool,
+    /// Go on with a build that did not finish.
+    pub resume: bool,
+}
+
+impl BuildOptions {
+    /// The defaults.
+    pub fn new(kind: Kind, metric: Metric) -> BuildOptions {
+        BuildOptions {
+            kind,
+            metric,
+            ram_budget: None,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            seed: 1,
+            degree: 64,
+            build_list: 128,
+            alpha: 1.2,
+            passes: 1,
+            code_bytes: None,
+            code_kind: CodeKind::Opq,
+            head_share: 0.05,
+            pack: true,
+            compress: true,
+            nodes_per_block: None,
+            exact_points: false,
+            ids: None,
+            on_bad_row: OnBadRow::Fail,
+            calibration_queries: 500,
+            force: false,
+            resume: false,
+        }
+    }
+
+    /// Bytes of a code for vectors of `dim` components.
+    pub fn code_bytes(&self, dim: usize) -> usize {
+        self.code_bytes.unwrap_or((dim / 4).max(32)).min(dim + 2)
+    }
+
+    pub(crate) fn check(&self, base: &Reader) -> Result<()> {
+        let shape = base.shape();
+        let bad = |text: String| Err(Error::bad_input(text));
+        if shape.rows >= u64::from(u32::MAX) {
+            return bad(format!("{} has {} rows; one index holds up to {}", base.path().display(), shape.rows, u32::MAX - 1));
+        }
+        if shape.dim > 4096 {
+            return bad(format!("{} has {} dimensions; up to 4096 are supported", base.path().display(), shape.dim));
+        }
+        if !(4..=250).contains(&self.degree) {
+            return bad(format!("--degree is {}; use 4 to 250", self.degree));
+        }
+        if !(self.degree..=10_000).contains(&self.build_list) {
+            return bad(format!("--build-list is {}; use {} (the degree) to 10000", self.build_list, self.degree));
+        }
+        if !(1.0..=4.0).contains(&self.alpha) {
+            return bad(format!("--alpha is {}; use 1 to 4", self.alpha));
+        }
+        if !(0.0..=1.0).contains(&self.head_share) {
+            return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
+        }
+        if self.code_bytes.is_some_and(|b| b == 0 || b > shape.dim + 2) {
+            return bad(format!("--code-bytes is {}; use 1 to {} for {} dimensions", self.code_bytes.unwrap_or(0), shape.dim, shape.dim));
+        }
+        Ok(())
+    }
+
+    /// What the content of the index depends on: recorded in the manifest, and compared when a build resumes.
+    pub(crate) fn recorded(&self, dim: usize) -> std::collections::BTreeMap<String, serde_json::Value> {
+        let mut all = std::collections::BTreeMap::new();
+        let mut put = |key: &str, value: serde_json::Value| all.insert(key.to_string(), value);
+        put("seed", self.seed.into());
+        put("on_bad_row", if self.on_bad_row == OnBadRow::Skip { "skip" } else { "fail" }.into());
+        put("ids", self.ids.is_some().into());
+        if self.kind == Kind::DiskGraph {
+            put("degree", self.degree.into());
+            put("build_list", self.build_list.into());
+            put("alpha", f64::from(self.alpha).into());
+            put("passes", self.passes.into());
+            put("code_bytes", self.code_bytes(dim).into());
+            put("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
+            put("head_share", self.head_share.into());
+            put("pack", self.pack.into());
+            put("compress", self.compress.into());
+            put("exact_points", self.exact_points.into());
+            put("calibration_queries", self.calibration_queries.into());
+            if let Some(n) = self.nodes_per_block {
+                put("nodes_per_block", n.into());
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,107 @@
+//! What a build will take, decided before it begins.
+
+use serde::Serialize;
+use stratann_kernel::Metric;
+
+use super::options::{BuildOptions, Kind};
+use super::vamana::Graph;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
+use crate::dataset::Reader;
+use crate::{Error, Result};
+
+/// Rows that train the codebook.
+pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
+/// Reading and writing buffers, per build.
+const BUFFER_BYTES: u64 = 6 << 20;
+
+/// How a build divides its work.
+#[derive(Clone, Debug, Serialize)]
+pub struct BuildPlan {
+    /// Points that are built into one graph at a time.
+    pub points_per_cell: u64,
+    /// Whether all points are one cell, in RAM.
+    pub in_ram: bool,
+    /// Most bytes of RAM at any time.
+    pub ram_bytes: u64,
+    /// Bytes of disk while building, the index included.
+    pub disk_bytes: u64,
+    /// Bytes that vectors may take while blocks are written.
+    pub(crate) block_memory_bytes: u64,
+    /// Bytes that one point takes while its graph is built.
+    pub(crate) point_bytes: u64,
+    /// Rows that train the codebook.
+    pub(crate) codebook_sample: usize,
+}
+
+impl BuildPlan {
+    /// Plans for the rows of `base`.
+    ///
+    /// # Errors
+    /// `Kind::Budget` when no plan fits, naming the smallest budget that works.
+    pub(crate) fn new(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        let shape = base.shape();
+        let n = shape.rows;
+        let row_bytes = (shape.dim * shape.dtype.size()) as u64;
+        let graph = options.kind == Kind::DiskGraph;
+        // Unless the sample shows that bytes will not do, points are bytes; plan for the worse.
+        let point_dim = (shape.dim + usize::from(options.metric == Metric::Ip)) as u64;
+        let per_component = if options.exact_points { 4 } else { 1 };
+        let point = point_dim * per_component + Graph::bytes(1, options.degree) + 12;
+        let fixed = PROGRAM_BYTES + BUFFER_BYTES + options.threads as u64 * (THREAD_BYTES + (1 << 20));
+        // Row tables that live through several stages: order, ids, cells.
+        let tables = n * if graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 };
+        let codes = if graph { n * options.code_bytes(shape.dim) as u64 } else { 0 };
+        let free = options.ram_budget.map(|b| b.saturating_sub(fixed + tables));
+        let smallest_cell = n.min(20_000);
+        let sample = |room: u64| ((room / (shape.dim as u64 * 12)) as usize).min(CODEBOOK_SAMPLE);
+        let least = fixed + tables + (smallest_cell * point).max(codes).max(shape.dim as u64 * 12 * 4096).max(row_bytes * 64);
+        if options.ram_budget.is_some_and(|b| b < least) {
+            let mut account = Account::default();
+            account.add("row tables", tables);
+            account.add("codes, or a part of the graph", least - fixed - tables);
+            account.add("the program and its buffers", fixed);
+            account.check(options.ram_budget, "build this index")?;
+        }
+        let free = free.unwrap_or(u64::MAX / 4);
+        let in_ram = n.saturating_mul(point) <= free;
+        let points_per_cell = if in_ram { n } else { free / point };
+        let block_memory_bytes = free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { 2 };
+        let codebook_sample = sample(free).min(n as usize).max(1);
+        let peak = if graph { (points_per_cell * point).max(codes).max(codebook_sample as u64 * shape.dim as u64 * 12) } else { 0 };
+        let ram_bytes = fixed + tables + peak.max(block_memory_bytes);
+        let disk = disk_bytes(n, row_bytes, options, in_ram, codes);
+        Ok(BuildPlan { points_per_cell, in_ram, ram_bytes, disk_bytes: disk, block_memory_bytes, codebook_sample, point_bytes: point })
+    }
+
+    /// One line for a person.
+    pub fn describe(&self) -> String {
+        let how = if self.in_ram { "in RAM".to_string() } else { format!("out of core, about {} points at a time", self.points_per_cell) };
+        format!("the graph is built {how}; up to {} of RAM and {} of disk", size(self.ram_bytes), size(self.disk_bytes))
+    }
+}
+
+fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, codes: u64) -> u64 {
+    if options.kind == Kind::Flat {
+        return n * (row_bytes + 8);
+    }
+    let blocks = n * (row_bytes + 2 * options.degree as u64 + 8) * 5 / 4;
+    let graph = n * (options.degree as u64 + 1) * 4;
+    let spill = if in_ram { 0 } else { n * (row_bytes + 4) + 2 * graph };
+    blocks + graph + spill + 2 * codes + n * 8
+}
+
+/// Refuses a build whose files cannot fit on the disk of `folder`.
+pub(crate) fn check_disk(folder: &std::path::Path, needed: u64) -> Result<()> {
+    match crate::budget::free_disk_bytes(folder) {
+        Some(free) if free < needed => Err(Error {
+            kind: crate::Kind::Io,
+            message: format!(
+                "{} has {} free, this build takes about {}; free some space or choose another disk",
+                folder.display(),
+                size(free),
+                size(needed)
+            ),
+        }),
+        _ => Ok(()),
+    }
+}

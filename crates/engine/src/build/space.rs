@@ -1,0 +1,326 @@
+//! The space a graph is built in: always squared l2, whatever the metric of the search.
+//!
+//! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one more component, √(M² − ‖x‖²), that gives all rows the norm M
+//! (Bachrach et al., RecSys 2014), so that the graph is not drawn to long vectors. Bytes stay bytes. Floats are reduced to bytes when a sample
+//! shows that this keeps the order of near neighbours: a quarter of the memory, and integer distances.
+
+use rayon::prelude::*;
+
+use stratann_core::build::{Points, hash};
+use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8};
+use stratann_kernel::element::widen;
+use stratann_kernel::{DType, Metric};
+
+use crate::dataset::{Reader, Scan};
+use crate::{Error, Progress, Result};
+
+/// How points are held while the graph is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// One byte a component.
+    Byte,
+    /// Four bytes a component.
+    Float,
+}
+
+/// How rows become points.
+#[derive(Clone, Debug)]
+pub struct Space {
+    metric: Metric,
+    dtype: DType,
+    dim: usize,
+    squared_norm_max: f64,
+    /// Floats are kept, or reduced to bytes.
+    pub precision: Precision,
+    // A byte b of component i stands for offset[i] + b · step.
+    offset: Vec<f32>,
+    step: f32,
+}
+
+/// Rows looked at to choose the precision.
+const SAMPLE: usize = 2000;
+/// Largest median error of a nearest-neighbour distance that the byte form may have.
+const ERROR_MAX: f32 = 0.02;
+
+impl Space {
+    /// The space for the rows of `reader`, whose statistics are `scan`. With `exact`, floats stay floats.
+    pub fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
+        let shape = reader.shape();
+        let mut space = Space {
+            metric,
+            dtype: shape.dtype,
+            dim: shape.dim,
+            squared_norm_max: scan.max_squared_norm,
+            precision: Precision::Byte,
+            offset: Vec::new(),
+            step: 1.0,
+        };
+        if space.is_native() {
+            return Ok(space);
+        }
+        let sample = space.sample(reader, scan)?;
+        space.fit(&sample);
+        if exact || space.median_error(&sample) > ERROR_MAX {
+            space.precision = Precision::Float;
+        }
+        Ok(space)
+    }
+
+    /// Components of a point.
+    pub fn point_dim(&self) -> usize {
+        self.dim + usize::from(self.metric == Metric::Ip)
+    }
+
+    /// Bytes of a point.
+    pub fn point_bytes(&self) -> usize {
+        self.point_dim() * if self.precision == Precision::Byte { 1 } else { 4 }
+    }
+
+    /// Bytes under l2 are points as they are.
+    fn is_native(&self) -> bool {
+        self.metric == Metric::L2 && !self.dtype.is_float()
+    }
+
+    /// A row in this space, as floats. `out` has `point_dim` components.
+    pub fn floats(&self, row: &[u8], out: &mut [f32]) {
+        let (point, extra) = out.split_at_mut(self.dim);
+        widen(self.dtype, row, point);
+        match self.metric {
+            Metric::L2 => {}
+            Metric::Cosine => {
+                let scale = inverse_norm(self.dtype, row);
+                point.iter_mut().for_each(|x| *x *= scale);
+            }
+            Metric::Ip => {
+                let squared: f64 = point.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+                extra[0] = (self.squared_norm_max - squared).max(0.0).sqrt() as f32;
+            }
+        }
+    }
+
+    /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
+    pub fn code_floats(&self, row: &[u8], out: &mut [f32]) {
+        widen(self.dtype, row, out);
+        if self.metric == Metric::Cosine {
+            let scale = inverse_norm(self.dtype, row);
+            out.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+
+    /// About `count` rows as codes see them, drawn evenly.
+    pub fn code_sample(&self, reader: &Reader, scan: &Scan, count: usize, seed: u64) -> Result<Vec<f32>> {
+        let rows = reader.shape().rows;
+        let stride = (rows / count.max(1) as u64).max(1);
+        let mut out = Vec::new();
+        let mut row = Vec::new();
+        let mut start = 0;
+        while start < rows {
+            // One row of every stretch: an even draw, read in order.
+            let pick = start + hash(seed, 5, start) % stride.min(rows - start);
+            start += stride;
+            if scan.skipped.binary_search(&pick).is_ok() {
+                continue;
+            }
+            reader.read_rows(pick, 1, &mut row)?;
+            let at = out.len();
+            out.resize(at + self.dim, 0f32);
+            self.code_floats(&row, &mut out[at..]);
+            if out.len() / self.dim >= count {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// A row in this space, as bytes. `floats` is scratch of `point_dim` components.
+    fn bytes(&self, row: &[u8], floats: &mut [f32], out: &mut [u8]) {
+        if self.is_native() {
+            // l2 does not change when all components are shifted alike.
+            let flip = if self.dtype == DType::I8 { 0x80 } else { 0 };
+            out.iter_mut().zip(row).for_each(|(o, &b)| *o = b ^ flip);
+            return;
+        }
+        self.floats(row, floats);
+        let scale = 1.0 / self.step;
+        for ((o, &x), &low) in out.iter_mut().zip(floats.iter()).zip(&self.offset) {
+            *o = ((x - low) * scale).round().clamp(0.0, 255.0) as u8;
+        }
+    }
+
+    fn sample(&self, reader: &Reader, scan: &Scan) -> Result<Vec<f32>> {
+        let rows = reader.shape().rows;
+        let mut picked: Vec<u64> = (0..SAMPLE as u64).map(|i| hash(0x5ACE, 0, i) % rows).collect();
+        picked.sort_unstable();
+        picked.dedup();
+        picked.retain(|r| scan.skipped.binary_search(r).is_err());
+        let mut out = vec![0f32; picked.len() * self.point_dim()];
+        let mut row = Vec::new();
+        for (point, &r) in out.chunks_exact_mut(self.point_dim()).zip(&picked) {
+            reader.read_rows(r, 1, &mut row)?;
+            self.floats(&row, point);
+        }
+        Ok(out)
+    }
+
+    /// One step for all components (l2 must not be stretched), wide enough for the broadest; the offset centres each.
+    fn fit(&mut self, sample: &[f32]) {
+        let dim = self.point_dim();
+        let n = sample.len() / dim;
+        let mut column = vec![0f32; n];
+        let mut broadest = 0f32;
+        let mut middle = vec![0f32; dim];
+        for (i, mid) in middle.iter_mut().enumerate() {
+            column.iter_mut().enumerate().for_each(|(r, c)| *c = sample[r * dim + i]);
+            column.sort_unstable_by(f32::total_cmp);
+            // The extreme rows of a sample say little of the whole set: leave a margin.
+            let (low, high) = (column[0], column[n - 1]);
+            *mid = (low + high) / 2.0;
+            broadest = broadest.max((high - low) * 1.1);
+        }
+        self.step = (broadest / 255.0).max(f32::MIN_POSITIVE * 1e6);
+        self.offset = middle.iter().map(|m| m - 127.5 * self.step).collect();
+    }
+
+    /// The median, over rows of the sample, of the relative error that bytes make in the distance to the row's nearest neighbour there.
+    fn median_error(&self, sample: &[f32]) -> f32 {
+        let dim = self.point_dim();
+        let restored: Vec<f32> = sample
+            .iter()
+            .enumerate()
+            .map(|(at, &x)| {
+                let low = self.offset[at % dim];
+                low + ((x - low) / self.step).round().clamp(0.0, 255.0) * self.step
+            })
+            .collect();
+        let row = |of: &'_ [f32], i: usize| -> Vec<f32> { of[i * dim..(i + 1) * dim].to_vec() };
+        let n = sample.len() / dim;
+        let mut errors: Vec<f32> = (0..n.min(200))
+            .into_par_iter()
+            .filter_map(|i| {
+                let x = row(sample, i);
+                let others = (0..n).filter(|&j| j != i);
+                let near = others
+                    .map(|j| (l2_f32(&x, bytemuck::cast_slice(&sample[j * dim..(j + 1) * dim])), j))
+                    .filter(|d| d.0 > 0.0)
+                    .min_by(|a, b| a.0.total_cmp(&b.0))?;
+                let approximate = l2_f32(&row(&restored, i), bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]));
+                // The sample is sparser than the set; true neighbours are nearer, their error larger.
+                let density = (n as f32 / 1e6).min(1.0).powf(1.0 / 12.0);
+                Some((approximate - near.0).abs() / near.0 / density)
+            })
+            .collect();
+        errors.sort_unstable_by(f32::total_cmp);
+        errors.get(errors.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// Reads `rows` (ascending) as points.
+    pub fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
+        const CHUNK: usize = 4096;
+        let point_bytes = self.point_bytes();
+        let mut data = AlignedBytes::new(rows.len() * point_bytes);
+        data.as_mut().par_chunks_mut(CHUNK * point_bytes).zip(rows.par_chunks(CHUNK)).try_for_each(|(out, rows)| {
+            if progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let mut buffer = Vec::new();
+            let mut floats = vec![0f32; self.point_dim()];
+            let row_bytes = self.dim * self.dtype.size();
+            let mut at = 0;
+            while at < rows.len() {
+                // Runs of consecutive rows are read in one go.
+                let run = rows[at..].iter().zip(rows[at]..).take_while(|(r, i)| *r == i).count();
+                reader.read_rows(u64::from(rows[at]), run, &mut buffer)?;
+                for (row, point) in buffer.chunks_exact(row_bytes).zip(out[at * point_bytes..].chunks_exact_mut(point_bytes)) {
+                    match self.precision {
+                        Precision::Byte => self.bytes(row, &mut floats, point),
+                        Precision::Float => {
+                            self.floats(row, &mut floats);
+                            point.copy_from_slice(bytemuck::cast_slice(&floats));
+                        }
+                    }
+                }
+                at += run;
+            }
+            progress.advance(rows.len() as u64);
+            Ok(())
+        })?;
+        Ok(Held { data, point_bytes, precision: self.precision })
+    }
+}
+
+/// Bytes whose start is aligned like f32.
+struct AlignedBytes(Vec<u32>, usize);
+
+impl AlignedBytes {
+    fn new(len: usize) -> AlignedBytes {
+        AlignedBytes(vec![0; len.div_ceil(4)], len)
+    }
+
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.0)[..self.1]
+    }
+
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..self.1]
+    }
+}
+
+/// Points in RAM.
+pub struct Held {
+    data: AlignedBytes,
+    point_bytes: usize,
+    precision: Precision,
+}
+
+impl Held {
+    #[inline]
+    fn point(&self, a: u32) -> &[u8] {
+        let at = a as usize * self.point_bytes;
+        &self.data.as_ref()[at..at + self.point_bytes]
+    }
+
+    /// The point nearest to the mean of all: where searches begin.
+    pub fn medoid(&self) -> u32 {
+        let dim = self.point_bytes / if self.precision == Precision::Byte { 1 } else { 4 };
+        let dtype = if self.precision == Precision::Byte { DType::U8 } else { DType::F32 };
+        let n = self.len();
+        // Every point counts in small sets, an even sample in large ones.
+        let stride = n.div_ceil(100_000).max(1);
+        let (mut sum, mut wide) = (vec![0f64; dim], vec![0f32; dim]);
+        for a in (0..n).step_by(stride) {
+            widen(dtype, self.point(a as u32), &mut wide);
+            sum.iter_mut().zip(&wide).for_each(|(s, &x)| *s += f64::from(x));
+        }
+        let count = n.div_ceil(stride) as f64;
+        let mean: Vec<f32> = sum.iter().map(|s| (s / count) as f32).collect();
+        let mut best = (f32::INFINITY, 0);
+        for a in 0..n as u32 {
+            widen(dtype, self.point(a), &mut wide);
+            let distance = l2_f32(&mean, bytemuck::cast_slice(&wide));
+            if distance < best.0 {
+                best = (distance, a);
+            }
+        }
+        best.1
+    }
+}
+
+impl Points for Held {
+    fn len(&self) -> usize {
+        self.data.1 / self.point_bytes
+    }
+
+    #[inline]
+    fn distance(&self, a: u32, b: u32) -> f32 {
+        match self.precision {
+            Precision::Byte => l2_u8(self.point(a), self.point(b)) as f32,
+            Precision::Float => l2_f32(bytemuck::cast_slice(self.point(a)), self.point(b)),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, a: u32) {
+        stratann_kernel::prefetch(self.point(a));
+    }
+}

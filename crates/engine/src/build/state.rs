@@ -1,0 +1,110 @@
+//! What an unfinished build remembers, and the lock that keeps it alone in its folder.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::manifest::{PARTIAL, write_synced};
+use crate::{Error, Result};
+
+/// The finished stages, and what they were made with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct State {
+    /// Everything that the content depends on.
+    made_with: BTreeMap<String, serde_json::Value>,
+    /// Facts that each finished stage leaves to those after it.
+    finished: BTreeMap<String, serde_json::Value>,
+}
+
+/// The folder of an unfinished build.
+pub(crate) struct Partial {
+    folder: PathBuf,
+    state: State,
+}
+
+impl Partial {
+    /// Opens the unfinished build in `out`, or begins a new one.
+    ///
+    /// # Errors
+    /// With `resume`, when there is none or it was made with other options; without, when one is there.
+    pub(crate) fn open(out: &Path, made_with: BTreeMap<String, serde_json::Value>, resume: bool) -> Result<Partial> {
+        let folder = out.join(PARTIAL);
+        let path = folder.join("state.json");
+        let found = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
+        if resume && let Some(state) = found {
+            if state.made_with != made_with {
+                let differs = made_with.iter().find(|(k, v)| state.made_with.get(*k) != Some(v)).map_or("options", |d| d.0);
+                return Err(Error::bad_input(format!(
+                    "{} was begun with another {differs}; resume with the same options, or delete it",
+                    folder.display()
+                )));
+            }
+            return Ok(Partial { folder, state });
+        }
+        // Nothing to resume (a build killed before its first stage leaves nothing), or not asked to: begin anew.
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(|e| Error::io("removing", &folder, &e))?;
+        }
+        std::fs::create_dir_all(&folder).map_err(|e| Error::io("creating", &folder, &e))?;
+        let partial = Partial { folder, state: State { made_with, finished: BTreeMap::new() } };
+        partial.save()?;
+        Ok(partial)
+    }
+
+    /// Where a file of an unfinished build lies.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The facts of a finished stage; `None` when it has not finished.
+    pub(crate) fn facts<T: for<'a> Deserialize<'a>>(&self, stage: &str) -> Option<T> {
+        serde_json::from_value(self.state.finished.get(stage)?.clone()).ok()
+    }
+
+    /// Remembers that a stage has finished; its files are durable by now.
+    pub(crate) fn finish<T: Serialize>(&mut self, stage: &str, facts: &T) -> Result<()> {
+        let value = serde_json::to_value(facts).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
+        self.state.finished.insert(stage.into(), value);
+        self.save()
+    }
+
+    fn save(&self) -> Result<()> {
+        let path = self.path("state.json");
+        let aside = self.path("state.json.new");
+        let text = serde_json::to_vec_pretty(&self.state).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
+        write_synced(&aside, &text).and_then(|()| std::fs::rename(&aside, &path)).map_err(|e| Error::io("writing", &path, &e))
+    }
+
+    /// Removes the folder; the index no longer needs it.
+    pub(crate) fn remove(self) -> Result<()> {
+        std::fs::remove_dir_all(&self.folder).map_err(|e| Error::io("removing", &self.folder, &e))
+    }
+}
+
+/// Removes what a failed build left, when nobody could resume it.
+pub(crate) fn abandon(out: &Path) {
+    let _ = std::fs::remove_dir_all(out.join(PARTIAL));
+    let _ = std::fs::remove_file(out.join("lock"));
+    // An empty folder was made by this build.
+    let _ = std::fs::remove_dir(out);
+}
+
+/// Holds the folder's lock as long as it lives.
+pub(crate) fn lock(out: &Path) -> Result<File> {
+    let path = out.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::io("locking", &path, &e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Error::bad_input(format!(
+            "another process is writing to {}; wait for it to end, or name another folder",
+            out.display()
+        ))),
+        Err(std::fs::TryLockError::Error(e)) => Err(Error::io("locking", &path, &e)),
+    }
+}

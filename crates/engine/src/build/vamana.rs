@@ -1,0 +1,265 @@
+//! The Vamana graph (DiskANN, NeurIPS 2019), built in parallel and still the same for a seed whatever the number of threads.
+//!
+//! Points are inserted in batches that grow with the graph (ParlayANN, PPoPP 2024, §3): every point of a batch searches the graph as it was before the batch
+//! and prunes what it visited; then the edges back are added, target by target, in order of their sources.
+
+use rayon::prelude::*;
+
+use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
+use stratann_core::build::walk::{WalkScratch, greedy_walk};
+use stratann_core::build::{Lists, Points, hash};
+
+use crate::{Error, Progress, Result};
+
+/// How a graph is built.
+#[derive(Clone, Copy, Debug)]
+pub struct VamanaOptions {
+    /// Most neighbours of a node (R).
+    pub degree: usize,
+    /// Length of the beam that finds them (L).
+    pub list: usize,
+    /// How much longer than a detour an edge may be (α), on plain distances.
+    pub alpha: f32,
+    /// Times that every point is inserted.
+    pub passes: usize,
+    /// Order of insertion.
+    pub seed: u64,
+}
+
+/// Neighbour lists of a fixed capacity.
+pub struct Graph {
+    capacity: usize,
+    lengths: Vec<u16>,
+    ids: Vec<u32>,
+    /// Where searches begin.
+    pub entry: u32,
+}
+
+impl Graph {
+    fn new(nodes: usize, capacity: usize, entry: u32) -> Graph {
+        Graph { capacity, lengths: vec![0; nodes], ids: vec![0; nodes * capacity], entry }
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.lengths.len()
+    }
+
+    fn set(&mut self, node: u32, list: &[u32]) {
+        let at = node as usize * self.capacity;
+        self.ids[at..at + list.len()].copy_from_slice(list);
+        self.lengths[node as usize] = list.len() as u16;
+    }
+
+    fn push(&mut self, node: u32, id: u32) {
+        let length = usize::from(self.lengths[node as usize]);
+        self.ids[node as usize * self.capacity + length] = id;
+        self.lengths[node as usize] += 1;
+    }
+
+    /// Bytes that a graph of `nodes` takes while it is built.
+    pub fn bytes(nodes: usize, degree: usize) -> u64 {
+        nodes as u64 * (capacity(degree) as u64 * 4 + 2)
+    }
+}
+
+impl Lists for Graph {
+    fn list(&self, node: u32) -> &[u32] {
+        let at = node as usize * self.capacity;
+        &self.ids[at..at + usize::from(self.lengths[node as usize])]
+    }
+}
+
+/// Room for edges back, so that a list is pruned once for several of them.
+fn capacity(degree: usize) -> usize {
+    degree + degree.div_ceil(4)
+}
+
+/// A batch is at most this share of all points: its points do not see each other.
+const BATCH_SHARE: usize = 50;
+
+#[derive(Default)]
+struct Scratch {
+    walk: WalkScratch,
+    prune: PruneScratch,
+    near: Vec<Near>,
+    kept: Vec<u32>,
+}
+
+/// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and pass.
+pub fn build<P: Points>(points: &P, entry: u32, options: &VamanaOptions, progress: &dyn Progress) -> Result<Graph> {
+    let n = points.len();
+    let mut graph = Graph::new(n, capacity(options.degree), entry);
+    let mut order: Vec<u32> = (0..n as u32).collect();
+    order.par_sort_unstable_by_key(|&i| (hash(options.seed, 1, u64::from(i)), i));
+    for pass in 0..options.passes.max(1) {
+        let mut done = 0;
+        while done < n {
+            if progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            // A finished graph may be changed by larger batches than a growing one.
+            let grown = if pass == 0 { done.max(1) } else { n };
+            let size = grown.min(n.div_ceil(BATCH_SHARE).max(64)).min(n - done);
+            insert_batch(points, &mut graph, &order[done..done + size], options);
+            progress.advance(size as u64);
+            done += size;
+        }
+    }
+    finish_lists(points, &mut graph, options);
+    Ok(graph)
+}
+
+fn insert_batch<P: Points>(points: &P, graph: &mut Graph, batch: &[u32], options: &VamanaOptions) {
+    let found: Vec<Vec<u32>> = batch
+        .par_iter()
+        .with_min_len(8)
+        .map_init(Scratch::default, |scratch, &node| neighbours_of(points, graph, node, options, scratch))
+        .collect();
+    let mut back: Vec<(u32, u32)> = Vec::with_capacity(found.iter().map(Vec::len).sum());
+    for (&node, list) in batch.iter().zip(&found) {
+        graph.set(node, list);
+        back.extend(list.iter().map(|&target| (target, node)));
+    }
+    drop(found);
+    back.par_sort_unstable();
+    add_back_edges(points, graph, &back, options);
+}
+
+fn neighbours_of<P: Points>(
+    points: &P,
+    graph: &Graph,
+    node: u32,
+    options: &VamanaOptions,
+    scratch: &mut Scratch,
+) -> Vec<u32> {
+    scratch.near.clear();
+    greedy_walk(points, graph, graph.entry, |id| points.distance(node, id), options.list, &mut scratch.walk, &mut scratch.near);
+    scratch.near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
+    let Scratch { prune, near, kept, .. } = scratch;
+    robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
+    kept.clone()
+}
+
+/// Adds the edges `(target, source)`, sorted: appended where there is room, else the list is pruned with all of its newcomers.
+fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)], options: &VamanaOptions) {
+    let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
+    let overfull: Vec<&[(u32, u32)]> = groups
+        .into_iter()
+        .filter(|group| {
+            let target = group[0].0;
+            let fits = graph.list(target).len() + group.len() <= graph.capacity;
+            if fits {
+                for &(_, source) in *group {
+                    if !graph.list(target).contains(&source) {
+                        graph.push(target, source);
+                    }
+                }
+            }
+            !fits
+        })
+        .collect();
+    let pruned: Vec<Vec<u32>> = overfull
+        .par_iter()
+        .with_min_len(8)
+        .map_init(Scratch::default, |scratch, group| {
+            let target = group[0].0;
+            let Scratch { prune, near, kept, .. } = scratch;
+            near.clear();
+            let all = graph.list(target).iter().copied().chain(group.iter().map(|g| g.1));
+            near.extend(all.map(|id| Near { distance: points.distance(target, id), id }));
+            robust_prune(points, target, near, options.degree, options.alpha, prune, kept);
+            kept.clone()
+        })
+        .collect();
+    overfull.iter().zip(&pruned).for_each(|(group, list)| graph.set(group[0].0, list));
+}
+
+/// Prunes what is still over the degree and sorts each list, closest first.
+fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOptions) {
+    const CHUNK: usize = 8192;
+    for start in (0..graph.len()).step_by(CHUNK) {
+        let end = (start + CHUNK).min(graph.len());
+        let lists: Vec<Vec<u32>> = (start as u32..end as u32)
+            .into_par_iter()
+            .with_min_len(64)
+            .map_init(Scratch::default, |scratch, node| {
+                let Scratch { prune, near, kept, .. } = scratch;
+                near.clear();
+                near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
+                if near.len() > options.degree {
+                    robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
+                    near.retain(|c| kept.contains(&c.id));
+                } else {
+                    near.sort_unstable_by(Near::order);
+                }
+                near.iter().map(|c| c.id).collect()
+            })
+            .collect();
+        lists.iter().enumerate().for_each(|(i, list)| graph.set((start + i) as u32, list));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Quiet;
+
+    struct Plane(Vec<[f32; 4]>);
+
+    impl Points for Plane {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn distance(&self, a: u32, b: u32) -> f32 {
+            self.0[a as usize].iter().zip(&self.0[b as usize]).map(|(x, y)| (x - y) * (x - y)).sum()
+        }
+    }
+
+    fn points(n: usize) -> Plane {
+        let number = |i: usize, c: u64| (hash(3, c, i as u64) % 1000) as f32;
+        Plane((0..n).map(|i| [number(i, 0), number(i, 1), number(i, 2), number(i, 3)]).collect())
+    }
+
+    const OPTIONS: VamanaOptions = VamanaOptions { degree: 12, list: 30, alpha: 1.2, passes: 1, seed: 1 };
+
+    fn lists(threads: usize, n: usize, options: &VamanaOptions) -> Vec<Vec<u32>> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let graph = pool.install(|| build(&points(n), 0, options, &Quiet)).unwrap();
+        (0..n as u32).map(|i| graph.list(i).to_vec()).collect()
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_nothing() {
+        let one = lists(1, 3000, &OPTIONS);
+        assert_eq!(one, lists(2, 3000, &OPTIONS));
+        assert_eq!(one, lists(3, 3000, &OPTIONS));
+        assert_ne!(one, lists(1, 3000, &VamanaOptions { seed: 2, ..OPTIONS }));
+    }
+
+    #[test]
+    fn lists_are_short_sorted_and_lead_to_the_nearest() {
+        let set = points(2000);
+        let graph = build(&set, 0, &OPTIONS, &Quiet).unwrap();
+        let mut found = 0;
+        for node in 0..2000u32 {
+            let list = graph.list(node);
+            assert!(list.len() <= 12 && !list.contains(&node));
+            assert!(list.windows(2).all(|w| set.distance(node, w[0]) <= set.distance(node, w[1])));
+            let mut near = Vec::new();
+            greedy_walk(&set, &graph, 0, |id| set.distance(node, id), 20, &mut WalkScratch::default(), &mut near);
+            found += usize::from(near.iter().any(|c| c.id == node));
+        }
+        assert!(found > 1980, "{found} of 2000 nodes find themselves");
+    }
+
+    #[test]
+    fn tiny_and_identical_sets_work() {
+        for n in 1..5 {
+            assert_eq!(lists(2, n, &OPTIONS).len(), n);
+        }
+        let same = Plane(vec![[1.0; 4]; 500]);
+        let graph = build(&same, 0, &OPTIONS, &Quiet).unwrap();
+        assert!((0..500).all(|i| !graph.list(i).is_empty()));
+    }
+}

@@ -1,0 +1,68 @@
+//! A file that appears complete or not at all.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// Written under a temporary name in the same folder, synced, then renamed; dropped before, it leaves nothing.
+pub(super) struct AtomicFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    writer: BufWriter<File>,
+    committed: bool,
+}
+
+impl AtomicFile {
+    pub(super) fn create(path: &Path) -> Result<AtomicFile> {
+        let Some(name) = path.file_name() else {
+            return Err(Error::bad_input(format!("{} names no file; give a file name", path.display())));
+        };
+        for attempt in 0..1000 {
+            let unique = format!(".{}.{}.{attempt}.tmp", name.to_string_lossy(), std::process::id());
+            let temporary = path.with_file_name(unique);
+            match File::create_new(&temporary) {
+                Ok(file) => {
+                    let writer = BufWriter::with_capacity(1 << 20, file);
+                    return Ok(AtomicFile { path: path.to_path_buf(), temporary, writer, committed: false });
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::io("creating", path, &e)),
+            }
+        }
+        let message = format!("{}: its folder is full of temporary files; remove *.tmp", path.display());
+        Err(Error::bad_input(message))
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write_all(bytes).map_err(|e| Error::io("writing", &self.path, &e))
+    }
+
+    pub(super) fn commit(mut self) -> Result<()> {
+        self.publish().map_err(|e| Error::io("writing", &self.path, &e))?;
+        self.committed = true;
+        Ok(())
+    }
+
+    fn publish(&mut self) -> std::io::Result<()> {
+        self.writer.flush()?;
+        self.writer.get_ref().sync_all()?;
+        std::fs::rename(&self.temporary, &self.path)?;
+        // The rename itself is durable only once the folder is.
+        let folder = match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        File::open(folder)?.sync_all()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if !self.committed {
+            // Nothing better can be done with an error here: the caller already has one.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}

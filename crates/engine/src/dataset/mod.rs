@@ -1,0 +1,233 @@
+//! Vector files as streams: read in blocks of rows, in the type they are stored in, never whole.
+//!
+//! | suffix | layout | components |
+//! |---|---|---|
+//! | `.fbin .f16bin .u8bin .i8bin` | u32 rows, u32 dim, rows (big-ann-benchmarks) | f32, f16, u8, i8 |
+//! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
+//! | `.npy` | NumPy format 1, 2 or 3, C order, two dimensions | `<f4 <f2 \|u1 \|i1` |
+//! | `.parquet` (feature `parquet`) | one list column, `FILE.parquet#COLUMN` where there are several | f32 (doubles are narrowed, int32 converted), f16, u8, i8 |
+//!
+//! Everything is little-endian. Files that belong to a set are beside it: [`ids`] (one u64 a row) and [`truth`] (true
+//! neighbours). [`validate`] finds rows that no distance can be computed for.
+
+mod atomic;
+mod bin;
+pub mod ids;
+mod npy;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod source;
+pub mod truth;
+pub mod validate;
+mod vecs;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use stratann_kernel::DType;
+use stratann_kernel::distance::MAX_DIM;
+
+use crate::{Error, Result};
+use source::Source;
+
+pub use bin::write_bin;
+pub use ids::read_ids;
+pub use source::SharedBytes;
+pub use truth::GroundTruth;
+pub use validate::{BadRow, OnBadRow, Scan, check_row, scan};
+
+/// How many rows, how wide, of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Number of vectors.
+    pub rows: u64,
+    /// Components of a vector.
+    pub dim: usize,
+    /// Type of a component.
+    pub dtype: DType,
+}
+
+impl Shape {
+    /// Bytes of one row.
+    pub const fn row_bytes(&self) -> usize {
+        self.dim * self.dtype.size()
+    }
+
+    /// Refuses what no index can be made of; `what` names the place.
+    fn check(&self, what: &Path) -> Result<()> {
+        let name = what.display();
+        if self.rows == 0 {
+            return Err(Error::bad_input(format!("{name} has 0 rows; give at least one vector")));
+        }
+        if self.dim == 0 {
+            return Err(Error::bad_input(format!("{name} has vectors of 0 dimensions; give at least one")));
+        }
+        if self.dim > MAX_DIM {
+            let message = format!("{name} has {} dimensions; at most {MAX_DIM} are possible", self.dim);
+            return Err(Error::bad_input(message));
+        }
+        Ok(())
+    }
+}
+
+/// How rows lie in the source.
+enum Layout {
+    /// One after the other from an offset on.
+    Plain { start: u64 },
+    /// Each after its dimension as i32.
+    Prefixed,
+    #[cfg(feature = "parquet")]
+    Parquet(Box<parquet::Column>),
+}
+
+/// One set of vectors, in a file or in memory; blocks of rows can be read from any thread, in any order.
+pub struct Reader {
+    path: PathBuf,
+    shape: Shape,
+    source: Source,
+    layout: Layout,
+}
+
+impl Reader {
+    /// Opens a vector file; its suffix names the format.
+    ///
+    /// # Errors
+    ///
+    /// An unknown suffix, a header that does not agree with the length of the file to the byte, no rows, no
+    /// dimensions or more than 65,536: `BadInput`. What the operating system refuses: `Io`.
+    pub fn open(path: &Path) -> Result<Reader> {
+        let (file, column) = split_column(path);
+        let suffix = suffix(&file);
+        if column.is_some() && suffix != "parquet" {
+            let message = format!("{}: only a .parquet file has columns to choose from", path.display());
+            return Err(Error::bad_input(message));
+        }
+        let reader = match suffix.as_str() {
+            "fbin" | "f16bin" | "u8bin" | "i8bin" => bin::open(&file, bin::dtype(&suffix))?,
+            "fvecs" => vecs::open(&file, DType::F32)?,
+            "bvecs" => vecs::open(&file, DType::U8)?,
+            "npy" => npy::open(&file)?,
+            "parquet" => open_parquet(&file, column.as_deref())?,
+            "ivecs" | "ibin" => {
+                let message =
+                    format!("{} holds ground truth, not vectors; give a vector file", path.display());
+                return Err(Error::bad_input(message));
+            }
+            _ => {
+                let message = format!(
+                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or .parquet",
+                    path.display()
+                );
+                return Err(Error::bad_input(message));
+            }
+        };
+        reader.shape.check(path)?;
+        Ok(reader)
+    }
+
+    /// Vectors that are in memory already: `shape.rows × shape.dim` components, row-major, little-endian.
+    pub fn from_memory(shape: Shape, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Reader> {
+        Reader::from_shared(shape, std::sync::Arc::new(bytes))
+    }
+
+    /// Like [`from_memory`](Self::from_memory), for bytes that somebody else holds too; they are not copied.
+    pub fn from_shared(shape: Shape, bytes: SharedBytes) -> Result<Reader> {
+        let path = PathBuf::from("<memory>");
+        shape.check(&path)?;
+        let source = Source::Memory(bytes);
+        check_length(&path, shape, 0, source.len())?;
+        Ok(Reader { path, shape, source, layout: Layout::Plain { start: 0 } })
+    }
+
+    /// Rows, dimensions and type.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The file's path, or `<memory>`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads rows `first..first + count` into `out`, row-major little-endian bytes; what `out` held is replaced.
+    pub fn read_rows(&self, first: u64, count: usize, out: &mut Vec<u8>) -> Result<()> {
+        if first.checked_add(count as u64).is_none_or(|end| end > self.shape.rows) {
+            let rows = self.shape.rows;
+            let message = format!(
+                "{}: rows {first}.. ({count} of them) lie outside 0..{rows}; ask for fewer",
+                self.path.display()
+            );
+            return Err(Error::bad_input(message));
+        }
+        let width = self.shape.row_bytes();
+        match &self.layout {
+            Layout::Plain { start } => {
+                // No clear: rewriting zeroes over a buffer that is overwritten at once costs a pass over memory.
+                out.resize(count * width, 0);
+                self.source.read_at(&self.path, start + first * width as u64, out)
+            }
+            Layout::Prefixed => {
+                out.resize(count * (width + 4), 0);
+                self.source.read_at(&self.path, first * (width as u64 + 4), out)?;
+                vecs::drop_prefixes(&self.path, self.shape.dim, width, first, out)
+            }
+            #[cfg(feature = "parquet")]
+            Layout::Parquet(column) => column.read_rows(&self.path, first, count, out),
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn open_parquet(path: &Path, column: Option<&str>) -> Result<Reader> {
+    parquet::open(path, column)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet(path: &Path, _: Option<&str>) -> Result<Reader> {
+    let message = format!(
+        "{}: this build does not read Parquet; build with the feature parquet or convert to .npy",
+        path.display()
+    );
+    Err(Error::bad_input(message))
+}
+
+/// The suffix in lower case, without its dot; empty where there is none.
+fn suffix(path: &Path) -> String {
+    path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// Takes `#column` off a path, unless a file of that very name exists.
+fn split_column(path: &Path) -> (PathBuf, Option<String>) {
+    let whole = (path.to_path_buf(), None);
+    if path.exists() {
+        return whole;
+    }
+    match path.to_str().and_then(|text| text.rsplit_once('#')) {
+        Some((file, column)) if !column.contains('/') => (PathBuf::from(file), Some(column.to_owned())),
+        _ => whole,
+    }
+}
+
+/// Compares the length that a shape asks for (after a header of `start` bytes) with the length found.
+fn check_length(path: &Path, shape: Shape, start: u64, actual: u64) -> Result<()> {
+    let width = shape.row_bytes() as u64;
+    let expected = u128::from(start) + u128::from(shape.rows) * u128::from(width);
+    if expected == u128::from(actual) {
+        return Ok(());
+    }
+    let (name, rows, dim, dtype) = (path.display(), shape.rows, shape.dim, shape.dtype.name());
+    let promise =
+        format!("its header says {rows} rows of {dim} {dtype}, {expected} bytes, but it has {actual}");
+    if expected < u128::from(actual) {
+        return Err(Error::bad_input(format!(
+            "{name} is too long: {promise}; check the header or cut the file"
+        )));
+    }
+    let last = match actual.saturating_sub(start).checked_div(width).unwrap_or(0) {
+        0 => "no row is complete".to_owned(),
+        complete => format!("the last complete row is {}", complete - 1),
+    };
+    Err(Error::bad_input(format!("{name} is truncated: {promise} ({last}); copy it again")))
+}

@@ -1,0 +1,132 @@
+//! True neighbours: u32 queries, u32 k, ids, distances (the layout of big-ann-benchmarks), or `.ivecs` with ids alone.
+
+use std::path::Path;
+
+use super::atomic::AtomicFile;
+use super::source::Source;
+use super::{bin, vecs};
+use crate::{Error, Result};
+
+/// The k nearest rows of every query, closest first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroundTruth {
+    /// Neighbours of a query.
+    pub k: usize,
+    /// `queries × k` row numbers of the base.
+    pub ids: Vec<u32>,
+    /// `queries × k` distances, or empty where a file has none.
+    pub distances: Vec<f32>,
+}
+
+impl GroundTruth {
+    /// Number of queries.
+    pub fn queries(&self) -> usize {
+        self.ids.len().checked_div(self.k).unwrap_or(0)
+    }
+
+    /// The row numbers for query `q`, closest first.
+    pub fn ids_of(&self, q: usize) -> &[u32] {
+        &self.ids[q * self.k..(q + 1) * self.k]
+    }
+
+    /// Reads `.ivecs`, or (under any other suffix) u32 queries, u32 k, ids and, where they are there, distances.
+    ///
+    /// # Errors
+    ///
+    /// `BadInput` when the header does not agree with the length of the file to the byte.
+    pub fn read(path: &Path) -> Result<GroundTruth> {
+        let source = Source::open(path)?;
+        if super::suffix(path) == "ivecs" {
+            return read_ivecs(path, &source);
+        }
+        let (queries, k) = bin::header(path, &source)?;
+        let name = path.display();
+        if queries == 0 || k == 0 {
+            let message =
+                format!("{name} is ground truth of {queries} queries × {k} neighbours; it must have some");
+            return Err(Error::bad_input(message));
+        }
+        let cells = u128::from(queries) * u128::from(k);
+        let (ids_only, full) = (u128::from(bin::HEADER) + 4 * cells, u128::from(bin::HEADER) + 8 * cells);
+        let actual = u128::from(source.len());
+        if actual != ids_only && actual != full {
+            let message = format!(
+                "{name} has {actual} bytes; ground truth of {queries} queries × {k} takes {full} (ids alone {ids_only}); \
+                 check that it is a ground-truth file and complete"
+            );
+            return Err(Error::bad_input(message));
+        }
+        let mut ids = vec![0u32; cells as usize];
+        source.read_at(path, bin::HEADER, bytemuck::cast_slice_mut(&mut ids))?;
+        let mut distances = vec![0f32; if actual == full { cells as usize } else { 0 }];
+        source.read_at(path, ids_only as u64, bytemuck::cast_slice_mut(&mut distances))?;
+        Ok(GroundTruth { k: k as usize, ids, distances })
+    }
+
+    /// Writes queries, k, ids and distances (if there are any); all of it appears under `path`, or nothing.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let name = path.display();
+        if super::suffix(path) == "ivecs" {
+            let message = format!("{name}: ground truth is written with distances; name it .ibin");
+            return Err(Error::bad_input(message));
+        }
+        let whole = self.queries() * self.k == self.ids.len()
+            && (self.distances.is_empty() || self.distances.len() == self.ids.len());
+        let counts = (u32::try_from(self.queries()), u32::try_from(self.k));
+        let (true, (Ok(queries), Ok(k))) = (whole, counts) else {
+            let message = format!(
+                "{name}: {} ids and {} distances are no ground truth of {} neighbours each",
+                self.ids.len(),
+                self.distances.len(),
+                self.k
+            );
+            return Err(Error::bad_input(message));
+        };
+        let mut file = AtomicFile::create(path)?;
+        file.write(&queries.to_le_bytes())?;
+        file.write(&k.to_le_bytes())?;
+        file.write(bytemuck::cast_slice(&self.ids))?;
+        file.write(bytemuck::cast_slice(&self.distances))?;
+        file.commit()
+    }
+
+    /// Refuses ground truth that cannot belong to `queries` queries over a base of `rows` rows.
+    pub fn check(&self, path: &Path, queries: u64, rows: u64) -> Result<()> {
+        let name = path.display();
+        if self.queries() as u64 != queries {
+            let message =
+                format!("{name} is for {} queries, {queries} are searched; compute it anew", self.queries());
+            return Err(Error::bad_input(message));
+        }
+        match self.ids.iter().position(|&id| u64::from(id) >= rows) {
+            None => Ok(()),
+            Some(i) => {
+                let (id, q) = (self.ids[i], i / self.k);
+                let message = format!(
+                    "{name}: query {q} has neighbour {id}, but the base has {rows} rows; compute it anew"
+                );
+                Err(Error::bad_input(message))
+            }
+        }
+    }
+}
+
+fn read_ivecs(path: &Path, source: &Source) -> Result<GroundTruth> {
+    let (_, k) = vecs::divide(path, source, 4)?;
+    let mut bytes = vec![0u8; source.len() as usize];
+    source.read_at(path, 0, &mut bytes)?;
+    vecs::drop_prefixes(path, k, 4 * k, 0, &mut bytes)?;
+    let ids: Vec<u32> = bytes.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    match ids.iter().position(|&id| id > i32::MAX as u32) {
+        None => Ok(GroundTruth { k, ids, distances: Vec::new() }),
+        Some(i) => {
+            let message = format!(
+                "{}: row {} has the negative id {}; ids start at 0",
+                path.display(),
+                i / k,
+                ids[i] as i32
+            );
+            Err(Error::bad_input(message))
+        }
+    }
+}

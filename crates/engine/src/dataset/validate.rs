@@ -1,0 +1,325 @@
+//! Rows that no distance can be computed for, and the statistics of all others, in one pass over the file.
+
+use rayon::prelude::*;
+
+use stratann_kernel::element::widen;
+use stratann_kernel::{DType, Metric};
+
+use super::{Reader, Shape};
+use crate::{Error, Progress, Result};
+
+/// Squared norms above this are refused: with all rows below it no squared distance overflows f32.
+pub const LARGEST_SQUARED_NORM: f32 = f32::MAX / 8.0;
+
+/// Why a row cannot be indexed or searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadRow {
+    /// A component is NaN or infinite.
+    NotFinite {
+        /// The first such component.
+        component: usize,
+        /// True for NaN, false for infinity.
+        nan: bool,
+    },
+    /// Cosine, and all components are 0 (or so small that the squared norm is).
+    ZeroVector,
+    /// The squared norm exceeds [`LARGEST_SQUARED_NORM`].
+    TooLarge,
+}
+
+impl BadRow {
+    /// One line: what, where, what to do.
+    pub fn message(self, reader: &Reader, row: u64) -> String {
+        format!("row {row} of {}: {self}", reader.path().display())
+    }
+}
+
+impl std::fmt::Display for BadRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BadRow::NotFinite { component, nan: true } => write!(f, "component {component} is NaN"),
+            BadRow::NotFinite { component, nan: false } => write!(f, "component {component} is infinite"),
+            BadRow::ZeroVector => write!(f, "a zero vector has no direction, which cosine compares"),
+            BadRow::TooLarge => {
+                write!(f, "its squared norm exceeds {LARGEST_SQUARED_NORM:e}, distances would overflow")
+            }
+        }
+    }
+}
+
+/// What to do about a row that cannot be indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBadRow {
+    /// End with an error that names it.
+    Fail,
+    /// Leave it out.
+    Skip,
+}
+
+/// Says why `row` (components of `dtype` as bytes) cannot be used under `metric`; `None` for nearly all.
+pub fn check_row(dtype: DType, metric: Metric, row: &[u8]) -> Option<BadRow> {
+    let zero = match dtype {
+        DType::F32 => {
+            let squared = squared_norm(row);
+            // A component that is not finite makes the sum so; `<=` is false for NaN.
+            if squared <= LARGEST_SQUARED_NORM {
+                squared == 0.0
+            } else {
+                return Some(first_not_finite(dtype, row).unwrap_or(BadRow::TooLarge));
+            }
+        }
+        DType::F16 => {
+            let (mut highest, mut any) = (0u16, 0u16);
+            for c in row.chunks_exact(2) {
+                let bits = u16::from_le_bytes([c[0], c[1]]) & 0x7fff;
+                highest = highest.max(bits);
+                any |= bits;
+            }
+            if highest >= 0x7c00 {
+                return first_not_finite(dtype, row);
+            }
+            any == 0
+        }
+        DType::U8 | DType::I8 => metric == Metric::Cosine && row.iter().all(|&c| c == 0),
+    };
+    (zero && metric == Metric::Cosine).then_some(BadRow::ZeroVector)
+}
+
+/// The sum of squares of f32 components, in 16 lanes so that it vectorises.
+fn squared_norm(row: &[u8]) -> f32 {
+    let mut lanes = [0f32; 16];
+    let blocks = row.chunks_exact(64);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for (lane, c) in lanes.iter_mut().zip(block.chunks_exact(4)) {
+            let x = f32::from_le_bytes([c[0], c[1], c[2], c[3]]);
+            *lane += x * x;
+        }
+    }
+    for (lane, c) in lanes.iter_mut().zip(rest.chunks_exact(4)) {
+        let x = f32::from_le_bytes([c[0], c[1], c[2], c[3]]);
+        *lane += x * x;
+    }
+    lanes.iter().sum()
+}
+
+fn first_not_finite(dtype: DType, row: &[u8]) -> Option<BadRow> {
+    let mut wide = vec![0f32; row.len() / dtype.size()];
+    widen(dtype, row, &mut wide);
+    let component = wide.iter().position(|x| !x.is_finite())?;
+    Some(BadRow::NotFinite { component, nan: wide[component].is_nan() })
+}
+
+/// What one pass over a set finds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scan {
+    /// Rows that can be indexed; the statistics are over these.
+    pub rows: u64,
+    /// Numbers of the rows that cannot, ascending.
+    pub skipped: Vec<u64>,
+    /// Smallest value of every component.
+    pub min: Vec<f32>,
+    /// Largest value of every component.
+    pub max: Vec<f32>,
+    /// Mean of every component.
+    pub mean: Vec<f64>,
+    /// Variance of every component (divided by `rows`).
+    pub variance: Vec<f64>,
+    /// Largest squared norm.
+    pub max_squared_norm: f64,
+    /// Mean squared norm.
+    pub mean_squared_norm: f64,
+}
+
+/// Rows of a chunk take about this many bytes: enough for one large read, little enough for the cache.
+const CHUNK_BYTES: usize = 256 << 10;
+/// f32 sums inside a chunk stay accurate.
+const CHUNK_ROWS: usize = 1024;
+/// Chunks whose results are held at once, waiting to be combined in order.
+const WAVE: u64 = 64;
+
+/// Reads the set once with all threads of the current rayon pool: checks every row, and gathers statistics.
+///
+/// The result does not depend on the number of threads: chunks are fixed and combined in order. Takes 256 KiB (or one
+/// row) a thread and 1 KiB for each component.
+///
+/// # Errors
+///
+/// A bad row under [`OnBadRow::Fail`] (the first one is named), no good row at all: `BadInput`. `Interrupted` on request.
+pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Progress) -> Result<Scan> {
+    let shape = reader.shape();
+    progress.stage("checking vectors", shape.rows, "rows");
+    let chunk_rows = (CHUNK_BYTES / shape.row_bytes()).clamp(1, CHUNK_ROWS);
+    let chunks = shape.rows.div_ceil(chunk_rows as u64);
+    let mut total = Moments::new(shape.dim);
+    let mut skipped = Vec::new();
+    for wave in (0..chunks).step_by(WAVE as usize) {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let results: Vec<Result<Chunk>> = (wave..chunks.min(wave + WAVE))
+            .into_par_iter()
+            .map_init(Scratch::default, |scratch, chunk| {
+                let first = chunk * chunk_rows as u64;
+                let count = (shape.rows - first).min(chunk_rows as u64) as usize;
+                reader.read_rows(first, count, &mut scratch.bytes)?;
+                progress.advance(count as u64);
+                Ok(scan_chunk(shape, metric, first, scratch))
+            })
+            .collect();
+        for result in results {
+            let chunk = result?;
+            if let (OnBadRow::Fail, Some(&(row, bad))) = (policy, chunk.bad.first()) {
+                let message = bad.message(reader, row);
+                return Err(Error::bad_input(format!("{message}; mend it or pass --on-bad-row skip")));
+            }
+            skipped.extend(chunk.bad.iter().map(|&(row, _)| row));
+            total.merge(&chunk.moments);
+        }
+    }
+    if total.rows == 0 {
+        let message = format!("{}: not one row can be indexed; check the file", reader.path().display());
+        return Err(Error::bad_input(message));
+    }
+    Ok(total.finish(skipped))
+}
+
+#[derive(Default)]
+struct Scratch {
+    bytes: Vec<u8>,
+    wide: Vec<f32>,
+}
+
+struct Chunk {
+    bad: Vec<(u64, BadRow)>,
+    moments: Moments,
+}
+
+fn scan_chunk(shape: Shape, metric: Metric, first: u64, scratch: &mut Scratch) -> Chunk {
+    let Scratch { bytes, wide } = scratch;
+    wide.resize(shape.dim, 0.0);
+    let mut sums = Sums::new(shape.dim);
+    let mut bad = Vec::new();
+    for (i, row) in bytes.chunks_exact(shape.row_bytes()).enumerate() {
+        match check_row(shape.dtype, metric, row) {
+            Some(reason) => bad.push((first + i as u64, reason)),
+            None => {
+                widen(shape.dtype, row, wide);
+                sums.add(wide);
+            }
+        }
+    }
+    Chunk { bad, moments: sums.finish() }
+}
+
+/// Running sums of a chunk, relative to its first good row, so that f32 keeps its digits when the mean is far from 0.
+struct Sums {
+    rows: usize,
+    origin: Vec<f32>,
+    min: Vec<f32>,
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    squares: Vec<f32>,
+    max_squared_norm: f64,
+    squared_norms: f64,
+}
+
+impl Sums {
+    fn new(dim: usize) -> Sums {
+        Sums {
+            rows: 0,
+            origin: vec![0.0; dim],
+            min: vec![f32::INFINITY; dim],
+            max: vec![f32::NEG_INFINITY; dim],
+            sum: vec![0.0; dim],
+            squares: vec![0.0; dim],
+            max_squared_norm: 0.0,
+            squared_norms: 0.0,
+        }
+    }
+
+    fn add(&mut self, row: &[f32]) {
+        if self.rows == 0 {
+            self.origin.copy_from_slice(row);
+        }
+        self.rows += 1;
+        let dim = row.len();
+        let (origin, min, max) = (&self.origin[..dim], &mut self.min[..dim], &mut self.max[..dim]);
+        let (sum, squares) = (&mut self.sum[..dim], &mut self.squares[..dim]);
+        for i in 0..dim {
+            let x = row[i];
+            let shifted = x - origin[i];
+            min[i] = if x < min[i] { x } else { min[i] };
+            max[i] = if x > max[i] { x } else { max[i] };
+            sum[i] += shifted;
+            squares[i] += shifted * shifted;
+        }
+        let squared = f64::from(squared_norm(bytemuck::cast_slice(row)));
+        self.max_squared_norm = self.max_squared_norm.max(squared);
+        self.squared_norms += squared;
+    }
+
+    fn finish(self) -> Moments {
+        let n = self.rows.max(1) as f64;
+        let mean = self.sum.iter().zip(&self.origin).map(|(&s, &o)| f64::from(o) + f64::from(s) / n);
+        let deviation = self.squares.iter().zip(&self.sum);
+        Moments {
+            rows: self.rows as u64,
+            mean: mean.collect(),
+            deviation: deviation.map(|(&q, &s)| (f64::from(q) - f64::from(s).powi(2) / n).max(0.0)).collect(),
+            min: self.min,
+            max: self.max,
+            max_squared_norm: self.max_squared_norm,
+            squared_norms: self.squared_norms,
+        }
+    }
+}
+
+/// Mean and summed squared deviation, which combine without cancellation (Chan, Golub, LeVeque 1979).
+struct Moments {
+    rows: u64,
+    mean: Vec<f64>,
+    deviation: Vec<f64>,
+    min: Vec<f32>,
+    max: Vec<f32>,
+    max_squared_norm: f64,
+    squared_norms: f64,
+}
+
+impl Moments {
+    fn new(dim: usize) -> Moments {
+        Sums::new(dim).finish()
+    }
+
+    fn merge(&mut self, other: &Moments) {
+        if other.rows == 0 {
+            return;
+        }
+        let (a, b) = (self.rows as f64, other.rows as f64);
+        let n = a + b;
+        for i in 0..self.mean.len() {
+            let delta = other.mean[i] - self.mean[i];
+            self.mean[i] += delta * (b / n);
+            self.deviation[i] += other.deviation[i] + delta * delta * (a * b / n);
+            self.min[i] = self.min[i].min(other.min[i]);
+            self.max[i] = self.max[i].max(other.max[i]);
+        }
+        self.rows += other.rows;
+        self.max_squared_norm = self.max_squared_norm.max(other.max_squared_norm);
+        self.squared_norms += other.squared_norms;
+    }
+
+    fn finish(self, skipped: Vec<u64>) -> Scan {
+        let n = self.rows as f64;
+        Scan {
+            rows: self.rows,
+            skipped,
+            variance: self.deviation.iter().map(|d| d / n).collect(),
+            mean: self.mean,
+            min: self.min,
+            max: self.max,
+            max_squared_norm: self.max_squared_norm,
+            mean_squared_norm: self.squared_norms / n,
+        }
+    }
+}

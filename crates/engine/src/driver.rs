@@ -1,0 +1,306 @@
+//! The loop of one worker thread: admit → poll → step → submit.
+//!
+//! A thread holds many queries. Each is a state that waits for its reads while others compute; when one ends the next is admitted
+//! at once, so that the number in flight never drops (BatANN §5).
+
+use std::io;
+use std::time::Instant;
+
+use stratann_core::format::block;
+use stratann_core::plan::IndexView;
+use stratann_core::query::{
+    Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Scratch, Step, Tag, Want,
+};
+
+use crate::cache::BlockCache;
+use crate::tier::{Buffer, Completion, Tier};
+
+/// When the next query is admitted (BatANN figure 7 compares them).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// One query at a time, as DiskANN does.
+    One,
+    /// A batch at a time: the next one starts when all of it has ended, as PipeANN's coroutines do.
+    Batch,
+    /// A fixed number in flight: a query that ends is replaced at once.
+    #[default]
+    Fixed,
+}
+
+/// How wide a round is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// By load: wide with few queries in flight, narrow with many.
+    #[default]
+    Auto,
+    /// Always the same.
+    Fixed(u32),
+}
+
+impl Width {
+    /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread.
+    ///
+    /// Eight reads under way keep a thread of this engine busy; more queries than that need no width of their own.
+    pub fn at_load(self, load: usize) -> (u32, u32) {
+        const READS_WANTED: usize = 8;
+        match self {
+            Width::Fixed(width) => (width, width),
+            Width::Auto => {
+                let settled = (READS_WANTED / load.max(1)).clamp(1, READS_WANTED) as u32;
+                (settled.div_ceil(2), settled)
+            }
+        }
+    }
+}
+
+/// How a thread runs its queries.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverOptions {
+    /// Queries in flight.
+    pub in_flight: usize,
+    /// When the next is admitted.
+    pub admission: Admission,
+    /// How wide a round is.
+    pub width: Width,
+}
+
+/// The queries given to a thread, and where their answers go.
+pub trait Queries {
+    /// The next query's number, or `None` when there is no more.
+    fn next(&mut self) -> Option<usize>;
+    /// How many more [`Queries::next`] may give, as far as is known.
+    fn remaining(&self) -> usize;
+    /// The bytes and parameters of a query.
+    fn query(&self, number: usize) -> (&[u8], Params);
+    /// A query ended after `latency_ns`.
+    fn done(&mut self, number: usize, state: &QueryState, latency_ns: u64);
+}
+
+enum Held {
+    Buffer(Buffer),
+    Cached(std::sync::Arc<[u8]>),
+    Lost(Loss),
+}
+
+struct Slot {
+    state: QueryState,
+    scratch: Scratch,
+    held: Vec<(Tag, Held)>,
+    number: usize,
+    started: Instant,
+    cache_hits: u64,
+    active: bool,
+}
+
+/// One thread's loop over one index.
+pub struct Driver<'a> {
+    view: IndexView<'a>,
+    cache: Option<&'a BlockCache>,
+    options: DriverOptions,
+    tier: Box<dyn Tier + 'a>,
+    slots: Vec<Slot>,
+    idle: Vec<usize>,
+    buffers: Vec<Buffer>,
+    // Wants that found no room in the tier: (slot, tag, block).
+    postponed: std::collections::VecDeque<(usize, Tag, u32)>,
+    completions: Vec<Completion>,
+}
+
+impl<'a> Driver<'a> {
+    /// A driver that reads blocks from `tier`.
+    pub fn new(
+        view: IndexView<'a>,
+        cache: Option<&'a BlockCache>,
+        tier: Box<dyn Tier + 'a>,
+        options: DriverOptions,
+    ) -> Driver<'a> {
+        let in_flight = if options.admission == Admission::One { 1 } else { options.in_flight.max(1) };
+        let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::new()).collect();
+        Driver {
+            view,
+            cache,
+            options: DriverOptions { in_flight, ..options },
+            tier,
+            idle: (0..slots.len()).rev().collect(),
+            slots,
+            buffers: Vec::new(),
+            postponed: std::collections::VecDeque::new(),
+            completions: Vec::new(),
+        }
+    }
+
+    /// Runs until `queries` has no more and all have ended.
+    ///
+    /// # Errors
+    /// When the tier as a whole is broken; a read that fails ends its own query alone.
+    pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
+        loop {
+            self.admit(queries);
+            self.submit_postponed();
+            if self.idle.len() == self.slots.len() {
+                return Ok(());
+            }
+            let mut completions = std::mem::take(&mut self.completions);
+            self.tier.poll(true, &mut completions)?;
+            for completion in completions.drain(..) {
+                self.complete(completion, queries);
+            }
+            self.completions = completions;
+        }
+    }
+
+    fn admit(&mut self, queries: &mut dyn Queries) {
+        if self.options.admission == Admission::Batch && self.idle.len() < self.slots.len() {
+            return;
+        }
+        while !self.idle.is_empty() {
+            let Some(number) = queries.next() else { return };
+            let Some(at) = self.idle.pop() else { return };
+            let active = self.slots.len() - self.idle.len();
+            let load = (active + queries.remaining()).min(self.slots.len());
+            let (bytes, mut params) = queries.query(number);
+            (params.approach_width, params.width) = self.options.width.at_load(load);
+            let slot = &mut self.slots[at];
+            slot.begin(number, params);
+            slot.scratch.prepare(&self.view, bytes);
+            self.advance(at, queries);
+        }
+    }
+
+    /// Steps a query as far as it gets without waiting.
+    fn advance(&mut self, at: usize, queries: &mut dyn Queries) {
+        loop {
+            let step = self.slots[at].step(&self.view, &mut self.buffers);
+            if step == Step::Done {
+                self.finish(at, queries);
+                return;
+            }
+            for i in 0..self.slots[at].state.wants().len() {
+                let Want::Fetch { tag, block } = self.slots[at].state.wants()[i];
+                self.fetch(at, tag, block);
+            }
+            let slot = &self.slots[at];
+            if !slot.state.is_ready(slot.held.len()) {
+                return;
+            }
+        }
+    }
+
+    fn fetch(&mut self, at: usize, tag: Tag, block: u32) {
+        if let Some(bytes) = self.cache.and_then(|cache| cache.get(block)) {
+            let slot = &mut self.slots[at];
+            slot.cache_hits += 1;
+            slot.held.push((tag, Held::Cached(bytes)));
+        } else if self.tier.room() > 0 {
+            self.submit(at, tag, block);
+        } else {
+            self.postponed.push_back((at, tag, block));
+        }
+    }
+
+    fn submit(&mut self, at: usize, tag: Tag, block: u32) {
+        let size = self.view.block.block_bytes;
+        let buffer = self.buffers.pop().unwrap_or_else(|| Buffer::new(size));
+        let key = (at as u64) << 32 | u64::from(tag.0);
+        self.tier.submit(key, u64::from(block) * size as u64, buffer);
+    }
+
+    fn submit_postponed(&mut self) {
+        while self.tier.room() > 0 {
+            let Some((at, tag, block)) = self.postponed.pop_front() else { return };
+            self.submit(at, tag, block);
+        }
+    }
+
+    fn complete(&mut self, completion: Completion, queries: &mut dyn Queries) {
+        let (at, tag) = ((completion.tag >> 32) as usize, Tag(completion.tag as u32));
+        let slot = &mut self.slots[at];
+        let Some(number) = slot.state.block_of(tag).filter(|_| slot.active) else {
+            // The query has ended without waiting for this read.
+            self.buffers.push(completion.buffer);
+            return;
+        };
+        let held = match completion.result {
+            Err(_) => Held::Lost(Loss::Failed),
+            Ok(n) if n < self.view.block.block_bytes => Held::Lost(Loss::Short),
+            Ok(_) => match block::verify(&self.view.block, number, completion.buffer.bytes()) {
+                Ok(()) => {
+                    if let Some(cache) = self.cache {
+                        cache.put(number, completion.buffer.bytes());
+                    }
+                    Held::Buffer(completion.buffer)
+                }
+                Err(_) => Held::Lost(Loss::Damaged),
+            },
+        };
+        slot.held.push((tag, held));
+        if slot.state.is_ready(slot.held.len()) {
+            self.advance(at, queries);
+        }
+    }
+
+    fn finish(&mut self, at: usize, queries: &mut dyn Queries) {
+        self.postponed.retain(|p| p.0 != at);
+        let slot = &mut self.slots[at];
+        slot.state.set_cache_hits(slot.cache_hits);
+        queries.done(slot.number, &slot.state, slot.started.elapsed().as_nanos() as u64);
+        slot.active = false;
+        self.idle.push(at);
+    }
+}
+
+impl Slot {
+    fn new() -> Slot {
+        Slot {
+            state: QueryState::default(),
+            scratch: Scratch::default(),
+            held: Vec::new(),
+            number: 0,
+            started: Instant::now(),
+            cache_hits: 0,
+            active: false,
+        }
+    }
+
+    fn begin(&mut self, number: usize, params: Params) {
+        self.number = number;
+        self.started = Instant::now();
+        self.cache_hits = 0;
+        self.active = true;
+        self.state.restart(params, Budget::default());
+    }
+
+    fn step(&mut self, view: &IndexView<'_>, buffers: &mut Vec<Buffer>) -> Step {
+        let arrivals: Vec<Arrival<'_>> = self
+            .held
+            .iter()
+            .map(|(tag, held)| Arrival {
+                tag: *tag,
+                what: match held {
+                    Held::Buffer(buffer) => Arrived::Bytes(buffer.bytes()),
+                    Held::Cached(bytes) => Arrived::Bytes(bytes),
+                    Held::Lost(loss) => Arrived::Lost(*loss),
+                },
+            })
+            .collect();
+        let step = self.state.step(view, &mut self.scratch, &arrivals);
+        for (_, held) in self.held.drain(..) {
+            if let Held::Buffer(buffer) = held {
+                buffers.push(buffer);
+            }
+        }
+        step
+    }
+}
+
+/// Why a query gave no results, in words.
+pub fn failure(outcome: Outcome, file: &std::path::Path, block_bytes: usize) -> Option<String> {
+    let Outcome::Lost { block, loss } = outcome else { return None };
+    let place = format!("block {block} (offset {}) of {}", u64::from(block) * block_bytes as u64, file.display());
+    Some(match loss {
+        Loss::Failed => format!("reading {place} failed; check the disk"),
+        Loss::Short => format!("{place} is cut short; restore the file or build the index again"),
+        Loss::Damaged => format!("{place} is damaged; run `stratann verify`, then restore the file or build the index again"),
+        Loss::Expired => format!("waiting for {place} took too long"),
+    })
+}

@@ -1,0 +1,727 @@
+//! Exact neighbours by scanning everything: the truth that all other kinds are measured against.
+//!
+//! The base streams by in blocks; every block is scored against all queries by all threads. What is kept does not
+//! depend on the order in which rows are scored, so the result is the same for any number of threads and any budget.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+use stratann_kernel::distance::{
+    block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8, inverse_norm,
+};
+use stratann_kernel::element::widen;
+use stratann_kernel::topk::{Scored, TopK};
+use stratann_kernel::{DType, Metric};
+
+pub use crate::dataset::GroundTruth;
+use crate::dataset::{OnBadRow, Reader, check_row};
+use crate::{Error, Progress, Result};
+
+/// The exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
+///
+/// Distances are those of [`Exact::distance`](stratann_kernel::distance::Exact::distance), bit for bit. Queries and base
+/// have the same component type, or one has f32 and the other f16; f16 is then widened, which is exact. With fewer than
+/// `k` rows the result has as many columns as there are rows, and a note says so. The budget covers everything but the
+/// pages that a Parquet file decodes.
+///
+/// # Errors
+///
+/// Dimensions or types that do not match, a query or base row that [`check_row`] refuses, `k` = 0, more rows than
+/// u32 can number: `BadInput`. Less memory than the smallest plan takes: `Budget`, which names it. `Interrupted` on request.
+pub fn exact(
+    base: &Reader,
+    queries: &Reader,
+    metric: Metric,
+    k: usize,
+    ram_budget_bytes: u64,
+    progress: &dyn Progress,
+) -> Result<GroundTruth> {
+    exact_with(base, queries, metric, k, ram_budget_bytes, OnBadRow::Fail, progress)
+}
+
+/// [`exact`] with a choice: under [`OnBadRow::Skip`] base rows that cannot be scored are nobody's neighbours.
+pub fn exact_with(
+    base: &Reader,
+    queries: &Reader,
+    metric: Metric,
+    k: usize,
+    ram_budget_bytes: u64,
+    on_bad_row: OnBadRow,
+    progress: &dyn Progress,
+) -> Result<GroundTruth> {
+    let (b, q) = (base.shape(), queries.shape());
+    let (base_name, query_name) = (base.path().display(), queries.path().display());
+    if b.dim != q.dim {
+        let message = format!(
+            "{query_name} has {} dimensions, {base_name} has {}; search with vectors of the same model",
+            q.dim, b.dim
+        );
+        return Err(Error::bad_input(message));
+    }
+    if b.dtype != q.dtype && !(b.dtype.is_float() && q.dtype.is_float()) {
+        let (qt, bt) = (q.dtype.name(), b.dtype.name());
+        let message = format!("{query_name} holds {qt}, {base_name} holds {bt}; convert the queries to {bt}");
+        return Err(Error::bad_input(message));
+    }
+    let asked = Asked::Set(queries);
+    Search { base, metric, k, on_bad_row, progress }.run(&asked, ram_budget_bytes)
+}
+
+/// The exact `k` nearest other rows for some rows of `base` itself; each leaves itself out, by number and not by value.
+///
+/// Base rows that cannot be scored are nobody's neighbours; a row asked for must be good. Otherwise like [`exact`].
+pub fn neighbours(
+    base: &Reader,
+    rows: &[u64],
+    metric: Metric,
+    k: usize,
+    ram_budget_bytes: u64,
+    progress: &dyn Progress,
+) -> Result<GroundTruth> {
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
+    search.run(&Asked::Rows(rows), ram_budget_bytes)
+}
+
+/// Queries that one task scores together, so that rows are fetched from memory once for all of them.
+const TILE: usize = 32;
+/// Rows that a tile is scored against at a time take about this much: they stay in the core's own cache.
+const STRIP_BYTES: usize = 128 << 10;
+/// Distances that a thread holds at a time are at most `TILE` times this many.
+const STRIP_ROWS: usize = 1024;
+/// A block larger than this gains nothing.
+const BLOCK_BYTES: u64 = 32 << 20;
+/// With fewer rows in a block than this, threads wait more than they work.
+const SMALLEST_BLOCK: u64 = 256;
+/// Tasks per thread, so that the last one is not waited for long.
+const TASKS: usize = 4;
+
+/// Who asks.
+enum Asked<'a> {
+    Set(&'a Reader),
+    Rows(&'a [u64]),
+}
+
+struct Search<'a> {
+    base: &'a Reader,
+    metric: Metric,
+    k: usize,
+    on_bad_row: OnBadRow,
+    progress: &'a dyn Progress,
+}
+
+/// What is scored in one go.
+#[derive(Debug)]
+struct Plan {
+    queries: u64,
+    block_rows: u64,
+}
+
+/// One query's closest rows so far.
+struct Seeker {
+    /// The row that the query itself is, if it is one.
+    own: Option<u64>,
+    top: TopK,
+}
+
+/// Rows ready to be scored: all floats as f32, since widening is exact and done once for all queries.
+#[derive(Default)]
+struct Matrix {
+    floats: Vec<f32>,
+    bytes: Vec<u8>,
+    /// Of every row, under cosine.
+    inverse_norms: Vec<f32>,
+    usable: Vec<bool>,
+}
+
+/// What all tasks of a block share; the block's first row has number `first`.
+#[derive(Clone, Copy)]
+struct Pairs<'a> {
+    first: u64,
+    block: &'a Matrix,
+    queries: &'a Matrix,
+}
+
+/// What a thread needs for one strip.
+#[derive(Default)]
+struct Scratch {
+    distances: Vec<f32>,
+    integers: Vec<u32>,
+}
+
+impl Asked<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Asked::Set(reader) => reader.shape().rows,
+            Asked::Rows(rows) => rows.len() as u64,
+        }
+    }
+
+    fn own(&self, query: u64) -> Option<u64> {
+        match self {
+            Asked::Set(_) => None,
+            Asked::Rows(rows) => Some(rows[query as usize]),
+        }
+    }
+}
+
+impl Matrix {
+    /// Takes over the rows in `raw`, and leaves there a buffer to be used again.
+    fn fill(&mut self, dtype: DType, metric: Metric, dim: usize, raw: &mut Vec<u8>) {
+        let row_bytes = dim * dtype.size();
+        let count = raw.len() / row_bytes;
+        let usable = raw.par_chunks_exact(row_bytes).map(|row| check_row(dtype, metric, row).is_none());
+        usable.collect_into_vec(&mut self.usable);
+        self.inverse_norms.clear();
+        self.inverse_norms.resize(count, 0.0);
+        if metric == Metric::Cosine {
+            raw.par_chunks_exact(row_bytes)
+                .zip(&mut self.inverse_norms)
+                .for_each(|(row, inverse)| *inverse = inverse_norm(dtype, row));
+        }
+        if dtype.is_float() {
+            self.floats.resize(count * dim, 0.0);
+            raw.par_chunks_exact(row_bytes)
+                .zip(self.floats.par_chunks_exact_mut(dim))
+                .for_each(|(row, wide)| widen(dtype, row, wide));
+        } else {
+            std::mem::swap(&mut self.bytes, raw);
+        }
+    }
+}
+
+impl Search<'_> {
+    fn run(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<GroundTruth> {
+        let rows = self.base.shape().rows;
+        if self.k == 0 {
+            return Err(Error::bad_input("k is 0; ask for at least one neighbour"));
+        }
+        if rows > u64::from(u32::MAX) {
+            let name = self.base.path().display();
+            let message = format!("{name} has {rows} rows; ground truth numbers at most {}", u32::MAX);
+            return Err(Error::bad_input(message));
+        }
+        let plan = self.plan(asked, ram_budget_bytes)?;
+        let passes = asked.len().div_ceil(plan.queries);
+        self.progress.stage("exact neighbours", rows * passes, "rows");
+        let mut truth = GroundTruth { k: self.columns(), ids: Vec::new(), distances: Vec::new() };
+        let cells = asked.len() as usize * truth.k;
+        truth.ids.reserve_exact(cells);
+        truth.distances.reserve_exact(cells);
+        for pass in 0..passes {
+            let first = pass * plan.queries;
+            let numbers = first..asked.len().min(first + plan.queries);
+            for seeker in self.pass(asked, numbers, plan.block_rows)? {
+                let closest = seeker.top.into_sorted();
+                truth.k = closest.len();
+                truth.ids.extend(closest.iter().map(|s| s.id as u32));
+                truth.distances.extend(closest.iter().map(|s| s.distance));
+            }
+        }
+        if truth.k == 0 {
+            let name = self.base.path().display();
+            return Err(Error::bad_input(format!("{name}: no row can be a neighbour; give a larger base")));
+        }
+        if truth.k < self.k {
+            let line =
+                format!("only {} rows can be neighbours: {} columns instead of {}", truth.k, truth.k, self.k);
+            self.progress.note(&line);
+        }
+        Ok(truth)
+    }
+
+    fn columns(&self) -> usize {
+        self.k.min(self.base.shape().rows as usize)
+    }
+
+    /// Divides the budget: results first, then as many queries as possible up to three quarters, then the block.
+    fn plan(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<Plan> {
+        let shape = self.base.shape();
+        let threads = rayon::current_num_threads() as u64;
+        let wide = if shape.dtype.is_float() { 4 * shape.dim as u64 } else { 0 };
+        // A row lies there as read (at most 4 bytes a component for queries) and widened, with norm and flag.
+        let per_row = shape.row_bytes() as u64 + wide + 5;
+        let top = (self.columns() * size_of::<Scored>() + size_of::<Seeker>()) as u64;
+        let per_query = 4 * shape.dim as u64 + wide + 5 + top;
+        let per_thread = TILE as u64 * (8 * STRIP_ROWS as u64 + (TASKS as u64 + 2) * top);
+        let fixed = asked.len() * self.columns() as u64 * 8 + threads * per_thread;
+        let least_queries = asked.len().clamp(1, TILE as u64);
+        let least_rows = shape.rows.min(SMALLEST_BLOCK);
+        let least = fixed + least_queries * per_query + least_rows * per_row;
+        if ram_budget_bytes < least {
+            let message = format!(
+                "exact neighbours of {} queries in {} need at least {} MiB of memory, the budget is {} MiB; raise it",
+                asked.len(),
+                self.base.path().display(),
+                least.div_ceil(1 << 20),
+                ram_budget_bytes >> 20
+            );
+            return Err(Error::budget(message));
+        }
+        let spare = ram_budget_bytes - fixed;
+        let for_queries = (spare / 4 * 3).min(spare - least_rows * per_row);
+        let queries = (for_queries / per_query).clamp(least_queries, asked.len().max(least_queries));
+        let left = (spare - queries * per_query) / per_row;
+        let most = (BLOCK_BYTES / per_row).max(SMALLEST_BLOCK);
+        Ok(Plan { queries, block_rows: left.min(most).clamp(least_rows, shape.rows) })
+    }
+
+    /// Scores the queries of these numbers against the whole base.
+    fn pass(&self, asked: &Asked<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
+        let columns = self.columns();
+        let queries = self.read_queries(asked, numbers.clone())?;
+        let seeker = |q| Seeker { own: asked.own(q), top: TopK::new(columns) };
+        let mut seekers: Vec<Seeker> = numbers.map(seeker).collect();
+        let shape = self.base.shape();
+        let (mut raw, mut block) = (Vec::new(), Matrix::default());
+        let mut first = 0;
+        while first < shape.rows {
+            let count = block_rows.min(shape.rows - first);
+            self.base.read_rows(first, count as usize, &mut raw)?;
+            block.fill(shape.dtype, self.metric, shape.dim, &mut raw);
+            if self.on_bad_row == OnBadRow::Fail {
+                self.refuse_bad(self.base, &block, |i| first + i)?;
+            }
+            self.score_block(Pairs { first, block: &block, queries: &queries }, &mut seekers);
+            if self.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            self.progress.advance(count);
+            first += count;
+        }
+        Ok(seekers)
+    }
+
+    fn read_queries(&self, asked: &Asked<'_>, numbers: Range<u64>) -> Result<Matrix> {
+        let mut raw = Vec::new();
+        let count = (numbers.end - numbers.start) as usize;
+        let reader = match asked {
+            Asked::Set(reader) => {
+                reader.read_rows(numbers.start, count, &mut raw)?;
+                reader
+            }
+            Asked::Rows(rows) => {
+                let wanted = &rows[numbers.start as usize..numbers.end as usize];
+                let width = self.base.shape().row_bytes();
+                raw.resize(count * width, 0);
+                // In file order, which compressed formats read faster.
+                let mut order: Vec<usize> = (0..count).collect();
+                order.sort_unstable_by_key(|&i| wanted[i]);
+                let mut row = Vec::new();
+                for i in order {
+                    self.base.read_rows(wanted[i], 1, &mut row)?;
+                    raw[i * width..(i + 1) * width].copy_from_slice(&row);
+                }
+                self.base
+            }
+        };
+        let shape = reader.shape();
+        let mut queries = Matrix::default();
+        queries.fill(shape.dtype, self.metric, shape.dim, &mut raw);
+        let number = |i| asked.own(numbers.start + i).unwrap_or(numbers.start + i);
+        self.refuse_bad(reader, &queries, number)?;
+        Ok(queries)
+    }
+
+    /// Ends with the first row that cannot be used; `number` tells its number from its place in the matrix.
+    fn refuse_bad(&self, reader: &Reader, matrix: &Matrix, number: impl Fn(u64) -> u64) -> Result<()> {
+        let Some(place) = matrix.usable.iter().position(|&usable| !usable) else { return Ok(()) };
+        let number = number(place as u64);
+        let mut row = Vec::new();
+        reader.read_rows(number, 1, &mut row)?;
+        let reason = check_row(reader.shape().dtype, self.metric, &row);
+        let line = reason.map(|bad| bad.message(reader, number)).unwrap_or_default();
+        Err(Error::bad_input(format!("{line}; mend or remove it")))
+    }
+
+    /// Scores a block: tiles of queries in parallel and, where these are few, slices of the block too.
+    fn score_block(&self, pairs: Pairs<'_>, seekers: &mut [Seeker]) {
+        let count = pairs.block.usable.len();
+        let tasks = TASKS * rayon::current_num_threads();
+        let tiles = seekers.len().div_ceil(TILE);
+        let slices = tasks.div_ceil(tiles).min(count.div_ceil(STRIP_ROWS));
+        let slice_rows = count.div_ceil(slices);
+        seekers.par_chunks_mut(TILE).enumerate().for_each(|(tile, seekers)| {
+            let score = |rows, bounds: &[f32], seekers: &mut [Seeker]| {
+                self.score_tile(pairs, rows, tile * TILE, bounds, seekers);
+            };
+            let bounds: Vec<f32> = seekers.iter().map(|s| s.top.threshold()).collect();
+            if slices == 1 {
+                return score(0..count, &bounds, seekers);
+            }
+            let fresh = |s: &Seeker| Seeker { own: s.own, top: TopK::new(self.columns()) };
+            let slice = |i: usize| {
+                let mut part: Vec<Seeker> = seekers.iter().map(fresh).collect();
+                score(i * slice_rows..count.min((i + 1) * slice_rows), &bounds, &mut part);
+                part
+            };
+            let parts: Vec<Vec<Seeker>> = (0..slices).into_par_iter().map(slice).collect();
+            for (seeker, found) in parts.into_iter().flat_map(found_in) {
+                seekers[seeker].top.push(found);
+            }
+        });
+    }
+
+    /// Scores rows of a block against the tile of queries that starts at `query`; beyond `bounds` nothing is kept.
+    fn score_tile(
+        &self,
+        pairs: Pairs<'_>,
+        rows: Range<usize>,
+        query: usize,
+        bounds: &[f32],
+        seekers: &mut [Seeker],
+    ) {
+        let mut scratch = Scratch::default();
+        let strip = (STRIP_BYTES / self.base.shape().row_bytes()).clamp(16, STRIP_ROWS);
+        for start in rows.clone().step_by(strip) {
+            if self.progress.interrupted() {
+                return;
+            }
+            let strip = start..rows.end.min(start + strip);
+            self.distances(pairs, query..query + seekers.len(), strip.clone(), &mut scratch);
+            let lines = scratch.distances.chunks_exact(strip.len());
+            for ((seeker, &bound), line) in seekers.iter_mut().zip(bounds).zip(lines) {
+                let mut limit = bound.min(seeker.top.threshold());
+                for (&distance, i) in line.iter().zip(strip.clone()) {
+                    let id = pairs.first + i as u64;
+                    // An unusable row's distance may be NaN, which is never <= anything.
+                    if distance <= limit && pairs.block.usable[i] && seeker.own != Some(id) {
+                        seeker.top.push(Scored { distance, id });
+                        limit = bound.min(seeker.top.threshold());
+                    }
+                }
+            }
+        }
+    }
+
+    /// `scratch.distances[q][r]` for the queries and rows of these places.
+    fn distances(&self, pairs: Pairs<'_>, q: Range<usize>, r: Range<usize>, scratch: &mut Scratch) {
+        let Pairs { block, queries, .. } = pairs;
+        let dim = self.base.shape().dim;
+        let Scratch { distances, integers } = scratch;
+        let cells = q.len() * r.len();
+        distances.resize(cells, 0.0);
+        let (of_q, of_r) = (q.start * dim..q.end * dim, r.start * dim..r.end * dim);
+        match self.base.shape().dtype {
+            DType::F32 | DType::F16 => {
+                let score = if self.metric == Metric::L2 { block_l2_f32 } else { block_dot_f32 };
+                score(&queries.floats[of_q], &block.floats[of_r], dim, distances);
+            }
+            dtype @ (DType::U8 | DType::I8) => {
+                integers.resize(cells, 0);
+                let (queries, rows) = (&queries.bytes[of_q], &block.bytes[of_r]);
+                let signed = dtype == DType::I8;
+                match (self.metric, signed) {
+                    (Metric::L2, false) => block_l2_u8(queries, rows, dim, integers),
+                    (Metric::L2, true) => block_l2_i8(queries, rows, dim, integers),
+                    (_, false) => block_dot_u8(queries, rows, dim, integers),
+                    (_, true) => block_dot_i8(queries, rows, dim, bytemuck::cast_slice_mut(integers)),
+                }
+                if signed && self.metric != Metric::L2 {
+                    distances.iter_mut().zip(&*integers).for_each(|(d, &i)| *d = i as i32 as f32);
+                } else {
+                    distances.iter_mut().zip(&*integers).for_each(|(d, &i)| *d = i as f32);
+                }
+            }
+        }
+        match self.metric {
+            Metric::L2 => {}
+            Metric::Ip => distances.iter_mut().for_each(|d| *d = -*d),
+            Metric::Cosine => {
+                let rows = &block.inverse_norms[r.clone()];
+                for (line, &of_query) in distances.chunks_exact_mut(r.len()).zip(&queries.inverse_norms[q]) {
+                    // The same products in the same order as the pairwise distance.
+                    line.iter_mut().zip(rows).for_each(|(d, &of_row)| *d = 1.0 - *d * of_query * of_row);
+                }
+            }
+        }
+    }
+}
+
+/// What a slice has found, with the place of the query in its tile.
+fn found_in(part: Vec<Seeker>) -> impl Iterator<Item = (usize, Scored)> {
+    part.into_iter()
+        .enumerate()
+        .flat_map(|(i, s)| s.top.into_sorted().into_iter().map(move |found| (i, found)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    use proptest::prelude::*;
+    use stratann_kernel::distance::Exact;
+
+    use super::*;
+    use crate::dataset::Shape;
+    use crate::{Kind, Quiet};
+
+    const PLENTY: u64 = 1 << 30;
+
+    fn set(dtype: DType, dim: usize, values: &[i8]) -> Reader {
+        let bytes: Vec<u8> = match dtype {
+            DType::F32 => values.iter().flat_map(|&x| (f32::from(x) / 3.0).to_le_bytes()).collect(),
+            DType::F16 => {
+                values.iter().flat_map(|&x| half::f16::from_f32(f32::from(x) / 3.0).to_le_bytes()).collect()
+            }
+            DType::U8 | DType::I8 => values.iter().map(|&x| x as u8).collect(),
+        };
+        Reader::from_memory(Shape { rows: (values.len() / dim) as u64, dim, dtype }, bytes).expect("a set")
+    }
+
+    fn rows_of(reader: &Reader) -> Vec<Vec<u8>> {
+        let shape = reader.shape();
+        let mut all = Vec::new();
+        reader.read_rows(0, shape.rows as usize, &mut all).expect("rows");
+        all.chunks(shape.row_bytes()).map(<[u8]>::to_vec).collect()
+    }
+
+    /// Pair by pair and a full sort.
+    fn naive(base: &Reader, query: &[u8], metric: Metric, k: usize, own: Option<u64>) -> Vec<(u32, u32)> {
+        let shape = base.shape();
+        let mut exact = Exact::default();
+        exact.set(metric, shape.dtype, shape.dim, query);
+        let scored = (0..)
+            .zip(rows_of(base))
+            .filter(|(id, _)| Some(*id) != own)
+            .map(|(id, row)| Scored { distance: exact.distance(&row, inverse_norm(shape.dtype, &row)), id });
+        let mut all: Vec<Scored> = scored.collect();
+        all.sort_by(Scored::order);
+        all.iter().take(k).map(|s| (s.id as u32, s.distance.to_bits())).collect()
+    }
+
+    fn pairs_of(truth: &GroundTruth) -> Vec<(u32, u32)> {
+        truth.ids.iter().copied().zip(truth.distances.iter().map(|d| d.to_bits())).collect()
+    }
+
+    /// The smallest budget that is accepted.
+    fn least_budget(base: &Reader, queries: &Reader, metric: Metric, k: usize) -> u64 {
+        let search = Search { base, metric, k, on_bad_row: OnBadRow::Fail, progress: &Quiet };
+        let (mut low, mut high) = (0, PLENTY);
+        while low < high {
+            let middle = (low + high) / 2;
+            match search.plan(&Asked::Set(queries), middle) {
+                Ok(_) => high = middle,
+                Err(_) => low = middle + 1,
+            }
+        }
+        low
+    }
+
+    /// Few different values, so that many distances tie; never a zero row.
+    fn values(rows: std::ops::Range<usize>) -> impl Strategy<Value = (usize, Vec<i8>)> {
+        (1usize..20, rows).prop_flat_map(|(dim, rows)| {
+            let value = prop::sample::select(vec![-128i8, -3, -1, 1, 2, 127]);
+            (Just(dim), prop::collection::vec(value, dim * rows))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn equals_the_naive_twin(
+            (dim, values) in values(1..600), nq in 1usize..70, k in 1usize..40,
+            dtype in prop::sample::select(DType::ALL.to_vec()), metric in prop::sample::select(Metric::ALL.to_vec()),
+        ) {
+            let base = set(dtype, dim, &values);
+            let asked: Vec<i8> = values.iter().rev().cycle().take(nq * dim).map(|x| x ^ 4).collect();
+            let queries = set(dtype, dim, &asked);
+            let mut expected = Vec::new();
+            for query in rows_of(&queries) {
+                expected.extend(naive(&base, &query, metric, k, None));
+            }
+            for budget in [PLENTY, least_budget(&base, &queries, metric, k)] {
+                let truth = exact(&base, &queries, metric, k, budget, &Quiet).expect("truth");
+                prop_assert_eq!(truth.k, k.min(values.len() / dim));
+                prop_assert_eq!(&pairs_of(&truth), &expected);
+            }
+        }
+
+        #[test]
+        fn neighbours_leave_out_the_row_itself(
+            (dim, values) in values(2..300), k in 1usize..20,
+            dtype in prop::sample::select(DType::ALL.to_vec()), metric in prop::sample::select(Metric::ALL.to_vec()),
+        ) {
+            let base = set(dtype, dim, &values);
+            let all = rows_of(&base);
+            let rows: Vec<u64> = (0..all.len() as u64).rev().step_by(7).collect();
+            let truth = neighbours(&base, &rows, metric, k, PLENTY, &Quiet).expect("truth");
+            let expected: Vec<_> =
+                rows.iter().flat_map(|&r| naive(&base, &all[r as usize], metric, k, Some(r))).collect();
+            prop_assert_eq!(pairs_of(&truth), expected);
+        }
+    }
+
+    fn noise(count: usize) -> Vec<i8> {
+        let mut state = 7u64;
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 56) as i8).max(1)
+        };
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn threads_and_budgets_do_not_change_a_bit() {
+        let base = set(DType::F32, 8, &noise(8 * 9000));
+        for nq in [1, 40, 300] {
+            let queries = set(DType::F32, 8, &noise(8 * 400)[8 * 100..8 * (100 + nq)]);
+            let least = least_budget(&base, &queries, Metric::Cosine, 10);
+            let run = |threads, budget| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                pool.install(|| exact(&base, &queries, Metric::Cosine, 10, budget, &Quiet)).expect("truth")
+            };
+            let first = run(1, PLENTY);
+            for (threads, budget) in [(2, PLENTY), (3, PLENTY), (1, least), (2, 2 * least), (3, 2 * least)] {
+                assert_eq!(pairs_of(&run(threads, budget)), pairs_of(&first), "{threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn half_and_single_precision_mix() {
+        let values = noise(6 * 50);
+        let (single, half) = (set(DType::F32, 6, &values), set(DType::F16, 6, &values));
+        let widened: Vec<u8> = rows_of(&half)
+            .iter()
+            .flat_map(|row| {
+                let mut wide = vec![0f32; 6];
+                widen(DType::F16, row, &mut wide);
+                bytemuck::cast_slice::<f32, u8>(&wide).to_vec()
+            })
+            .collect();
+        let wide = Reader::from_memory(single.shape(), widened).expect("a set");
+        let run = |b, q| pairs_of(&exact(b, q, Metric::L2, 5, PLENTY, &Quiet).expect("truth"));
+        assert_eq!(run(&half, &single), run(&wide, &single));
+        assert_eq!(run(&single, &half), run(&single, &wide));
+    }
+
+    #[derive(Default)]
+    struct Listener {
+        notes: Mutex<Vec<String>>,
+        stop: bool,
+    }
+
+    impl Progress for Listener {
+        fn stage(&self, _: &str, _: u64, _: &str) {}
+        fn advance(&self, _: u64) {}
+        fn note(&self, line: &str) {
+            self.notes.lock().expect("notes").push(line.to_owned());
+        }
+        fn interrupted(&self) -> bool {
+            self.stop
+        }
+    }
+
+    #[test]
+    fn a_small_base_gives_fewer_columns_and_a_note() {
+        let (base, query) = (set(DType::I8, 2, &[1, 2, 3, 4, 5, 6]), set(DType::I8, 2, &[1, 1]));
+        let listener = Listener::default();
+        let truth = exact(&base, &query, Metric::L2, 10, PLENTY, &listener).expect("truth");
+        assert_eq!((truth.k, truth.ids), (3, vec![0, 1, 2]));
+        assert_eq!(
+            *listener.notes.lock().expect("notes"),
+            ["only 3 rows can be neighbours: 3 columns instead of 10"]
+        );
+        let others = neighbours(&base, &[2, 0], Metric::L2, 10, PLENTY, &Quiet).expect("truth");
+        assert_eq!((others.k, others.ids), (2, vec![1, 0, 1, 2]));
+        let nobody = neighbours(&base, &[], Metric::L2, 10, PLENTY, &Quiet).expect("nobody asked");
+        assert_eq!(nobody.queries(), 0);
+        let lonely = neighbours(&query, &[0], Metric::L2, 1, PLENTY, &Quiet).expect_err("alone");
+        assert!(lonely.message.contains("no row can be a neighbour"), "{lonely}");
+    }
+
+    fn floats(rows: &[[f32; 2]]) -> Reader {
+        let bytes: Vec<u8> = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+        Reader::from_memory(Shape { rows: rows.len() as u64, dim: 2, dtype: DType::F32 }, bytes)
+            .expect("a set")
+    }
+
+    #[test]
+    fn bad_rows_are_refused_by_number_or_left_out() {
+        let good = floats(&[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
+        let bad = floats(&[[1.0, 0.0], [0.0, 1.0], [0.0, f32::NAN], [0.0, 0.0], [f32::INFINITY, 1.0]]);
+        let run = |base, queries, metric, policy| {
+            exact_with(base, queries, metric, 9, PLENTY, policy, &Quiet).map(|truth| truth.ids)
+        };
+        let message = |result: Result<Vec<u32>>| result.expect_err("refused").message;
+        let nan = "row 2 of <memory>: component 1 is NaN; mend or remove it";
+        assert_eq!(message(run(&good, &bad, Metric::L2, OnBadRow::Skip)), nan);
+        assert_eq!(message(run(&bad, &good, Metric::L2, OnBadRow::Fail)), nan);
+        let zero = floats(&[[1.0, 0.0], [0.0, 0.0]]);
+        assert!(
+            message(run(&good, &zero, Metric::Cosine, OnBadRow::Fail))
+                .starts_with("row 1 of <memory>: a zero")
+        );
+        let one = floats(&[[1.0, 0.1]]);
+        assert_eq!(run(&bad, &one, Metric::L2, OnBadRow::Skip).expect("truth"), [0, 3, 1]);
+        assert_eq!(run(&bad, &one, Metric::Cosine, OnBadRow::Skip).expect("truth"), [0, 1]);
+        let error = neighbours(&bad, &[0, 4], Metric::Ip, 2, PLENTY, &Quiet).expect_err("refused");
+        assert!(error.message.starts_with("row 4 of <memory>: component 0 is infinite"), "{error}");
+        let error = neighbours(&bad, &[5], Metric::Ip, 2, PLENTY, &Quiet).expect_err("refused");
+        assert!(error.message.contains("outside"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        let base = set(DType::F32, 2, &[1, 2, 3, 4]);
+        let run = |queries: &Reader, k, budget, stop| {
+            let listener = Listener { stop, ..Listener::default() };
+            exact(&base, queries, Metric::L2, k, budget, &listener).expect_err("refused")
+        };
+        let same = set(DType::F32, 2, &[1, 1]);
+        let cases = [
+            (run(&set(DType::F32, 1, &[1]), 1, PLENTY, false), Kind::BadInput, "1 dimensions"),
+            (
+                run(&set(DType::U8, 2, &[1, 1]), 1, PLENTY, false),
+                Kind::BadInput,
+                "convert the queries to f32",
+            ),
+            (run(&same, 0, PLENTY, false), Kind::BadInput, "k is 0"),
+            (run(&same, 1, 1000, false), Kind::Budget, "the budget is 0 MiB; raise it"),
+            (run(&same, 1, PLENTY, true), Kind::Interrupted, "interrupted"),
+        ];
+        for (error, kind, words) in cases {
+            assert_eq!(error.kind, kind);
+            assert!(error.message.contains(words), "{error}");
+        }
+    }
+
+    fn datasets() -> PathBuf {
+        let near = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/datasets"));
+        std::env::var_os("STRATANN_DATASETS").map_or_else(near, PathBuf::from)
+    }
+
+    /// The first 64 queries against the ground truth that came with a set, which was ranked in f64.
+    fn compare_with_published(name: &str, suffix: &str, metric: Metric) {
+        let folder = datasets().join(name);
+        if !folder.is_dir() {
+            eprintln!("skipped: no {name}; set STRATANN_DATASETS to the folder of the data sets");
+            return;
+        }
+        let base = Reader::open(&folder.join(format!("base.{suffix}"))).expect("base");
+        let all = Reader::open(&folder.join(format!("query.{suffix}"))).expect("queries");
+        let published = GroundTruth::read(&folder.join("groundtruth.ibin")).expect("ground truth");
+        let mut first = Vec::new();
+        all.read_rows(0, 64, &mut first).expect("queries");
+        let queries = Reader::from_memory(Shape { rows: 64, ..all.shape() }, first).expect("queries");
+        let found = exact(&base, &queries, metric, published.k, 64 << 20, &Quiet).expect("truth");
+        let near = |a: f32, b: f32| (a - b).abs() <= 1e-5 * b.abs().max(1e-2);
+        for (i, (&id, &distance)) in found.ids.iter().zip(&found.distances).enumerate() {
+            assert!(near(distance, published.distances[i]), "{name}: query {}", i / found.k);
+            if id != published.ids[i] {
+                // Another row in this place must tie with it, or with the last place and beyond.
+                let line = i / found.k * found.k..(i / found.k + 1) * found.k;
+                let place = line.clone().find(|&j| published.ids[j] == id).unwrap_or(line.end - 1);
+                assert!(near(distance, published.distances[place]), "{name}: query {} id {id}", i / found.k);
+            }
+        }
+    }
+
+    #[test]
+    fn agrees_with_published_ground_truth() {
+        compare_with_published("sift-photos-100k", "u8bin", Metric::L2);
+        compare_with_published("debian-minilm-60k", "f16bin", Metric::Cosine);
+        compare_with_published("debian-minilm-10k", "fbin", Metric::Cosine);
+    }
+}

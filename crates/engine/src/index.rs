@@ -1,0 +1,238 @@
+//! An index that is open for search: what lies in RAM, and the file of blocks.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stratann_core::format::block::Shape;
+use stratann_core::format::block_map::BlockMap;
+use stratann_core::plan::{GraphView, IndexView};
+use stratann_core::route::HeadGraph;
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::{DType, Metric};
+
+use crate::budget::Account;
+use crate::cache::BlockCache;
+use crate::manifest::{Manifest, read_file};
+use crate::{Error, Result, files, tier};
+
+/// What `disk-graph` keeps in RAM.
+pub(crate) struct GraphParts {
+    pub(crate) codebook: Codebook,
+    pub(crate) codes: Vec<u8>,
+    pub(crate) map: BlockMap,
+    pub(crate) head: HeadGraph,
+}
+
+/// How an index is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Everything that open index and searches may take, in bytes; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Of it, what the block cache may take.
+    pub cache_budget: u64,
+}
+
+/// An open index. Searches may run on it from any number of threads.
+pub struct Index {
+    pub(crate) folder: PathBuf,
+    pub(crate) manifest: Manifest,
+    pub(crate) number: u64,
+    pub(crate) metric: Metric,
+    pub(crate) dtype: DType,
+    pub(crate) block: Shape,
+    pub(crate) graph: Option<GraphParts>,
+    pub(crate) blocks_path: PathBuf,
+    pub(crate) blocks_file: Arc<File>,
+    pub(crate) direct: bool,
+    pub(crate) cache: Option<BlockCache>,
+    pub(crate) ram_budget: Option<u64>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Index({}, {} rows)", self.folder.display(), self.manifest.rows)
+    }
+}
+
+impl Index {
+    /// Opens the newest version in `folder`. All files that lie in RAM are read and checked.
+    ///
+    /// # Errors
+    /// No index, a newer format, a damaged or missing file, a budget too small.
+    pub fn open(folder: &Path, options: OpenOptions) -> Result<Index> {
+        let (number, manifest) = Manifest::read(folder)?;
+        Index::from_manifest(folder, number, manifest, options)
+    }
+
+    /// Opens what a manifest describes, published or not.
+    pub(crate) fn from_manifest(folder: &Path, number: u64, manifest: Manifest, options: OpenOptions) -> Result<Index> {
+        let unknown = |what: &str, name: &str| {
+            Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
+        };
+        let metric = manifest.metric().ok_or_else(|| unknown("metric", &manifest.metric))?;
+        let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
+        let lists = match manifest.kind.as_str() {
+            "disk-graph" => true,
+            "flat" => false,
+            other => return Err(unknown("kind", other)),
+        };
+        let block = Shape {
+            block_bytes: manifest.blocks.bytes,
+            vector_bytes: manifest.dim * dtype.size(),
+            id_bytes: manifest.blocks.id_bytes,
+            norms: metric == Metric::Cosine,
+            lists,
+        };
+        check_shape(folder, &manifest, &block)?;
+        Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
+        let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest)?;
+        let graph = if lists { Some(load_graph(folder, &manifest)?) } else { None };
+        Ok(Index {
+            folder: folder.to_path_buf(),
+            number,
+            metric,
+            dtype,
+            block,
+            graph,
+            blocks_path,
+            blocks_file: Arc::new(blocks_file),
+            direct,
+            cache: BlockCache::new(options.cache_budget, block.block_bytes),
+            ram_budget: options.ram_budget,
+            manifest,
+        })
+    }
+
+    /// Replaces the block cache by one of `budget_bytes`; 0 takes it away.
+    pub fn set_cache_budget(&mut self, budget_bytes: u64) {
+        self.cache = BlockCache::new(budget_bytes, self.block.block_bytes);
+    }
+
+    /// What the queries see.
+    pub fn view(&self) -> IndexView<'_> {
+        IndexView {
+            metric: self.metric,
+            dtype: self.dtype,
+            dim: self.manifest.dim,
+            nodes: self.manifest.rows as u32,
+            blocks: self.manifest.blocks.count,
+            block: self.block,
+            graph: self.graph.as_ref().map(|g| GraphView {
+                codebook: &g.codebook,
+                codes: &g.codes,
+                map: &g.map,
+                head: &g.head,
+            }),
+        }
+    }
+
+    /// What the index was built as.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The number of the manifest that was opened.
+    pub fn version(&self) -> u64 {
+        self.number
+    }
+
+    /// The index folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Bytes by component, of the open index alone: searches add their buffers, see [`Index::search_account`].
+    pub fn account(&self) -> Account {
+        let mut account = Account::new();
+        if let Some(graph) = &self.graph {
+            account.add("codes", graph.codes.len() as u64);
+            account.add("head graph", graph.head.bytes() as u64);
+            account.add("block map", graph.map.bytes() as u64);
+            account.add("codebook", files::codebook_bytes(&graph.codebook));
+        }
+        if let Some(cache) = &self.cache {
+            account.add("block cache", cache.used_bytes());
+        }
+        account
+    }
+
+    /// What reads of blocks go through: `io_uring`, `pread`, with `buffered` where the file system refuses direct reads.
+    pub(crate) fn backend_name(&self, tier: &str) -> String {
+        if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }
+    }
+}
+
+impl Account {
+    /// What opening will take, from the manifest alone.
+    pub(crate) fn planned(manifest: &Manifest, cache_budget: u64) -> Account {
+        let mut account = Account::new();
+        for (name, entry) in &manifest.files {
+            match files::role(name) {
+                Some(files::CODES) => account.add("codes", entry.bytes),
+                Some(files::HEAD) => account.add("head graph", entry.bytes),
+                Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
+                Some(files::MAP) => account.add("block map", manifest.rows / 7 + 64),
+                _ => {}
+            }
+        }
+        if cache_budget > 0 {
+            account.add("block cache", cache_budget);
+        }
+        account
+    }
+}
+
+fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> {
+    let sane = manifest.rows > 0
+        && manifest.rows < u64::from(u32::MAX)
+        && manifest.dim > 0
+        && manifest.dim <= stratann_kernel::distance::MAX_DIM
+        && block.block_bytes > 0
+        && block.block_bytes.is_multiple_of(stratann_core::PAGE)
+        && block.block_bytes <= 1 << 20
+        && (block.id_bytes == 4 || block.id_bytes == 8)
+        && block.node_bytes() <= block.room();
+    if sane {
+        Ok(())
+    } else {
+        Err(Error::corrupt(format!("{}: the manifest's numbers cannot be; build the index again", folder.display())))
+    }
+}
+
+fn open_blocks(folder: &Path, manifest: &Manifest) -> Result<(PathBuf, File, bool)> {
+    let (name, entry) = files::find(manifest, files::BLOCKS)?;
+    let path = folder.join(name);
+    let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
+    let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
+    let expected = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+    if length != entry.bytes || length != expected {
+        return Err(Error::corrupt(format!(
+            "{} has {length} bytes, the manifest says {expected}; restore it or build the index again",
+            path.display()
+        )));
+    }
+    Ok((path, file, direct))
+}
+
+fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
+    let read = |role: &str| -> Result<(PathBuf, Vec<u8>)> {
+        let (name, entry) = files::find(manifest, role)?;
+        Ok((folder.join(name), read_file(folder, name, entry)?))
+    };
+    let (path, bytes) = read(files::CODEBOOK)?;
+    let codebook = files::decode_codebook(&bytes).filter(|c| c.dim == manifest.dim).ok_or_else(|| files::senseless(&path))?;
+    let (path, codes) = read(files::CODES)?;
+    if codes.len() as u64 != manifest.rows * codebook.code_bytes() as u64 {
+        return Err(files::senseless(&path));
+    }
+    let (path, bytes) = read(files::MAP)?;
+    let map = files::decode_map(&bytes)
+        .filter(|m| u64::from(m.nodes()) == manifest.rows && m.blocks() == manifest.blocks.count)
+        .ok_or_else(|| files::senseless(&path))?;
+    let (path, bytes) = read(files::HEAD)?;
+    let head = files::decode_head(&bytes)
+        .filter(|h| h.is_consistent(manifest.rows as u32))
+        .ok_or_else(|| files::senseless(&path))?;
+    Ok(GraphParts { codebook, codes, map, head })
+}

@@ -1,0 +1,20 @@
+//! The world: files, builds, disks, threads, the memory budget. It runs what `stratann-core` decides.
+
+pub mod budget;
+pub mod build;
+pub mod cache;
+pub mod calibration;
+pub mod dataset;
+pub mod driver;
+pub mod error;
+mod files;
+pub mod groundtruth;
+pub mod index;
+pub mod manifest;
+pub mod progress;
+pub mod search;
+pub mod tier;
+
+pub use error::{Error, Kind, Result};
+pub use progress::{Progress, Quiet};
+pub use stratann_kernel::{DType, Metric};

@@ -1,0 +1,197 @@
+//! The manifest: what an index folder holds, in JSON that a person can read.
+//!
+//! A folder may hold several, `manifest-1.json`, `manifest-2.json`, …: the highest number counts. Data files are written and synced first; a version is
+//! published by creating its manifest under a name that must not exist yet. Its own checksum is over its canonical JSON
+//! (keys sorted, no spaces) without the field `checksum`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::calibration::Curve;
+use crate::{DType, Error, Metric, Result};
+
+/// The version of the format that this program writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// One data file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Length.
+    pub bytes: u64,
+    /// xxh3-64 of the content, 16 hexadecimal digits.
+    pub xxh3: String,
+}
+
+/// What all blocks have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockShape {
+    /// Number of blocks.
+    pub count: u32,
+    /// Bytes of each.
+    pub bytes: usize,
+    /// Bytes of an external id.
+    pub id_bytes: usize,
+}
+
+/// A published version of an index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// See [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// `disk-graph` or `flat`.
+    pub kind: String,
+    /// Name of the metric.
+    pub metric: String,
+    /// Name of the element type.
+    pub dtype: String,
+    /// Vectors in the index.
+    pub rows: u64,
+    /// Components of a vector.
+    pub dim: usize,
+    /// Layout of the blocks.
+    pub blocks: BlockShape,
+    /// Parameters of the build.
+    pub build: BTreeMap<String, serde_json::Value>,
+    /// Hash over the content of all data files and the parameters.
+    pub build_id: String,
+    /// Data files by name.
+    pub files: BTreeMap<String, FileEntry>,
+    /// What recall costs, for several k.
+    pub curves: Vec<Curve>,
+}
+
+impl Manifest {
+    /// Element type, when known to this program.
+    pub fn dtype(&self) -> Option<DType> {
+        DType::from_name(&self.dtype)
+    }
+
+    /// Metric, when known to this program.
+    pub fn metric(&self) -> Option<Metric> {
+        Metric::from_name(&self.metric)
+    }
+
+    /// The hash that identifies the content.
+    pub fn content_id(&self) -> String {
+        let parts = serde_json::json!({
+            "kind": self.kind, "metric": self.metric, "dtype": self.dtype, "rows": self.rows, "dim": self.dim,
+            "blocks": self.blocks, "build": self.build, "files": self.files,
+        });
+        hex(xxh3_64(parts.to_string().as_bytes()))
+    }
+
+    /// Reads the newest manifest of the folder. Gives its number too.
+    ///
+    /// # Errors
+    /// No index there, a damaged manifest, or one of a newer format.
+    pub fn read(folder: &Path) -> Result<(u64, Manifest)> {
+        let Some(number) = newest(folder)? else {
+            let hint = if folder.join(PARTIAL).exists() {
+                "its build was not finished; run the same `stratann build` with --resume"
+            } else {
+                "it holds no manifest-N.json; build one with `stratann build`"
+            };
+            return Err(Error::bad_input(format!("{} is not an index: {hint}", folder.display())));
+        };
+        let path = path_of(folder, number);
+        let text = std::fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
+        Ok((number, parse(&text, &path)?))
+    }
+
+    /// Publishes this manifest as `number`. The name must be free: of two writers one fails.
+    pub fn publish(&self, folder: &Path, number: u64) -> Result<()> {
+        let mut value = serde_json::to_value(self).map_err(|e| Error::bad_input(format!("manifest: {e}")))?;
+        let sum = hex(xxh3_64(value.to_string().as_bytes()));
+        value["checksum"] = sum.into();
+        let text = serde_json::to_string_pretty(&value).map_err(|e| Error::bad_input(format!("manifest: {e}")))? + "\n";
+        let path = path_of(folder, number);
+        // Written aside, then linked: the name appears with its whole content or not at all, and never replaces another.
+        let aside = folder.join(format!(".manifest-{number}.{}", std::process::id()));
+        let published = write_synced(&aside, text.as_bytes()).and_then(|()| std::fs::hard_link(&aside, &path));
+        let _ = std::fs::remove_file(&aside);
+        published.map_err(|e| Error::io("publishing", &path, &e))?;
+        sync_folder(folder)
+    }
+}
+
+/// Where an unfinished build keeps its stages, inside the index folder.
+pub const PARTIAL: &str = "partial";
+
+fn parse(text: &str, path: &Path) -> Result<Manifest> {
+    let damaged = |why: String| {
+        Error::corrupt(format!("{} is damaged ({why}); restore it or build the index again", path.display()))
+    };
+    let mut value: serde_json::Value = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
+    let version = value["format_version"].as_u64().ok_or_else(|| damaged("no format_version".into()))?;
+    if version > u64::from(FORMAT_VERSION) {
+        return Err(Error::bad_input(format!(
+            "{} has format version {version}, this program reads up to {FORMAT_VERSION}; use a newer stratann",
+            path.display()
+        )));
+    }
+    let sum = value.as_object_mut().and_then(|o| o.remove("checksum"));
+    if sum.as_ref().and_then(|s| s.as_str()) != Some(&hex(xxh3_64(value.to_string().as_bytes()))) {
+        return Err(damaged("its checksum does not match".into()));
+    }
+    serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
+}
+
+fn path_of(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("manifest-{number}.json"))
+}
+
+/// The highest manifest number in the folder.
+pub fn newest(folder: &Path) -> Result<Option<u64>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) => return Err(Error::io("opening index", folder, &e)),
+    };
+    let numbers = entries.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
+    });
+    Ok(numbers.max())
+}
+
+/// 16 hexadecimal digits.
+pub fn hex(sum: u64) -> String {
+    format!("{sum:016x}")
+}
+
+/// Writes a file and makes it durable.
+pub fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Makes the names in a folder durable.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::io("syncing", folder, &e))
+}
+
+/// Reads a whole data file and checks it against the manifest.
+pub fn read_file(folder: &Path, name: &str, entry: &FileEntry) -> Result<Vec<u8>> {
+    let path = folder.join(name);
+    let bytes = std::fs::read(&path).map_err(|e| Error::io("reading", &path, &e))?;
+    if bytes.len() as u64 != entry.bytes {
+        return Err(Error::corrupt(format!(
+            "{} has {} bytes, the manifest says {}; restore it or build the index again",
+            path.display(),
+            bytes.len(),
+            entry.bytes
+        )));
+    }
+    if hex(xxh3_64(&bytes)) != entry.xxh3 {
+        return Err(Error::corrupt(format!(
+            "{} is damaged: its checksum does not match; restore it or build the index again",
+            path.display()
+        )));
+    }
+    Ok(bytes)
+}

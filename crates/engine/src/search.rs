@@ -1,0 +1,393 @@
+//! Many queries over an open index: threads, parameters, and what it cost.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Mode, Outcome, Params, QueryState, QueryStats};
+
+use crate::budget::{self, Account, THREAD_BYTES};
+use crate::calibration;
+use crate::driver::{Admission, Driver, DriverOptions, Queries, Width, failure};
+use crate::index::Index;
+use crate::tier::{self, IoChoice};
+use crate::{Error, Progress, Result};
+
+/// How hard to look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Effort {
+    /// Mean recall@k wanted; the index' curve picks the parameters.
+    Recall(f64),
+    /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
+    List(u32, Option<f32>),
+}
+
+/// Options of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchOptions {
+    /// Results wanted per query.
+    pub k: usize,
+    /// How hard to look.
+    pub effort: Effort,
+    /// When what arrived is used.
+    pub mode: Mode,
+    /// Reads in one round.
+    pub width: Width,
+    /// Queries in flight per thread; `None` picks.
+    pub in_flight: Option<usize>,
+    /// When the next query is admitted.
+    pub admission: Admission,
+    /// Threads.
+    pub threads: usize,
+    /// How blocks are read.
+    pub io: IoChoice,
+    /// Begin at the head graph's best, or at the medoid.
+    pub head: bool,
+    /// Use all nodes of a block, or those asked for only.
+    pub whole_blocks: bool,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        SearchOptions {
+            k: 10,
+            effort: Effort::Recall(0.95),
+            mode: Mode::Barrier,
+            width: Width::Auto,
+            in_flight: None,
+            admission: Admission::Fixed,
+            threads: 1,
+            io: IoChoice::Auto,
+            head: true,
+            whole_blocks: true,
+        }
+    }
+}
+
+/// Queries in flight per thread: what keeps the disk's queue long enough. See `decisions/` for the measurement.
+pub const IN_FLIGHT: usize = 64;
+
+/// Answers to a batch of queries, and their cost.
+#[derive(Debug)]
+pub struct Answers {
+    /// Results per query: k, or the number of rows when that is less.
+    pub k: usize,
+    /// `queries × k` external ids, closest first.
+    pub ids: Vec<u64>,
+    /// `queries × k` distances.
+    pub distances: Vec<f32>,
+    /// Per query, nanoseconds from admission to answer.
+    pub latency_ns: Vec<u64>,
+    /// Sum over the queries.
+    pub stats: QueryStats,
+    /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
+    pub failed: Vec<(usize, String)>,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// Processor time of the process meanwhile, microseconds.
+    pub cpu_us: u64,
+    /// The parameters that were used.
+    pub params: Params,
+    /// How blocks were read.
+    pub io_backend: String,
+    /// Memory while searching, by component.
+    pub account: Account,
+}
+
+/// Percentiles of a set of latencies, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl Latency {
+    /// Of nanoseconds, in any order.
+    pub fn of(latency_ns: &[u64]) -> Latency {
+        let mut sorted = latency_ns.to_vec();
+        sorted.sort_unstable();
+        let at = |share: f64| {
+            let rank = (share * sorted.len() as f64).ceil() as usize;
+            sorted.get(rank.saturating_sub(1)).map_or(0.0, |&ns| ns as f64 / 1000.0)
+        };
+        let mean = sorted.iter().sum::<u64>() as f64 / 1000.0 / sorted.len().max(1) as f64;
+        Latency { mean, p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+    }
+}
+
+impl Index {
+    /// The parameters that `options` come to on this index.
+    ///
+    /// # Errors
+    /// Values out of range, a recall that the curve does not reach, an index without a curve.
+    pub fn params(&self, options: &SearchOptions) -> Result<Params> {
+        if options.k == 0 || options.k > MAX_K as usize {
+            return Err(Error::bad_input(format!("k is {}; ask for 1 to {MAX_K} results", options.k)));
+        }
+        let k = options.k.min(self.manifest.rows as usize) as u32;
+        let mut params = match options.effort {
+            Effort::List(list, slack) => {
+                if list == 0 || list > MAX_SEARCH_LIST {
+                    return Err(Error::bad_input(format!("search list is {list}; use {k} to {MAX_SEARCH_LIST}")));
+                }
+                Params { stop_slack: slack.unwrap_or(f32::INFINITY), ..Params::new(k, list) }
+            }
+            Effort::Recall(recall) => self.params_for_recall(k, recall)?,
+        };
+        if !(params.stop_slack >= 0.0) {
+            return Err(Error::bad_input("the slack of the adaptive stop is a share, 0 or more"));
+        }
+        params.mode = options.mode;
+        params.head = options.head;
+        params.whole_blocks = options.whole_blocks;
+        Ok(params)
+    }
+
+    fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {
+        if !(recall > 0.0 && recall <= 1.0) {
+            return Err(Error::bad_input(format!("recall is {recall}; give a share above 0 and up to 1")));
+        }
+        if self.graph.is_none() {
+            return Ok(Params::new(k, k));
+        }
+        match calibration::choose(&self.manifest.curves, k, recall) {
+            Some(Ok(point)) => Ok(point.params(k)),
+            Some(Err(best)) => Err(Error::bad_input(format!(
+                "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give --search-list"
+            ))),
+            None => Err(Error::bad_input("this index has no recall curve; run `stratann tune`, or give --search-list")),
+        }
+    }
+
+    /// Memory of a search with these options, the open index included.
+    pub fn search_account(&self, options: &SearchOptions, queries: usize) -> Account {
+        let mut account = self.account();
+        let (params_width, in_flight) = (self.width_limit(options), self.in_flight(options));
+        let per_query = self.query_bytes(options) + params_width as u64 * self.block.block_bytes as u64;
+        account.add("queries in flight", options.threads as u64 * in_flight as u64 * per_query);
+        account.add("threads", options.threads as u64 * THREAD_BYTES);
+        let answer = 12 * options.k.min(self.manifest.rows as usize) as u64 + 8;
+        account.add("queries and answers", queries as u64 * (answer + self.block.vector_bytes as u64));
+        account
+    }
+
+    fn width_limit(&self, options: &SearchOptions) -> u32 {
+        options.width.at_load(self.in_flight(options)).1
+    }
+
+    /// State and scratch of one query: look-up tables, beams, the query itself.
+    fn query_bytes(&self, options: &SearchOptions) -> u64 {
+        let list = match options.effort {
+            Effort::List(list, _) => u64::from(list),
+            Effort::Recall(_) => 200,
+        };
+        let tables = self.graph.as_ref().map_or(0, |g| {
+            g.codebook.subspaces() * 512 + g.codebook.coarse_count() * 4 + 1024
+        });
+        tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
+    }
+
+    fn in_flight(&self, options: &SearchOptions) -> usize {
+        let wanted = options.in_flight.unwrap_or(if self.graph.is_some() { IN_FLIGHT } else { 1 });
+        if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
+    }
+
+    /// Answers `queries`: rows of `dim` components of the index' element type, as bytes.
+    ///
+    /// # Errors
+    /// Bad options, a budget too small, an interruption, a disk that is gone. A query that fails alone is in [`Answers::failed`].
+    pub fn search(&self, queries: &[u8], options: &SearchOptions, progress: &dyn Progress) -> Result<Answers> {
+        let params = self.params(options)?;
+        self.search_each(queries, params, &|_| u32::MAX, options, progress)
+    }
+
+    /// Like [`Index::search`], with given parameters and, for each query, a node that it must not see.
+    pub(crate) fn search_each(
+        &self,
+        queries: &[u8],
+        params: Params,
+        exclude: &(dyn Fn(usize) -> u32 + Sync),
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
+        let count = queries.len() / self.block.vector_bytes;
+        let threads = options.threads.clamp(1, 1024);
+        let account = self.search_account(&SearchOptions { threads, ..*options }, count);
+        account.check(self.ram_budget, "search this index so")?;
+        let batch = Batch::new(self, queries, params, exclude, progress, threads);
+        let (cpu, started) = (budget::process().cpu_us, Instant::now());
+        let name = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.work(&batch, options))).collect();
+            let mut name = Ok("none");
+            for worker in workers {
+                let ended = worker.join().map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
+                name = name.and_then(|_| ended.and_then(|n| n));
+            }
+            name
+        })?;
+        let seconds = started.elapsed().as_secs_f64();
+        let cpu_us = budget::process().cpu_us.saturating_sub(cpu);
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let io_backend = self.backend_name(name);
+        Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
+    }
+
+    fn work(&self, batch: &Batch<'_>, options: &SearchOptions) -> Result<&'static str> {
+        let in_flight = self.in_flight(options);
+        let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
+        let tier = tier::open(&self.blocks_file, depth, options.io)
+            .map_err(|e| Error { kind: crate::Kind::Io, message: format!("io_uring was asked for but refused: {e}; use --io auto or pread") })?;
+        let name = tier.name();
+        let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
+        let mut share = Share { batch, stats: QueryStats::default(), left_to_tell: 0 };
+        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
+        let mut total = batch.stats.lock().unwrap_or_else(|e| e.into_inner());
+        total.add(&share.stats);
+        ran.map(|()| name).map_err(|e| Error::io("reading", &self.blocks_path, &e))
+    }
+}
+
+/// The queries of one call, and their answers as they come in from all threads.
+struct Batch<'a> {
+    index: &'a Index,
+    queries: &'a [u8],
+    params: Params,
+    exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+    progress: &'a dyn Progress,
+    threads: usize,
+    count: usize,
+    next: AtomicUsize,
+    stopped: AtomicBool,
+    ids: Vec<AtomicU64>,
+    distances: Vec<AtomicU32>,
+    latency_ns: Vec<AtomicU64>,
+    failed: Mutex<Vec<(usize, String)>>,
+    stats: Mutex<QueryStats>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(
+        index: &'a Index,
+        queries: &'a [u8],
+        params: Params,
+        exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+        progress: &'a dyn Progress,
+        threads: usize,
+    ) -> Batch<'a> {
+        let count = queries.len() / index.block.vector_bytes;
+        let cells = count * params.k as usize;
+        Batch {
+            index,
+            queries,
+            params,
+            exclude,
+            progress,
+            threads,
+            count,
+            next: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            ids: (0..cells).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
+            latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            failed: Mutex::default(),
+            stats: Mutex::default(),
+        }
+    }
+
+    fn into_answers(self) -> Answers {
+        let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
+        failed.sort_unstable_by_key(|f| f.0);
+        Answers {
+            k: self.params.k as usize,
+            ids: self.ids.into_iter().map(AtomicU64::into_inner).collect(),
+            distances: self.distances.into_iter().map(|d| f32::from_bits(d.into_inner())).collect(),
+            latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
+            stats: self.stats.into_inner().unwrap_or_else(|e| e.into_inner()),
+            failed,
+            seconds: 0.0,
+            cpu_us: 0,
+            params: self.params,
+            io_backend: String::new(),
+            account: Account::default(),
+        }
+    }
+}
+
+/// One thread's share of a batch.
+struct Share<'a, 'b> {
+    batch: &'a Batch<'b>,
+    stats: QueryStats,
+    left_to_tell: u64,
+}
+
+const TELL_EVERY: u64 = 256;
+
+impl Queries for Share<'_, '_> {
+    fn next(&mut self) -> Option<usize> {
+        if self.batch.stopped.load(Ordering::Relaxed) {
+            return None;
+        }
+        let number = self.batch.next.fetch_add(1, Ordering::Relaxed);
+        (number < self.batch.count).then_some(number)
+    }
+
+    fn remaining(&self) -> usize {
+        self.batch.count.saturating_sub(self.batch.next.load(Ordering::Relaxed)) / self.batch.threads
+    }
+
+    fn query(&self, number: usize) -> (&[u8], Params) {
+        let size = self.batch.index.block.vector_bytes;
+        let params = Params { exclude: (self.batch.exclude)(number), ..self.batch.params };
+        (&self.batch.queries[number * size..(number + 1) * size], params)
+    }
+
+    fn done(&mut self, number: usize, state: &QueryState, latency_ns: u64) {
+        let batch = self.batch;
+        self.stats.add(state.stats());
+        batch.latency_ns[number].store(latency_ns, Ordering::Relaxed);
+        let why = match state.outcome() {
+            Outcome::OutOfBudget => Some("the query ran out of its allowance of reads; ask for a lower recall".into()),
+            other => failure(other, &batch.index.blocks_path, batch.index.block.block_bytes),
+        };
+        if let Some(why) = why {
+            batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
+        } else {
+            let at = number * batch.params.k as usize;
+            for (i, hit) in state.results().iter().enumerate() {
+                batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);
+                batch.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
+            }
+        }
+        self.left_to_tell += 1;
+        if self.left_to_tell == TELL_EVERY {
+            batch.progress.advance(TELL_EVERY);
+            self.left_to_tell = 0;
+            if batch.progress.interrupted() {
+                batch.stopped.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Share of the true first k ids that were found, over all queries. `truth` has `truth_k >= k` ids per query.
+pub fn recall(ids: &[u64], k: usize, truth: &[u64], truth_k: usize) -> f64 {
+    if k == 0 || ids.is_empty() {
+        return 0.0;
+    }
+    let wanted = k.min(truth_k);
+    let found: usize = ids
+        .chunks_exact(k)
+        .zip(truth.chunks_exact(truth_k))
+        .map(|(ids, truth)| truth[..wanted].iter().filter(|t| ids.contains(t)).count())
+        .sum();
+    found as f64 / (ids.len() / k * wanted) as f64
+}

@@ -1,0 +1,107 @@
+//! What every tier must do; each one runs this in its tests.
+
+use std::collections::BTreeMap;
+
+use stratann_core::PAGE;
+
+use super::{Buffer, Tier};
+
+/// Bytes that a tier under test must serve: `pages` whole pages and a part of one, each page telling its number.
+pub fn sample(pages: usize) -> Vec<u8> {
+    (0..pages * PAGE + 100).map(|i| ((i / PAGE) * 31 + i % 251) as u8).collect()
+}
+
+/// Runs the contract against a tier that serves [`sample`]`(pages)`; `depth` is what it was opened with.
+///
+/// # Panics
+/// When the tier breaks the contract.
+pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
+    let bytes = sample(pages);
+    assert!(tier.room() >= depth, "room for what was asked");
+    let mut done = Vec::new();
+    tier.poll(true, &mut done).expect("polling an idle tier returns at once");
+    assert!(done.is_empty());
+
+    let mut awaited: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+    let mut seen = 0;
+    for round in 0..200usize {
+        let (page, size) = ((round * 7919) % (pages + 2), 1 + round % 3);
+        while tier.room() == 0 {
+            collect(tier, true, &bytes, &mut awaited, &mut seen);
+        }
+        let room = tier.room();
+        awaited.insert(round as u64, (page, size));
+        tier.submit(round as u64, (page * PAGE) as u64, Buffer::new(size * PAGE));
+        assert_eq!(tier.room(), room - 1);
+        collect(tier, false, &bytes, &mut awaited, &mut seen);
+    }
+    while !awaited.is_empty() {
+        let before = seen;
+        collect(tier, true, &bytes, &mut awaited, &mut seen);
+        assert!(seen > before, "waiting brings something");
+    }
+    assert_eq!(seen, 200);
+}
+
+fn collect(
+    tier: &mut dyn Tier,
+    wait: bool,
+    bytes: &[u8],
+    awaited: &mut BTreeMap<u64, (usize, usize)>,
+    seen: &mut usize,
+) {
+    let mut done = Vec::new();
+    tier.poll(wait, &mut done).expect("the tier works");
+    for completion in done {
+        let (page, size) = awaited.remove(&completion.tag).expect("each tag comes back once");
+        let start = (page * PAGE).min(bytes.len());
+        let expected = &bytes[start..(start + size * PAGE).min(bytes.len())];
+        let count = completion.result.expect("no read fails");
+        assert_eq!(count, expected.len(), "a read past the end is short, not an error");
+        assert_eq!(&completion.buffer.bytes()[..count], expected);
+        assert_eq!(completion.buffer.len(), size * PAGE);
+        *seen += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{IoChoice, MemoryTier, open, open_direct};
+    use super::*;
+    use std::sync::Arc;
+
+    fn file() -> (tempfile::TempDir, Arc<std::fs::File>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
+        std::fs::write(&path, sample(20)).unwrap();
+        let (file, _) = open_direct(&path).unwrap();
+        (folder, Arc::new(file))
+    }
+
+    #[test]
+    fn memory_conforms_under_any_order() {
+        for seed in 0..20 {
+            check(&mut MemoryTier::new(Arc::new(sample(20)), 8, seed), 20, 8);
+        }
+    }
+
+    #[test]
+    fn pread_conforms() {
+        let (_folder, file) = file();
+        for depth in [1, 5, 64] {
+            check(open(&file, depth, IoChoice::Pread).unwrap().as_mut(), 20, depth);
+        }
+    }
+
+    #[test]
+    fn io_uring_conforms_where_it_is_allowed() {
+        if let Some(why) = super::super::uring_refusal() {
+            eprintln!("io_uring is not available here: {why}");
+            return;
+        }
+        let (_folder, file) = file();
+        for depth in [1, 5, 64] {
+            check(open(&file, depth, IoChoice::Uring).unwrap().as_mut(), 20, depth);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Where bytes that do not change come from.
+//!
+//! A [`Tier`] takes reads by tag and gives them back in any order. It owns a buffer from submission to completion. How many reads may be
+//! under way is a number ([`Tier::room`]), not an error in the hot loop. A short read is a value, not a failure of the tier.
+
+mod buffer;
+pub mod conformance;
+mod memory;
+mod pread;
+#[cfg(target_os = "linux")]
+mod uring;
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+pub use buffer::Buffer;
+pub use memory::{Fault, MemoryTier};
+pub use pread::PreadTier;
+#[cfg(target_os = "linux")]
+pub use uring::UringTier;
+
+/// A finished read.
+#[derive(Debug)]
+pub struct Completion {
+    /// As submitted.
+    pub tag: u64,
+    /// The buffer, back from the tier.
+    pub buffer: Buffer,
+    /// Bytes that were read, from the start of the buffer; fewer than asked for at the end of the file.
+    pub result: io::Result<usize>,
+}
+
+/// One source of bytes, used by one thread.
+pub trait Tier {
+    /// How many more reads can be submitted now.
+    fn room(&self) -> usize;
+
+    /// Queues a read of `buffer.len()` bytes at `offset` (both multiples of the page). It may start at once or with the next [`Tier::poll`].
+    ///
+    /// # Panics
+    /// When there is no room: the caller asks first.
+    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer);
+
+    /// Appends what has completed to `done`; with `wait`, and something under way, blocks until there is at least one.
+    ///
+    /// # Errors
+    /// When the tier as a whole is broken; single reads fail in their [`Completion`].
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()>;
+
+    /// What to call it in reports.
+    fn name(&self) -> &'static str;
+}
+
+/// Which kind of reads to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoChoice {
+    /// io_uring where the kernel allows it, else `pread`.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// A pool of threads that call `pread`.
+    Pread,
+}
+
+/// Opens a file for reads that go past the page cache. The flag says whether the file system allowed that.
+pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let direct = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
+        if let Ok(file) = direct {
+            return Ok((file, true));
+        }
+    }
+    File::open(path).map(|file| (file, false))
+}
+
+/// A tier over `file` for the calling thread, with up to `depth` reads of `bytes` each under way.
+///
+/// # Errors
+/// When `choice` names io_uring and the kernel refuses it.
+pub fn open(file: &std::sync::Arc<File>, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
+    #[cfg(target_os = "linux")]
+    if choice != IoChoice::Pread {
+        match UringTier::new(file.clone(), depth) {
+            Ok(tier) => return Ok(Box::new(tier)),
+            Err(e) if choice == IoChoice::Uring => return Err(e),
+            Err(_) => {}
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    if choice == IoChoice::Uring {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux alone"));
+    }
+    Ok(Box::new(PreadTier::new(file.clone(), depth)))
+}
+
+/// Why io_uring cannot be used here, or `None` when it can.
+pub fn uring_refusal() -> Option<String> {
+    #[cfg(target_os = "linux")]
+    {
+        match UringTier::probe() {
+            Ok(()) => None,
+            Err(e) => Some(format!("{e}; containers often forbid it: allow the io_uring system calls in the seccomp profile")),
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    Some("io_uring exists on Linux alone".into())
+}

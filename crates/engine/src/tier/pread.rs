@@ -1,0 +1,112 @@
+//! A pool of threads that call `pread`: for kernels and containers without io_uring.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::{Buffer, Completion, Tier};
+
+struct Job {
+    tag: u64,
+    offset: u64,
+    buffer: Buffer,
+}
+
+/// Threads that read for one driver thread.
+pub struct PreadTier {
+    // One queue per thread, filled in turn; closing them ends the threads.
+    jobs: Vec<Sender<Job>>,
+    done: Receiver<Completion>,
+    threads: Vec<JoinHandle<()>>,
+    next: usize,
+    in_flight: usize,
+    depth: usize,
+}
+
+const THREADS_MAX: usize = 32;
+
+impl PreadTier {
+    /// Room for `depth` reads, by up to 32 threads.
+    pub fn new(file: Arc<File>, depth: usize) -> PreadTier {
+        let depth = depth.max(1);
+        let (finished, done) = channel();
+        let mut jobs = Vec::new();
+        let mut threads = Vec::new();
+        for _ in 0..depth.min(THREADS_MAX) {
+            let (sender, queue) = channel::<Job>();
+            let (file, finished) = (file.clone(), finished.clone());
+            jobs.push(sender);
+            threads.push(std::thread::spawn(move || {
+                for Job { tag, offset, mut buffer } in queue {
+                    let result = read_fully(&file, buffer.bytes_mut(), offset);
+                    if finished.send(Completion { tag, buffer, result }).is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        PreadTier { jobs, done, threads, next: 0, in_flight: 0, depth }
+    }
+}
+
+/// Reads until the buffer is full or the file ends; direct reads must keep to whole pages, so a part of one ends it too.
+fn read_fully(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut have = 0;
+    while have < bytes.len() {
+        match file.read_at(&mut bytes[have..], offset + have as u64) {
+            Ok(0) => break,
+            Ok(n) => {
+                have += n;
+                if n % stratann_core::PAGE != 0 {
+                    break;
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(have)
+}
+
+impl Tier for PreadTier {
+    fn room(&self) -> usize {
+        self.depth - self.in_flight
+    }
+
+    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer) {
+        assert!(self.room() > 0, "the caller asks for room first");
+        let queue = &self.jobs[self.next % self.jobs.len()];
+        self.next += 1;
+        self.in_flight += 1;
+        queue.send(Job { tag, offset, buffer }).expect("threads live as long as their queues");
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        if wait && self.in_flight > 0 {
+            let first = self.done.recv().map_err(|_| io::Error::other("the reading threads ended"))?;
+            done.push(first);
+            self.in_flight -= 1;
+        }
+        while let Ok(completion) = self.done.try_recv() {
+            done.push(completion);
+            self.in_flight -= 1;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "pread"
+    }
+}
+
+impl Drop for PreadTier {
+    fn drop(&mut self) {
+        self.jobs.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

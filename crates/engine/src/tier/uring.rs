@@ -1,0 +1,139 @@
+//! io_uring: one ring per thread, one registered file.
+//!
+//! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels that lack
+//! them get a plain ring.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::{Buffer, Completion, Tier};
+
+/// The ring of one thread over one file.
+pub struct UringTier {
+    ring: IoUring,
+    // Buffers of reads under way, by slot; the kernel writes into them until their completion is seen.
+    slots: Vec<Option<(u64, Buffer)>>,
+    free: Vec<u32>,
+    unsubmitted: usize,
+    // Kept open as long as the ring may use it.
+    _file: Arc<File>,
+}
+
+impl UringTier {
+    /// A ring with room for `depth` reads.
+    ///
+    /// # Errors
+    /// When the kernel, or a seccomp profile, refuses.
+    pub fn new(file: Arc<File>, depth: usize) -> io::Result<UringTier> {
+        let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(entries)
+            .or_else(|_| IoUring::new(entries))?;
+        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let depth = entries as usize;
+        Ok(UringTier {
+            ring,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth as u32).rev().collect(),
+            unsubmitted: 0,
+            _file: file,
+        })
+    }
+
+    /// Whether a ring can be made here.
+    ///
+    /// # Errors
+    /// With the kernel's reason.
+    pub fn probe() -> io::Result<()> {
+        IoUring::new(2).map(|_| ())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn enter(&mut self, wait: usize) -> io::Result<()> {
+        loop {
+            match self.ring.submit_and_wait(wait) {
+                Ok(_) => {
+                    self.unsubmitted = 0;
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
+        let before = done.len();
+        for entry in self.ring.completion() {
+            let slot = entry.user_data() as usize;
+            let Some((tag, buffer)) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
+            self.free.push(slot as u32);
+            let result = match entry.result() {
+                n if n < 0 => Err(io::Error::from_raw_os_error(-n)),
+                n => Ok(n as usize),
+            };
+            done.push(Completion { tag, buffer, result });
+        }
+        done.len() - before
+    }
+}
+
+impl Tier for UringTier {
+    fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    fn submit(&mut self, tag: u64, offset: u64, mut buffer: Buffer) {
+        let slot = self.free.pop().expect("the caller asks for room first");
+        let bytes = buffer.bytes_mut();
+        let read = opcode::Read::new(types::Fixed(0), bytes.as_mut_ptr(), bytes.len() as u32)
+            .offset(offset)
+            .build()
+            .user_data(u64::from(slot));
+        self.slots[slot as usize] = Some((tag, buffer));
+        // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits for all. The ring has as
+        // many entries as there are slots, so the queue cannot be full.
+        let pushed = unsafe { self.ring.submission().push(&read) };
+        debug_assert!(pushed.is_ok(), "as many entries as slots");
+        self.unsubmitted += 1;
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        if self.in_flight() == 0 {
+            return Ok(());
+        }
+        if self.unsubmitted == 0 && self.reap(done) > 0 {
+            return Ok(());
+        }
+        self.enter(usize::from(wait))?;
+        self.reap(done);
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+}
+
+impl Drop for UringTier {
+    fn drop(&mut self) {
+        let mut done = Vec::new();
+        while self.in_flight() > 0 {
+            if self.enter(1).is_err() {
+                // The kernel may still write into these buffers: leaking them is the safe way out.
+                self.slots.drain(..).for_each(std::mem::forget);
+                return;
+            }
+            self.reap(&mut done);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! A query's look-up tables over a codebook, and the scoring of codes with them.
+
+use super::lanes::{self, Term};
+use super::{CENTROIDS, Codebook, look_up};
+use crate::distance::{dot_f32, l2_f32};
+use crate::isa::{self, Isa};
+
+/// How many ids ahead of the sum a code is fetched from memory.
+const PREFETCH_AHEAD: usize = 8;
+
+/// The sum of the entries, the coarse term and the correction each stay below this, so that together they fit a `u32`.
+const TERM_LIMIT: f32 = (1u32 << 30) as f32;
+
+/// Integer look-up tables of one query. Can be rebuilt from the query and the codebook, bit for bit, on any machine.
+///
+/// Entries are 16 bits over their subspace's minimum; the step is common to all and is the finest at which the widest
+/// subspace still fits 16 bits.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    // Subspace after subspace, 256 entries each, and one more: a 4-byte gather of the last entry stays inside.
+    entries: Vec<u16>,
+    // One entry per value of the first byte; all zero when codes have no prefix.
+    coarse: Vec<u32>,
+    // One entry per value of the second byte; all zero when codes carry no correction.
+    correction: Vec<u32>,
+    subspaces: usize,
+    prefix: usize,
+    scale: f32,
+    offset: f32,
+    // Scratch of `set`: the entries before they are quantised.
+    floats: Vec<f32>,
+}
+
+impl Table {
+    /// Fills the tables for `query` (`dim` floats, not rotated). `rotated` is scratch, left holding the rotated query.
+    pub fn set(&mut self, codebook: &Codebook, query: &[f32], rotated: &mut Vec<f32>) {
+        rotated.clear();
+        rotated.resize(codebook.dim, 0.0);
+        codebook.rotate(query, rotated);
+        self.subspaces = codebook.subspaces();
+        self.prefix = codebook.prefix();
+
+        // The float value of every term; a single coarse centroid is folded into the entries.
+        let term = match (codebook.ip, self.prefix) {
+            (true, _) => Term::MinusDot,
+            (false, 0) => Term::Squared,
+            (false, _) => Term::Residual,
+        };
+        let constant = if codebook.ip && self.prefix == 0 { -dot(rotated, &codebook.coarse) } else { 0.0 };
+        let coarse = self.coarse_terms(codebook, rotated);
+        let correction = self.correction_terms(codebook);
+        let centre = if term == Term::Squared { codebook.coarse.as_slice() } else { &[] };
+        self.floats.resize(self.subspaces * CENTROIDS, 0.0);
+        let spans = self.fill(codebook, rotated, centre, term);
+
+        // One step for all of them.
+        let (coarse_low, coarse_range) = low_and_range(&coarse);
+        let (correction_low, correction_range) = low_and_range(&correction);
+        let widest = spans.iter().fold(0f32, |w, s| w.max(s.1));
+        let total: f32 = spans.iter().map(|s| s.1).sum();
+        let step = (widest / 65_535.0)
+            .max(total / TERM_LIMIT)
+            .max(coarse_range / TERM_LIMIT)
+            .max(correction_range / TERM_LIMIT);
+        self.scale = if step.is_normal() { step } else { 1.0 };
+        self.offset = constant + spans.iter().map(|s| s.0).sum::<f32>() + coarse_low + correction_low;
+        let inverse = 1.0 / self.scale;
+        self.entries.resize(self.floats.len() + 1, 0);
+        for (j, &(low, _)) in spans.iter().enumerate() {
+            let at = j * CENTROIDS..(j + 1) * CENTROIDS;
+            lanes::quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
+        }
+        quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
+        quantise_wide(&correction, correction_low, inverse, &mut self.correction);
+    }
+
+    /// Fills `floats` and returns every subspace's minimum and range.
+    fn fill(&mut self, codebook: &Codebook, q: &[f32], centre: &[f32], term: Term) -> Vec<(f32, f32)> {
+        let mut part = Vec::new();
+        let blocks = self.floats.chunks_exact_mut(CENTROIDS);
+        blocks
+            .zip(codebook.starts.windows(2))
+            .enumerate()
+            .map(|(j, (block, border))| {
+                let range = border[0] as usize..border[1] as usize;
+                part.clear();
+                part.extend_from_slice(&q[range.clone()]);
+                if !centre.is_empty() {
+                    part.iter_mut().zip(&centre[range]).for_each(|(p, c)| *p -= c);
+                }
+                lanes::terms(term, &part, codebook.subspace(j), block);
+                let (low, high) = lanes::low_and_high(block);
+                (low, high - low)
+            })
+            .collect()
+    }
+
+    /// The coarse term by first byte of a code; bytes without a centroid stand for the last one.
+    fn coarse_terms(&self, codebook: &Codebook, q: &[f32]) -> [f32; 256] {
+        let mut terms = [0f32; 256];
+        if self.prefix > 0 {
+            let mut last = 0.0;
+            let mut rows = codebook.coarse.chunks_exact(codebook.dim);
+            for t in &mut terms {
+                if let Some(row) = rows.next() {
+                    last = if codebook.ip { -dot(q, row) } else { l2_f32(q, bytemuck::cast_slice(row)) };
+                }
+                *t = last;
+            }
+        }
+        terms
+    }
+
+    fn correction_terms(&self, codebook: &Codebook) -> [f32; 256] {
+        let mut terms = [0f32; 256];
+        if self.prefix > 0 && !codebook.ip {
+            for (b, t) in terms.iter_mut().enumerate() {
+                *t = codebook.correction_of(b as u8);
+            }
+        }
+        terms
+    }
+
+    /// The integer distance of one code; `u32::MAX` when `code` is shorter than a code.
+    pub fn distance(&self, code: &[u8]) -> u32 {
+        match code.get(..self.prefix + self.subspaces) {
+            Some(code) => self.sum(code, look_up::scalar),
+            None => u32::MAX,
+        }
+    }
+
+    /// The integer distances of the codes numbered `ids` in `codes` (`code_bytes` each), in their order.
+    /// An id beyond the end of `codes` gets `u32::MAX`. `out` is cleared first.
+    pub fn distances(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+        self.distances_with(isa::current(), codes, ids, out);
+    }
+
+    pub(super) fn distances_with(&self, isa: Isa, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2")]
+            fn avx2(table: &Table, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+                table.gather(codes, ids, out, |entries, code| look_up::x86::avx2(entries, code));
+            }
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            fn avx512(table: &Table, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+                table.gather(codes, ids, out, |entries, code| look_up::x86::avx512(entries, code));
+            }
+            match isa {
+                // SAFETY: callers name only instruction sets that this machine has.
+                Isa::Avx512 => return unsafe { avx512(self, codes, ids, out) },
+                // SAFETY: as above.
+                Isa::Avx2 => return unsafe { avx2(self, codes, ids, out) },
+                _ => {}
+            }
+        }
+        let _ = isa;
+        self.gather(codes, ids, out, look_up::scalar);
+    }
+
+    #[inline(always)]
+    fn gather(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>, look_up: impl Fn(&[u16], &[u8]) -> u32) {
+        let stride = self.prefix + self.subspaces;
+        let count = codes.len().checked_div(stride).unwrap_or(0);
+        out.clear();
+        for &id in ids.iter().take(PREFETCH_AHEAD) {
+            prefetch(codes, id as usize, stride);
+        }
+        out.extend(ids.iter().enumerate().map(|(i, &id)| {
+            if let Some(&ahead) = ids.get(i + PREFETCH_AHEAD) {
+                prefetch(codes, ahead as usize, stride);
+            }
+            let id = id as usize;
+            if id < count { self.sum(&codes[id * stride..(id + 1) * stride], &look_up) } else { u32::MAX }
+        }));
+    }
+
+    /// `code` has `prefix + subspaces` bytes.
+    #[inline(always)]
+    fn sum(&self, code: &[u8], look_up: impl Fn(&[u16], &[u8]) -> u32) -> u32 {
+        let mut total = 0;
+        if self.prefix > 0 {
+            total = self.coarse[usize::from(code[0])] + self.correction[usize::from(code[1])];
+        }
+        total + look_up(&self.entries, &code[self.prefix..])
+    }
+
+    /// An integer distance on the metric's own scale (squared l2, or minus the inner product).
+    pub fn to_float(&self, distance: u32) -> f32 {
+        distance as f32 * self.scale + self.offset
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    dot_f32(a, bytemuck::cast_slice(b))
+}
+
+fn low_and_range(terms: &[f32; 256]) -> (f32, f32) {
+    let (low, high) =
+        terms.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &t| (l.min(t), h.max(t)));
+    (low, high - low)
+}
+
+/// At most `TERM_LIMIT`, give or take the rounding, by the choice of the step; a NaN becomes 0.
+fn quantise_wide(terms: &[f32; 256], low: f32, inverse: f32, out: &mut Vec<u32>) {
+    out.clear();
+    out.extend(terms.iter().map(|t| ((t - low) * inverse + 0.5).min(TERM_LIMIT) as u32));
+}
+
+#[inline]
+fn prefetch(codes: &[u8], id: usize, stride: usize) {
+    if let Some(code) = id.checked_mul(stride).and_then(|at| codes.get(at..at + stride)) {
+        crate::prefetch(code);
+    }
+}

@@ -1,0 +1,182 @@
+use super::lanes;
+use super::*;
+use crate::distance::{dot_f32, l2_f32};
+use crate::isa::Isa;
+use proptest::prelude::*;
+
+/// Uniform in [−1, 1).
+fn uniform(state: &mut u64) -> f32 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}
+
+fn floats(state: &mut u64, n: usize) -> Vec<f32> {
+    (0..n).map(|_| uniform(state)).collect()
+}
+
+fn codebook(seed: u64, dim: usize, m: usize, coarse: usize, ip: bool) -> Codebook {
+    let state = &mut (seed + 1);
+    let book = Codebook {
+        dim,
+        ip,
+        rotation: Vec::new(),
+        coarse: floats(state, coarse * dim),
+        starts: (0..=m).map(|j| (j * dim / m) as u32).collect(),
+        centroids: floats(state, CENTROIDS * dim),
+        correction_low: -3.0,
+        correction_step: 0.02,
+    };
+    assert!(book.is_consistent());
+    book
+}
+
+prop_compose! {
+    fn shapes()(dim in 1usize..70, seed in 0u64..1 << 40, part in 1usize..70, coarse in 0usize..3, ip: bool)
+        -> (u64, Codebook) {
+        (seed, codebook(seed, dim, part.min(dim), [1, 7, 256][coarse], ip))
+    }
+}
+
+/// The distance that the module's documentation promises, from the decoded vector.
+fn expected(book: &Codebook, q: &[f32], code: &[u8]) -> f64 {
+    let mut decoded = vec![0f32; book.dim];
+    book.decode_rotated(code, &mut decoded);
+    let pairs = || q.iter().zip(&decoded).map(|(&a, &b)| (f64::from(a), f64::from(b)));
+    if book.ip {
+        return -pairs().map(|(a, b)| a * b).sum::<f64>();
+    }
+    let exact: f64 = pairs().map(|(a, b)| (a - b) * (a - b)).sum();
+    if book.prefix() == 0 {
+        return exact;
+    }
+    let c = (code[0] as usize).min(book.coarse_count() - 1);
+    let centre = &book.coarse[c * book.dim..(c + 1) * book.dim];
+    let cross: f64 =
+        decoded.iter().zip(centre).map(|(&y, &c)| f64::from(c) * (f64::from(y) - f64::from(c))).sum();
+    exact - 2.0 * cross + f64::from(book.correction_of(code[1]))
+}
+
+proptest! {
+    #[test]
+    fn a_table_distance_is_the_distance_to_the_decoded_vector(
+        (seed, book) in shapes(), code in prop::collection::vec(any::<u8>(), 72),
+    ) {
+        let q = floats(&mut (seed + 2), book.dim);
+        let mut table = Table::default();
+        table.set(&book, &q, &mut Vec::new());
+        let code = &code[..book.code_bytes()];
+        let got = f64::from(table.to_float(table.distance(code)));
+        // Half a step a term, and float rounding.
+        let slack = f64::from(table.to_float(1) - table.to_float(0)) * code.len() as f64 + 1e-4 * book.dim as f64;
+        prop_assert!((got - expected(&book, &q, code)).abs() <= slack, "{got} {}", expected(&book, &q, code));
+    }
+
+    #[test]
+    fn every_form_of_the_distance_is_the_same_integer(
+        (seed, book) in shapes(), codes in prop::collection::vec(any::<u8>(), 0..2000),
+        ids in prop::collection::vec(0u32..300, 0..60),
+    ) {
+        let mut table = Table::default();
+        // A table that held a larger codebook before.
+        table.set(&codebook(9, 90, 80, 3, false), &[0.5; 90], &mut Vec::new());
+        table.set(&book, &floats(&mut (seed + 2), book.dim), &mut Vec::new());
+        let size = book.code_bytes();
+        let mut out = vec![7];
+        table.distances(&codes, &ids, &mut out);
+        let naive: Vec<u32> = ids
+            .iter()
+            .map(|&id| codes.chunks_exact(size).nth(id as usize).map_or(u32::MAX, |c| table.distance(c)))
+            .collect();
+        prop_assert_eq!(&out, &naive);
+        for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512] {
+            if isa <= crate::isa::best() {
+                table.distances_with(isa, &codes, &ids, &mut out);
+                prop_assert_eq!(&out, &naive);
+            }
+        }
+    }
+
+    #[test]
+    fn encoding_picks_the_nearest_centroids_and_what_is_lost((seed, book) in shapes()) {
+        let y = floats(&mut (seed + 3), book.dim);
+        let (mut residual, mut code) = (vec![0f32; book.dim], vec![0u8; book.code_bytes()]);
+        book.encode_rotated(&y, &mut residual, &mut code);
+        let mut decoded = vec![0f32; book.dim];
+        book.decode_rotated(&code, &mut decoded);
+        let best = l2_f32(&y, bytemuck::cast_slice(&decoded));
+        for j in 0..book.subspaces() {
+            for k in 0..=255 {
+                let mut other = code.clone();
+                other[book.prefix() + j] = k;
+                book.decode_rotated(&other, &mut decoded);
+                prop_assert!(l2_f32(&y, bytemuck::cast_slice(&decoded)) >= best * (1.0 - 1e-5) - 1e-6);
+            }
+        }
+        if book.prefix() > 0 {
+            book.decode_rotated(&code, &mut decoded);
+            let c = code[0] as usize;
+            let centre = &book.coarse[c * book.dim..(c + 1) * book.dim];
+            prop_assert_eq!(c, nearest(&y, &book.coarse, book.dim).0);
+            let shift: Vec<f32> = decoded.iter().zip(centre).map(|(a, b)| a - b).collect();
+            let s = 2.0 * dot_f32(centre, bytemuck::cast_slice(&shift)) + best;
+            let stored = book.correction_of(code[1]);
+            if book.ip {
+                prop_assert_eq!(code[1], 0);
+            } else if code[1] > 0 && code[1] < 255 {
+                prop_assert!((stored - s).abs() <= 0.51 * book.correction_step + 1e-4, "{} {}", stored, s);
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits((seed, book) in shapes()) {
+        let q = floats(&mut (seed + 2), book.starts[1] as usize);
+        for term in [lanes::Term::Squared, lanes::Term::Residual, lanes::Term::MinusDot] {
+            let (mut plain, mut best) = ([0f32; CENTROIDS], [0f32; CENTROIDS]);
+            lanes::terms_body(term, &q, book.subspace(0), &mut plain);
+            lanes::terms(term, &q, book.subspace(0), &mut best);
+            prop_assert_eq!(plain.map(f32::to_bits), best.map(f32::to_bits));
+            let order = |a: &(usize, &f32), b: &(usize, &f32)| a.1.total_cmp(b.1);
+            let (low, high) = (plain.iter().enumerate().min_by(order).unwrap(), plain.iter().enumerate().max_by(order).unwrap());
+            prop_assert_eq!(lanes::low_and_high(&plain), (*low.1, *high.1));
+            if term == lanes::Term::Squared {
+                prop_assert_eq!(lanes::smallest(&plain), (low.0, *low.1));
+            }
+        }
+        let mut residual = floats(&mut (seed + 4), book.dim);
+        let mut other = residual.clone();
+        let (mut a, mut b) = (vec![0u8; book.subspaces()], vec![0u8; book.subspaces()]);
+        let lost = quantise_residual(&book.starts, &book.centroids, &mut residual, &mut a);
+        let lost_too = quantise_residual_body(&book.starts, &book.centroids, &mut other, &mut b);
+        prop_assert_eq!((lost.to_bits(), residual, a), (lost_too.to_bits(), other, b));
+    }
+}
+
+#[test]
+fn sums_do_not_overflow_at_the_limit_of_subspaces() {
+    let mut book = codebook(3, 1024, 1024, 256, false);
+    // Far coarse centroids and a wide correction beside narrow subspaces.
+    book.coarse[..1024].fill(1e6);
+    book.correction_low = -1e9;
+    book.correction_step = 1e7;
+    let mut table = Table::default();
+    table.set(&book, &[0.0; 1024], &mut Vec::new());
+    let mut code = vec![0u8; 1026];
+    for (first, second) in [(0, 0), (0, 255), (1, 0), (1, 255)] {
+        code[..2].copy_from_slice(&[first, second]);
+        let (got, want) =
+            (f64::from(table.to_float(table.distance(&code))), expected(&book, &[0.0; 1024], &code));
+        assert!((got - want).abs() <= 1e-5 * 1e15, "{got} {want}");
+    }
+}
+
+#[test]
+fn hostile_numbers_do_not_panic() {
+    let book = codebook(4, 16, 4, 7, false);
+    for x in [f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE] {
+        let mut table = Table::default();
+        table.set(&book, &[x; 16], &mut Vec::new());
+        table.distance(&[255; 6]);
+        assert_eq!(table.distance(&[255; 5]), u32::MAX);
+    }
+}
