@@ -11,20 +11,29 @@ use crate::index::Index;
 use crate::search::{self, SearchOptions};
 use crate::{Error, Progress, Result};
 
+/// When a search stops before it has read its whole beam.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StopRule {
+    /// Standard errors of a code distance beyond the k-th result; `null` turns the rule off.
+    pub slack: Option<f32>,
+    /// Fruitless reads in a row, as a share of the beam; 0 turns the rule off.
+    pub patience_share: f32,
+}
+
 /// One measured setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Length of the beam.
     pub search_list: u32,
-    /// Slack of the adaptive stop; `null` when it is off.
-    pub stop_slack: Option<f32>,
+    /// When to stop before.
+    pub stop: StopRule,
     /// Mean recall@k.
     pub recall: f64,
     /// Mean reads per query.
     pub reads: f64,
 }
 
-/// What recall costs for one k. Points are sorted by recall, and each is the cheapest known for its recall.
+/// What recall costs for one k: several beams for each of several stop rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// Results asked for.
@@ -33,41 +42,56 @@ pub struct Curve {
     pub queries: usize,
     /// Where they came from: `rows` or `queries`.
     pub source: String,
-    /// The measured frontier.
+    /// What was measured, beam by beam.
     pub points: Vec<Point>,
 }
 
 impl Curve {
-    /// Keeps of `measured` what no other point beats in both recall and reads.
-    pub fn frontier(k: u32, queries: usize, source: &str, mut measured: Vec<Point>) -> Curve {
-        measured.sort_by(|a, b| a.reads.total_cmp(&b.reads).then(b.recall.total_cmp(&a.recall)));
+    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured beams of a rule the beam is interpolated.
+    ///
+    /// `Err` holds the highest recall of the curve when none reaches it.
+    pub fn setting(&self, recall: f64) -> std::result::Result<Point, f64> {
+        let mut rules: Vec<StopRule> = Vec::new();
+        self.points.iter().for_each(|p| if !rules.contains(&p.stop) { rules.push(p.stop) });
+        let reached = rules.iter().filter_map(|&rule| self.setting_of(rule, recall));
+        let best = reached.min_by(|a, b| a.reads.total_cmp(&b.reads).then(a.search_list.cmp(&b.search_list)));
+        best.ok_or_else(|| self.points.iter().map(|p| p.recall).fold(0.0, f64::max))
+    }
+
+    fn setting_of(&self, rule: StopRule, recall: f64) -> Option<Point> {
+        let mut points = self.points.iter().filter(|p| p.stop == rule);
+        let mut below: Option<&Point> = None;
+        let above = points.find(|p| {
+            let reaches = p.recall >= recall;
+            if !reaches {
+                below = Some(p);
+            }
+            reaches
+        })?;
+        let Some(below) = below else { return Some(*above) };
+        // Misses, not hits, shrink evenly as the beam grows.
+        let misses = |r: f64| (1.0 - r).max(1e-4).ln();
+        let share = (misses(below.recall) - misses(recall)) / (misses(below.recall) - misses(above.recall));
+        let mix = |a: f64, b: f64| a + share.clamp(0.0, 1.0) * (b - a);
+        Some(Point {
+            search_list: mix(f64::from(below.search_list), f64::from(above.search_list)).ceil() as u32,
+            stop: rule,
+            recall,
+            reads: mix(below.reads, above.reads),
+        })
+    }
+
+    /// For each beam the setting that costs least for what it reaches: what to show a person.
+    pub fn frontier(&self) -> Vec<Point> {
+        let mut points = self.points.clone();
+        points.sort_by(|a, b| a.reads.total_cmp(&b.reads).then(b.recall.total_cmp(&a.recall)));
         let mut best = f64::NEG_INFINITY;
-        measured.retain(|p| {
+        points.retain(|p| {
             let keep = p.recall > best;
             best = best.max(p.recall);
             keep
         });
-        Curve { k, queries, source: source.into(), points: measured }
-    }
-
-    /// The cheapest setting that reaches `recall`: between two points of the same kind the beam and the slack are interpolated.
-    ///
-    /// `Err` holds the highest recall of the curve when none reaches it.
-    pub fn setting(&self, recall: f64) -> std::result::Result<Point, f64> {
-        let Some(at) = self.points.iter().position(|p| p.recall >= recall) else {
-            return Err(self.points.last().map_or(0.0, |p| p.recall));
-        };
-        let above = self.points[at];
-        let Some(below) = at.checked_sub(1).map(|i| self.points[i]) else { return Ok(above) };
-        let (Some(low), Some(high)) = (below.stop_slack, above.stop_slack) else { return Ok(above) };
-        let share = (recall - below.recall) / (above.recall - below.recall);
-        let list = f64::from(below.search_list) + share * (f64::from(above.search_list) - f64::from(below.search_list));
-        Ok(Point {
-            search_list: list.ceil() as u32,
-            stop_slack: Some(low + (high - low) * share as f32),
-            recall,
-            reads: below.reads + share * (above.reads - below.reads),
-        })
+        points
     }
 }
 
@@ -88,7 +112,8 @@ pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Resu
 impl Point {
     /// These settings as parameters of a query.
     pub fn params(&self, k: u32) -> Params {
-        Params { stop_slack: self.stop_slack.unwrap_or(f32::INFINITY), ..Params::new(k, self.search_list) }
+        let patience = (self.search_list as f32 * self.stop.patience_share).ceil() as u32;
+        Params { stop_slack: self.stop.slack.unwrap_or(f32::INFINITY), patience, ..Params::new(k, self.search_list) }
     }
 }
 
@@ -107,16 +132,18 @@ pub(crate) fn measure(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<Curve> {
+    // Long answers average over more neighbours each, so fewer queries tell as much.
+    let count = (queries.len() / index.block.vector_bytes).min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
+    let queries = &queries[..count * index.block.vector_bytes];
     let lists: Vec<u32> = LISTS.iter().map(|share| ((f64::from(k) * share).ceil() as u32 + SPARE).max(k)).collect();
-    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * queries.len() / index.block.vector_bytes) as u64, "queries");
+    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * count) as u64, "queries");
     let options = SearchOptions { k: k as usize, threads, width: Width::Fixed(1), ..SearchOptions::default() };
-    let count = queries.len() / index.block.vector_bytes;
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
     let mut measured = Vec::new();
     for &search_list in &lists {
         let mut best = 0.0;
-        for slack in SLACKS {
-            let mut point = Point { search_list, stop_slack: slack, recall: 0.0, reads: 0.0 };
+        for stop in STOP_RULES {
+            let mut point = Point { search_list, stop, recall: 0.0, reads: 0.0 };
             let answers = index.search_each(queries, point.params(k), &hide, &options, progress)?;
             if let Some((query, why)) = answers.failed.first() {
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
@@ -130,45 +157,55 @@ pub(crate) fn measure(
             break;
         }
     }
-    Ok(Curve::frontier(k, count, source, measured))
+    Ok(Curve { k, queries: count, source: source.into(), points: measured })
 }
 
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
-const LISTS: [f64; 14] = [0.2, 0.5, 0.8, 1.2, 1.8, 2.6, 3.6, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0, 45.0];
+const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
 const SPARE: u32 = 8;
-/// Slacks of the adaptive stop that are tried with each.
-const SLACKS: [Option<f32>; 5] = [None, Some(0.4), Some(0.25), Some(0.15), Some(0.08)];
+/// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
+const QUERY_NEIGHBOURS: usize = 10_000;
+const QUERIES_MIN: usize = 100;
+/// Stop rules that are tried with each. What they bring is in `decisions/`.
+const STOP_RULES: [StopRule; 3] = [
+    StopRule { slack: None, patience_share: 0.0 },
+    StopRule { slack: Some(0.5), patience_share: 0.25 },
+    StopRule { slack: Some(0.0), patience_share: 0.2 },
+];
 /// Nobody asks for more than this by recall.
-const RECALL_ENOUGH: f64 = 0.9985;
+const RECALL_ENOUGH: f64 = 0.995;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn point(search_list: u32, slack: Option<f32>, recall: f64, reads: f64) -> Point {
-        Point { search_list, stop_slack: slack, recall, reads }
+    const FULL: StopRule = StopRule { slack: None, patience_share: 0.0 };
+    const EARLY: StopRule = StopRule { slack: Some(0.0), patience_share: 0.2 };
+
+    fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
+        let points = points.iter().map(|&(search_list, stop, recall, reads)| Point { search_list, stop, recall, reads });
+        Curve { k: 10, queries: 5, source: "rows".into(), points: points.collect() }
     }
 
     #[test]
-    fn the_frontier_drops_what_is_beaten() {
-        let all = vec![point(10, None, 0.8, 10.0), point(20, None, 0.9, 20.0), point(12, None, 0.79, 12.0), point(18, None, 0.95, 18.0)];
-        let curve = Curve::frontier(10, 5, "rows", all);
-        assert_eq!(curve.points.iter().map(|p| p.search_list).collect::<Vec<_>>(), [10, 18]);
-        assert_eq!(curve.setting(0.9).unwrap().search_list, 18);
-        assert_eq!(curve.setting(0.99), Err(0.95));
+    fn the_cheapest_rule_that_reaches_is_taken() {
+        let c = curve(&[(10, FULL, 0.8, 10.0), (10, EARLY, 0.7, 8.0), (30, FULL, 0.95, 30.0), (30, EARLY, 0.9, 15.0)]);
+        assert_eq!(c.setting(0.9).unwrap().stop, EARLY);
+        assert_eq!(c.setting(0.95).unwrap(), Point { search_list: 30, stop: FULL, recall: 0.95, reads: 30.0 });
+        assert_eq!(c.setting(0.99), Err(0.95));
+        assert_eq!(c.frontier().iter().map(|p| p.reads).collect::<Vec<_>>(), [8.0, 10.0, 15.0, 30.0]);
     }
 
     #[test]
-    fn settings_of_one_kind_are_interpolated() {
-        let curve = Curve::frontier(10, 5, "rows", vec![point(10, Some(0.1), 0.8, 10.0), point(20, Some(0.3), 0.9, 20.0)]);
-        let middle = curve.setting(0.85).unwrap();
-        assert_eq!(middle.search_list, 15);
-        assert!((middle.stop_slack.unwrap() - 0.2).abs() < 1e-6 && (middle.reads - 15.0).abs() < 1e-9);
+    fn beams_are_interpolated_by_misses() {
+        let middle = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]).setting(0.9).unwrap();
+        assert!((19..=21).contains(&middle.search_list), "{middle:?}");
+        assert_eq!(middle.recall, 0.9);
     }
 
     #[test]
     fn a_larger_k_takes_a_longer_beam() {
-        let curves = [Curve::frontier(10, 5, "rows", vec![point(20, None, 0.9, 20.0)])];
+        let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
         assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().search_list, 200);
         assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().search_list, 20);
         assert!(choose(&[], 1, 0.9).is_none());

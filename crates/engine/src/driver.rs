@@ -87,9 +87,28 @@ struct Slot {
     scratch: Scratch,
     held: Vec<(Tag, Held)>,
     number: usize,
+    // Counts the queries that the slot has held: an eager query may end with reads under way, and their bytes are not its successor's.
+    generation: u16,
     started: Instant,
     cache_hits: u64,
     active: bool,
+}
+
+/// Most queries in flight on one thread: slots are numbered by 16 bits.
+const IN_FLIGHT_MAX: usize = 1 << 16;
+
+/// What a query may spend. A scan reads every block, a walk ends long before the default.
+fn allowance(view: &IndexView<'_>) -> Budget {
+    let usual = Budget::default();
+    match view.graph {
+        Some(_) => usual,
+        None => Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks) },
+    }
+}
+
+/// What the tier carries along with a read: slot, generation, tag.
+fn key(slot: usize, generation: u16, tag: Tag) -> u64 {
+    (slot as u64) << 48 | u64::from(generation) << 32 | u64::from(tag.0)
 }
 
 /// One thread's loop over one index.
@@ -114,7 +133,7 @@ impl<'a> Driver<'a> {
         tier: Box<dyn Tier + 'a>,
         options: DriverOptions,
     ) -> Driver<'a> {
-        let in_flight = if options.admission == Admission::One { 1 } else { options.in_flight.max(1) };
+        let in_flight = if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
         let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::new()).collect();
         Driver {
             view,
@@ -161,7 +180,7 @@ impl<'a> Driver<'a> {
             let (bytes, mut params) = queries.query(number);
             (params.approach_width, params.width) = self.options.width.at_load(load);
             let slot = &mut self.slots[at];
-            slot.begin(number, params);
+            slot.begin(number, params, allowance(&self.view));
             slot.scratch.prepare(&self.view, bytes);
             self.advance(at, queries);
         }
@@ -201,7 +220,7 @@ impl<'a> Driver<'a> {
     fn submit(&mut self, at: usize, tag: Tag, block: u32) {
         let size = self.view.block.block_bytes;
         let buffer = self.buffers.pop().unwrap_or_else(|| Buffer::new(size));
-        let key = (at as u64) << 32 | u64::from(tag.0);
+        let key = key(at, self.slots[at].generation, tag);
         self.tier.submit(key, u64::from(block) * size as u64, buffer);
     }
 
@@ -213,9 +232,11 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, completion: Completion, queries: &mut dyn Queries) {
-        let (at, tag) = ((completion.tag >> 32) as usize, Tag(completion.tag as u32));
+        let (at, generation, tag) = (completion.tag >> 48, (completion.tag >> 32) as u16, Tag(completion.tag as u32));
+        let at = at as usize;
         let slot = &mut self.slots[at];
-        let Some(number) = slot.state.block_of(tag).filter(|_| slot.active) else {
+        let expected = slot.active && slot.generation == generation;
+        let Some(number) = slot.state.block_of(tag).filter(|_| expected) else {
             // The query has ended without waiting for this read.
             self.buffers.push(completion.buffer);
             return;
@@ -256,18 +277,20 @@ impl Slot {
             scratch: Scratch::default(),
             held: Vec::new(),
             number: 0,
+            generation: 0,
             started: Instant::now(),
             cache_hits: 0,
             active: false,
         }
     }
 
-    fn begin(&mut self, number: usize, params: Params) {
+    fn begin(&mut self, number: usize, params: Params, budget: Budget) {
         self.number = number;
+        self.generation = self.generation.wrapping_add(1);
         self.started = Instant::now();
         self.cache_hits = 0;
         self.active = true;
-        self.state.restart(params, Budget::default());
+        self.state.restart(params, budget);
     }
 
     fn step(&mut self, view: &IndexView<'_>, buffers: &mut Vec<Buffer>) -> Step {

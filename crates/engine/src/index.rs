@@ -122,6 +122,7 @@ impl Index {
                 codebook: &g.codebook,
                 codes: &g.codes,
                 map: &g.map,
+                code_error: self.manifest.code_error,
                 head: &g.head,
             }),
         }
@@ -165,7 +166,7 @@ impl Index {
 
 impl Account {
     /// What opening will take, from the manifest alone.
-    pub(crate) fn planned(manifest: &Manifest, cache_budget: u64) -> Account {
+    pub fn planned(manifest: &Manifest, cache_budget: u64) -> Account {
         let mut account = Account::new();
         for (name, entry) in &manifest.files {
             match files::role(name) {

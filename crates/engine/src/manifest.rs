@@ -55,6 +55,8 @@ pub struct Manifest {
     pub dim: usize,
     /// Layout of the blocks.
     pub blocks: BlockShape,
+    /// Mean squared error of the codes, in their own space; 0 without codes.
+    pub code_error: f32,
     /// Parameters of the build.
     pub build: BTreeMap<String, serde_json::Value>,
     /// Hash over the content of all data files and the parameters.

@@ -46,6 +46,8 @@ pub struct SearchOptions {
     pub head: bool,
     /// Use all nodes of a block, or those asked for only.
     pub whole_blocks: bool,
+    /// Stop after so many reads in a row that changed nothing; `None` leaves it to the effort, 0 turns it off.
+    pub patience: Option<u32>,
 }
 
 impl Default for SearchOptions {
@@ -61,6 +63,7 @@ impl Default for SearchOptions {
             io: IoChoice::Auto,
             head: true,
             whole_blocks: true,
+            patience: None,
         }
     }
 }
@@ -141,12 +144,15 @@ impl Index {
             }
             Effort::Recall(recall) => self.params_for_recall(k, recall)?,
         };
-        if !(params.stop_slack >= 0.0) {
-            return Err(Error::bad_input("the slack of the adaptive stop is a share, 0 or more"));
+        if params.stop_slack.is_nan() || params.stop_slack < -16.0 {
+            return Err(Error::bad_input("the slack of the adaptive stop is a number of standard errors, from -16 up"));
         }
         params.mode = options.mode;
         params.head = options.head;
         params.whole_blocks = options.whole_blocks;
+        if let Some(patience) = options.patience {
+            params.patience = patience;
+        }
         Ok(params)
     }
 
@@ -189,7 +195,7 @@ impl Index {
             Effort::Recall(_) => 200,
         };
         let tables = self.graph.as_ref().map_or(0, |g| {
-            g.codebook.subspaces() * 512 + g.codebook.coarse_count() * 4 + 1024
+            g.codebook.code_bytes() * 1536 + 2048
         });
         tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
@@ -250,6 +256,7 @@ impl Index {
         let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
         let mut share = Share { batch, stats: QueryStats::default(), left_to_tell: 0 };
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
+        batch.progress.advance(share.left_to_tell);
         let mut total = batch.stats.lock().unwrap_or_else(|e| e.into_inner());
         total.add(&share.stats);
         ran.map(|()| name).map_err(|e| Error::io("reading", &self.blocks_path, &e))

@@ -18,3 +18,8 @@ pub mod topk;
 
 pub use element::{DType, Metric};
 pub use prefetch::prefetch;
+
+/// Square root, for crates without std.
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}

@@ -23,6 +23,7 @@ pub(crate) fn expand_block(
     let mut mates = core::mem::take(&mut scratch.order_of_mates);
     mates.clear();
     scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
+    state.stats.code_comparisons += scratch.ids.len() as u64;
     mates.extend(scratch.ids.iter().zip(&scratch.distances).map(|(&id, &d)| (d, id)));
     // Closest first: it tightens the beam before the others are judged.
     mates.sort_unstable();
@@ -112,13 +113,16 @@ fn width(state: &mut QueryState) -> usize {
     if settled { state.params.width as usize } else { state.params.approach_width as usize }
 }
 
-/// The adaptive stop: with k results at hand, a candidate whose code distance exceeds the k-th exact distance by more than the
-/// slack is not worth a read, nor is any after it. An easy query meets this early, a hard one late.
+/// The adaptive stop: with k results at hand, a candidate whose code says that it lies beyond the k-th of them, by more than codes err,
+/// is not worth a read, nor is any after it. An easy query meets this early, a hard one late.
 fn is_beyond(state: &QueryState, scratch: &Scratch, candidate: &Candidate) -> bool {
-    if state.params.stop_slack == f32::INFINITY || state.results.len() < state.params.k as usize {
+    if state.results.len() < state.params.k as usize {
         return false;
     }
+    if state.params.patience > 0 && state.fruitless >= state.params.patience {
+        return true;
+    }
     let Some(worst) = state.results.last() else { return false };
-    let estimate = scratch.estimate(candidate.distance);
-    estimate > worst.distance + state.params.stop_slack * worst.distance.abs()
+    state.params.stop_slack < f32::INFINITY
+        && scratch.estimate(candidate.distance) > scratch.expected_at_most(worst.distance, state.params.stop_slack)
 }

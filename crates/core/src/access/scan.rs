@@ -9,7 +9,7 @@ pub(crate) fn choose(state: &mut QueryState, view: &IndexView<'_>) {
         return;
     }
     while state.outstanding.len() < state.params.width as usize && state.next_block < view.blocks {
-        if !state.fetch(view, state.next_block) {
+        if state.budget.hops == 0 || !state.fetch(view, state.next_block) {
             state.finish(Outcome::OutOfBudget);
             return;
         }
@@ -19,5 +19,6 @@ pub(crate) fn choose(state: &mut QueryState, view: &IndexView<'_>) {
         state.finish(Outcome::Complete);
     } else if !state.wants.is_empty() {
         state.stats.hops += 1;
+        state.budget.hops -= 1;
     }
 }

@@ -157,6 +157,11 @@ impl<'a> Block<'a> {
         self.count
     }
 
+    /// Whether inverse norms are stored.
+    pub fn has_norms(&self) -> bool {
+        self.shape.norms
+    }
+
     /// Id of the first node.
     pub fn first_id(&self) -> u32 {
         u32_at(self.bytes, 12)
@@ -213,9 +218,14 @@ mod tests {
     fn sample() -> Vec<u8> {
         let mut out = vec![];
         let lists: [&[u32]; 3] = [&[1, 5, 9], &[], &[0, 4_000_000_000]];
-        let nodes: Vec<Node<'_>> = lists.iter().enumerate()
-            .map(|(i, l)| Node { vector: &[i as u8; 12], inverse_norm: i as f32, external_id: u64::MAX - i as u64, neighbours: l })
-            .collect();
+        let vectors = [[0u8; 12], [1; 12], [2; 12]];
+        let node = |i: usize| Node {
+            vector: &vectors[i],
+            inverse_norm: i as f32,
+            external_id: u64::MAX - i as u64,
+            neighbours: lists[i],
+        };
+        let nodes: Vec<Node<'_>> = (0..3).map(node).collect();
         write(&SHAPE, 7, 100, &nodes, &mut out);
         out
     }

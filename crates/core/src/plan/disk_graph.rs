@@ -20,10 +20,14 @@ pub(super) fn step(
         route::enter(state, graph, scratch);
     }
     take_in(state, view, scratch, arrived, |state, scratch, block| {
+        let before = state.results.last().copied();
         if state.params.whole_blocks {
             verify::score_block(state, scratch, block);
         }
-        graph_walk::expand_block(state, graph, scratch, block)
+        let read = graph_walk::expand_block(state, graph, scratch, block);
+        let changed = state.results.last().copied() != before;
+        state.fruitless = if changed { 0 } else { state.fruitless.saturating_add(1) };
+        read
     });
     graph_walk::choose(state, view, graph, scratch);
 }

@@ -39,6 +39,8 @@ pub struct GraphView<'a> {
     pub codes: &'a [u8],
     /// Which block holds a node.
     pub map: &'a BlockMap,
+    /// Mean squared error of the codes.
+    pub code_error: f32,
     /// Where to begin.
     pub head: &'a HeadGraph,
 }

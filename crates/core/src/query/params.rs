@@ -56,8 +56,11 @@ pub struct Params {
     pub approach_width: u32,
     /// When what arrived is used.
     pub mode: Mode,
-    /// Stop once the best unread candidate is farther than the k-th result by this share; infinity turns the rule off.
+    /// Stop once the best unread candidate is farther than the k-th result by this many standard errors of its code distance; infinity
+    /// turns the rule off.
     pub stop_slack: f32,
+    /// Stop after so many reads in a row that changed none of the k results; 0 turns the rule off.
+    pub patience: u32,
     /// Whether nodes that came along in a block are scored and, where useful, expanded.
     pub whole_blocks: bool,
     /// Whether the head graph gives the first candidates; otherwise the medoid does (DiskANN).
@@ -80,6 +83,7 @@ impl Params {
             approach_width: 1,
             mode: Mode::Barrier,
             stop_slack: f32::INFINITY,
+            patience: 0,
             whole_blocks: true,
             head: true,
             head_list: search_list.clamp(16, 64),
@@ -94,6 +98,6 @@ impl Params {
             && (1..=MAX_WIDTH).contains(&self.width)
             && (1..=self.width).contains(&self.approach_width)
             && (1..=MAX_SEARCH_LIST).contains(&self.head_list)
-            && self.stop_slack >= 0.0
+            && self.stop_slack >= -16.0
     }
 }

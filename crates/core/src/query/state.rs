@@ -105,6 +105,8 @@ pub struct Scratch {
     pub table: Table,
     pub(crate) wide: Vec<f32>,
     pub(crate) rotated: Vec<f32>,
+    pub(crate) norms: Vec<f32>,
+    pub(crate) exact_distances: Vec<f32>,
     pub(crate) ids: Vec<u32>,
     pub(crate) heads: Vec<u32>,
     pub(crate) distances: Vec<u32>,
@@ -112,6 +114,9 @@ pub struct Scratch {
     pub(crate) order: Vec<u32>,
     pub(crate) order_of_mates: Vec<(u32, u32)>,
     code_scale: f32,
+    code_error: f32,
+    query_norm: f32,
+    dim: f32,
 }
 
 impl Scratch {
@@ -128,7 +133,22 @@ impl Scratch {
             self.table.set(graph.codebook, &self.wide, &mut self.rotated);
             // Codes of unit vectors measure squared l2, which is twice the cosine distance.
             self.code_scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
+            self.code_error = graph.code_error;
+            self.query_norm = if view.metric == Metric::Ip { 1.0 / stratann_kernel::distance::inverse_norm(view.dtype, query) } else { 0.0 };
+            self.dim = view.dim as f32;
         }
+    }
+
+    /// The largest code distance (on the scale of exact ones) that a vector at exact distance `exact` is expected to have, `slack` standard errors up.
+    ///
+    /// With e the error of a code, ‖q − v̂‖² = ‖q − v‖² + ‖e‖² + 2⟨q − v, e⟩: a bias of E‖e‖² and, for errors without preferred direction in d
+    /// dimensions, a standard error of 2·√(‖q − v‖²·E‖e‖² / d). An inner product has no bias, and ‖q‖·√(E‖e‖² / d).
+    pub(crate) fn expected_at_most(&self, exact: f32, slack: f32) -> f32 {
+        if self.query_norm > 0.0 {
+            return exact + slack * self.query_norm * stratann_kernel::sqrt(self.code_error / self.dim);
+        }
+        let error = self.code_error * self.code_scale;
+        exact + error + slack * 2.0 * stratann_kernel::sqrt(exact.max(0.0) * error / self.dim)
     }
 
     /// A code distance on the scale of exact distances.
@@ -152,6 +172,8 @@ pub struct QueryState {
     pub(crate) started: bool,
     pub(crate) next_tag: u32,
     pub(crate) next_block: u32,
+    // Reads since the results last changed.
+    pub(crate) fruitless: u32,
     pub(crate) beam: Beam,
     pub(crate) results: Vec<Hit>,
     pub(crate) outstanding: Vec<Outstanding>,
@@ -175,6 +197,7 @@ impl QueryState {
             started: false,
             next_tag: 0,
             next_block: 0,
+            fruitless: 0,
             beam: Beam::default(),
             results: Vec::new(),
             outstanding: Vec::new(),
@@ -193,6 +216,7 @@ impl QueryState {
         self.started = false;
         self.next_tag = 0;
         self.next_block = 0;
+        self.fruitless = 0;
         self.beam.reset(params.search_list as usize);
         self.results.clear();
         self.outstanding.clear();

@@ -49,6 +49,7 @@ pub fn encode(state: &QueryState, out: &mut Vec<u8>) {
     w.u8(u8::from(state.started));
     w.u32(state.next_tag);
     w.u32(state.next_block);
+    w.u32(state.fruitless);
     write_outcome(state.outcome, &mut w);
     stats_fields(&state.stats).into_iter().for_each(|x| w.u64(x));
     w.u32(state.beam.entries().len() as u32);
@@ -95,6 +96,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     state.started = r.u8()? != 0;
     state.next_tag = r.u32()?;
     state.next_block = r.u32()?;
+    state.fruitless = r.u32()?;
     state.outcome = read_outcome(&mut r)?;
     state.stats = read_stats(&mut r)?;
     state.beam = read_beam(&mut r, params.search_list as usize)?;
@@ -109,7 +111,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
 }
 
 fn write_params(p: &Params, w: &mut Writer<'_>) {
-    [p.k, p.search_list, p.width, p.approach_width, p.stop_slack.to_bits(), p.head_list, p.exclude]
+    [p.k, p.search_list, p.width, p.approach_width, p.stop_slack.to_bits(), p.patience, p.head_list, p.exclude]
         .into_iter()
         .for_each(|x| w.u32(x));
     w.u8(p.mode as u8);
@@ -123,6 +125,7 @@ fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     p.width = r.u32()?;
     p.approach_width = r.u32()?;
     p.stop_slack = f32::from_bits(r.u32()?);
+    p.patience = r.u32()?;
     p.head_list = r.u32()?;
     p.exclude = r.u32()?;
     p.mode = match r.u8()? {
@@ -172,14 +175,14 @@ fn stats_fields(s: &QueryStats) -> [u64; 8] {
 
 fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
     Ok(QueryStats {
-        code_comparisons: r.u64()?,
-        full_comparisons: r.u64()?,
-        pruned: r.u64()?,
-        reads: r.u64()?,
-        pages_read: r.u64()?,
-        cache_hits: r.u64()?,
-        hops: r.u64()?,
-        expanded: r.u64()?,
+        code_comparisons: r.counter()?,
+        full_comparisons: r.counter()?,
+        pruned: r.counter()?,
+        reads: r.counter()?,
+        pages_read: r.counter()?,
+        cache_hits: r.counter()?,
+        hops: r.counter()?,
+        expanded: r.counter()?,
     })
 }
 
@@ -238,6 +241,12 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Result<u64, Refused> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    /// A counter that leaves room to count on.
+    fn counter(&mut self) -> Result<u64, Refused> {
+        let count = self.u64()?;
+        if count <= u64::MAX / 2 { Ok(count) } else { Err(Refused::Content) }
     }
 
     fn count(&mut self, limit: u32) -> Result<u32, Refused> {

@@ -3,6 +3,7 @@
 //! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
 //! rows come to queries that the index has never seen.
 
+use super::options::BuildOptions;
 use super::stages::{Build, draw_rows};
 use crate::budget::Account;
 use crate::calibration::{Curve, measure};
@@ -16,7 +17,7 @@ use crate::{Error, Result};
 pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
 pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of_row: &[u32]) -> Result<Vec<Curve>> {
-    let count = build.options.calibration_queries.min(scan.rows as usize / 2);
+    let count = count(build.options, scan.rows as usize);
     if count == 0 {
         return Ok(Vec::new());
     }
@@ -52,4 +53,9 @@ pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of
         return Err(Error::interrupted());
     }
     Ok(curves)
+}
+
+/// How many rows calibrate.
+pub(super) fn count(options: &BuildOptions, rows: usize) -> usize {
+    options.calibration_queries.min(rows / 2)
 }

@@ -69,10 +69,11 @@ struct CellLists {
 }
 
 impl CellLists {
-    fn new(records: &Records, local_of_row: &[u32], count: usize) -> CellLists {
+    /// The lists of the records at `places`, renumbered by `local_of_row`.
+    fn new(records: &Records, local_of_row: &[u32], places: &[u32]) -> CellLists {
         let mut lists = CellLists { starts: vec![0], ids: Vec::new() };
-        for at in 0..count {
-            let local = records.list(at).iter().map(|&row| local_of_row[row as usize]).filter(|&l| l != u32::MAX);
+        for &at in places {
+            let local = records.list(at as usize).iter().map(|&row| local_of_row[row as usize]).filter(|&l| l != u32::MAX);
             lists.ids.extend(local);
             lists.starts.push(lists.ids.len() as u32);
         }
@@ -86,17 +87,27 @@ impl Lists for CellLists {
     }
 }
 
-/// Decides for each cell in turn which nodes share a block. With `packed` off, nodes follow their rows.
+/// How nodes are grouped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing<'a> {
+    /// Nodes of a block, at most.
+    pub(crate) nodes_per_block: usize,
+    /// Group by the graph; otherwise nodes follow their rows.
+    pub(crate) packed: bool,
+    /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
+    /// all on one page, as no real query does.
+    pub(crate) apart: &'a [u32],
+}
+
+/// Decides for each cell in turn which nodes share a block.
 pub(crate) fn place(
     graph: &GraphReader,
     order: &[u32],
     cells: &[Cell],
     rows: usize,
-    nodes_per_block: usize,
-    packed: bool,
+    packing: Packing<'_>,
     progress: &dyn Progress,
 ) -> Result<Placement> {
-    const PASSES: usize = 4;
     progress.stage("packing", order.len() as u64, "nodes");
     let mut placement = Placement { id_of_row: vec![u32::MAX; rows], counts: Vec::new() };
     let mut local_of_row = vec![u32::MAX; rows];
@@ -106,16 +117,7 @@ pub(crate) fn place(
             return Err(Error::interrupted());
         }
         let members = &order[cell.start as usize..cell.end as usize];
-        members.iter().enumerate().for_each(|(l, &row)| local_of_row[row as usize] = l as u32);
-        let groups = if packed {
-            let records = graph.read(cell.start, cell.end)?;
-            let lists = CellLists::new(&records, &local_of_row, members.len());
-            drop(records);
-            pack::pack(&lists, members.len(), nodes_per_block, PASSES)
-        } else {
-            let all: Vec<u32> = (0..members.len() as u32).collect();
-            all.chunks(nodes_per_block).map(<[u32]>::to_vec).collect()
-        };
+        let groups = group_cell(graph, cell, members, &mut local_of_row, &packing)?;
         for group in &groups {
             placement.counts.push(group.len() as u16);
             for &local in group {
@@ -123,11 +125,40 @@ pub(crate) fn place(
                 next_id += 1;
             }
         }
-        members.iter().for_each(|&row| local_of_row[row as usize] = u32::MAX);
         progress.advance(members.len() as u64);
     }
     Ok(placement)
 }
+
+/// The groups of one cell, by place among its members. `local_of_row` is all `u32::MAX` before and after.
+fn group_cell(
+    graph: &GraphReader,
+    cell: &Cell,
+    members: &[u32],
+    local_of_row: &mut [u32],
+    packing: &Packing<'_>,
+) -> Result<Vec<Vec<u32>>> {
+    let is_apart = |row: &u32| packing.packed && packing.apart.binary_search(row).is_ok();
+    let (alone, together): (Vec<u32>, Vec<u32>) =
+        (0..members.len() as u32).partition(|&l| is_apart(&members[l as usize]));
+    let chunks = |of: &[u32]| of.chunks(packing.nodes_per_block).map(<[u32]>::to_vec).collect::<Vec<_>>();
+    let mut groups = if packing.packed {
+        together.iter().enumerate().for_each(|(i, &l)| local_of_row[members[l as usize] as usize] = i as u32);
+        let records = graph.read(cell.start, cell.end)?;
+        let lists = CellLists::new(&records, local_of_row, &together);
+        drop(records);
+        members.iter().for_each(|&row| local_of_row[row as usize] = u32::MAX);
+        let groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
+        groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
+    } else {
+        chunks(&together)
+    };
+    groups.extend(chunks(&alone));
+    Ok(groups)
+}
+
+/// Rounds of exchange after the greedy growth; later ones change next to nothing.
+const EXCHANGE_PASSES: usize = 4;
 
 /// Everything that writing the blocks needs.
 pub(crate) struct BlockJob<'a> {

@@ -34,6 +34,7 @@ use serde::Serialize;
 
 pub use options::{BuildOptions, CodeKind, Kind};
 pub use plan::BuildPlan;
+pub(crate) use state::lock as lock_folder;
 
 use crate::budget;
 use crate::dataset::Reader;

@@ -88,7 +88,7 @@ impl BuildOptions {
             alpha: 1.2,
             passes: 1,
             code_bytes: None,
-            code_kind: CodeKind::Opq,
+            code_kind: CodeKind::ResidualOpq,
             head_share: 0.05,
             pack: true,
             compress: true,

@@ -8,13 +8,14 @@ use stratann_core::PAGE;
 use stratann_core::build::hash;
 use stratann_core::format::block::Shape;
 use stratann_kernel::codes::Codebook;
+use stratann_kernel::distance::l2_f32;
 use stratann_kernel::{DType, Metric};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::codebook::{self, CodebookOptions};
 use super::graph_file::{Cell, GraphReader};
 use super::graph_stage::{self, GraphFacts};
-use super::layout::{BlockJob, Density, Placement, place};
+use super::layout::{BlockJob, Density, Packing, Placement, place};
 use super::options::{BuildOptions, Kind};
 use super::plan::{BuildPlan, CODEBOOK_SAMPLE, check_disk};
 use super::space::Space;
@@ -144,10 +145,10 @@ impl Build<'_> {
         self.fact("cut_share", layout.cut_share);
         self.fact("bits_per_neighbour", layout.bits_per_neighbour);
         let id_of_row = graph_stage::read_order(&self.partial.path(IDS))?;
-        self.stage("codes", |b| b.encode(&space, scan, &id_of_row))?;
+        let code_error: f32 = self.stage("codes", |b| b.encode(&space, scan, &id_of_row))?;
         self.stage("head", |b| b.head_graph(&space, &order, &id_of_row))?;
         drop(order);
-        let mut manifest = self.manifest(scan.rows, layout.blocks)?;
+        let mut manifest = self.manifest(scan.rows, layout.blocks, code_error)?;
         let curves: Vec<Curve> = self.stage("calibrate", |b| calibrate::run(b, &manifest, scan, &id_of_row))?;
         manifest.curves = curves;
         Ok(manifest)
@@ -165,7 +166,7 @@ impl Build<'_> {
             placement.counts = order.chunks(per_block).map(|c| c.len() as u16).collect();
             b.write_blocks(shape, &placement, &order, &cells, None, per_block)
         })?;
-        self.manifest(scan.rows, layout.blocks)
+        self.manifest(scan.rows, layout.blocks, 0.0)
     }
 
     fn file(&self, role: &str) -> std::path::PathBuf {
@@ -227,7 +228,9 @@ impl Build<'_> {
             return Err(Error::bad_input(format!("--nodes-per-block is {per_block}; at most {most} fit in {} bytes", shape.block_bytes)));
         }
         let rows = self.base.shape().rows as usize;
-        let placement = place(&reader, order, &graph.cells, rows, per_block, self.options.pack, self.progress)?;
+        let apart = draw_rows(order, calibrate::count(self.options, order.len()), self.options.seed);
+        let packing = Packing { nodes_per_block: per_block, packed: self.options.pack, apart: &apart };
+        let placement = place(&reader, order, &graph.cells, rows, packing, self.progress)?;
         graph_stage::write_order(&self.partial.path(IDS), &placement.id_of_row)?;
         self.write_blocks(shape, &placement, order, &graph.cells, Some(&reader), per_block)
     }
@@ -268,7 +271,7 @@ impl Build<'_> {
         })
     }
 
-    fn encode(&mut self, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<()> {
+    fn encode(&mut self, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<f32> {
         let path = self.file(files::CODEBOOK);
         let codebook = read_codebook(&path)?;
         let shape = self.base.shape();
@@ -276,8 +279,9 @@ impl Build<'_> {
         let size = codebook.code_bytes();
         let mut codes = vec![0u8; scan.rows as usize * size];
         let row_bytes = shape.dim * shape.dtype.size();
-        let chunk = ((1 << 21) / (shape.dim * 4)).clamp(1, 16_384);
+        let chunk = ((1 << 20) / (shape.dim * 4)).clamp(1, 4096);
         let (mut bytes, mut wide, mut made) = (Vec::new(), Vec::new(), Vec::new());
+        let mut error = CodeError::new(&codebook);
         for first in (0..shape.rows).step_by(chunk) {
             if self.progress.interrupted() {
                 return Err(Error::interrupted());
@@ -288,6 +292,8 @@ impl Build<'_> {
             made.resize(count * size, 0u8);
             bytes.chunks_exact(row_bytes).zip(wide.chunks_exact_mut(shape.dim)).for_each(|(row, out)| space.code_floats(row, out));
             codebook::encode_rows(&codebook, &wide, &mut made);
+            let sampled = wide.chunks_exact(shape.dim).zip(made.chunks_exact(size)).step_by(16);
+            sampled.for_each(|(row, code)| error.look_at(&codebook, row, code));
             for (i, code) in made.chunks_exact(size).enumerate() {
                 let id = id_of_row[first as usize + i];
                 if id != u32::MAX {
@@ -297,7 +303,8 @@ impl Build<'_> {
             self.progress.advance(count as u64);
         }
         let path = self.file(files::CODES);
-        write_synced(&path, &codes).map_err(|e| Error::io("writing", &path, &e))
+        write_synced(&path, &codes).map_err(|e| Error::io("writing", &path, &e))?;
+        Ok(error.mean())
     }
 
     fn head_graph(&mut self, space: &Space, order: &[u32], id_of_row: &[u32]) -> Result<()> {
@@ -308,7 +315,7 @@ impl Build<'_> {
     }
 
     /// The manifest of the files so far.
-    fn manifest(&mut self, rows: u64, blocks: BlockShape) -> Result<Manifest> {
+    fn manifest(&mut self, rows: u64, blocks: BlockShape, code_error: f32) -> Result<Manifest> {
         let shape = self.base.shape();
         let mut entries = std::collections::BTreeMap::new();
         for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD] {
@@ -325,6 +332,7 @@ impl Build<'_> {
             rows,
             dim: shape.dim,
             blocks,
+            code_error,
             build: self.options.recorded(shape.dim),
             build_id: String::new(),
             files: entries,
@@ -351,6 +359,31 @@ impl Build<'_> {
         remove_older(out, self.number);
         let _ = std::fs::remove_file(out.join("lock"));
         Ok(report)
+    }
+}
+
+/// The mean squared error of codes, over an even sample of the rows.
+struct CodeError {
+    rotated: Vec<f32>,
+    decoded: Vec<f32>,
+    sum: f64,
+    count: u32,
+}
+
+impl CodeError {
+    fn new(codebook: &Codebook) -> CodeError {
+        CodeError { rotated: vec![0.0; codebook.dim], decoded: vec![0.0; codebook.dim], sum: 0.0, count: 0 }
+    }
+
+    fn look_at(&mut self, codebook: &Codebook, row: &[f32], code: &[u8]) {
+        codebook.rotate(row, &mut self.rotated);
+        codebook.decode_rotated(code, &mut self.decoded);
+        self.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
+        self.count += 1;
+    }
+
+    fn mean(&self) -> f32 {
+        (self.sum / f64::from(self.count.max(1))) as f32
     }
 }
 

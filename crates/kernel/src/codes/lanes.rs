@@ -48,7 +48,7 @@ pub(super) use for_each_isa;
 
 for_each_isa! {
     /// `out[k]` becomes the term of centroid k; `centroids` is `q.len() × 256`, `out` has 256 floats.
-    pub(super) fn terms(term: Term, q: &[f32], centroids: &[f32], out: &mut [f32]) = terms_body
+    pub(super) fn terms(term: Term, q: &[f32], centroids: &[f32], out: &mut [f32]) = terms_256
 }
 
 for_each_isa! {
@@ -62,10 +62,17 @@ for_each_isa! {
 }
 
 #[inline(always)]
-pub(super) fn terms_body(term: Term, q: &[f32], centroids: &[f32], out: &mut [f32]) {
-    let Some(out) = out.first_chunk_mut::<CENTROIDS>() else { return };
+fn terms_256(term: Term, q: &[f32], centroids: &[f32], out: &mut [f32]) {
+    if let Some(out) = out.first_chunk_mut::<CENTROIDS>() {
+        terms_body(term, q, centroids, out);
+    }
+}
+
+/// As [`terms`], for K centroids.
+#[inline(always)]
+pub(super) fn terms_body<const K: usize>(term: Term, q: &[f32], centroids: &[f32], out: &mut [f32; K]) {
     out.fill(0.0);
-    for (&x, row) in q.iter().zip(centroids.as_chunks::<CENTROIDS>().0) {
+    for (&x, row) in q.iter().zip(centroids.as_chunks::<K>().0) {
         match term {
             Term::Squared => add(out, row, |r| (x - r) * (x - r)),
             Term::Residual => add(out, row, |r| (r - 2.0 * x) * r),
@@ -75,8 +82,8 @@ pub(super) fn terms_body(term: Term, q: &[f32], centroids: &[f32], out: &mut [f3
 }
 
 #[inline(always)]
-fn add(out: &mut [f32; CENTROIDS], row: &[f32; CENTROIDS], f: impl Fn(f32) -> f32) {
-    for k in 0..CENTROIDS {
+fn add<const K: usize>(out: &mut [f32; K], row: &[f32; K], f: impl Fn(f32) -> f32) {
+    for k in 0..K {
         out[k] += f(row[k]);
     }
 }

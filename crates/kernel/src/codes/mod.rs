@@ -1,27 +1,42 @@
-//! Compressed vectors: product quantisation with a learned rotation (OPQ), optionally of the residual to a coarse centroid.
+//! Compressed vectors: product quantisation after a learned rotation (OPQ), of what one or more coarse stages leave over.
 //!
-//! A vector x is first rotated, `y = R x`. A code is then
+//! A vector x is first rotated, `y = R x`. A coarse stage takes the nearest of its centroids away and hands the rest to the
+//! next stage (residual quantisation, Chen et al., Sensors 2010); what is left in the end goes to the subspaces. A code is
 //!
 //! | bytes | content | when |
 //! |---|---|---|
-//! | 1 | number of the coarse centroid c | `coarse.len() > dim` |
-//! | 1 | correction `s`, quantised | `coarse.len() > dim` |
-//! | m | for each of the m subspaces the nearest of 256 centroids of `y − c` | always |
+//! | 1 | number of the first stage's centroid c | `stages() ≥ 1` |
+//! | 1 | correction `s`, quantised | `stages() ≥ 1` |
+//! | stages − 1 | numbers of the further stages' centroids c₂, c₃ … | `stages() ≥ 2` |
+//! | m | for each of the m subspaces the nearest of 256 centroids | always |
 //!
-//! The squared distance of a rotated query q to the reconstruction c + r is
-//! `‖q − c‖² + Σₘ (‖rₘ‖² − 2⟨qₘ, rₘ⟩) + 2⟨c, r⟩`: a term per coarse centroid, one table look-up per subspace, and a scalar
-//! that depends on the code alone. That scalar plus ‖y − (c + r)‖², the part of the distance that quantisation loses, is the stored correction s.
+//! With r the subspaces' centroids and v = c₂ + c₃ + … + r, the vector stands for c + v. Its squared distance to a rotated
+//! query q is, whatever the origin o,
+//!
+//! `‖q − c‖² − 2 Σᵢ ⟨q − o, cᵢ⟩ + Σₘ (‖rₘ‖² − 2⟨(q − o)ₘ, rₘ⟩) + 2⟨c − o, v⟩ + ‖v‖² − ‖r‖²`:
+//!
+//! one table look-up a byte, and an end that depends on the code alone. That end is the correction, plus half of
+//! ‖y − (c + v)‖², the part of the distance that quantisation loses. (All of it would be right for a query that knows nothing
+//! of y, none of it for one at y; half ranks best in between.) The origin is the first coarse centroid; it keeps the
+//! correction small when all vectors lie far from zero.
 //!
 //! Distances in a [`Table`] are integers, so that their sum does not depend on the order of additions.
 
 mod lanes;
 mod look_up;
+pub mod scan4;
 mod table;
 
 pub use table::Table;
 
-/// Centroids of every subspace.
+/// Centroids of every subspace, and of every coarse stage but a lone one.
 pub const CENTROIDS: usize = 256;
+
+/// Most coarse stages.
+pub const STAGES_MAX: usize = 8;
+
+/// How much of the distance that quantisation loses is given back by the correction.
+const LOST_WEIGHT: f32 = 0.5;
 
 /// Everything that is needed to encode vectors and to score codes. Plain data; made by the engine's training.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,7 +47,8 @@ pub struct Codebook {
     pub ip: bool,
     /// `dim × dim`, row-major, orthonormal; empty stands for the identity.
     pub rotation: Vec<f32>,
-    /// `k × dim` coarse centroids in rotated space; k = 1 is the mean, and takes no byte in a code. At most 256.
+    /// `k × dim` coarse centroids in rotated space. k = 1 is the mean, and takes no byte in a code; up to 256 are one stage;
+    /// more are stages of 256 each, one after the other.
     pub coarse: Vec<f32>,
     /// The m + 1 borders of the subspaces: subspace j holds components `starts[j]..starts[j + 1]`.
     pub starts: Vec<u32>,
@@ -50,14 +66,25 @@ impl Codebook {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Number of coarse centroids.
+    /// Number of coarse centroids, over all stages.
     pub fn coarse_count(&self) -> usize {
-        if self.dim == 0 { 0 } else { self.coarse.len() / self.dim }
+        self.coarse.len().checked_div(self.dim).unwrap_or(0)
     }
 
-    /// Bytes that precede the subspaces' bytes in a code: 0 or 2.
+    /// Number of coarse stages that take a byte in a code.
+    pub fn stages(&self) -> usize {
+        match self.coarse_count() {
+            0 | 1 => 0,
+            k => k.div_ceil(CENTROIDS),
+        }
+    }
+
+    /// Bytes that precede the subspaces' bytes in a code: 0, or one more than there are stages.
     pub fn prefix(&self) -> usize {
-        if self.coarse_count() > 1 { 2 } else { 0 }
+        match self.stages() {
+            0 => 0,
+            stages => stages + 1,
+        }
     }
 
     /// Bytes of one code.
@@ -77,7 +104,7 @@ impl Codebook {
         d > 0
             && (self.rotation.is_empty() || self.rotation.len() == d * d)
             && self.coarse.len().is_multiple_of(d)
-            && (1..=256).contains(&self.coarse_count())
+            && self.has_whole_stages()
             && self.starts.first() == Some(&0)
             && self.starts.last() == Some(&(d as u32))
             && self.starts.windows(2).all(|w| w[0] < w[1])
@@ -85,6 +112,11 @@ impl Codebook {
             && [&self.rotation, &self.coarse, &self.centroids].into_iter().flatten().all(|x| x.is_finite())
             && self.correction_low.is_finite()
             && self.correction_step.is_finite()
+    }
+
+    fn has_whole_stages(&self) -> bool {
+        let k = self.coarse_count();
+        (1..=CENTROIDS).contains(&k) || (k.is_multiple_of(CENTROIDS) && k <= STAGES_MAX * CENTROIDS && k > 0)
     }
 
     /// `out = R x`; both have `dim` components.
@@ -99,28 +131,89 @@ impl Codebook {
     }
 
     /// Encodes a rotated vector, and returns the correction s before it is quantised. `out` has
-    /// [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats, left holding the chosen centroids.
+    /// [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats, left holding what stands for y, less
+    /// the first coarse centroid.
     ///
     /// Ties go to the centroid of the smaller number.
     pub fn encode_rotated(&self, y: &[f32], residual: &mut [f32], out: &mut [u8]) -> f32 {
-        let (c, centre) = self.nearest_coarse(y);
-        residual.iter_mut().zip(y).zip(centre).for_each(|((r, &a), &b)| *r = a - b);
-        let prefix = self.prefix();
-        let lost = quantise_residual(&self.starts, &self.centroids, residual, &mut out[prefix..]);
-        let cross = crate::distance::dot_f32(centre, bytemuck::cast_slice(residual));
-        let s = 2.0 * cross + lost;
-        if prefix > 0 {
-            out[0] = c as u8;
-            out[1] = if self.ip { 0 } else { self.quantise_correction(s) };
+        residual.copy_from_slice(y);
+        if self.stages() > 0 {
+            self.encode_stages(residual, out);
+        } else {
+            residual.iter_mut().zip(&self.coarse).for_each(|(r, c)| *r -= c);
         }
+        self.encode_rest(residual, out)
+    }
+
+    /// As [`encode_rotated`](Self::encode_rotated) for n × `dim` rows, which become the residuals; `out` is n × `code_bytes`,
+    /// and `corrections` is set to n values.
+    pub fn encode_rotated_rows(&self, rows: &mut [f32], out: &mut [u8], corrections: &mut Vec<f32>) {
+        const TILE: usize = 64;
+        let size = self.code_bytes();
+        corrections.clear();
+        for (rows, codes) in rows.chunks_mut(TILE * self.dim).zip(out.chunks_mut(TILE * size)) {
+            if self.stages() > 0 {
+                self.encode_stages(rows, codes);
+            } else {
+                for row in rows.chunks_exact_mut(self.dim) {
+                    row.iter_mut().zip(&self.coarse).for_each(|(r, c)| *r -= c);
+                }
+            }
+            let pairs = rows.chunks_exact_mut(self.dim).zip(codes.chunks_exact_mut(size));
+            corrections.extend(pairs.map(|(row, code)| self.encode_rest(row, code)));
+        }
+    }
+
+    /// Writes the numbers of the stages' centroids to the codes, and takes these centroids from the rows.
+    fn encode_stages(&self, rows: &mut [f32], codes: &mut [u8]) {
+        let (dim, size) = (self.dim, self.code_bytes());
+        let mut distances = vec![0f32; rows.len() / dim * CENTROIDS];
+        for (i, stage) in self.coarse.chunks(CENTROIDS * dim).enumerate() {
+            let k = stage.len() / dim;
+            crate::distance::block_l2_f32(rows, stage, dim, &mut distances);
+            let pairs = rows.chunks_exact_mut(dim).zip(codes.chunks_exact_mut(size));
+            for ((row, code), distances) in pairs.zip(distances.chunks_exact(k)) {
+                let mut padded = [f32::INFINITY; CENTROIDS];
+                padded[..k].copy_from_slice(distances);
+                let number = lanes::smallest(&padded).0.min(k - 1);
+                code[stage_byte(i)] = number as u8;
+                row.iter_mut().zip(&stage[number * dim..]).for_each(|(r, c)| *r -= c);
+            }
+        }
+    }
+
+    /// Writes the rest of a code whose stages are chosen; `residual` is what they leave.
+    fn encode_rest(&self, residual: &mut [f32], code: &mut [u8]) -> f32 {
+        let (prefix, dot) = (self.prefix(), crate::distance::dot_f32);
+        let lost = quantise_residual(&self.starts, &self.centroids, residual, &mut code[prefix..]);
+        if prefix == 0 {
+            return 0.0;
+        }
+        let parts = dot(residual, bytemuck::cast_slice(residual));
+        for (i, stage) in self.coarse.chunks(CENTROIDS * self.dim).enumerate().skip(1) {
+            let centroid = &stage[usize::from(code[stage_byte(i)]) * self.dim..];
+            residual.iter_mut().zip(centroid).for_each(|(v, c)| *v += c);
+        }
+        let v: &[u8] = bytemuck::cast_slice(residual);
+        let centre = &self.coarse[usize::from(code[0]) * self.dim..][..self.dim];
+        let cross = dot(centre, v) - dot(&self.coarse[..self.dim], v);
+        let s = 2.0 * cross + (dot(residual, v) - parts) + LOST_WEIGHT * lost;
+        code[1] = if self.ip { 0 } else { self.quantise_correction(s) };
         s
     }
 
     /// The vector (in rotated space) that a code stands for.
     pub fn decode_rotated(&self, code: &[u8], out: &mut [f32]) {
         let prefix = self.prefix();
-        let c = if prefix > 0 { (code[0] as usize).min(self.coarse_count() - 1) } else { 0 };
-        out.copy_from_slice(&self.coarse[c * self.dim..(c + 1) * self.dim]);
+        out.fill(0.0);
+        for (i, stage) in self.coarse.chunks(CENTROIDS * self.dim).enumerate() {
+            let k = match i {
+                _ if prefix == 0 => 0,
+                0 => usize::from(code[0]).min(stage.len() / self.dim - 1),
+                _ => usize::from(code[stage_byte(i)]),
+            };
+            out.iter_mut().zip(&stage[k * self.dim..]).for_each(|(o, &x)| *o += x);
+        }
         for j in 0..self.subspaces() {
             let part = &mut out[self.starts[j] as usize..self.starts[j + 1] as usize];
             let chosen = self.subspace(j).iter().skip(code[prefix + j] as usize).step_by(CENTROIDS);
@@ -131,11 +224,6 @@ impl Codebook {
     /// The correction that a stored byte stands for.
     pub fn correction_of(&self, byte: u8) -> f32 {
         self.correction_low + self.correction_step * f32::from(byte)
-    }
-
-    fn nearest_coarse(&self, y: &[f32]) -> (usize, &[f32]) {
-        let c = if self.coarse_count() > 1 { nearest(y, &self.coarse, self.dim).0 } else { 0 };
-        (c, &self.coarse[c * self.dim..(c + 1) * self.dim])
     }
 
     fn quantise_correction(&self, s: f32) -> u8 {
@@ -168,16 +256,19 @@ fn quantise_residual_body(starts: &[u32], centroids: &[f32], residual: &mut [f32
     lost
 }
 
-/// The nearest row of `rows` (each `width` floats) to `x`, and its squared distance; ties go to the smaller number.
+/// Where in a code stage `i` has its byte.
+const fn stage_byte(i: usize) -> usize {
+    if i == 0 { 0 } else { i + 1 }
+}
+
+/// The nearest of the first 256 rows of `rows` (each `width` floats) to `x`, and its squared distance; ties go to the
+/// smaller number.
 pub fn nearest(x: &[f32], rows: &[f32], width: usize) -> (usize, f32) {
-    let mut best = (0, f32::INFINITY);
-    for (i, row) in rows.chunks_exact(width).enumerate() {
-        let distance = crate::distance::l2_f32(x, bytemuck::cast_slice(row));
-        if distance < best.1 {
-            best = (i, distance);
-        }
-    }
-    best
+    let mut distances = [f32::INFINITY; CENTROIDS];
+    let rows = &rows[..rows.len().min(CENTROIDS * width)];
+    crate::distance::block_l2_f32(x, rows, width, &mut distances);
+    let (k, distance) = lanes::smallest(&distances);
+    (k.min((rows.len() / width).saturating_sub(1)), distance)
 }
 
 #[cfg(test)]

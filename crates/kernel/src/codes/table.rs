@@ -2,7 +2,7 @@
 
 use super::lanes::{self, Term};
 use super::{CENTROIDS, Codebook, look_up};
-use crate::distance::{dot_f32, l2_f32};
+use crate::distance::{block_dot_f32, dot_f32, l2_f32};
 use crate::isa::{self, Isa};
 
 /// How many ids ahead of the sum a code is fetched from memory.
@@ -17,14 +17,16 @@ const TERM_LIMIT: f32 = (1u32 << 30) as f32;
 /// subspace still fits 16 bits.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    // Subspace after subspace, 256 entries each, and one more: a 4-byte gather of the last entry stays inside.
+    // For every byte from the third on (from the first on when there are no stages), 256 entries, and one more: a 4-byte
+    // gather of the last entry stays inside.
     entries: Vec<u16>,
-    // One entry per value of the first byte; all zero when codes have no prefix.
+    // One entry per value of the first byte; all zero when there are no stages.
     coarse: Vec<u32>,
     // One entry per value of the second byte; all zero when codes carry no correction.
     correction: Vec<u32>,
-    subspaces: usize,
-    prefix: usize,
+    // Bytes of a code, and how many of them (0 or 2) precede those that `entries` is for.
+    code_bytes: usize,
+    wide: usize,
     scale: f32,
     offset: f32,
     // Scratch of `set`: the entries before they are quantised.
@@ -32,26 +34,21 @@ pub struct Table {
 }
 
 impl Table {
-    /// Fills the tables for `query` (`dim` floats, not rotated). `rotated` is scratch, left holding the rotated query.
+    /// Fills the tables for `query` (`dim` floats, not rotated). `rotated` is scratch.
     pub fn set(&mut self, codebook: &Codebook, query: &[f32], rotated: &mut Vec<f32>) {
         rotated.clear();
         rotated.resize(codebook.dim, 0.0);
         codebook.rotate(query, rotated);
-        self.subspaces = codebook.subspaces();
-        self.prefix = codebook.prefix();
-
-        // The float value of every term; a single coarse centroid is folded into the entries.
-        let term = match (codebook.ip, self.prefix) {
-            (true, _) => Term::MinusDot,
-            (false, 0) => Term::Squared,
-            (false, _) => Term::Residual,
-        };
-        let constant = if codebook.ip && self.prefix == 0 { -dot(rotated, &codebook.coarse) } else { 0.0 };
+        self.code_bytes = codebook.code_bytes();
+        self.wide = if codebook.stages() > 0 { 2 } else { 0 };
         let coarse = self.coarse_terms(codebook, rotated);
         let correction = self.correction_terms(codebook);
-        let centre = if term == Term::Squared { codebook.coarse.as_slice() } else { &[] };
-        self.floats.resize(self.subspaces * CENTROIDS, 0.0);
-        let spans = self.fill(codebook, rotated, centre, term);
+        // Without stages there is one centroid, and the entries take all of the distance to it.
+        let constant = if codebook.ip && self.wide == 0 { -dot(rotated, &codebook.coarse) } else { 0.0 };
+        if !codebook.ip {
+            rotated.iter_mut().zip(&codebook.coarse).for_each(|(q, o)| *q -= o);
+        }
+        let spans = self.fill(codebook, rotated);
 
         // One step for all of them.
         let (coarse_low, coarse_range) = low_and_range(&coarse);
@@ -66,41 +63,44 @@ impl Table {
         self.offset = constant + spans.iter().map(|s| s.0).sum::<f32>() + coarse_low + correction_low;
         let inverse = 1.0 / self.scale;
         self.entries.resize(self.floats.len() + 1, 0);
-        for (j, &(low, _)) in spans.iter().enumerate() {
-            let at = j * CENTROIDS..(j + 1) * CENTROIDS;
+        for (i, &(low, _)) in spans.iter().enumerate() {
+            let at = i * CENTROIDS..(i + 1) * CENTROIDS;
             lanes::quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
         }
         quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
         quantise_wide(&correction, correction_low, inverse, &mut self.correction);
     }
 
-    /// Fills `floats` and returns every subspace's minimum and range.
-    fn fill(&mut self, codebook: &Codebook, q: &[f32], centre: &[f32], term: Term) -> Vec<(f32, f32)> {
-        let mut part = Vec::new();
-        let blocks = self.floats.chunks_exact_mut(CENTROIDS);
-        blocks
-            .zip(codebook.starts.windows(2))
-            .enumerate()
-            .map(|(j, (block, border))| {
-                let range = border[0] as usize..border[1] as usize;
-                part.clear();
-                part.extend_from_slice(&q[range.clone()]);
-                if !centre.is_empty() {
-                    part.iter_mut().zip(&centre[range]).for_each(|(p, c)| *p -= c);
-                }
-                lanes::terms(term, &part, codebook.subspace(j), block);
-                let (low, high) = lanes::low_and_high(block);
-                (low, high - low)
-            })
-            .collect()
+    /// Fills `floats` and returns every block's minimum and range. `q` is the rotated query, less the origin for l2.
+    fn fill(&mut self, codebook: &Codebook, q: &[f32]) -> Vec<(f32, f32)> {
+        let term = match (codebook.ip, self.wide) {
+            (true, _) => Term::MinusDot,
+            (false, 0) => Term::Squared,
+            (false, _) => Term::Residual,
+        };
+        self.floats.resize((self.code_bytes - self.wide) * CENTROIDS, 0.0);
+        let mut blocks = self.floats.chunks_exact_mut(CENTROIDS);
+        let weight = if codebook.ip { -1.0 } else { -2.0 };
+        for (stage, block) in codebook.coarse.chunks(CENTROIDS * codebook.dim).skip(1).zip(&mut blocks) {
+            block_dot_f32(q, stage, codebook.dim, block);
+            block.iter_mut().for_each(|x| *x *= weight);
+        }
+        for (j, (block, border)) in blocks.zip(codebook.starts.windows(2)).enumerate() {
+            lanes::terms(term, &q[border[0] as usize..border[1] as usize], codebook.subspace(j), block);
+        }
+        let span = |block| {
+            let (low, high) = lanes::low_and_high(block);
+            (low, high - low)
+        };
+        self.floats.chunks_exact(CENTROIDS).map(span).collect()
     }
 
     /// The coarse term by first byte of a code; bytes without a centroid stand for the last one.
     fn coarse_terms(&self, codebook: &Codebook, q: &[f32]) -> [f32; 256] {
         let mut terms = [0f32; 256];
-        if self.prefix > 0 {
+        if self.wide > 0 {
             let mut last = 0.0;
-            let mut rows = codebook.coarse.chunks_exact(codebook.dim);
+            let mut rows = codebook.coarse.chunks_exact(codebook.dim).take(CENTROIDS);
             for t in &mut terms {
                 if let Some(row) = rows.next() {
                     last = if codebook.ip { -dot(q, row) } else { l2_f32(q, bytemuck::cast_slice(row)) };
@@ -113,7 +113,7 @@ impl Table {
 
     fn correction_terms(&self, codebook: &Codebook) -> [f32; 256] {
         let mut terms = [0f32; 256];
-        if self.prefix > 0 && !codebook.ip {
+        if self.wide > 0 && !codebook.ip {
             for (b, t) in terms.iter_mut().enumerate() {
                 *t = codebook.correction_of(b as u8);
             }
@@ -123,7 +123,7 @@ impl Table {
 
     /// The integer distance of one code; `u32::MAX` when `code` is shorter than a code.
     pub fn distance(&self, code: &[u8]) -> u32 {
-        match code.get(..self.prefix + self.subspaces) {
+        match code.get(..self.code_bytes) {
             Some(code) => self.sum(code, look_up::scalar),
             None => u32::MAX,
         }
@@ -160,7 +160,7 @@ impl Table {
 
     #[inline(always)]
     fn gather(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>, look_up: impl Fn(&[u16], &[u8]) -> u32) {
-        let stride = self.prefix + self.subspaces;
+        let stride = self.code_bytes;
         let count = codes.len().checked_div(stride).unwrap_or(0);
         out.clear();
         for &id in ids.iter().take(PREFETCH_AHEAD) {
@@ -175,14 +175,14 @@ impl Table {
         }));
     }
 
-    /// `code` has `prefix + subspaces` bytes.
+    /// `code` has `code_bytes` bytes.
     #[inline(always)]
     fn sum(&self, code: &[u8], look_up: impl Fn(&[u16], &[u8]) -> u32) -> u32 {
         let mut total = 0;
-        if self.prefix > 0 {
+        if self.wide > 0 {
             total = self.coarse[usize::from(code[0])] + self.correction[usize::from(code[1])];
         }
-        total + look_up(&self.entries, &code[self.prefix..])
+        total + look_up(&self.entries, &code[self.wide..])
     }
 
     /// An integer distance on the metric's own scale (squared l2, or minus the inner product).

@@ -1,6 +1,6 @@
 use super::lanes;
 use super::*;
-use crate::distance::{dot_f32, l2_f32};
+use crate::distance::l2_f32;
 use crate::isa::Isa;
 use proptest::prelude::*;
 
@@ -31,9 +31,9 @@ fn codebook(seed: u64, dim: usize, m: usize, coarse: usize, ip: bool) -> Codeboo
 }
 
 prop_compose! {
-    fn shapes()(dim in 1usize..70, seed in 0u64..1 << 40, part in 1usize..70, coarse in 0usize..3, ip: bool)
+    fn shapes()(dim in 1usize..70, seed in 0u64..1 << 40, part in 1usize..70, coarse in 0usize..5, ip: bool)
         -> (u64, Codebook) {
-        (seed, codebook(seed, dim, part.min(dim), [1, 7, 256][coarse], ip))
+        (seed, codebook(seed, dim, part.min(dim), [1, 7, 256, 512, 1024][coarse], ip))
     }
 }
 
@@ -49,11 +49,21 @@ fn expected(book: &Codebook, q: &[f32], code: &[u8]) -> f64 {
     if book.prefix() == 0 {
         return exact;
     }
-    let c = (code[0] as usize).min(book.coarse_count() - 1);
-    let centre = &book.coarse[c * book.dim..(c + 1) * book.dim];
-    let cross: f64 =
-        decoded.iter().zip(centre).map(|(&y, &c)| f64::from(c) * (f64::from(y) - f64::from(c))).sum();
-    exact - 2.0 * cross + f64::from(book.correction_of(code[1]))
+    exact - end_of_distance(book, code, &decoded) + f64::from(book.correction_of(code[1]))
+}
+
+/// `2⟨c − o, v⟩ + ‖v‖² − ‖r‖²`
+fn end_of_distance(book: &Codebook, code: &[u8], decoded: &[f32]) -> f64 {
+    let c = (code[0] as usize).min(book.coarse_count().min(256) - 1);
+    let mut without = book.clone();
+    without.coarse = vec![0.0; book.dim];
+    let mut r = vec![0f32; book.dim];
+    without.decode_rotated(&code[book.prefix()..], &mut r);
+    let term = |i: usize| {
+        let [o, c, y, r] = [book.coarse[i], book.coarse[c * book.dim + i], decoded[i], r[i]].map(f64::from);
+        2.0 * (c - o) * (y - c) + (y - c) * (y - c) - r * r
+    };
+    (0..book.dim).map(term).sum()
 }
 
 proptest! {
@@ -100,31 +110,56 @@ proptest! {
     fn encoding_picks_the_nearest_centroids_and_what_is_lost((seed, book) in shapes()) {
         let y = floats(&mut (seed + 3), book.dim);
         let (mut residual, mut code) = (vec![0f32; book.dim], vec![0u8; book.code_bytes()]);
-        book.encode_rotated(&y, &mut residual, &mut code);
+        let s = book.encode_rotated(&y, &mut residual, &mut code);
         let mut decoded = vec![0f32; book.dim];
         book.decode_rotated(&code, &mut decoded);
         let best = l2_f32(&y, bytemuck::cast_slice(&decoded));
-        for j in 0..book.subspaces() {
+        for at in book.prefix()..code.len() {
             for k in 0..=255 {
                 let mut other = code.clone();
-                other[book.prefix() + j] = k;
+                other[at] = k;
                 book.decode_rotated(&other, &mut decoded);
                 prop_assert!(l2_f32(&y, bytemuck::cast_slice(&decoded)) >= best * (1.0 - 1e-5) - 1e-6);
             }
         }
         if book.prefix() > 0 {
             book.decode_rotated(&code, &mut decoded);
-            let c = code[0] as usize;
-            let centre = &book.coarse[c * book.dim..(c + 1) * book.dim];
-            prop_assert_eq!(c, nearest(&y, &book.coarse, book.dim).0);
-            let shift: Vec<f32> = decoded.iter().zip(centre).map(|(a, b)| a - b).collect();
-            let s = 2.0 * dot_f32(centre, bytemuck::cast_slice(&shift)) + best;
+            prop_assert_eq!(code[0] as usize, nearest(&y, &book.coarse, book.dim).0);
+            let want = end_of_distance(&book, &code, &decoded) + 0.5 * f64::from(best);
+            prop_assert!((f64::from(s) - want).abs() < 1e-3, "{} {}", s, want);
             let stored = book.correction_of(code[1]);
             if book.ip {
                 prop_assert_eq!(code[1], 0);
             } else if code[1] > 0 && code[1] < 255 {
                 prop_assert!((stored - s).abs() <= 0.51 * book.correction_step + 1e-4, "{} {}", stored, s);
             }
+        }
+    }
+
+    #[test]
+    fn many_rows_get_the_codes_that_each_would_get((seed, book) in shapes(), n in 0usize..150) {
+        let mut rows = floats(&mut (seed + 5), n * book.dim);
+        let mut residual = vec![0f32; book.dim];
+        let mut want = vec![0u8; n * book.code_bytes()];
+        let pairs = rows.chunks(book.dim).zip(want.chunks_mut(book.code_bytes()));
+        let corrections: Vec<f32> = pairs.map(|(y, code)| book.encode_rotated(y, &mut residual, code)).collect();
+        let (mut codes, mut got) = (vec![0u8; want.len()], vec![1.0]);
+        book.encode_rotated_rows(&mut rows, &mut codes, &mut got);
+        prop_assert_eq!((codes, got), (want, corrections));
+    }
+
+    #[test]
+    fn each_stage_takes_the_nearest_to_what_is_left((_, book) in shapes(), seed: u64) {
+        let y = floats(&mut (seed | 1), book.dim);
+        let mut code = vec![0u8; book.code_bytes()];
+        book.encode_rotated(&y, &mut vec![0f32; book.dim], &mut code);
+        let mut left = y;
+        for (i, stage) in book.coarse.chunks(CENTROIDS * book.dim).enumerate().take(book.stages()) {
+            let k = usize::from(code[if i == 0 { 0 } else { i + 1 }]);
+            let distance = |c: &[f32]| l2_f32(&left, bytemuck::cast_slice(c));
+            let chosen = &stage[k * book.dim..][..book.dim];
+            prop_assert!(stage.chunks(book.dim).all(|c| distance(c) >= distance(chosen)));
+            left.iter_mut().zip(chosen).for_each(|(x, c)| *x -= c);
         }
     }
 

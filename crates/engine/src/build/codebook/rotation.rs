@@ -1,5 +1,7 @@
 //! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and refinement (§4.1).
 
+use std::ops::Range;
+
 use nalgebra::{DMatrix, DMatrixView, DMatrixViewMut, Dyn, SymmetricEigen};
 use rayon::prelude::*;
 
@@ -17,11 +19,20 @@ const POLISH: usize = 2;
 /// PCA of centred `rows` (n × `dim`), the components given to the subspaces `starts` so that the products of variances
 /// are balanced. Returns `dim × dim`, row-major.
 pub(super) fn pca(rows: &[f32], dim: usize, starts: &[u32]) -> Vec<f32> {
-    let covariance = cross_product(rows.len() / dim, dim, dim, &|range, columns, out: &mut [f32]| {
-        for (row, out) in rows[range.start * dim..range.end * dim].chunks_exact(dim).zip(out.chunks_exact_mut(columns.len())) {
-            out.copy_from_slice(&row[columns.clone()]);
-        }
-    }, rows);
+    let covariance = cross_product(
+        rows.len() / dim,
+        dim,
+        dim,
+        &|range, columns, out: &mut [f32]| {
+            for (row, out) in rows[range.start * dim..range.end * dim]
+                .chunks_exact(dim)
+                .zip(out.chunks_exact_mut(columns.len()))
+            {
+                out.copy_from_slice(&row[columns.clone()]);
+            }
+        },
+        rows,
+    );
     let eigen = SymmetricEigen::new(covariance);
     let mut order: Vec<usize> = (0..dim).collect();
     order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]).then(a.cmp(&b)));
@@ -43,7 +54,9 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     let mut products = vec![0f64; taken.len()];
     for (at, &e) in eigenvalues.iter().enumerate() {
         let room = |j: &usize| taken[*j].len() < (starts[*j + 1] - starts[*j]) as usize;
-        let least = (0..taken.len()).filter(room).min_by(|&a, &b| products[a].total_cmp(&products[b]).then(a.cmp(&b)));
+        let least = (0..taken.len())
+            .filter(room)
+            .min_by(|&a, &b| products[a].total_cmp(&products[b]).then(a.cmp(&b)));
         if let Some(j) = least {
             products[j] += (e.max(smallest) / smallest).ln() + 1e-9;
             taken[j].push(at);
@@ -55,13 +68,19 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
 /// The rotation that brings `rows` (n × dim) nearest to what `codes` stand for: the polar factor of ŶᵀX.
 pub(super) fn refine(book: &mut Codebook, rows: &[f32], codes: &[u8]) {
     let (dim, size) = (book.dim, book.code_bytes());
-    let product = cross_product(rows.len() / dim, dim, dim, &|range, columns, out: &mut [f32]| {
-        let mut decoded = vec![0f32; dim];
-        for (i, out) in range.zip(out.chunks_exact_mut(columns.len())) {
-            book.decode_rotated(&codes[i * size..(i + 1) * size], &mut decoded);
-            out.copy_from_slice(&decoded[columns.clone()]);
-        }
-    }, rows);
+    let product = cross_product(
+        rows.len() / dim,
+        dim,
+        dim,
+        &|range, columns, out: &mut [f32]| {
+            let mut decoded = vec![0f32; dim];
+            for (i, out) in range.zip(out.chunks_exact_mut(columns.len())) {
+                book.decode_rotated(&codes[i * size..(i + 1) * size], &mut decoded);
+                out.copy_from_slice(&decoded[columns.clone()]);
+            }
+        },
+        rows,
+    );
     let before = DMatrix::from_row_iterator(dim, dim, book.rotation.iter().map(|&x| f64::from(x)));
     // The trace of product · beforeᵀ is about the sum of the singular values.
     let scale = product.dot(&before).abs() / dim as f64;
@@ -95,16 +114,13 @@ fn polar(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     u.iter().all(|x| x.is_finite()).then_some(u)
 }
 
+/// Fills in a range of rows of a matrix, of which only a range of columns is wanted.
+type Left<'a> = dyn Fn(Range<usize>, Range<usize>, &mut [f32]) + Sync + 'a;
+
 /// `LᵀX` (`width × dim`) for `rows` X (n × dim, row-major) and L (n × `width`), whose rows and columns `left` fills in.
 ///
 /// Tasks share the columns of L and each sums all rows in order, so the threads' number does not matter.
-fn cross_product(
-    n: usize,
-    width: usize,
-    dim: usize,
-    left: &(dyn Fn(std::ops::Range<usize>, std::ops::Range<usize>, &mut [f32]) + Sync),
-    rows: &[f32],
-) -> DMatrix<f64> {
+fn cross_product(n: usize, width: usize, dim: usize, left: &Left, rows: &[f32]) -> DMatrix<f64> {
     // Row-major `width × dim`, that is, the column-major transpose.
     let mut out = vec![0f32; width * dim];
     out.par_chunks_mut(COLUMNS * dim).enumerate().for_each(|(block, out)| {
@@ -118,7 +134,13 @@ fn cross_product(
             left(range.clone(), columns.clone(), tile);
             // Both are row-major: columns of the transposes.
             let x = DMatrixView::from_slice(&rows[range.start * dim..range.end * dim], dim, range.len());
-            let l = DMatrixView::from_slice_with_strides_generic(tile, Dyn(range.len()), Dyn(count), Dyn(count), Dyn(1));
+            let l = DMatrixView::from_slice_with_strides_generic(
+                tile,
+                Dyn(range.len()),
+                Dyn(count),
+                Dyn(count),
+                Dyn(1),
+            );
             out.gemm(1.0, &x, &l, 1.0);
         }
     });

@@ -1,0 +1,172 @@
+//! `stratann bench`: sweeps search settings over one index.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use stratann_engine::driver::Width;
+use stratann_engine::index::OpenOptions;
+use stratann_engine::search::SearchOptions;
+use stratann_engine::{Progress, Result};
+
+use crate::Verdict;
+use crate::commands::search::{Bench, Run};
+use crate::options::{self, AdmissionName, IoName, ModeName};
+use crate::output::{Output, count, table, tell};
+use crate::progress::Teller;
+
+/// Sweep search settings over an index: every combination, in rounds, medians
+///
+/// Rounds are interleaved, so that a disturbance of the machine does not fall on one setting alone. Counters do not vary; times are medians over the rounds.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder of the index
+    index: PathBuf,
+    /// Queries, in any vector format
+    queries: PathBuf,
+    /// True neighbours, to measure recall@k with
+    #[arg(long, value_name = "GT")]
+    groundtruth: Option<PathBuf>,
+    /// Results per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    #[command(flatten)]
+    effort: options::Effort,
+    /// Queries in flight per thread [default: 64 on a graph, 1 on flat]
+    #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N")]
+    in_flight: Vec<usize>,
+    /// Reads of a query under way at once
+    #[arg(long, value_delimiter = ',', value_parser = options::width, default_value = "auto", value_name = "auto|N")]
+    width: Vec<Width>,
+    /// When the next query is admitted
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "fixed")]
+    admission: Vec<AdmissionName>,
+    /// When a step uses what arrived
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "barrier")]
+    mode: Vec<ModeName>,
+    /// Times that every combination runs
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// All memory that index and search may take [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Of it, what may cache blocks
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
+    cache_budget: u64,
+    /// How blocks are read
+    #[arg(long, value_enum, default_value = "auto")]
+    io: IoName,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann bench base.idx query.fbin --groundtruth truth.ibin --search-list 20,40,80
+  stratann bench base.idx query.fbin --groundtruth truth.ibin --recall 0.95 --in-flight 1,8,64 --width 1,4,auto
+  stratann bench base.idx query.fbin --recall 0.95 --admission one,batch,fixed
+
+Comparisons with other libraries are in bench/compare.py of the source tree.";
+
+/// One combination: its median run, and the spread of the rounds.
+#[derive(Serialize)]
+struct Swept {
+    #[serde(flatten)]
+    median: Run,
+    qps_rounds: Vec<f64>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    index: &'a std::path::Path,
+    queries: &'a std::path::Path,
+    rounds: u32,
+    runs: Vec<Swept>,
+}
+
+/// `stratann bench`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let settings = settings(args);
+    let budgets = OpenOptions { ram_budget: args.ram_budget, cache_budget: args.cache_budget };
+    let mut bench = Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
+    for options in &settings {
+        bench.index.params(options)?;
+    }
+    let teller = Teller::new(output);
+    let total = settings.len() as u64 * u64::from(args.rounds) * bench.count() as u64;
+    teller.stage(&format!("{} settings, {} rounds", settings.len(), args.rounds), total, "queries");
+    let mut runs: Vec<Vec<Run>> = settings.iter().map(|_| Vec::new()).collect();
+    for _ in 0..args.rounds {
+        for (options, runs) in settings.iter().zip(&mut runs) {
+            runs.push(bench.run(options, &teller, &mut |_, _| Ok(()))?);
+        }
+    }
+    teller.finish();
+    let failed: usize = runs.iter().flatten().map(|r| r.failed_queries).sum();
+    let runs = runs.into_iter().filter_map(median).collect();
+    let document = Document { index: &args.index, queries: &args.queries, rounds: args.rounds, runs };
+    output.result(&document, || text(&document))?;
+    if failed > 0 {
+        tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", args.index.display()));
+        return Ok(Verdict::Failed);
+    }
+    Ok(Verdict::Fine)
+}
+
+/// The cross product of all lists.
+fn settings(args: &Args) -> Vec<SearchOptions> {
+    let in_flight: Vec<Option<usize>> =
+        if args.in_flight.is_empty() { vec![None] } else { args.in_flight.iter().map(|&n| Some(n)).collect() };
+    let threads = args.threads.unwrap_or_else(options::all_cores);
+    let mut all = Vec::new();
+    for effort in args.effort.each() {
+        for &mode in &args.mode {
+            for &admission in &args.admission {
+                for &width in &args.width {
+                    for &in_flight in &in_flight {
+                        let (admission, mode, io) = (admission.into(), mode.into(), args.io.into());
+                        all.push(SearchOptions { k: args.k, effort, mode, width, in_flight, admission, threads, io, patience: args.effort.patience, ..SearchOptions::default() });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The run in the middle by throughput.
+fn median(runs: Vec<Run>) -> Option<Swept> {
+    let qps_rounds: Vec<f64> = runs.iter().map(|r| r.qps).collect();
+    let mut sorted = runs;
+    sorted.sort_by(|a, b| a.qps.total_cmp(&b.qps));
+    let middle = sorted.len().checked_sub(1)? / 2;
+    Some(Swept { median: sorted.swap_remove(middle), qps_rounds })
+}
+
+fn text(document: &Document<'_>) -> String {
+    let headings = ["effort", "mode", "admission", "width", "in flight", "recall", "QPS", "spread", "mean us", "p99 us", "CPU us", "reads"];
+    let rows: Vec<Vec<String>> = document.runs.iter().map(row).collect();
+    table(&headings, &rows)
+}
+
+fn row(swept: &Swept) -> Vec<String> {
+    let (run, p) = (&swept.median, &swept.median.params);
+    let words = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let effort = if p["recall"].is_null() { format!("list {}", p["search_list"]) } else { format!("recall {}", p["recall"]) };
+    let (low, high) = swept.qps_rounds.iter().fold((f64::INFINITY, 0f64), |(l, h), &q| (l.min(q), h.max(q)));
+    vec![
+        effort,
+        words(&p["mode"]),
+        words(&p["admission"]),
+        words(&p["width"]),
+        if p["in_flight"].is_null() { "auto".into() } else { words(&p["in_flight"]) },
+        run.recall.map_or("-".into(), |r| format!("{r:.4}")),
+        count(run.qps as u64),
+        format!("{:.0} %", (high / low - 1.0) * 100.0),
+        format!("{:.0}", run.latency_us.mean),
+        format!("{:.0}", run.latency_us.p99),
+        format!("{:.0}", run.cpu_us),
+        format!("{:.1}", run.per_query.reads),
+    ]
+}

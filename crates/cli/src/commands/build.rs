@@ -1,0 +1,211 @@
+//! `stratann build`: an index from a file of vectors.
+
+use std::path::PathBuf;
+
+use stratann_engine::budget::{free_disk_bytes, size};
+use stratann_engine::build::{self, BuildOptions, BuildReport};
+use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::{Progress, Result};
+
+use crate::options::{self, CodeKindName, KindName, MetricName, OnBadRowName};
+use crate::output::{Output, count, duration, table};
+use crate::progress::Teller;
+use crate::Verdict;
+
+/// Build an index from a file of vectors
+///
+/// It says beforehand what it will take, keeps to --ram-budget all the way, can be stopped with Ctrl-C and goes on with --resume. Equal vectors,
+/// options and seed give equal files, whatever the number of threads.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, or FILE.parquet#COLUMN
+    base: PathBuf,
+    /// The folder of the index
+    #[arg(short, long, value_name = "INDEX")]
+    output: PathBuf,
+    /// Kind of index
+    #[arg(long, value_enum)]
+    kind: KindName,
+    /// Distance; smaller is closer in all of them
+    #[arg(long, value_enum, default_value = "l2")]
+    metric: MetricName,
+    /// All memory that the build may take, such as 512MiB [default: no limit]
+    ///
+    /// When the graph does not fit, it is built in parts on disk: slower, the same quality within about a percent.
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Threads [default: all cores]; they do not change the result
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// Seed of all choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Replace the index that is there; it stays in use until the new one is complete
+    #[arg(long)]
+    force: bool,
+    /// Go on with a build that was interrupted; give the same options
+    #[arg(long)]
+    resume: bool,
+    /// What to do about rows that no distance can be computed for (NaN, infinite, zero under cosine)
+    #[arg(long, value_enum, default_value = "fail")]
+    on_bad_row: OnBadRowName,
+    /// One u64 per row, .u64bin or .npy, which searches then return [default: the row number]
+    #[arg(long, value_name = "FILE")]
+    ids: Option<PathBuf>,
+    #[command(flatten)]
+    graph: GraphArgs,
+}
+
+/// Options of `disk-graph`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Graph options (the defaults suit nearly all data)")]
+struct GraphArgs {
+    /// Most neighbours of a node: more find more per read, but take more room in a block
+    #[arg(long, default_value_t = 64, value_name = "R")]
+    degree: usize,
+    /// Length of the beam that finds neighbours: longer builds slower and better
+    #[arg(long, default_value_t = 128, value_name = "L")]
+    build_list: usize,
+    /// How much longer than a detour an edge may be
+    #[arg(long, default_value_t = 1.2)]
+    alpha: f32,
+    /// Times that every row is inserted
+    #[arg(long, default_value_t = 1)]
+    passes: usize,
+    /// Bytes of RAM per vector for its code [default: max(32, dimensions / 4)]
+    ///
+    /// Better codes read fewer blocks: the first thing to raise when there is RAM to spare, the first to lower when there is not.
+    #[arg(long, value_name = "BYTES")]
+    code_bytes: Option<usize>,
+    /// How vectors are compressed
+    #[arg(long, value_enum, default_value = "opq")]
+    code_kind: CodeKindName,
+    /// Share of the rows in the head graph, in RAM, where searches begin
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    head_share: f64,
+    /// Do not pack neighbours into the same blocks (to compare)
+    #[arg(long)]
+    no_pack: bool,
+    /// Do not reckon with compressed neighbour lists (to compare)
+    #[arg(long)]
+    no_compress: bool,
+    /// Nodes that share a block [default: as many as fit]
+    #[arg(long, value_name = "N")]
+    nodes_per_block: Option<usize>,
+    /// Build on floats even where bytes would do
+    #[arg(long)]
+    exact_points: bool,
+    /// Rows whose exact neighbours calibrate --recall; 0 for none, then searches need --search-list
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    calibration_queries: usize,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann build base.fbin -o base.idx --kind disk-graph --metric cosine
+  stratann build big.u8bin -o big.idx --kind disk-graph --ram-budget 2GiB --code-bytes 32
+  stratann build base.npy -o base.idx --kind disk-graph --resume        # after Ctrl-C, a crash or a full disk
+  stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
+
+Which kind: disk-graph, unless the set is so small (some 10,000 vectors) that scanning it is quick.
+Next: stratann search INDEX QUERIES --recall 0.95";
+
+/// `stratann build`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let base = Reader::open(&args.base)?;
+    let options = options(args);
+    let plan = build::plan(&base, &options)?;
+    announce(args, &base, &options, &plan.describe(), output);
+    let teller = Teller::new(output);
+    let report = build::build(&base, &args.output, &options, &teller)?;
+    teller.finish();
+    if report.skipped_rows > 0 {
+        teller.note(&format!("note: {} rows cannot be indexed and were left out", count(report.skipped_rows)));
+    }
+    output.result(&report, || text(args, &report))?;
+    Ok(Verdict::Fine)
+}
+
+fn options(args: &Args) -> BuildOptions {
+    let graph = &args.graph;
+    BuildOptions {
+        ram_budget: args.ram_budget,
+        threads: args.threads.unwrap_or_else(options::all_cores),
+        seed: args.seed,
+        degree: graph.degree,
+        build_list: graph.build_list,
+        alpha: graph.alpha,
+        passes: graph.passes,
+        code_bytes: graph.code_bytes,
+        code_kind: graph.code_kind.into(),
+        head_share: graph.head_share,
+        pack: !graph.no_pack,
+        compress: !graph.no_compress,
+        nodes_per_block: graph.nodes_per_block,
+        exact_points: graph.exact_points,
+        ids: args.ids.clone(),
+        on_bad_row: args.on_bad_row.into(),
+        calibration_queries: graph.calibration_queries,
+        force: args.force,
+        resume: args.resume,
+        ..BuildOptions::new(args.kind.into(), args.metric.into())
+    }
+}
+
+/// Says what is about to happen and what it will take.
+fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, output: Output) {
+    let shape = base.shape();
+    output.note(&format!(
+        "{}: {} rows of {} {} ({})",
+        args.base.display(),
+        count(shape.rows),
+        shape.dim,
+        shape.dtype.name(),
+        size(shape.rows * shape.row_bytes() as u64)
+    ));
+    output.note(&format!("{}, {}: {plan}; roughly {}", options.kind.name(), options.metric.name(), duration(rough_seconds(&shape, options))));
+    let folder = args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    if let Some(free) = free_disk_bytes(folder) {
+        output.note(&format!("{} has {} free", folder.display(), size(free)));
+    }
+}
+
+/// A guess within a factor of about two on a current machine, from the work of the graph: an insertion scores about
+/// `build_list × degree / 2` pairs, which takes some nanoseconds for every 64 bytes.
+fn rough_seconds(shape: &Shape, options: &BuildOptions) -> f64 {
+    let threads = options.threads.max(1) as f64;
+    if options.kind == build::Kind::Flat {
+        return 1.0 + shape.rows as f64 * shape.row_bytes() as f64 / 300e6;
+    }
+    let component_bytes = if options.exact_points { 4.0 } else { 1.0 };
+    let pair_ns = 6.0 + shape.dim as f64 * component_bytes / 64.0 * 1.5;
+    let pairs = options.build_list as f64 * options.degree as f64 * 0.5 * options.passes.max(1) as f64;
+    let graph = shape.rows as f64 * pairs * pair_ns * 1e-9;
+    let codes = shape.rows as f64 * shape.dim as f64 * 256.0 * 0.15e-9 + 10.0;
+    1.0 + (graph + codes) / threads
+}
+
+fn text(args: &Args, report: &BuildReport) -> String {
+    let mut rows: Vec<Vec<String>> = report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
+    rows.push(vec!["all".into(), duration(report.seconds)]);
+    let facts: Vec<String> = report.facts.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), fact(value))).collect();
+    format!(
+        "{}\n{}: {} vectors, {} on disk; peak memory {}\n{}next: stratann search {} QUERIES --recall 0.95\n",
+        table(&["stage", "time"], &rows),
+        args.output.display(),
+        count(report.rows),
+        size(report.index_bytes),
+        size(report.peak_rss_bytes),
+        if facts.is_empty() { String::new() } else { facts.join(", ") + "\n" },
+        args.output.display(),
+    )
+}
+
+fn fact(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Number(n) if n.is_f64() => format!("{:.3}", n.as_f64().unwrap_or(0.0)),
+        serde_json::Value::String(s) => s.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,90 @@
+//! `stratann doctor`: what this machine offers.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use stratann_engine::Result;
+use stratann_engine::budget::{free_disk_bytes, size};
+use stratann_engine::doctor::{self, Disk, Machine};
+use stratann_engine::tier::IoChoice;
+
+use crate::Verdict;
+use crate::options::IoName;
+use crate::output::{Output, count};
+
+/// Say what this machine offers: processor, memory, limits, io_uring, and how fast a disk reads
+///
+/// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A folder on the disk that will hold indexes
+    #[arg(long, default_value = ".", value_name = "FOLDER")]
+    path: PathBuf,
+    /// How to read in the probe
+    #[arg(long, value_enum, default_value = "auto")]
+    io: IoName,
+}
+
+#[derive(Serialize)]
+struct Document {
+    version: &'static str,
+    #[serde(flatten)]
+    machine: Machine,
+    disk: Option<Disk>,
+    disk_free_bytes: Option<u64>,
+    disk_error: Option<String>,
+}
+
+/// `stratann doctor`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let io: IoChoice = args.io.into();
+    let (disk, disk_error) = match doctor::probe_disk(&args.path, io) {
+        Ok(disk) => (Some(disk), None),
+        Err(e) => (None, Some(e.message)),
+    };
+    let document = Document {
+        version: env!("CARGO_PKG_VERSION"),
+        machine: doctor::machine(),
+        disk,
+        disk_free_bytes: free_disk_bytes(&args.path),
+        disk_error,
+    };
+    output.result(&document, || text(args, &document))?;
+    Ok(if document.disk.is_some() { Verdict::Fine } else { Verdict::Failed })
+}
+
+fn text(args: &Args, document: &Document) -> String {
+    let m = &document.machine;
+    let have: Vec<&str> = m.cpu_features.iter().filter(|f| *f.1).map(|f| f.0.as_str()).collect();
+    let lack: Vec<&str> = m.cpu_features.iter().filter(|f| !*f.1).map(|f| f.0.as_str()).collect();
+    let bytes = |b: Option<u64>| b.map_or("unknown".to_string(), size);
+    let limit = |b: Option<u64>| b.map_or("no limit".to_string(), size);
+    let mut out = format!("stratann {}\n", document.version);
+    out += &format!("processor    {} cores, kernels for {}; has {}", m.cores, m.isa, have.join(" "));
+    out += &if lack.is_empty() { "\n".into() } else { format!("; lacks {}\n", lack.join(" ")) };
+    out += &format!("memory       {}, {} available; control group: {}\n", bytes(m.memory_bytes), bytes(m.memory_available_bytes), limit(m.cgroup_limit_bytes));
+    out += &format!("limits       locked memory {}, open files {}\n", limit(m.memlock_bytes), m.open_files.map_or("no limit".into(), count));
+    out += &match &m.io_uring_refusal {
+        None => "io_uring     works\n".to_string(),
+        Some(why) => format!("io_uring     refused ({why}); reads go through pread threads instead\n"),
+    };
+    out += &match (&document.disk, &document.disk_error) {
+        (Some(disk), _) => disk_line(args, disk, document.disk_free_bytes),
+        (None, error) => format!("disk         {}\n", error.as_deref().unwrap_or("not probed")),
+    };
+    let present = |n: usize| if n == 0 { "none".to_string() } else { format!("{n} present") };
+    out + &format!("GPU          {}; not used by this version\nRDMA         {}; not used by this version\n", present(m.gpus), present(m.rdma_devices))
+}
+
+fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
+    let how = if disk.direct { "O_DIRECT works" } else { "O_DIRECT is refused: these are numbers of the page cache" };
+    format!(
+        "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for one alone; {how}; {} free\n",
+        args.path.display(),
+        count(disk.iops as u64),
+        doctor::DEPTH,
+        disk.io_backend,
+        disk.latency_us,
+        free.map_or("unknown".into(), size)
+    )
+}

@@ -1,0 +1,146 @@
+//! `stratann explain`: one query, step by step.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use stratann_core::PAGE;
+use stratann_engine::driver::Width;
+use stratann_engine::explain::{self, Round, Trace};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::SearchOptions;
+use stratann_engine::{Error, Result};
+
+use crate::options;
+use crate::output::{Output, count};
+use crate::queries::Queries;
+use crate::{Verdict, commands::search::PerQuery};
+
+/// Run one query step by step and say what it read, and why
+///
+/// Blocks are read one after another, past any cache; the counters are those of a search with the same parameters and width.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder of the index
+    index: PathBuf,
+    /// Queries, in any vector format
+    queries: PathBuf,
+    /// Which of them, counted from 0
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    query: usize,
+    /// Results wanted
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    #[command(flatten)]
+    effort: options::Effort,
+    /// Reads under way at once [default: 1, which reads least]
+    #[arg(long, value_parser = options::width, value_name = "N")]
+    width: Option<Width>,
+    /// Begin at the medoid instead of the head graph
+    #[arg(long)]
+    no_head: bool,
+    /// Use of a block only the nodes that were asked for
+    #[arg(long)]
+    no_whole_blocks: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann explain base.idx query.fbin --query 17
+  stratann explain base.idx query.fbin --query 17 --search-list 40 --json";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    query: usize,
+    #[serde(flatten)]
+    trace: &'a Trace,
+    counters: PerQuery,
+}
+
+/// `stratann explain`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let efforts = args.effort.each();
+    let &[effort] = efforts.as_slice() else {
+        return Err(Error::bad_input("explain follows one run; give one --recall or --search-list"));
+    };
+    let index = Index::open(&args.index, OpenOptions::default())?;
+    let queries = Queries::open(&args.queries, index.manifest(), output)?;
+    if args.query >= queries.count() {
+        return Err(Error::bad_input(format!(
+            "--query is {}, but {} has {} queries, counted from 0",
+            args.query,
+            args.queries.display(),
+            queries.count()
+        )));
+    }
+    let mut row = Vec::new();
+    queries.read(args.query, 1, &mut row)?;
+    let options = SearchOptions {
+        k: args.k,
+        effort,
+        width: args.width.unwrap_or_default(),
+        head: !args.no_head,
+        whole_blocks: !args.no_whole_blocks,
+        patience: args.effort.patience,
+        ..SearchOptions::default()
+    };
+    let trace = explain::explain(&index, &row, &options)?;
+    let block_bytes = index.view().block.block_bytes;
+    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+    output.result(&document, || text(args, &trace, block_bytes))?;
+    if trace.complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {}", args.query, trace.stop))) }
+}
+
+/// Candidates of the head walk that are printed.
+const HEADS_TOLD: usize = 8;
+
+fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
+    let slack = trace.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
+    let patience = if trace.patience > 0 { format!(", patience {}", trace.patience) } else { String::new() };
+    let mut out = format!("query {}: k {}, search list {}{slack}{patience}\n", args.query, trace.k, trace.search_list);
+    if !trace.head.is_empty() {
+        let first: Vec<String> = trace.head.iter().take(HEADS_TOLD).map(|g| format!("{} ({:.4})", g.node, g.code_distance)).collect();
+        out += &format!(
+            "route: the head graph compared {} codes and gave {} candidates: node (code distance) {}{}\n",
+            trace.head_code_comparisons,
+            trace.head.len(),
+            first.join(", "),
+            if trace.head.len() > HEADS_TOLD { ", …" } else { "" }
+        );
+    }
+    for (i, round) in trace.rounds.iter().enumerate() {
+        out += &round_line(i + 1, round, trace.k as usize);
+    }
+    out += &format!("stop: {}\n\n", trace.stop);
+    let s = &trace.stats;
+    out += &format!(
+        "{} reads of {} KiB in {} hops; {} codes and {} full vectors compared, {} nodes expanded\n",
+        s.reads,
+        block_bytes / 1024,
+        s.hops,
+        count(s.code_comparisons),
+        count(s.full_comparisons),
+        s.expanded
+    );
+    out += &format!("{} pages of {} bytes\n\n", s.pages_read, PAGE);
+    for (rank, (id, distance)) in trace.ids.iter().zip(&trace.distances).enumerate() {
+        out += &format!("{:>4}. id {id}, distance {distance:.6}\n", rank + 1);
+    }
+    out
+}
+
+fn round_line(number: usize, round: &Round, k: usize) -> String {
+    let reads: Vec<String> = round
+        .reads
+        .iter()
+        .map(|read| {
+            let why = read.asked_by.map(|g| format!(" for node {} (rank {}, code distance {:.4})", g.node, g.rank, g.code_distance));
+            format!("block {} at offset {}{}", read.block, read.offset, why.unwrap_or_default())
+        })
+        .collect();
+    let kth = match round.kth_distance {
+        Some(distance) => format!("k-th distance {distance:.4}"),
+        None => format!("{} of {k} results", round.results),
+    };
+    format!("step {number}: {}; {} scored, {} expanded; {kth}\n", reads.join(", "), round.scored, round.expanded)
+}

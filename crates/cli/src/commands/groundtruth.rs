@@ -1,0 +1,80 @@
+//! `stratann groundtruth`: exact neighbours, by scanning everything.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use stratann_engine::dataset::Reader;
+use stratann_engine::{Error, Result, budget, groundtruth};
+
+use crate::Verdict;
+use crate::options::{self, MetricName, OnBadRowName};
+use crate::output::{Output, count, duration};
+use crate::progress::Teller;
+
+/// Compute exact neighbours, to measure recall with
+///
+/// Every query is compared with every row. Ties go to the smaller row number. An existing GT is replaced once the new one is complete.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Vectors
+    base: PathBuf,
+    /// Queries, of the same dimensions and type (f32 and f16 go together)
+    queries: PathBuf,
+    /// Neighbours per query: at least the largest k that will be searched for
+    #[arg(short, default_value_t = 100)]
+    k: usize,
+    /// The file to write: u32 queries, u32 k, u32 row numbers, f32 distances (big-ann layout)
+    #[arg(short, long, value_name = "GT")]
+    output: PathBuf,
+    /// Distance: the one the index was built with
+    #[arg(long, value_enum, default_value = "l2")]
+    metric: MetricName,
+    /// All memory that it may take, such as 512MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// What to do about base rows that no distance can be computed for: an index built with skip needs skip here
+    #[arg(long, value_enum, default_value = "fail")]
+    on_bad_row: OnBadRowName,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  stratann groundtruth base.fbin query.fbin -k 100 -o truth.ibin --metric cosine
+  stratann search base.idx query.fbin -k 10 --groundtruth truth.ibin
+
+Ids are row numbers of BASE. For an index built with --ids, replace them by those ids before searching with this file.";
+
+/// `stratann groundtruth`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let started = Instant::now();
+    let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
+    let threads = args.threads.unwrap_or_else(options::all_cores);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))?;
+    let teller = Teller::new(output);
+    let budget = args.ram_budget.unwrap_or(NO_LIMIT_BYTES);
+    let truth = pool.install(|| {
+        groundtruth::exact_with(&base, &queries, args.metric.into(), args.k, budget, args.on_bad_row.into(), &teller)
+    })?;
+    truth.write(&args.output)?;
+    teller.finish();
+    let (rows, found, seconds) = (base.shape().rows, truth.queries(), started.elapsed().as_secs_f64());
+    let document = serde_json::json!({
+        "seconds": seconds, "rows": rows, "queries": found, "k": truth.k, "threads": threads,
+        "peak_rss_bytes": budget::process().peak_rss_bytes, "ram_budget_bytes": args.ram_budget,
+    });
+    output.result(&document, || {
+        let (rows, name) = (count(rows), args.output.display());
+        format!("{name}: the {} nearest of {rows} rows for {} queries, in {}\n", truth.k, count(found as u64), duration(seconds))
+    })?;
+    Ok(Verdict::Fine)
+}
+
+/// Stands for no limit, far from any overflow.
+const NO_LIMIT_BYTES: u64 = 1 << 50;

@@ -1,0 +1,113 @@
+//! `stratann info`: what an index is, and what it takes.
+
+use std::path::PathBuf;
+
+use stratann_engine::budget::{Account, size};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::{Result, verify};
+
+use crate::Verdict;
+use crate::memory;
+use crate::options::dtype_words;
+use crate::output::{Output, count, table};
+
+/// Say what an index holds and what it takes in memory and on disk
+///
+/// Reads the manifest alone, so it answers at once however large the index.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder of the index
+    index: PathBuf,
+}
+
+/// `stratann info`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let (version, manifest) = Manifest::read(&args.index)?;
+    let account = Account::planned(&manifest, 0);
+    let left: Vec<String> =
+        verify::left_over(&args.index, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();
+    let disk: u64 = manifest.files.values().map(|f| f.bytes).sum();
+    let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |d| d.size());
+    let document = serde_json::json!({
+        "version": version,
+        "format_version": manifest.format_version,
+        "build_id": manifest.build_id,
+        "kind": manifest.kind,
+        "metric": manifest.metric,
+        "dtype": manifest.dtype,
+        "rows": manifest.rows,
+        "dim": manifest.dim,
+        "blocks": manifest.blocks,
+        "build": manifest.build,
+        "files": manifest.files,
+        "index_bytes": disk,
+        "vector_bytes": manifest.rows * vector_bytes as u64,
+        "memory": memory::json(&account),
+        "ram_bytes_per_vector": ram_per_vector(&account, &manifest),
+        "curves": manifest.curves,
+        "left_over": left,
+    });
+    output.result(&document, || text(args, version, &manifest, &account, &left))?;
+    Ok(Verdict::Fine)
+}
+
+/// The program itself does not grow with the index.
+fn ram_per_vector(account: &Account, manifest: &Manifest) -> f64 {
+    let own: u64 = account.components.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
+    own as f64 / manifest.rows.max(1) as f64
+}
+
+fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[String]) -> String {
+    let disk: u64 = m.files.values().map(|f| f.bytes).sum();
+    let mut out = format!(
+        "{}: {}, {}, {} vectors of {} {}\n",
+        args.index.display(),
+        m.kind,
+        m.metric,
+        count(m.rows),
+        m.dim,
+        m.dtype().map_or("an unknown type", dtype_words)
+    );
+    out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
+    let per_block = m.rows as f64 / f64::from(m.blocks.count.max(1));
+    out += &format!(
+        "{} blocks of {}, {per_block:.1} vectors in each; ids of {} bytes\n",
+        count(u64::from(m.blocks.count)),
+        size(m.blocks.bytes as u64),
+        m.blocks.id_bytes
+    );
+    let parameters: Vec<String> = m.build.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+    out += &format!("built with: {}\n\n", parameters.join(", "));
+    let files: Vec<Vec<String>> = m.files.iter().map(|(name, f)| vec![name.clone(), size(f.bytes)]).collect();
+    out += &table(&["file", "size"], &files);
+    out += &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);
+    out += &format!("\nRAM when open: {}\n{:.1} bytes per vector; a search adds its own, see `stratann search --json`\n", memory::words(account), ram_per_vector(account, m));
+    out += &curves(m);
+    if !left.is_empty() {
+        out += &format!("\nnot needed by this version: {}\n", left.join(", "));
+    }
+    out
+}
+
+fn curves(m: &Manifest) -> String {
+    let mut rows = Vec::new();
+    for curve in &m.curves {
+        for p in &curve.frontier() {
+            let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
+            let patience = if p.stop.patience_share > 0.0 { format!("{:.2} L", p.stop.patience_share) } else { "-".into() };
+            rows.push(vec![
+                format!("k {} on {} {}", curve.k, curve.queries, curve.source),
+                format!("{:.4}", p.recall),
+                format!("{:.1}", p.reads),
+                p.search_list.to_string(),
+                slack,
+                patience,
+            ]);
+        }
+    }
+    match rows.is_empty() {
+        true if m.kind == "flat" => "\nno recall curve: every search is exact\n".into(),
+        true => "\nno recall curve: search with --search-list, or run `stratann tune`\n".into(),
+        false => format!("\nwhat recall costs, as measured:\n{}", table(&["curve", "recall", "reads", "list", "slack", "patience"], &rows)),
+    }
+}

@@ -1,0 +1,12 @@
+//! One file for each subcommand.
+
+pub(crate) mod bench;
+pub(crate) mod build;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod explain;
+pub(crate) mod groundtruth;
+pub(crate) mod info;
+pub(crate) mod search;
+pub(crate) mod tune;
+pub(crate) mod verify;

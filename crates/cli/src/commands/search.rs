@@ -1,0 +1,472 @@
+//! `stratann search`: the nearest vectors of every query.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use stratann_core::PAGE;
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::budget::{self, Account};
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::search::{Answers, Latency, SearchOptions, recall};
+use stratann_engine::{Error, Progress, Result};
+
+use crate::options::{self, AdmissionName, IoName, ModeName};
+use crate::output::{Output, count, table, tell};
+use crate::progress::Teller;
+use crate::queries::Queries;
+use crate::{Verdict, memory};
+
+mod result_file;
+use result_file::ResultFile;
+
+/// Find the nearest vectors of every query
+///
+/// Ask for a recall (share of the true first k that are found) and the index' own curve picks the parameters; or set the beam
+/// yourself. Every counter of the report is exact: reads, comparisons, hops per query.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder of the index
+    index: PathBuf,
+    /// Queries, in any vector format; f32 and f16 are converted to each other
+    queries: PathBuf,
+    /// Results per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    #[command(flatten)]
+    effort: options::Effort,
+    /// True neighbours, from `stratann groundtruth`, to measure recall@k with
+    ///
+    /// Its ids are compared with those the index returns. An index built with --ids returns these, so its ground truth must hold them too.
+    #[arg(long, value_name = "GT")]
+    groundtruth: Option<PathBuf>,
+    /// Write ids and distances of the only run: u32 queries, u32 k, u32 ids, f32 distances (big-ann layout)
+    ///
+    /// A query that failed has id 4294967295 and distance infinity.
+    #[arg(short, long, value_name = "RESULT")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+/// How queries are run.
+#[derive(clap::Args)]
+pub(crate) struct How {
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// All memory that index and search may take, such as 512MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Of it, what may cache blocks: 0 unless asked for, so that every read is counted
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
+    cache_budget: u64,
+    /// Reads of a query under way at once: auto is wide when idle (latency), narrow when busy (throughput)
+    #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
+    width: stratann_engine::driver::Width,
+    /// When a step uses what arrived
+    #[arg(long, value_enum, default_value = "barrier")]
+    mode: ModeName,
+    /// Queries in flight per thread [default: 64 on a graph, which keeps the disk's queue full; 1 on flat]
+    #[arg(long, value_parser = options::in_flight, value_name = "N")]
+    in_flight: Option<usize>,
+    /// When the next query is admitted
+    #[arg(long, value_enum, default_value = "fixed")]
+    admission: AdmissionName,
+    /// How blocks are read
+    #[arg(long, value_enum, default_value = "auto")]
+    io: IoName,
+    /// Begin at the medoid instead of the head graph (to compare)
+    #[arg(long)]
+    no_head: bool,
+    /// Use of a block only the nodes that were asked for (to compare)
+    #[arg(long)]
+    no_whole_blocks: bool,
+}
+
+impl How {
+    fn options(&self, k: usize, effort: stratann_engine::search::Effort, patience: Option<u32>) -> SearchOptions {
+        SearchOptions {
+            k,
+            effort,
+            mode: self.mode.into(),
+            width: self.width,
+            in_flight: self.in_flight,
+            admission: self.admission.into(),
+            threads: self.threads.unwrap_or_else(options::all_cores),
+            io: self.io.into(),
+            head: !self.no_head,
+            whole_blocks: !self.no_whole_blocks,
+            patience,
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann search base.idx query.fbin -k 10 --recall 0.95 -o answers.ibin
+  stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin --json
+  stratann search base.idx query.fbin --search-list 40,80,120 --groundtruth truth.ibin
+  stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
+  stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of one query alone
+
+Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
+
+/// One setting and what it came to.
+#[derive(Serialize)]
+pub(crate) struct Run {
+    pub(crate) recall: Option<f64>,
+    pub(crate) qps: f64,
+    pub(crate) latency_us: Latency,
+    pub(crate) cpu_us: f64,
+    queries: usize,
+    pub(crate) failed_queries: usize,
+    threads: usize,
+    pub(crate) params: serde_json::Value,
+    pub(crate) per_query: PerQuery,
+    peak_rss_bytes: u64,
+    ram_budget_bytes: Option<u64>,
+    io_backend: String,
+    memory: serde_json::Value,
+    #[serde(skip)]
+    account: Account,
+}
+
+/// Means over the queries.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct PerQuery {
+    code_comparisons: f64,
+    full_comparisons: f64,
+    pruned: f64,
+    pub(crate) reads: f64,
+    pages_read: f64,
+    bytes_read: f64,
+    cache_hits: f64,
+    pub(crate) hops: f64,
+    hand_overs: f64,
+    bytes_sent: f64,
+    round_trips: f64,
+    gpu_bytes: f64,
+}
+
+impl PerQuery {
+    /// The engine counts what queries asked for; what a cache answered was not read.
+    pub(crate) fn of(stats: &QueryStats, queries: usize, block_bytes: usize) -> PerQuery {
+        let each = |x: u64| x as f64 / queries.max(1) as f64;
+        let reads = stats.reads - stats.cache_hits;
+        PerQuery {
+            code_comparisons: each(stats.code_comparisons),
+            full_comparisons: each(stats.full_comparisons),
+            pruned: each(stats.pruned),
+            reads: each(reads),
+            pages_read: each(reads * (block_bytes / PAGE) as u64),
+            bytes_read: each(reads * block_bytes as u64),
+            cache_hits: each(stats.cache_hits),
+            hops: each(stats.hops),
+            hand_overs: 0.0,
+            bytes_sent: 0.0,
+            round_trips: 0.0,
+            gpu_bytes: 0.0,
+        }
+    }
+}
+
+/// An open index with its queries and, perhaps, their truth: what `search` and `bench` run on.
+pub(crate) struct Bench {
+    pub(crate) index: Index,
+    queries: Queries,
+    truth: Option<GroundTruth>,
+    ram_budget: Option<u64>,
+    cache_budget: u64,
+    extra: Vec<(&'static str, u64)>,
+    // The part of the queries that is in memory, from which query on.
+    held: Option<(usize, usize)>,
+    rows: Vec<u8>,
+}
+
+impl Bench {
+    /// Opens everything, unless it is clear that the budget cannot allow it.
+    pub(crate) fn open(
+        index: &Path,
+        queries: &Path,
+        groundtruth: Option<&Path>,
+        options: &[SearchOptions],
+        budgets: OpenOptions,
+        output: Output,
+    ) -> Result<Bench> {
+        let (_, manifest) = Manifest::read(index)?;
+        let queries = Queries::open(queries, &manifest, output)?;
+        let mut extra = vec![("latencies", queries.count() as u64 * 16)];
+        if let Some(path) = groundtruth {
+            extra.push(("ground truth", std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len()));
+        }
+        let account = memory::opened(&manifest, budgets.cache_budget, &extra);
+        if budgets.ram_budget.is_some_and(|b| account.total() > b) {
+            // Not even opening fits. What is named must do for the search too, so that it is refused once.
+            let most = options.iter().map(|o| memory::planned(&manifest, o, account.clone(), &queries)).max_by_key(|a| a.total());
+            most.unwrap_or(account).check(budgets.ram_budget, "search this index so")?;
+        }
+        let truth = groundtruth.map(GroundTruth::read).transpose()?.map(|t| GroundTruth { distances: Vec::new(), ..t });
+        if let (Some(truth), Some(path)) = (&truth, groundtruth) {
+            check_truth(truth, path, &queries, options, &manifest)?;
+        }
+        let index = Index::open(index, budgets)?;
+        Ok(Bench {
+            index,
+            queries,
+            truth,
+            ram_budget: budgets.ram_budget,
+            cache_budget: budgets.cache_budget,
+            extra,
+            held: None,
+            rows: Vec::new(),
+        })
+    }
+
+    /// Answers all queries with one setting. `take` receives the number of the first query of a part, and the part's answers.
+    pub(crate) fn run(
+        &mut self,
+        options: &SearchOptions,
+        teller: &Teller,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        let count = self.queries.count();
+        let per_query = memory::part_bytes(&self.queries, options);
+        let part = memory::part(&self.index, options, count, per_query, self.cache_budget, &self.extra, self.ram_budget)?;
+        let mut sum = Sum::new(count);
+        for first in (0..count).step_by(part) {
+            let rows = self.load(first, part.min(count - first))?;
+            let answers = self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, teller)?;
+            sum.add(first, &answers, self.truth.as_ref());
+            take(first, &answers)?;
+        }
+        let account = memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
+        Ok(sum.into_run(options, account, self.index.view().block.block_bytes, self.ram_budget, self.truth.is_some()))
+    }
+
+    /// Makes queries `first..first + count` the ones in memory.
+    fn load(&mut self, first: usize, count: usize) -> Result<usize> {
+        if self.held != Some((first, count)) {
+            self.held = None;
+            self.queries.read(first, count, &mut self.rows)?;
+            self.held = Some((first, count));
+        }
+        Ok(count)
+    }
+
+    /// Number of queries.
+    pub(crate) fn count(&self) -> usize {
+        self.queries.count()
+    }
+}
+
+fn check_truth(truth: &GroundTruth, path: &Path, queries: &Queries, options: &[SearchOptions], manifest: &Manifest) -> Result<()> {
+    let (name, have, want) = (path.display(), truth.queries(), queries.count());
+    if have != want {
+        return Err(Error::bad_input(format!("{name} is for {have} queries, {want} are searched; compute it anew")));
+    }
+    let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(manifest.rows as usize);
+    if truth.k < k {
+        return Err(Error::bad_input(format!("{name} has {} neighbours per query, -k {k} needs as many; compute it anew with -k {k}", truth.k)));
+    }
+    Ok(())
+}
+
+/// What the parts of one run come to.
+struct Sum {
+    latency_ns: Vec<u64>,
+    stats: QueryStats,
+    seconds: f64,
+    cpu_us: u64,
+    found: f64,
+    failed: Vec<(usize, String)>,
+    params: Option<Params>,
+    k: usize,
+    io_backend: String,
+}
+
+impl Sum {
+    fn new(count: usize) -> Sum {
+        Sum {
+            latency_ns: Vec::with_capacity(count),
+            stats: QueryStats::default(),
+            seconds: 0.0,
+            cpu_us: 0,
+            found: 0.0,
+            failed: Vec::new(),
+            params: None,
+            k: 0,
+            io_backend: String::new(),
+        }
+    }
+
+    fn add(&mut self, first: usize, answers: &Answers, truth: Option<&GroundTruth>) {
+        let count = answers.latency_ns.len();
+        self.latency_ns.extend_from_slice(&answers.latency_ns);
+        self.stats.add(&answers.stats);
+        self.seconds += answers.seconds;
+        self.cpu_us += answers.cpu_us;
+        self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
+        if let Some(truth) = truth {
+            let true_ids: Vec<u64> =
+                (first..first + count).flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id))).collect();
+            self.found += recall(&answers.ids, answers.k, &true_ids, answers.k) * count as f64;
+        }
+        self.params = Some(answers.params);
+        self.k = answers.k;
+        self.io_backend.clone_from(&answers.io_backend);
+    }
+
+    fn into_run(self, options: &SearchOptions, account: Account, block_bytes: usize, ram_budget: Option<u64>, truth: bool) -> Run {
+        let queries = self.latency_ns.len();
+        for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
+            tell(&format!("query {query} failed: {why}"));
+        }
+        if self.failed.len() > FAILURES_TOLD {
+            tell(&format!("{} more queries failed", self.failed.len() - FAILURES_TOLD));
+        }
+        Run {
+            recall: truth.then(|| self.found / queries as f64),
+            qps: queries as f64 / self.seconds.max(1e-9),
+            latency_us: Latency::of(&self.latency_ns),
+            cpu_us: self.cpu_us as f64 / queries as f64,
+            queries,
+            failed_queries: self.failed.len(),
+            threads: options.threads,
+            params: params_json(options, self.params.as_ref(), self.k),
+            per_query: PerQuery::of(&self.stats, queries, block_bytes),
+            peak_rss_bytes: budget::process().peak_rss_bytes,
+            ram_budget_bytes: ram_budget,
+            io_backend: self.io_backend,
+            memory: memory::json(&account),
+            account,
+        }
+    }
+}
+
+/// Failed queries that are named on stderr.
+const FAILURES_TOLD: usize = 5;
+
+fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
+    use stratann_engine::search::Effort;
+    let asked = match options.effort {
+        Effort::Recall(recall) => Some(recall),
+        Effort::List(..) => None,
+    };
+    let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
+    serde_json::json!({
+        "k": k,
+        "recall": asked,
+        "search_list": used.map(|p| p.search_list),
+        "stop_slack": slack,
+        "patience": used.map(|p| p.patience),
+        "width": options::width_name(options.width),
+        "mode": options.mode.name(),
+        "in_flight": options.in_flight,
+        "admission": options::admission_name(options.admission),
+        "head": options.head,
+        "whole_blocks": options.whole_blocks,
+    })
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    index: &'a Path,
+    queries: &'a Path,
+    runs: Vec<Run>,
+}
+
+/// `stratann search`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let settings: Vec<SearchOptions> = args.effort.each().iter().map(|&e| args.how.options(args.k, e, args.effort.patience)).collect();
+    if args.output.is_some() && settings.len() > 1 {
+        return Err(Error::bad_input(format!("-o holds the answers of one run, but {} were asked for; give one --recall or --search-list", settings.len())));
+    }
+    let budgets = OpenOptions { ram_budget: args.how.ram_budget, cache_budget: args.how.cache_budget };
+    let mut bench = Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
+    for options in &settings {
+        // Every setting is checked before the first one runs.
+        bench.index.params(options)?;
+    }
+    tell_adjustments(&bench, &settings, output);
+    let mut file = match &args.output {
+        Some(path) => Some(ResultFile::create(path, bench.count(), args.k.min(bench.index.manifest().rows as usize))?),
+        None => None,
+    };
+    let teller = Teller::new(output);
+    let mut runs = Vec::new();
+    for (i, options) in settings.iter().enumerate() {
+        teller.stage(&format!("searching, {} of {}", i + 1, settings.len()), bench.count() as u64, "queries");
+        let run = bench.run(options, &teller, &mut |first, answers| match &mut file {
+            Some(file) => file.put(first, &answers.ids, &answers.distances),
+            None => Ok(()),
+        })?;
+        runs.push(run);
+    }
+    teller.finish();
+    if let Some(file) = file {
+        file.commit()?;
+    }
+    let failed: usize = runs.iter().map(|r| r.failed_queries).sum();
+    let document = Document { index: &args.index, queries: &args.queries, runs };
+    output.result(&document, || text(&document))?;
+    if failed > 0 {
+        tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", args.index.display()));
+        return Ok(Verdict::Failed);
+    }
+    Ok(Verdict::Fine)
+}
+
+/// Says where the answer will differ from the letter of the question.
+fn tell_adjustments(bench: &Bench, settings: &[SearchOptions], output: Output) {
+    let rows = bench.index.manifest().rows as usize;
+    let Some(first) = settings.first() else { return };
+    if first.k > rows {
+        output.note(&format!("note: -k {} exceeds the {rows} vectors of the index; each query gets {rows} results", first.k));
+    }
+    for options in settings {
+        if let stratann_engine::search::Effort::List(list, _) = options.effort
+            && (list as usize) < first.k.min(rows)
+        {
+            output.note(&format!("note: --search-list {list} is below k; {} is used", first.k.min(rows)));
+        }
+    }
+}
+
+fn text(document: &Document<'_>) -> String {
+    let headings = ["run", "recall", "QPS", "mean", "p50", "p99", "CPU", "reads", "KiB read", "hops"];
+    let rows: Vec<Vec<String>> = document.runs.iter().map(row).collect();
+    let mut out = table(&headings, &rows);
+    if let Some(run) = document.runs.last() {
+        out += &format!(
+            "\n{} queries, {} threads, {}; latency and CPU in microseconds per query, the rest per query too\nmemory: {}\n",
+            count(run.queries as u64),
+            run.threads,
+            run.io_backend,
+            memory::words(&run.account)
+        );
+    }
+    out
+}
+
+fn row(run: &Run) -> Vec<String> {
+    let setting = match (&run.params["recall"], &run.params["search_list"]) {
+        (serde_json::Value::Null, list) => format!("list {list}"),
+        (recall, list) => format!("recall {recall} (list {list})"),
+    };
+    let us = |x: f64| format!("{x:.0}");
+    vec![
+        setting,
+        run.recall.map_or("-".into(), |r| format!("{r:.4}")),
+        count(run.qps as u64),
+        us(run.latency_us.mean),
+        us(run.latency_us.p50),
+        us(run.latency_us.p99),
+        us(run.cpu_us),
+        format!("{:.1}", run.per_query.reads),
+        format!("{:.0}", run.per_query.bytes_read / 1024.0),
+        format!("{:.1}", run.per_query.hops),
+    ]
+}

@@ -1,0 +1,57 @@
+//! `stratann verify`: reads all of an index and says what is wrong.
+
+use std::path::PathBuf;
+
+use stratann_engine::budget::size;
+use stratann_engine::verify::{self, Finding, Report};
+use stratann_engine::{Progress, Result};
+
+use crate::Verdict;
+use crate::output::{Output, count};
+use crate::progress::Teller;
+
+/// Read all of an index and list everything that is wrong with it
+///
+/// Every file is compared with the checksum in the manifest, every block with its own, and the graph with what must hold in it. Exit code 1 when anything is
+/// wrong. What is damaged is named by file, block and offset; restore that file from a copy, or build the index again.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The folder of the index
+    index: PathBuf,
+}
+
+/// `stratann verify`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let teller = Teller::new(output);
+    let report = verify::verify(&args.index, &teller)?;
+    teller.finish();
+    if report.unreachable > 0 {
+        teller.note(&format!("note: {} nodes are named by no list; they are found through their block alone", count(report.unreachable)));
+    }
+    output.result(&report, || text(args, &report))?;
+    Ok(if report.violations_found == 0 { Verdict::Fine } else { Verdict::Failed })
+}
+
+fn text(args: &Args, report: &Report) -> String {
+    let name = args.index.display();
+    let mut out = String::new();
+    for finding in &report.violations {
+        out += &line(finding);
+    }
+    let listed = report.violations.len() as u64;
+    if report.violations_found > listed {
+        out += &format!("… and {} more\n", count(report.violations_found - listed));
+    }
+    let read = format!("{} files, {}, {} blocks, {} edges", report.files, size(report.bytes), count(u64::from(report.blocks)), count(report.edges));
+    match report.violations_found {
+        0 => out += &format!("{name}: sound; version {}, {read}\n", report.version),
+        n => out += &format!("{name}: {n} violations; version {}, {read}; restore what is named, or build the index again\n", report.version),
+    }
+    out
+}
+
+fn line(finding: &Finding) -> String {
+    let block = finding.block.map(|b| format!(", block {b}")).unwrap_or_default();
+    let offset = finding.offset.map(|o| format!(", offset {o}")).unwrap_or_default();
+    format!("{}{block}{offset}: {}\n", finding.file, finding.what)
+}

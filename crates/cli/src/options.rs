@@ -1,0 +1,247 @@
+//! Options that several commands share, and how their values are read.
+
+use clap::ValueEnum;
+use stratann_core::query::Mode;
+use stratann_engine::budget::parse_size;
+use stratann_engine::driver::{Admission, Width};
+use stratann_engine::tier::IoChoice;
+use stratann_engine::{DType, Metric, build, dataset};
+
+/// `--metric`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum MetricName {
+    /// Squared Euclidean distance.
+    L2,
+    /// Minus the inner product.
+    Ip,
+    /// One minus the cosine of the angle.
+    #[value(alias = "cos")]
+    Cosine,
+}
+
+impl From<MetricName> for Metric {
+    fn from(name: MetricName) -> Metric {
+        match name {
+            MetricName::L2 => Metric::L2,
+            MetricName::Ip => Metric::Ip,
+            MetricName::Cosine => Metric::Cosine,
+        }
+    }
+}
+
+/// `--kind`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum KindName {
+    /// A graph on disk, walked by codes in RAM.
+    DiskGraph,
+    /// All vectors on disk, scanned: exact, for small sets.
+    Flat,
+}
+
+impl From<KindName> for build::Kind {
+    fn from(name: KindName) -> build::Kind {
+        match name {
+            KindName::DiskGraph => build::Kind::DiskGraph,
+            KindName::Flat => build::Kind::Flat,
+        }
+    }
+}
+
+/// `--code-kind`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CodeKindName {
+    /// Product quantisation of the vectors as they are.
+    Pq,
+    /// After a learned rotation.
+    Opq,
+    /// After a learned rotation, of what a coarse centroid leaves.
+    ResidualOpq,
+}
+
+impl From<CodeKindName> for build::CodeKind {
+    fn from(name: CodeKindName) -> build::CodeKind {
+        match name {
+            CodeKindName::Pq => build::CodeKind::Pq,
+            CodeKindName::Opq => build::CodeKind::Opq,
+            CodeKindName::ResidualOpq => build::CodeKind::ResidualOpq,
+        }
+    }
+}
+
+/// `--on-bad-row`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OnBadRowName {
+    /// Stop, and name the first one.
+    Fail,
+    /// Leave them out, and say how many.
+    Skip,
+}
+
+impl From<OnBadRowName> for dataset::OnBadRow {
+    fn from(name: OnBadRowName) -> dataset::OnBadRow {
+        match name {
+            OnBadRowName::Fail => dataset::OnBadRow::Fail,
+            OnBadRowName::Skip => dataset::OnBadRow::Skip,
+        }
+    }
+}
+
+/// `--mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ModeName {
+    /// A step waits for all of its reads: equal answers on every run.
+    Barrier,
+    /// A step uses what came first: lower latency, a few more reads.
+    Eager,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Mode {
+        match name {
+            ModeName::Barrier => Mode::Barrier,
+            ModeName::Eager => Mode::Eager,
+        }
+    }
+}
+
+/// `--admission`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AdmissionName {
+    /// One query at a time per thread.
+    One,
+    /// A batch at a time: the next starts when all of it has ended.
+    Batch,
+    /// A fixed number: a query that ends is replaced at once.
+    Fixed,
+}
+
+impl From<AdmissionName> for Admission {
+    fn from(name: AdmissionName) -> Admission {
+        match name {
+            AdmissionName::One => Admission::One,
+            AdmissionName::Batch => Admission::Batch,
+            AdmissionName::Fixed => Admission::Fixed,
+        }
+    }
+}
+
+/// The name that `--admission` takes for it.
+pub(crate) fn admission_name(admission: Admission) -> &'static str {
+    match admission {
+        Admission::One => "one",
+        Admission::Batch => "batch",
+        Admission::Fixed => "fixed",
+    }
+}
+
+/// `--io`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum IoName {
+    /// io_uring where the kernel allows it, else pread.
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// Threads that call pread.
+    Pread,
+}
+
+impl From<IoName> for IoChoice {
+    fn from(name: IoName) -> IoChoice {
+        match name {
+            IoName::Auto => IoChoice::Auto,
+            IoName::Uring => IoChoice::Uring,
+            IoName::Pread => IoChoice::Pread,
+        }
+    }
+}
+
+/// A size such as `512MiB`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    parse_size(text)
+}
+
+/// A number of threads: 1 to 1024.
+pub(crate) fn threads(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n) if (1..=1024).contains(&n) => Ok(n),
+        _ => Err("use 1 to 1024".into()),
+    }
+}
+
+/// The number of threads when none is given: the cores that this process may use.
+pub(crate) fn all_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// `auto` or a number of reads.
+pub(crate) fn width(text: &str) -> Result<Width, String> {
+    const MOST: u32 = stratann_core::query::MAX_WIDTH;
+    if text == "auto" {
+        return Ok(Width::Auto);
+    }
+    match text.parse::<u32>() {
+        Ok(n) if (1..=MOST).contains(&n) => Ok(Width::Fixed(n)),
+        _ => Err(format!("use auto, or 1 to {MOST}")),
+    }
+}
+
+/// The name that `--width` takes for it.
+pub(crate) fn width_name(width: Width) -> serde_json::Value {
+    match width {
+        Width::Auto => "auto".into(),
+        Width::Fixed(n) => n.into(),
+    }
+}
+
+/// A number of queries in flight: 1 to 4096.
+pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n) if (1..=4096).contains(&n) => Ok(n),
+        _ => Err("use 1 to 4096".into()),
+    }
+}
+
+/// The element type's name and size, for a person.
+pub(crate) fn dtype_words(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f32 (4 bytes)",
+        DType::F16 => "f16 (2 bytes)",
+        DType::U8 => "u8 (1 byte)",
+        DType::I8 => "i8 (1 byte)",
+    }
+}
+
+/// How a search is run: shared by `search` and `explain`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Effort {
+    /// Mean recall@k wanted, above 0 and up to 1; several make one run each [default: 0.95]
+    ///
+    /// The index holds a curve, measured when it was built, of what each recall costs; it picks the length of the beam and
+    /// when to stop. `stratann tune` measures the curve anew with queries of your own.
+    #[arg(long, value_delimiter = ',', value_name = "SHARE", conflicts_with = "search_list")]
+    pub(crate) recall: Vec<f64>,
+    /// Length of the beam instead of a recall (L in DiskANN, ef in HNSW); several make one run each
+    #[arg(long, value_delimiter = ',', value_name = "L")]
+    pub(crate) search_list: Vec<u32>,
+    /// With --search-list: stop once the best unread candidate is farther than the k-th result by so many standard errors of
+    /// its code distance [default: never]
+    #[arg(long, value_name = "X", requires = "search_list", allow_negative_numbers = true)]
+    pub(crate) stop_slack: Option<f32>,
+    /// Stop after so many reads in a row that changed none of the k results; 0 for never [default: as the curve says; never with --search-list]
+    #[arg(long, value_name = "READS")]
+    pub(crate) patience: Option<u32>,
+}
+
+impl Effort {
+    /// One for each run.
+    pub(crate) fn each(&self) -> Vec<stratann_engine::search::Effort> {
+        use stratann_engine::search::Effort as Asked;
+        if !self.search_list.is_empty() {
+            return self.search_list.iter().map(|&l| Asked::List(l, self.stop_slack)).collect();
+        }
+        if self.recall.is_empty() {
+            return vec![Asked::Recall(0.95)];
+        }
+        self.recall.iter().map(|&r| Asked::Recall(r)).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! Where words go: results to stdout, everything else to stderr.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+use stratann_engine::{Error, Kind, Result};
+
+/// How the user wants to be told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    /// One JSON document on stdout.
+    pub(crate) json: bool,
+    /// Nothing but errors on stderr.
+    pub(crate) quiet: bool,
+}
+
+impl Output {
+    /// Prints the result: the document under `--json`, else the text.
+    pub(crate) fn result<T: Serialize>(self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
+        if !self.json {
+            return print(&text());
+        }
+        let document = serde_json::to_string_pretty(document).map_err(|e| Error::bad_input(format!("writing JSON: {e}")))?;
+        print(&(document + "\n"))
+    }
+
+    /// A line for those who read along.
+    pub(crate) fn note(self, line: &str) {
+        if !self.quiet {
+            tell(line);
+        }
+    }
+
+    /// The end of a command that failed.
+    pub(crate) fn error(self, error: &Error) {
+        tell(&format!("stratann: {}", error.message));
+        if self.json {
+            let kind = match error.kind {
+                Kind::BadInput => "bad_input",
+                Kind::Budget => "budget",
+                Kind::Corrupt => "corrupt",
+                Kind::Io => "io",
+                Kind::Interrupted => "interrupted",
+            };
+            let document = serde_json::json!({ "error": error.message, "kind": kind });
+            let _ = print(&format!("{document:#}\n"));
+        }
+    }
+}
+
+/// Writes to stdout. A reader that has gone (`| head`) ends the program quietly: nobody is left to be told.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.map_err(|e| Error::io("writing to", Path::new("standard output"), &e)),
+    }
+}
+
+/// Writes a line to stderr, whether or not anybody reads it.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Rows under headings, columns aligned: the first to the left, the others to the right.
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|r| r.get(column).map_or(0, |c| c.chars().count()));
+        cells.max().unwrap_or(0).max(headings[column].chars().count())
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+    let mut out = String::new();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut row = String::new();
+        for (column, cell) in cells.enumerate() {
+            let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
+            row += &if column == 0 { format!("{cell}{pad}") } else { format!("  {pad}{cell}") };
+        }
+        out.push_str(row.trim_end());
+        out.push('\n');
+    };
+    line(&mut headings.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+    out
+}
+
+/// A whole number with separators: `12,345`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A stretch of time for a person: `3.2 s`, `4 min`, `2.5 h`.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 100.0 => format!("{s:.0} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(["0", "999", "1,000", "12,345,678"], [0, 999, 1000, 12_345_678].map(count).each_ref().map(String::as_str));
+        assert_eq!(["0.5 s", "61 s", "2 min", "2.0 h"], [0.5, 61.0, 100.0, 7200.0].map(duration).each_ref().map(String::as_str));
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let text = table(&["name", "n"], &[vec!["a".into(), "10".into()], vec!["long name".into(), "7".into()]]);
+        assert_eq!(text, "name        n\na          10\nlong name   7\n");
+    }
+}

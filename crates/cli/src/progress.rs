@@ -1,0 +1,175 @@
+//! Progress on stderr: bars on a terminal, plain lines elsewhere; and the wish to stop.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use stratann_engine::Progress;
+
+use crate::output::{Output, count, duration, tell};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+/// Before the first plain line of a stage, and between two of them.
+const FIRST_LINE: Duration = Duration::from_secs(2);
+const NEXT_LINE: Duration = Duration::from_secs(5);
+/// Stages shorter than this end without a line.
+const WORTH_A_LINE: Duration = Duration::from_millis(500);
+
+/// Asks running work to stop at the first Ctrl-C (or SIGTERM); the second ends the program at once.
+pub(crate) fn heed_interrupts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let heeded = ctrlc::set_handler(|| {
+            if INTERRUPTED.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+            tell("stopping; press Ctrl-C again to end at once");
+        });
+        if let Err(e) = heeded {
+            tell(&format!("note: Ctrl-C will end this at once ({e})"));
+        }
+    });
+}
+
+/// Tells a person how far work is.
+pub(crate) struct Teller {
+    quiet: bool,
+    bars: bool,
+    done: AtomicU64,
+    stage: Mutex<Option<Stage>>,
+}
+
+struct Stage {
+    name: String,
+    unit: String,
+    total: u64,
+    started: Instant,
+    next_line: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl Teller {
+    /// Says what `output` allows, and heeds Ctrl-C from now on.
+    pub(crate) fn new(output: Output) -> Teller {
+        heed_interrupts();
+        Teller { quiet: output.quiet, bars: std::io::stderr().is_terminal(), done: AtomicU64::new(0), stage: Mutex::new(None) }
+    }
+
+    /// Ends the last stage.
+    pub(crate) fn finish(&self) {
+        let ended = self.stage.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(stage) = ended {
+            stage.end(self.done.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Progress for Teller {
+    fn stage(&self, name: &str, total: u64, unit: &str) {
+        if self.quiet {
+            return;
+        }
+        let mut stage = self.stage.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(last) = stage.take() {
+            last.end(self.done.load(Ordering::Relaxed));
+        }
+        self.done.store(0, Ordering::Relaxed);
+        let now = Instant::now();
+        let bar = self.bars.then(|| bar(name, total, unit));
+        *stage = Some(Stage { name: name.into(), unit: unit.into(), total, started: now, next_line: now + FIRST_LINE, bar });
+    }
+
+    fn advance(&self, count: u64) {
+        let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
+        // Whoever finds the stage busy leaves the telling to the one who holds it.
+        if let Ok(mut stage) = self.stage.try_lock()
+            && let Some(stage) = stage.as_mut()
+        {
+            stage.tell(done);
+        }
+    }
+
+    fn note(&self, line: &str) {
+        if self.quiet {
+            return;
+        }
+        let stage = self.stage.lock().unwrap_or_else(|e| e.into_inner());
+        match stage.as_ref().and_then(|s| s.bar.as_ref()) {
+            Some(bar) => bar.suspend(|| tell(line)),
+            None => tell(line),
+        }
+    }
+
+    fn interrupted(&self) -> bool {
+        INTERRUPTED.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
+    let style = format!("{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left");
+    if let Ok(style) = ProgressStyle::with_template(&style) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(name.to_string());
+    bar
+}
+
+impl Stage {
+    fn tell(&mut self, done: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done.min(self.total));
+            return;
+        }
+        let now = Instant::now();
+        if now < self.next_line {
+            return;
+        }
+        self.next_line = now + NEXT_LINE;
+        let seconds = (now - self.started).as_secs_f64();
+        tell(&line(&self.name, done, self.total, &self.unit, seconds));
+    }
+
+    fn end(self, done: u64) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let took = self.started.elapsed();
+        if took >= WORTH_A_LINE {
+            let what = if self.unit == "%" { String::new() } else { format!("{} {} in ", count(done), self.unit) };
+            tell(&format!("{}: {what}{}", self.name, duration(took.as_secs_f64())));
+        }
+    }
+}
+
+/// One plain line: how far, how fast, how long still.
+fn line(name: &str, done: u64, total: u64, unit: &str, seconds: f64) -> String {
+    let done = done.min(total);
+    let rate = done as f64 / seconds.max(1e-9);
+    let left = if rate > 0.0 { duration((total - done) as f64 / rate) + " left" } else { "starting".into() };
+    let percent = done * 100 / total.max(1);
+    match unit {
+        "%" => format!("{name}: {percent} %, {left}"),
+        _ => format!("{name}: {percent} %, {} {unit}/s, {left}", count(rate as u64)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_far_how_fast_and_how_long() {
+        assert_eq!(line("graph", 400, 1000, "points", 2.0), "graph: 40 %, 200 points/s, 3.0 s left");
+        assert_eq!(line("training", 0, 100, "%", 2.0), "training: 0 %, starting");
+        assert_eq!(line("done", 12, 10, "rows", 0.0), "done: 100 %, 10,000,000,000 rows/s, 0.0 s left");
+    }
+}

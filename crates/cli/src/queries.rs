@@ -1,0 +1,91 @@
+//! The file of queries, as rows of the index' own element type, read a part at a time.
+
+use std::path::Path;
+
+use half::f16;
+use stratann_engine::dataset::{Reader, check_row};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::{DType, Error, Metric, Result};
+
+use crate::output::Output;
+
+/// Queries that fit an index.
+pub(crate) struct Queries {
+    reader: Reader,
+    dtype: DType,
+    metric: Metric,
+}
+
+impl Queries {
+    /// Opens the file and compares it with the index. Floats of the other width are converted, and a note says so.
+    pub(crate) fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
+        let reader = Reader::open(path)?;
+        let (found, name) = (reader.shape(), path.display());
+        let (Some(dtype), Some(metric)) = (manifest.dtype(), manifest.metric()) else {
+            return Err(Error::bad_input("the index is of a newer version; use a newer stratann"));
+        };
+        if found.dim != manifest.dim {
+            return Err(Error::bad_input(format!(
+                "{name} has {} dimensions, the index has {}; search with vectors of the same model",
+                found.dim, manifest.dim
+            )));
+        }
+        let (have, want) = (found.dtype.name(), dtype.name());
+        if found.dtype != dtype && !(found.dtype.is_float() && dtype.is_float()) {
+            return Err(Error::bad_input(format!("{name} holds {have}, the index holds {want}; convert the queries to {want}")));
+        }
+        if found.dtype != dtype {
+            let how = if dtype == DType::F16 { "narrowed" } else { "widened" };
+            output.note(&format!("note: the queries are {have} and are {how} to {want}, the index' type"));
+        }
+        Ok(Queries { reader, dtype, metric })
+    }
+
+    /// Number of queries.
+    pub(crate) fn count(&self) -> usize {
+        self.reader.shape().rows as usize
+    }
+
+    /// Bytes of one query as the index takes it.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.reader.shape().dim * self.dtype.size()
+    }
+
+    /// Bytes that reading takes for each query of a part besides the query itself.
+    pub(crate) fn conversion_bytes(&self) -> usize {
+        if self.reader.shape().dtype == self.dtype { 0 } else { self.reader.shape().row_bytes() }
+    }
+
+    /// Queries `first..first + count`, checked and converted, in place of what `out` held.
+    pub(crate) fn read(&self, first: usize, count: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.reader.read_rows(first as u64, count, out)?;
+        self.check(first, out, self.reader.shape().dtype)?;
+        match (self.reader.shape().dtype, self.dtype) {
+            (DType::F32, DType::F16) => {
+                *out = out.chunks_exact(4).flat_map(|c| f16::from_f32(f32::from_le_bytes([c[0], c[1], c[2], c[3]])).to_le_bytes()).collect();
+                self.check_narrowed(first, out)
+            }
+            (DType::F16, DType::F32) => {
+                *out = out.chunks_exact(2).flat_map(|c| f16::from_le_bytes([c[0], c[1]]).to_f32().to_le_bytes()).collect();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, first: usize, rows: &[u8], dtype: DType) -> Result<()> {
+        for (i, row) in rows.chunks_exact(self.reader.shape().dim * dtype.size()).enumerate() {
+            if let Some(bad) = check_row(dtype, self.metric, row) {
+                let message = bad.message(&self.reader, (first + i) as u64);
+                return Err(Error::bad_input(format!("{message}; mend the query")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_narrowed(&self, first: usize, rows: &[u8]) -> Result<()> {
+        self.check(first, rows, DType::F16).map_err(|e| {
+            Error::bad_input(format!("{} (after narrowing to f16; scale the vectors, or build the index from f32)", e.message))
+        })
+    }
+}

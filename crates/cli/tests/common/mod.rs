@@ -1,0 +1,216 @@
+//! What the tests of the real binary share: small generated data, a naive search, and running `stratann`.
+#![allow(dead_code, missing_docs, reason = "each test file uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use half::f16;
+use serde_json::Value;
+
+pub use tempfile::TempDir;
+
+pub const DTYPES: [(&str, &str); 4] = [("f32", "fbin"), ("f16", "f16bin"), ("u8", "u8bin"), ("i8", "i8bin")];
+pub const METRICS: [&str; 3] = ["l2", "ip", "cosine"];
+
+/// A folder that goes with the test.
+pub fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// `stratann` with `args`, to be started.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stratann"));
+    command.args(args).env_remove("STRATANN_ISA");
+    command
+}
+
+/// Runs `stratann` to its end.
+pub fn run(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+/// Runs `stratann --json`, which must succeed, and reads its document.
+pub fn json(args: &[&str]) -> Value {
+    let output = run(&[args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs `stratann`, which must fail with `code` and one line on stderr that starts with its name; gives that line.
+pub fn refused(args: &[&str], code: i32) -> String {
+    let output = run(&[args, &["--quiet"]].concat());
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("stratann: ")).collect();
+    assert_eq!(lines.len(), 1, "{args:?}: {text}");
+    lines[0].to_string()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A path as an argument.
+pub fn arg(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Numbers that look random and are the same everywhere.
+pub struct Noise(pub u64);
+
+impl Noise {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 up to 1.
+    pub fn share(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Roughly normal.
+    pub fn normal(&mut self) -> f64 {
+        (0..6).map(|_| self.share()).sum::<f64>() * std::f64::consts::SQRT_2 - 3.0 * std::f64::consts::SQRT_2
+    }
+}
+
+/// Rows in clusters, as the numbers that a file of `dtype` holds.
+pub fn rows(count: usize, dim: usize, dtype: &str, seed: u64) -> Vec<Vec<f64>> {
+    let mut centres = Noise(77);
+    let centres: Vec<Vec<f64>> = (0..20).map(|_| (0..dim).map(|_| centres.normal()).collect()).collect();
+    let mut noise = Noise(seed);
+    let mut row = || {
+        let centre = &centres[noise.bits() as usize % centres.len()];
+        centre.iter().map(|c| as_stored(c + 0.6 * noise.normal(), dtype)).collect()
+    };
+    (0..count).map(|_| row()).collect()
+}
+
+fn as_stored(x: f64, dtype: &str) -> f64 {
+    match dtype {
+        "f16" => f16::from_f64(x).to_f64(),
+        "u8" => (128.0 + 30.0 * x).round().clamp(0.0, 255.0),
+        "i8" => (30.0 * x).round().clamp(-128.0, 127.0),
+        _ => f64::from(x as f32),
+    }
+}
+
+/// Writes rows in the layout of big-ann-benchmarks.
+pub fn write(path: &Path, rows: &[Vec<f64>], dtype: &str) {
+    let mut out = Vec::new();
+    out.extend((rows.len() as u32).to_le_bytes());
+    out.extend((rows.first().map_or(8, Vec::len) as u32).to_le_bytes());
+    for &x in rows.iter().flatten() {
+        match dtype {
+            "f16" => out.extend(f16::from_f64(x).to_le_bytes()),
+            "u8" => out.push(x as u8),
+            "i8" => out.push(x as i8 as u8),
+            _ => out.extend((x as f32).to_le_bytes()),
+        }
+    }
+    std::fs::write(path, out).unwrap();
+}
+
+/// A distance as the contract defines it.
+pub fn distance(metric: &str, a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    match metric {
+        "ip" => -dot(a, b),
+        "cosine" => 1.0 - dot(a, b) / (dot(a, a) * dot(b, b)).sqrt(),
+        _ => a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum(),
+    }
+}
+
+/// The k nearest rows of each query: distances and row numbers.
+pub fn nearest(base: &[Vec<f64>], queries: &[Vec<f64>], metric: &str, k: usize) -> Vec<Vec<(f64, usize)>> {
+    let of = |query: &Vec<f64>| {
+        let mut all: Vec<(f64, usize)> = base.iter().enumerate().map(|(i, row)| (distance(metric, query, row), i)).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        all.truncate(k);
+        all
+    };
+    queries.iter().map(of).collect()
+}
+
+/// Ids and distances in the layout of big-ann-benchmarks: u32 queries, u32 k, ids, distances.
+pub fn read_answers(path: &Path) -> (usize, Vec<u32>, Vec<f32>) {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap());
+    let (queries, k) = (word(0) as usize, word(1) as usize);
+    let cells = queries * k;
+    assert_eq!(bytes.len(), 8 + 8 * cells);
+    let ids = (0..cells).map(|i| word(2 + i)).collect();
+    (k, ids, (0..cells).map(|i| f32::from_bits(word(2 + cells + i))).collect())
+}
+
+/// A set of vectors on disk, its queries, and the exact answers.
+pub struct Data {
+    pub folder: TempDir,
+    pub base: PathBuf,
+    pub queries: PathBuf,
+    pub base_rows: Vec<Vec<f64>>,
+    pub query_rows: Vec<Vec<f64>>,
+}
+
+impl Data {
+    pub fn new(count: usize, dim: usize, dtype: &str) -> Data {
+        let folder = folder();
+        let suffix = DTYPES.iter().find(|d| d.0 == dtype).unwrap().1;
+        let (base, queries) = (folder.path().join(format!("base.{suffix}")), folder.path().join(format!("query.{suffix}")));
+        let (base_rows, query_rows) = (rows(count, dim, dtype, 1), rows(50, dim, dtype, 2));
+        write(&base, &base_rows, dtype);
+        write(&queries, &query_rows, dtype);
+        Data { folder, base, queries, base_rows, query_rows }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Builds a graph quickly; gives its folder.
+    pub fn build(&self, name: &str, more: &[&str]) -> PathBuf {
+        let index = self.path(name);
+        json(&[&self.build_args(&index)[..], more].concat());
+        index
+    }
+
+    pub fn build_args<'a>(&'a self, index: &'a Path) -> Vec<&'a str> {
+        let (base, index) = (arg(&self.base), arg(index));
+        vec!["build", base, "-o", index, "--kind", "disk-graph", "--degree", "24", "--build-list", "48", "--calibration-queries", "60", "--threads", "2"]
+    }
+
+    pub fn truth(&self, metric: &str) -> PathBuf {
+        let path = self.path(&format!("truth-{metric}.ibin"));
+        if !path.exists() {
+            json(&["groundtruth", arg(&self.base), arg(&self.queries), "-k", "20", "-o", arg(&path), "--metric", metric]);
+        }
+        path
+    }
+}
+
+/// All files of an index with their bytes, the lock aside.
+pub fn files(index: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(index).unwrap().map(|e| e.unwrap());
+    let plain = entries.filter(|e| e.file_type().unwrap().is_file() && e.file_name() != "lock");
+    plain.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+/// Fails naming the file, not with megabytes of bytes.
+pub fn assert_same_files(a: &Path, b: &Path) {
+    let (a, b) = (files(a), files(b));
+    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
+    for (name, bytes) in &a {
+        let at = bytes.iter().zip(&b[name]).position(|(x, y)| x != y);
+        assert!(bytes.len() == b[name].len() && at.is_none(), "{name} differs at {at:?}");
+    }
+}
+
+/// The only data file of the index with this role.
+pub fn file_of(index: &Path, role: &str) -> PathBuf {
+    let name = files(index).into_keys().find(|n| n.ends_with(role)).unwrap();
+    index.join(name)
+}

@@ -1,0 +1,147 @@
+//! The contract of the command line: JSON keys, exit codes, what goes to which stream.
+#![allow(missing_docs)]
+
+mod common;
+use std::collections::BTreeSet;
+
+use common::*;
+use serde_json::Value;
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn set<'a>(names: &[&'a str]) -> BTreeSet<&'a str> {
+    names.iter().copied().collect()
+}
+
+#[test]
+fn json_keys_are_stable() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.path("graph");
+    let built = json(&data.build_args(&index));
+    let expected = ["seconds", "peak_rss_bytes", "index_bytes", "stages", "rows", "skipped_rows", "facts"];
+    assert_eq!(keys(&built), set(&expected));
+    assert_eq!(built["rows"], 1500);
+
+    let truth = data.truth("l2");
+    let found = json(&["search", arg(&index), arg(&data.queries), "--search-list", "20,20,40", "--groundtruth", arg(&truth)]);
+    assert_eq!(keys(&found), set(&["index", "queries", "runs"]));
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3, "equal settings are not merged");
+    for run in runs {
+        check_run(run);
+        assert!(run["recall"].is_f64());
+    }
+    assert_eq!(runs[0]["per_query"], runs[1]["per_query"]);
+    let found = json(&["search", arg(&index), arg(&data.queries)]);
+    assert!(found["runs"][0]["recall"].is_null());
+
+    let swept = json(&["bench", arg(&index), arg(&data.queries), "--search-list", "20,40", "--in-flight", "1,8", "--rounds", "2"]);
+    assert_eq!(swept["runs"].as_array().unwrap().len(), 4);
+    assert_eq!(swept["runs"][0]["qps_rounds"].as_array().unwrap().len(), 2);
+}
+
+fn check_run(run: &Value) {
+    let expected = [
+        "recall", "qps", "latency_us", "cpu_us", "queries", "failed_queries", "threads", "params", "per_query", "peak_rss_bytes",
+        "ram_budget_bytes", "io_backend", "memory",
+    ];
+    assert_eq!(keys(run), set(&expected));
+    assert_eq!(keys(&run["latency_us"]), set(&["mean", "p50", "p95", "p99"]));
+    let counters = [
+        "code_comparisons", "full_comparisons", "pruned", "reads", "pages_read", "bytes_read", "cache_hits", "hops", "hand_overs",
+        "bytes_sent", "round_trips", "gpu_bytes",
+    ];
+    let per_query = &run["per_query"];
+    assert_eq!(keys(per_query), set(&counters));
+    let number = |key: &str| per_query[key].as_f64().unwrap();
+    assert!(number("reads") >= 1.0 && number("code_comparisons") > 0.0 && number("full_comparisons") > 0.0);
+    assert_eq!(number("bytes_read"), number("pages_read") * 4096.0);
+    assert_eq!(number("hand_overs") + number("bytes_sent") + number("round_trips") + number("gpu_bytes"), 0.0);
+}
+
+#[test]
+fn what_a_cache_answers_is_not_read() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let args = ["search", arg(&index), arg(&data.queries), "--search-list", "30,30", "--cache-budget", "32MiB"];
+    let found = json(&args);
+    let cold = json(&args[..5]);
+    let per_query = |d: &Value, run: usize, key: &str| d["runs"][run]["per_query"][key].as_f64().unwrap();
+    assert_eq!(per_query(&found, 1, "reads"), 0.0, "the second run finds all in the cache");
+    assert_eq!((per_query(&found, 1, "bytes_read"), per_query(&found, 1, "pages_read")), (0.0, 0.0));
+    assert!((per_query(&found, 1, "cache_hits") - per_query(&cold, 0, "reads")).abs() < 1e-9);
+}
+
+#[test]
+fn other_commands_speak_json_too() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let info = json(&["info", arg(&index)]);
+    assert_eq!((&info["rows"], &info["dim"], &info["dtype"], &info["kind"]), (&1500.into(), &16.into(), &"f32".into(), &"disk-graph".into()));
+    let report = json(&["verify", arg(&index)]);
+    assert_eq!((&report["violations_found"], &report["nodes"]), (&0.into(), &1500.into()));
+
+    let trace = json(&["explain", arg(&index), arg(&data.queries), "--query", "7", "--search-list", "30"]);
+    let out = data.path("out");
+    json(&["search", arg(&index), arg(&data.queries), "--search-list", "30", "-o", arg(&out)]);
+    let (k, ids, _) = read_answers(&out);
+    let told: Vec<u64> = trace["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    assert_eq!(told, ids[7 * k..8 * k].iter().map(|&id| u64::from(id)).collect::<Vec<_>>(), "explain runs the same search");
+    let rounds = trace["rounds"].as_array().unwrap();
+    let reads: usize = rounds.iter().map(|r| r["reads"].as_array().unwrap().len()).sum();
+    assert_eq!(trace["counters"]["reads"].as_f64(), Some(reads as f64));
+    assert!(rounds.iter().all(|r| r["reads"].as_array().unwrap().iter().all(|read| read["asked_by"]["node"].is_u64())));
+
+    let doctor = json(&["doctor", "--path", arg(data.folder.path())]);
+    assert!(doctor["disk"]["iops"].as_f64().unwrap() > 0.0 && doctor["disk"]["latency_us"].as_f64().unwrap() > 0.0);
+    assert!(doctor["cores"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn streams_and_exit_codes() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.path("graph");
+    let output = run(&data.build_args(&index));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("of RAM") && stderr(&output).contains("of disk"), "{}", stderr(&output));
+    let output = run(&["search", arg(&index), arg(&data.queries), "--quiet"]);
+    assert!(output.stderr.is_empty() && !output.stdout.is_empty());
+
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    assert_eq!(run(&["--version"]).status.code(), Some(0));
+    assert_eq!(run(&["search", "--help"]).status.code(), Some(0));
+    assert_eq!(run(&[]).status.code(), Some(2));
+    let error = refused(&["search", arg(&index), arg(&data.queries), "--nonsense"], 2);
+    assert!(error.contains("--nonsense"), "{error}");
+    refused(&["build", arg(&data.base), "-o", arg(&index)], 2);
+    refused(&["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--search-list", "10"], 2);
+
+    let output = run(&["search", arg(&data.path("nowhere")), arg(&data.queries), "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(keys(&document), set(&["error", "kind"]));
+}
+
+#[test]
+fn help_and_completions_name_every_command() {
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    for name in ["build", "search", "groundtruth", "tune", "info", "verify", "explain", "bench", "doctor", "completions"] {
+        assert!(help.contains(&format!("\n  {name}")), "{name}");
+        assert!(run(&[name, "--help"]).status.success(), "{name}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]);
+        assert!(script.status.success() && String::from_utf8(script.stdout).unwrap().contains("groundtruth"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_accident() {
+    let mut child = command(&["completions", "bash"]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(output.stderr.is_empty(), "{}", stderr(&output));
+}

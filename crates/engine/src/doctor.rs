@@ -1,0 +1,224 @@
+//! What this machine offers: facts for a person, and a short probe of a disk.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stratann_core::PAGE;
+use stratann_core::build::hash;
+
+use crate::tier::{self, Buffer, Completion, IoChoice, Tier};
+use crate::{Error, Result};
+
+/// Cores and memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Instruction set that the kernels use.
+    pub isa: String,
+    /// Processor features that the kernels know of, and whether they are here.
+    pub cpu_features: BTreeMap<String, bool>,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Memory of the machine.
+    pub memory_bytes: Option<u64>,
+    /// Of it, what can be had without swapping.
+    pub memory_available_bytes: Option<u64>,
+    /// The limit of this process' control group; `None` for no limit.
+    pub cgroup_limit_bytes: Option<u64>,
+    /// Memory that may be locked; `None` for no limit.
+    pub memlock_bytes: Option<u64>,
+    /// Files that may be open at once; `None` for no limit.
+    pub open_files: Option<u64>,
+    /// NVIDIA devices that are visible. Not used by this version.
+    pub gpus: usize,
+    /// RDMA devices that are visible. Not used by this version.
+    pub rdma_devices: usize,
+    /// Why io_uring cannot be used; `None` when it can.
+    pub io_uring_refusal: Option<String>,
+}
+
+/// Looks around.
+pub fn machine() -> Machine {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    Machine {
+        isa: stratann_kernel::isa::current().name().into(),
+        cpu_features: cpu_features(),
+        cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        memory_bytes: meminfo_bytes(&meminfo, "MemTotal:"),
+        memory_available_bytes: meminfo_bytes(&meminfo, "MemAvailable:"),
+        cgroup_limit_bytes: cgroup_limit(),
+        memlock_bytes: limit(&limits, "Max locked memory"),
+        open_files: limit(&limits, "Max open files"),
+        gpus: entries("/proc/driver/nvidia/gpus"),
+        rdma_devices: entries("/sys/class/infiniband"),
+        io_uring_refusal: tier::uring_refusal(),
+    }
+}
+
+fn cpu_features() -> BTreeMap<String, bool> {
+    let mut all = BTreeMap::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        all.insert("avx2".to_string(), std::is_x86_feature_detected!("avx2"));
+        all.insert("fma".to_string(), std::is_x86_feature_detected!("fma"));
+        all.insert("f16c".to_string(), std::is_x86_feature_detected!("f16c"));
+        all.insert("avx512f".to_string(), std::is_x86_feature_detected!("avx512f"));
+        all.insert("avx512bw".to_string(), std::is_x86_feature_detected!("avx512bw"));
+        all.insert("avx512vnni".to_string(), std::is_x86_feature_detected!("avx512vnni"));
+    }
+    #[cfg(target_arch = "aarch64")]
+    all.insert("neon".to_string(), true);
+    all
+}
+
+fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix(field))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// The soft limit of a line in `/proc/self/limits`.
+fn limit(limits: &str, name: &str) -> Option<u64> {
+    limits.lines().find_map(|l| l.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
+fn entries(folder: &str) -> usize {
+    std::fs::read_dir(folder).map_or(0, |entries| entries.flatten().count())
+}
+
+/// The smallest memory limit on the way up from this process' control group, version 2 or 1.
+fn cgroup_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mut smallest: Option<u64> = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ => continue,
+        };
+        for group in Path::new(path).ancestors() {
+            let inside = group.strip_prefix("/").unwrap_or(group);
+            let text = std::fs::read_to_string(Path::new(root).join(inside).join(file)).unwrap_or_default();
+            // Version 1 says "no limit" with a number near the largest.
+            let bytes = text.trim().parse::<u64>().ok().filter(|&b| b < 1 << 60);
+            smallest = [smallest, bytes].into_iter().flatten().min();
+        }
+    }
+    smallest
+}
+
+/// What a disk did in a second or so.
+#[derive(Clone, Debug, Serialize)]
+pub struct Disk {
+    /// Random reads of 4 KiB per second, [`DEPTH`] under way.
+    pub iops: f64,
+    /// Mean latency of one such read alone, microseconds.
+    pub latency_us: f64,
+    /// Whether the file system allows reads past the page cache; without, the numbers above are those of memory.
+    pub direct: bool,
+    /// How blocks were read: `io_uring` or `pread`.
+    pub io_backend: String,
+}
+
+/// Reads under way in the throughput part of the probe.
+pub const DEPTH: usize = 128;
+const FILE_BYTES: u64 = 64 << 20;
+const THROUGHPUT_TIME: Duration = Duration::from_millis(600);
+const LATENCY_TIME: Duration = Duration::from_millis(300);
+
+/// Probes the disk that holds `folder` with a temporary file of 64 MiB, which is gone afterwards.
+///
+/// # Errors
+/// When the file cannot be written or read.
+pub fn probe_disk(folder: &Path, io: IoChoice) -> Result<Disk> {
+    let path = folder.join(format!(".stratann-probe-{}", std::process::id()));
+    let _cleanup = Cleanup(&path);
+    write_probe(&path).map_err(|e| Error::io("probing with", &path, &e))?;
+    let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
+    let file = Arc::new(file);
+    let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+    let mut deep = tier::open(&file, DEPTH, io).map_err(failed)?;
+    let io_backend = deep.name().to_string();
+    let iops = rate(deep.as_mut(), DEPTH, THROUGHPUT_TIME).map_err(failed)?;
+    drop(deep);
+    let mut single = tier::open(&file, 1, io).map_err(failed)?;
+    let alone = rate(single.as_mut(), 1, LATENCY_TIME).map_err(failed)?;
+    Ok(Disk { iops, latency_us: 1e6 / alone, direct, io_backend })
+}
+
+struct Cleanup<'a>(&'a Path);
+
+impl Drop for Cleanup<'_> {
+    fn drop(&mut self) {
+        // Nothing to be done about a file that will not go.
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+/// Incompressible bytes, so that no layer below can cheat.
+fn write_probe(path: &Path) -> std::io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let mut chunk = vec![0u8; 1 << 20];
+    for piece in 0..FILE_BYTES >> 20 {
+        let words = chunk.chunks_exact_mut(8).enumerate();
+        words.for_each(|(i, w)| w.copy_from_slice(&hash(piece, 1, i as u64).to_le_bytes()));
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()
+}
+
+/// Random page reads per second with `depth` under way.
+fn rate(tier: &mut dyn Tier, depth: usize, time: Duration) -> std::io::Result<f64> {
+    let pages = FILE_BYTES / PAGE as u64;
+    let (mut next, mut finished) = (0u64, 0u64);
+    let mut done: Vec<Completion> = Vec::new();
+    let started = Instant::now();
+    let mut spare: Vec<Buffer> = (0..depth).map(|_| Buffer::new(PAGE)).collect();
+    let mut under_way = 0usize;
+    loop {
+        let go_on = started.elapsed() < time;
+        while go_on && tier.room() > 0 {
+            let Some(buffer) = spare.pop() else { break };
+            tier.submit(next, hash(7, 2, next) % pages * PAGE as u64, buffer);
+            next += 1;
+            under_way += 1;
+        }
+        if under_way == 0 {
+            return Ok(finished as f64 / started.elapsed().as_secs_f64());
+        }
+        tier.poll(true, &mut done)?;
+        for completion in done.drain(..) {
+            completion.result?;
+            finished += 1;
+            under_way -= 1;
+            spare.push(completion.buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_read_from_the_kernels_words() {
+        assert_eq!(meminfo_bytes("MemTotal:       1024 kB\nMemAvailable: 512 kB\n", "MemAvailable:"), Some(512 << 10));
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024  4096  files\nMax locked memory  unlimited unlimited bytes\n";
+        assert_eq!(limit(limits, "Max open files"), Some(1024));
+        assert_eq!(limit(limits, "Max locked memory"), None);
+    }
+
+    #[test]
+    fn a_probe_reads_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = probe_disk(dir.path(), IoChoice::Pread).unwrap();
+        assert!(disk.iops > 1.0 && disk.latency_us > 0.0 && disk.io_backend == "pread");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

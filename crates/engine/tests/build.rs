@@ -1,0 +1,287 @@
+//! What a build makes of sets of every type, size and oddity.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use common::{Built, Set, clustered, hits, nearest, normal, quick};
+use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::dataset::OnBadRow;
+use stratann_engine::driver::Width;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::{DType, Metric, Quiet, verify};
+
+fn list(k: usize, search_list: u32) -> SearchOptions {
+    SearchOptions { k, effort: Effort::List(search_list, None), ..SearchOptions::default() }
+}
+
+/// Mean recall@k of the first `count` rows of `asked`, against the definition.
+fn recall(built: &Built, asked: &Set, count: usize, k: usize, search_list: u32) -> f64 {
+    let metric = built.index.view().metric;
+    let bytes = &asked.bytes[..count * asked.shape.row_bytes()];
+    let answers = built.index.search(bytes, &list(k, search_list), &Quiet).unwrap();
+    assert!(answers.failed.is_empty());
+    let found: usize = (0..count)
+        .map(|q| hits(&answers.ids[q * answers.k..(q + 1) * answers.k], &nearest(&built.set, metric, asked.row(q), k, |_| false)))
+        .sum();
+    found as f64 / (count * k) as f64
+}
+
+fn assert_sound(built: &Built) {
+    let report = verify::verify(built.dir.path(), &Quiet).unwrap();
+    assert_eq!(report.violations_found, 0, "{:?}", report.violations);
+    assert_eq!(report.nodes, built.set.shape.rows);
+}
+
+#[test]
+fn every_type_and_metric_is_built_and_found() {
+    let (rows, asked) = (clustered(1200, 20, 10, 1), clustered(25, 20, 10, 2));
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::I8] {
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            let built = Built::new(Set::new(dtype, 20, &rows), &quick(Kind::DiskGraph, metric));
+            assert_sound(&built);
+            let share = recall(&built, &Set::new(dtype, 20, &asked), 25, 10, 100);
+            assert!(share >= 0.95, "{dtype:?} {metric:?}: {share}");
+        }
+    }
+}
+
+#[test]
+fn any_dimension_is_built_and_found() {
+    for (dim, rows) in [(1, 500), (2, 500), (3, 800), (17, 800), (384, 500), (1536, 150), (4096, 40)] {
+        let built = Built::new(Set::new(DType::F32, dim, &clustered(rows, dim, 5, 1)), &quick(Kind::DiskGraph, Metric::L2));
+        assert_sound(&built);
+        let share = recall(&built, &Set::new(DType::F32, dim, &clustered(10, dim, 5, 2)), 10, 10, 100);
+        assert!(share >= 0.9, "{dim} dimensions: {share}");
+    }
+}
+
+#[test]
+fn tiny_sets_give_all_they_have() {
+    for rows in [1, 2, 5, 30, 300] {
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            for kind in [Kind::DiskGraph, Kind::Flat] {
+                let set = Set::new(DType::F32, 9, &clustered(rows, 9, 3, 1));
+                let built = Built::new(set.clone(), &BuildOptions { calibration_queries: 20, ..quick(kind, metric) });
+                assert_sound(&built);
+                let answers = built.index.search(set.row(0), &list(400, 400), &Quiet).unwrap();
+                let mut ids = answers.ids.clone();
+                ids.sort_unstable();
+                assert_eq!((answers.k, ids), (rows, (0..rows as u64).collect::<Vec<_>>()), "{rows} rows, {metric:?}, {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn identical_rows_are_all_as_good() {
+    let one: Vec<f32> = (0..16).map(|i| normal(1, 1, i)).collect();
+    for (dtype, metric) in [(DType::F32, Metric::L2), (DType::U8, Metric::L2), (DType::F32, Metric::Cosine), (DType::F32, Metric::Ip)] {
+        let built = Built::new(Set::new(dtype, 16, &one.repeat(5000)), &quick(Kind::DiskGraph, metric));
+        assert_sound(&built);
+        for k in [1, 10, 100] {
+            let answers = built.index.search(built.set.row(0), &list(k, 100), &Quiet).unwrap();
+            let mut ids = answers.ids.clone();
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), k, "{metric:?}");
+            assert!(ids.iter().all(|&id| id < 5000));
+            if metric != Metric::Ip {
+                assert!(answers.distances.iter().all(|d| d.abs() < 1e-6));
+            }
+        }
+    }
+}
+
+#[test]
+fn duplicates_do_not_hide_the_others() {
+    let mut rows = clustered(2000, 16, 10, 1);
+    let one: Vec<f32> = rows[..16].to_vec();
+    rows.extend(one.repeat(1000));
+    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    assert_sound(&built);
+    let (mut found, mut asked) = (0, 0);
+    for row in (1..2000).step_by(20) {
+        let answers = built.index.search(built.set.row(row), &list(10, 60), &Quiet).unwrap();
+        // The duplicates share a distance, so any of them will do: compare distances.
+        let truth = nearest(&built.set, Metric::L2, built.set.row(row), 10, |_| false);
+        let worst = truth.last().map(|&t| squared_l2(&built.set, row, t as usize)).unwrap();
+        found += answers.ids.iter().filter(|&&id| squared_l2(&built.set, row, id as usize) <= worst * (1.0 + 1e-9)).count();
+        asked += 10;
+        assert_eq!(answers.ids[0], row as u64);
+    }
+    assert!(found as f64 >= 0.93 * f64::from(asked), "{found} of {asked}");
+}
+
+fn squared_l2(set: &Set, a: usize, b: usize) -> f64 {
+    set.wide(a).iter().zip(set.wide(b)).map(|(x, y)| (x - y) * (x - y)).sum()
+}
+
+#[test]
+fn far_clusters_are_both_found() {
+    let mut rows = clustered(1000, 12, 4, 1);
+    rows.extend(clustered(1000, 12, 4, 3).iter().map(|x| x + 5000.0));
+    let built = Built::new(Set::new(DType::F32, 12, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    assert_sound(&built);
+    let mut asked = clustered(10, 12, 4, 2);
+    asked.extend(clustered(10, 12, 4, 4).iter().map(|x| x + 5000.0));
+    let share = recall(&built, &Set::new(DType::F32, 12, &asked), 20, 10, 100);
+    assert!(share >= 0.9, "{share}");
+}
+
+fn precision(set: &Set) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let report = build(&set.reader(), dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).unwrap();
+    report.facts["points"].as_str().unwrap().to_string()
+}
+
+/// Bytes for the graph where they keep the order of neighbours, floats where they would not.
+#[test]
+fn precision_follows_the_spread_of_the_values() {
+    assert_eq!(precision(&Set::new(DType::F32, 16, &clustered(1000, 16, 5, 1))), "byte");
+    for small_rows in [150, 500, 900] {
+        let mut rows = clustered(1000, 16, 5, 1);
+        rows[..small_rows * 16].iter_mut().for_each(|x| *x *= 1e-3);
+        rows[small_rows * 16..].iter_mut().for_each(|x| *x *= 1e6);
+        assert_eq!(precision(&Set::new(DType::F32, 16, &rows)), "float", "{small_rows} small rows");
+    }
+}
+
+#[test]
+fn mixed_scales_are_both_found() {
+    let mut rows = clustered(1500, 16, 5, 1);
+    rows[..300 * 16].iter_mut().for_each(|x| *x *= 1e-3);
+    rows[300 * 16..].iter_mut().for_each(|x| *x *= 1e6);
+    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    assert_sound(&built);
+    let large: Vec<f32> = clustered(20, 16, 5, 2).iter().map(|x| x * 1e6).collect();
+    let share = recall(&built, &Set::new(DType::F32, 16, &large), 20, 10, 100);
+    assert!(share >= 0.9, "{share}");
+}
+
+/// Every file of an index folder by name.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    entries.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    for (kind, metric) in [(Kind::DiskGraph, Metric::L2), (Kind::DiskGraph, Metric::Ip), (Kind::Flat, Metric::Cosine)] {
+        let set = Set::new(DType::F32, 16, &clustered(1500, 16, 8, 1));
+        let made: Vec<_> = [1, 2, 3]
+            .map(|threads| Built::new(set.clone(), &BuildOptions { threads, calibration_queries: 40, ..quick(kind, metric) }))
+            .iter()
+            .map(|b| files(b.dir.path()))
+            .collect();
+        assert!(made[0].keys().any(|name| name.contains("blocks")));
+        assert!(made[0] == made[1] && made[0] == made[2], "{kind:?} {metric:?}");
+        let other = Built::new(set, &BuildOptions { seed: 2, calibration_queries: 40, ..quick(kind, metric) });
+        assert_ne!(files(other.dir.path()), made[0]);
+    }
+}
+
+/// Rows that cannot be indexed are left out, and nothing else changes for those that remain.
+#[test]
+fn bad_rows_are_refused_or_skipped() {
+    for metric in [Metric::L2, Metric::Cosine] {
+        let mut rows = clustered(1200, 16, 8, 1);
+        for row in [0, 16, 17, 160, 1199] {
+            rows[row * 16 + 3] = f32::NAN;
+        }
+        if metric == Metric::Cosine {
+            rows[500 * 16..501 * 16].fill(0.0);
+        }
+        let set = Set::new(DType::F32, 16, &rows);
+        let dir = tempfile::tempdir().unwrap();
+        let error = build(&set.reader(), dir.path(), &quick(Kind::DiskGraph, metric), &Quiet).unwrap_err();
+        assert!(error.message.contains("row 0"), "{}", error.message);
+        for kind in [Kind::DiskGraph, Kind::Flat] {
+            let options = BuildOptions { on_bad_row: OnBadRow::Skip, calibration_queries: 30, ..quick(kind, metric) };
+            let dir = tempfile::tempdir().unwrap();
+            let report = build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+            let skipped = if metric == Metric::Cosine { 6 } else { 5 };
+            assert_eq!((report.skipped_rows, report.rows), (skipped, 1200 - skipped));
+            let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+            let found = index.search(set.row(77), &list(10, 80), &Quiet).unwrap();
+            assert_eq!(found.ids[0], 77);
+        }
+    }
+}
+
+#[test]
+fn a_few_good_rows_among_many_bad_ones_make_an_index() {
+    let mut rows = vec![f32::NAN; 30_000 * 4];
+    for row in [11usize, 15_000, 29_998] {
+        rows[row * 4..row * 4 + 4].fill(row as f32);
+    }
+    let set = Set::new(DType::F32, 4, &rows);
+    let dir = tempfile::tempdir().unwrap();
+    let options = BuildOptions { on_bad_row: OnBadRow::Skip, ..quick(Kind::DiskGraph, Metric::L2) };
+    build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    assert_eq!(index.search(set.row(15_000), &list(5, 10), &Quiet).unwrap().ids, [15_000, 11, 29_998]);
+}
+
+/// The megabytes that a refusal names.
+fn named_mib(message: &str) -> u64 {
+    let after = message.split("--ram-budget ").nth(1).unwrap_or_else(|| panic!("no budget in {message:?}"));
+    after.split("MiB").next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_budget_that_is_too_small_names_one_that_works() {
+    let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
+    let built = Built::new(set, &quick(Kind::DiskGraph, Metric::L2));
+    let open = |ram_budget| Index::open(built.dir.path(), OpenOptions { ram_budget: Some(ram_budget), cache_budget: 1 << 20 });
+    let error = open(1 << 20).unwrap_err();
+    assert_eq!(error.kind, stratann_engine::Kind::Budget);
+    assert!(open(named_mib(&error.message) << 20).is_ok());
+
+    let options = SearchOptions { threads: 4, in_flight: Some(64), width: Width::Fixed(8), ..list(10, 100) };
+    let asked = &built.set.bytes[..50 * 64];
+    let total = built.index.search_account(&options, 50).total();
+    let search = |ram_budget| {
+        let index = Index::open(built.dir.path(), OpenOptions { ram_budget: Some(ram_budget), cache_budget: 0 }).unwrap();
+        index.search(asked, &options, &Quiet).map(|a| a.ids)
+    };
+    assert!(search(total).is_ok());
+    let error = search(total - 1).unwrap_err();
+    assert_eq!(error.kind, stratann_engine::Kind::Budget);
+    assert!(search(named_mib(&error.message) << 20).is_ok());
+}
+
+#[test]
+fn a_build_budget_that_is_too_small_names_one_that_works() {
+    let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
+    for kind in [Kind::DiskGraph, Kind::Flat] {
+        let attempt = |ram_budget| {
+            let dir = tempfile::tempdir().unwrap();
+            let options = BuildOptions { ram_budget: Some(ram_budget), ..quick(kind, Metric::L2) };
+            build(&set.reader(), &dir.path().join("index"), &options, &Quiet).map(|_| dir)
+        };
+        let error = attempt(1 << 20).unwrap_err();
+        assert_eq!(error.kind, stratann_engine::Kind::Budget);
+        let least = named_mib(&error.message);
+        assert!(attempt(least << 20).is_ok(), "{kind:?}: {least} MiB");
+        assert_eq!(attempt((least - 2) << 20).unwrap_err().kind, stratann_engine::Kind::Budget);
+    }
+}
+
+#[test]
+fn a_failed_build_leaves_nothing_and_harms_nothing() {
+    let set = Set::new(DType::F32, 16, &clustered(500, 16, 8, 1));
+    let built = Built::new(set.clone(), &quick(Kind::DiskGraph, Metric::L2));
+    let before = files(built.dir.path());
+    let mut bad = set.clone();
+    bad.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let forced = BuildOptions { force: true, ..quick(Kind::DiskGraph, Metric::L2) };
+    assert!(build(&bad.reader(), built.dir.path(), &forced, &Quiet).is_err());
+    assert!(build(&set.reader(), built.dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).is_err(), "not without force");
+    assert_eq!(files(built.dir.path()), before);
+    let fresh = built.dir.path().join("fresh");
+    assert!(build(&bad.reader(), &fresh, &forced, &Quiet).is_err());
+    assert!(!fresh.exists());
+}

@@ -1,0 +1,200 @@
+//! Small sets, indexes of them, and a plain way to run one query, shared by the tests.
+// Each test binary uses a part of this.
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use stratann_core::build::hash;
+use stratann_core::plan::IndexView;
+use stratann_core::query::{Arrival, Arrived, Budget, Mode, Params, QueryState, Scratch, Step, Tag, Want};
+use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::{DType, Metric, Quiet};
+use tempfile::TempDir;
+
+/// Rows of one element type.
+#[derive(Clone)]
+pub struct Set {
+    pub shape: Shape,
+    pub bytes: Vec<u8>,
+}
+
+impl Set {
+    pub fn new(dtype: DType, dim: usize, values: &[f32]) -> Set {
+        let bytes = values.iter().flat_map(|&x| component(dtype, x)).collect();
+        Set { shape: Shape { rows: (values.len() / dim) as u64, dim, dtype }, bytes }
+    }
+
+    pub fn reader(&self) -> Reader {
+        Reader::from_memory(self.shape, self.bytes.clone()).unwrap()
+    }
+
+    pub fn row(&self, i: usize) -> &[u8] {
+        let size = self.shape.row_bytes();
+        &self.bytes[i * size..(i + 1) * size]
+    }
+
+    pub fn len(&self) -> usize {
+        self.shape.rows as usize
+    }
+
+    /// A row in double precision, decoded here and not by the code under test.
+    pub fn wide(&self, i: usize) -> Vec<f64> {
+        wide(self.shape.dtype, self.row(i))
+    }
+}
+
+fn component(dtype: DType, x: f32) -> Vec<u8> {
+    match dtype {
+        DType::F32 => x.to_le_bytes().to_vec(),
+        DType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+        DType::U8 => vec![(x * 20.0 + 128.0).round().clamp(0.0, 255.0) as u8],
+        DType::I8 => vec![(x * 20.0).round().clamp(-128.0, 127.0) as i8 as u8],
+    }
+}
+
+fn wide(dtype: DType, row: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::F32 => row.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
+        DType::F16 => row.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
+        DType::U8 => row.iter().map(|&b| f64::from(b)).collect(),
+        DType::I8 => row.iter().map(|&b| f64::from(b as i8)).collect(),
+    }
+}
+
+/// A number that looks normal with deviation 1, drawn from the arguments.
+pub fn normal(seed: u64, stream: u64, index: u64) -> f32 {
+    let x = hash(seed, stream, index);
+    let four = [x, x >> 16, x >> 32, x >> 48].map(|p| (p & 0xFFFF) as f32 / 65536.0);
+    (four.iter().sum::<f32>() - 2.0) * 1.732
+}
+
+/// `n` rows around `clusters` centres, as floats.
+pub fn clustered(n: usize, dim: usize, clusters: usize, seed: u64) -> Vec<f32> {
+    let centre = |c: u64, i: u64| 1.5 * normal(7, c, i);
+    let value = |row: u64, i: u64| centre(hash(seed, 1, row) % clusters as u64, i) + normal(seed, 100 + row, i);
+    (0..n as u64).flat_map(|row| (0..dim as u64).map(move |i| value(row, i))).collect()
+}
+
+/// Options for a quick build: short lists, no calibration.
+pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
+    let mut options = BuildOptions::new(kind, metric);
+    options.threads = 2;
+    options.degree = 32;
+    options.build_list = 64;
+    options.calibration_queries = 0;
+    options
+}
+
+/// An index and the folder it lives in.
+pub struct Built {
+    pub dir: TempDir,
+    pub index: Index,
+    pub set: Set,
+}
+
+impl Built {
+    pub fn new(set: Set, options: &BuildOptions) -> Built {
+        let dir = tempfile::tempdir().unwrap();
+        build(&set.reader(), dir.path(), options, &Quiet).unwrap();
+        let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+        Built { dir, index, set }
+    }
+
+    /// The file of blocks.
+    pub fn blocks(&self) -> Arc<Vec<u8>> {
+        Arc::new(std::fs::read(blocks_path(self.dir.path())).unwrap())
+    }
+}
+
+pub fn blocks_path(folder: &Path) -> std::path::PathBuf {
+    folder.join("v1-blocks.bin")
+}
+
+/// A float index that most tests share: 3000 rows of 24 components, l2.
+pub fn graph_set() -> Set {
+    Set::new(DType::F32, 24, &clustered(3000, 24, 12, 1))
+}
+
+pub fn queries(count: usize, dim: usize) -> Set {
+    Set::new(DType::F32, dim, &clustered(count, dim, 12, 2))
+}
+
+/// The ids of the k nearest rows, by definition and in double precision.
+pub fn nearest(set: &Set, metric: Metric, query: &[u8], k: usize, skip: impl Fn(usize) -> bool) -> Vec<u64> {
+    let q = wide(set.shape.dtype, query);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+    let mut all: Vec<(f64, u64)> = (0..set.len())
+        .filter(|&i| !skip(i))
+        .map(|i| {
+            let row = set.wide(i);
+            let distance = match metric {
+                Metric::L2 => q.iter().zip(&row).map(|(x, y)| (x - y) * (x - y)).sum(),
+                Metric::Ip => -dot(&q, &row),
+                Metric::Cosine => 1.0 - dot(&q, &row) / (dot(&q, &q) * dot(&row, &row)).sqrt(),
+            };
+            (distance, i as u64)
+        })
+        .collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    all.truncate(k);
+    all.into_iter().map(|a| a.1).collect()
+}
+
+/// How many of `truth` are in `found`.
+pub fn hits(found: &[u64], truth: &[u64]) -> usize {
+    truth.iter().filter(|t| found.contains(t)).count()
+}
+
+/// Runs one query to its end with blocks that lie in memory, in an order of arrival drawn from `seed`. `between` sees the state after every
+/// step, with what it asked for taken out already, and may put another in its place.
+pub fn run(
+    view: &IndexView<'_>,
+    blocks: &[u8],
+    query: &[u8],
+    mut state: QueryState,
+    seed: u64,
+    mut between: impl FnMut(QueryState, &mut Scratch, &[(Tag, u32)]) -> QueryState,
+) -> QueryState {
+    let size = view.block.block_bytes;
+    let mut scratch = Scratch::default();
+    scratch.prepare(view, query);
+    let mut under_way: Vec<(Tag, u32)> = Vec::new();
+    let mut arrived: Vec<(Tag, u32)> = Vec::new();
+    for round in 0.. {
+        assert!(round < 200_000, "the query does not end");
+        let arrivals: Vec<Arrival<'_>> = arrived
+            .iter()
+            .map(|&(tag, block)| Arrival { tag, what: Arrived::Bytes(&blocks[block as usize * size..(block as usize + 1) * size]) })
+            .collect();
+        let step = state.step(view, &mut scratch, &arrivals);
+        if step == Step::Done {
+            break;
+        }
+        let asked: Vec<(Tag, u32)> = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        under_way.extend(&asked);
+        assert_eq!(under_way.len(), state.outstanding());
+        assert!(!under_way.is_empty(), "a query that waits for nothing");
+        state = between(state, &mut scratch, &asked);
+        shuffle(&mut under_way, seed, round);
+        let take = match state.params().mode {
+            Mode::Barrier => under_way.len(),
+            Mode::Eager => 1 + hash(seed, 3, round) as usize % under_way.len(),
+        };
+        arrived = under_way.drain(..take).collect();
+    }
+    state
+}
+
+fn shuffle<T>(items: &mut [T], seed: u64, round: u64) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, hash(seed, 1000 + round, i as u64) as usize % (i + 1));
+    }
+}
+
+/// [`run`] with nothing in between.
+pub fn run_plain(view: &IndexView<'_>, blocks: &[u8], query: &[u8], params: Params, budget: Budget, seed: u64) -> QueryState {
+    run(view, blocks, query, QueryState::new(params, budget), seed, |state, _, _| state)
+}

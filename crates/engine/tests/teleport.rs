@@ -1,0 +1,221 @@
+//! A query's state survives as bytes: at any step, in another place, and against any damage.
+
+mod common;
+
+use std::sync::{Arc, OnceLock};
+
+use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
+use proptest::prelude::*;
+use stratann_core::format::checksum;
+use stratann_core::query::wire::{Refused, decode, encode};
+use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch};
+use stratann_engine::build::Kind;
+use stratann_engine::{DType, Metric};
+
+struct Place {
+    built: Built,
+    blocks: Arc<Vec<u8>>,
+}
+
+fn graph() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let built = Built::new(graph_set(), &quick(Kind::DiskGraph, Metric::L2));
+        let blocks = built.blocks();
+        Place { built, blocks }
+    })
+}
+
+fn flat() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let set = Set::new(DType::F16, 24, &clustered(9000, 24, 12, 1));
+        let built = Built::new(set, &quick(Kind::Flat, Metric::Cosine));
+        let blocks = built.blocks();
+        Place { built, blocks }
+    })
+}
+
+/// Runs a query that is encoded, forgotten and revived after every step.
+fn teleported(place: &Place, query: &[u8], params: Params, budget: Budget, seed: u64) -> QueryState {
+    let view = place.built.index.view();
+    run(&view, &place.blocks, query, QueryState::new(params, budget), seed, |state, scratch, _| {
+        let mut bytes = Vec::new();
+        encode(&state, &mut bytes);
+        *scratch = Scratch::default();
+        scratch.prepare(&view, query);
+        let revived = decode(&bytes).unwrap();
+        let mut again = Vec::new();
+        encode(&revived, &mut again);
+        assert_eq!(again, bytes);
+        revived
+    })
+}
+
+fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
+    let view = place.built.index.view();
+    let stayed = run_plain(&view, &place.blocks, query, params, budget, 1);
+    let travelled = teleported(place, query, params, budget, 1);
+    assert_eq!(stayed.outcome(), travelled.outcome());
+    assert_eq!(stayed.results(), travelled.results());
+    assert_eq!(stayed.stats(), travelled.stats());
+    assert_eq!(stayed.beam().entries(), travelled.beam().entries());
+}
+
+#[test]
+fn a_graph_query_ends_alike_wherever_it_goes() {
+    let asked = queries(6, 24);
+    for width in [1, 2, 4, 8] {
+        for (mode, slack, patience) in
+            [(Mode::Barrier, f32::INFINITY, 0), (Mode::Barrier, 0.5, 6), (Mode::Barrier, f32::INFINITY, 3), (Mode::Eager, 0.0, 9)]
+        {
+            for q in 0..asked.len() {
+                let params = Params {
+                    width,
+                    approach_width: width.div_ceil(2),
+                    mode,
+                    stop_slack: slack,
+                    patience,
+                    whole_blocks: q % 3 != 0,
+                    head: q % 2 == 0,
+                    ..Params::new(10, 40)
+                };
+                same_end(graph(), asked.row(q), params, Budget::default());
+                same_end(graph(), asked.row(q), params, Budget { hops: 6, reads: 7 });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flat_query_ends_alike_wherever_it_goes() {
+    let asked = Set::new(DType::F16, 24, &clustered(4, 24, 12, 2));
+    for width in [1, 2, 4, 8] {
+        for mode in [Mode::Barrier, Mode::Eager] {
+            for q in 0..asked.len() {
+                let params = Params { width, mode, ..Params::new(10, 10) };
+                same_end(flat(), asked.row(q), params, Budget::default());
+                same_end(flat(), asked.row(q), params, Budget { hops: 100, reads: 2 });
+            }
+        }
+    }
+}
+
+/// A state in the middle of its way, with reads under way, as bytes.
+fn midway() -> &'static Vec<u8> {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let (mut bytes, mut steps) = (Vec::new(), 0);
+        let params = Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
+        let state = QueryState::new(params, Budget::default());
+        run(&graph().built.index.view(), &graph().blocks, queries(1, 24).row(0), state, 1, |state, _, _| {
+            steps += 1;
+            if steps == 2 {
+                encode(&state, &mut bytes);
+            }
+            state
+        });
+        assert!(!bytes.is_empty());
+        bytes
+    })
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_is_refused() {
+    let good = midway();
+    assert!(decode(good).is_ok());
+    let mut bytes = good.clone();
+    for bit in 0..bytes.len() * 8 {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(decode(&bytes).is_err(), "bit {bit}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    for length in 0..good.len() {
+        assert!(decode(&good[..length]).is_err(), "cut to {length}");
+    }
+    bytes.push(0);
+    assert_eq!(decode(&bytes), Err(Refused::Length));
+}
+
+/// Writes length and checksum anew, as a hostile sender would.
+fn reseal(bytes: &mut [u8]) {
+    let length = (bytes.len() - 16) as u32;
+    let sum = checksum(&bytes[16..]);
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn counts_beyond_their_limits_are_refused_before_memory_is_taken() {
+    // Every aligned or unaligned word of the body in turn becomes a huge count.
+    let good = midway();
+    let mut refused = 0;
+    for at in 16..good.len() - 4 {
+        let mut bytes = good.clone();
+        bytes[at..at + 4].fill(0xFF);
+        reseal(&mut bytes);
+        refused += usize::from(decode(&bytes).is_err());
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn any_body_behind_a_good_seal_is_no_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = vec![0; 16];
+        bytes[0] = 1;
+        bytes.extend(body);
+        reseal(&mut bytes);
+        let _ = decode(&bytes);
+    }
+
+    /// What a hostile sender seals well may be nonsense, yet it neither panics nor runs for ever.
+    #[test]
+    fn a_forged_state_steps_without_panic(changes in prop::collection::vec((16usize..4000, any::<u8>()), 1..6), seed in any::<u64>()) {
+        let mut bytes = midway().clone();
+        for (at, value) in changes {
+            let at = 16 + (at - 16) % (bytes.len() - 16);
+            bytes[at] = value;
+        }
+        reseal(&mut bytes);
+        if let Ok(mut state) = decode(&bytes) {
+            step_to_the_end(&mut state, seed);
+        }
+    }
+}
+
+/// Steps a state that may say anything; blocks that do not exist are lost.
+fn step_to_the_end(state: &mut QueryState, seed: u64) {
+    use stratann_core::query::{Arrival, Arrived, Loss, Step, Want};
+    let view = graph().built.index.view();
+    let size = view.block.block_bytes;
+    let asked = queries(1, 24);
+    let mut scratch = Scratch::default();
+    scratch.prepare(&view, asked.row(0));
+    let mut arrivals: Vec<Arrival<'_>> = Vec::new();
+    for _ in 0..3000 {
+        if state.step(&view, &mut scratch, &arrivals) == Step::Done {
+            assert_ne!(state.outcome(), Outcome::Running);
+            return;
+        }
+        arrivals = state
+            .wants()
+            .iter()
+            .map(|&Want::Fetch { tag, block }| {
+                let bytes = graph().blocks.get(block as usize * size..(block as usize + 1) * size);
+                Arrival { tag, what: bytes.filter(|_| seed % 5 > 0).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes) }
+            })
+            .collect();
+        if arrivals.is_empty() {
+            return;
+        }
+    }
+    panic!("3000 steps on an index of {} blocks", view.blocks);
+}

@@ -1,0 +1,146 @@
+//! Builds, and exact neighbours.
+
+use std::path::PathBuf;
+
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::prelude::*;
+use stratann_engine as engine;
+use stratann_engine::build::{BuildOptions, CodeKind, Kind};
+use stratann_engine::dataset::OnBadRow;
+use stratann_engine::{Error, Metric, Result, budget};
+
+use crate::vectors::Vectors;
+use crate::{error, work};
+
+/// The options of a build; what is `None` keeps the engine's default.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Options {
+    kind: String,
+    metric: String,
+    ram_budget: Option<u64>,
+    threads: Option<usize>,
+    seed: u64,
+    ids: Option<PathBuf>,
+    on_bad_row: String,
+    force: bool,
+    resume: bool,
+    degree: Option<usize>,
+    build_list: Option<usize>,
+    alpha: Option<f32>,
+    passes: Option<usize>,
+    code_bytes: Option<usize>,
+    code_kind: Option<String>,
+    head_share: Option<f64>,
+    pack: Option<bool>,
+    compress: Option<bool>,
+    nodes_per_block: Option<usize>,
+    exact_points: Option<bool>,
+    calibration_queries: Option<usize>,
+}
+
+fn unknown(what: &str, given: &str, known: &str) -> Error {
+    Error::bad_input(format!("{what} is {given:?}; use {known}"))
+}
+
+pub(crate) fn metric(name: &str) -> Result<Metric> {
+    Metric::from_name(name).ok_or_else(|| unknown("metric", name, "\"l2\", \"ip\" or \"cosine\""))
+}
+
+fn set<T>(option: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *option = given;
+    }
+}
+
+impl Options {
+    fn read(self) -> Result<BuildOptions> {
+        let kind = match self.kind.as_str() {
+            "disk-graph" => Kind::DiskGraph,
+            "flat" => Kind::Flat,
+            other => return Err(unknown("kind", other, "\"disk-graph\" or \"flat\"")),
+        };
+        let mut options = BuildOptions::new(kind, metric(&self.metric)?);
+        options.on_bad_row = match self.on_bad_row.as_str() {
+            "fail" => OnBadRow::Fail,
+            "skip" => OnBadRow::Skip,
+            other => return Err(unknown("on_bad_row", other, "\"fail\" or \"skip\"")),
+        };
+        let code_kind = match self.code_kind.as_deref() {
+            None => None,
+            Some("pq") => Some(CodeKind::Pq),
+            Some("opq") => Some(CodeKind::Opq),
+            Some("residual-opq") => Some(CodeKind::ResidualOpq),
+            Some(other) => return Err(unknown("code_kind", other, "\"opq\", \"pq\" or \"residual-opq\"")),
+        };
+        set(&mut options.code_kind, code_kind);
+        set(&mut options.threads, self.threads);
+        set(&mut options.degree, self.degree);
+        set(&mut options.build_list, self.build_list);
+        set(&mut options.alpha, self.alpha);
+        set(&mut options.passes, self.passes);
+        set(&mut options.head_share, self.head_share);
+        set(&mut options.pack, self.pack);
+        set(&mut options.compress, self.compress);
+        set(&mut options.exact_points, self.exact_points);
+        set(&mut options.calibration_queries, self.calibration_queries);
+        options.code_bytes = self.code_bytes;
+        options.nodes_per_block = self.nodes_per_block;
+        options.ram_budget = self.ram_budget;
+        options.seed = self.seed;
+        options.ids = self.ids;
+        options.force = self.force;
+        options.resume = self.resume;
+        Ok(options)
+    }
+}
+
+/// Builds an index; gives the report as JSON.
+#[pyfunction]
+pub(crate) fn build<'py>(
+    py: Python<'py>,
+    base: Vectors<'py>,
+    path: PathBuf,
+    options: Options,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let options = options.read().map_err(|e| error::to_python(py, &e))?;
+    let base = base.open(py)?;
+    let report = work::run(py, on_progress.as_ref(), |progress| {
+        progress.note(&engine::build::plan(&base, &options)?.describe());
+        engine::build::build(&base, &path, &options, progress)
+    })?;
+    crate::json(py, &report)
+}
+
+type Neighbours<'py> = (usize, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f32>>);
+
+/// Exact neighbours: results per query, row numbers, distances.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // One for each argument of the Python function.
+pub(crate) fn groundtruth<'py>(
+    py: Python<'py>,
+    base: Vectors<'py>,
+    queries: Vectors<'py>,
+    k: usize,
+    metric: &str,
+    ram_budget: Option<u64>,
+    threads: Option<usize>,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<Neighbours<'py>> {
+    let metric = self::metric(metric).map_err(|e| error::to_python(py, &e))?;
+    let (base, queries) = (base.open(py)?, queries.open(py)?);
+    let truth = work::run(py, on_progress.as_ref(), |progress| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
+        let pool = pool.map_err(|e| Error::bad_input(format!("cannot start the threads asked for: {e}")))?;
+        let budget = ram_budget.unwrap_or(u64::MAX);
+        pool.install(|| engine::groundtruth::exact(&base, &queries, metric, k, budget, progress))
+    })?;
+    Ok((truth.k, truth.ids.into_pyarray(py), truth.distances.into_pyarray(py)))
+}
+
+/// Bytes that a text such as `2GiB` stands for.
+#[pyfunction]
+pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<u64> {
+    budget::parse_size(text).map_err(|e| error::input(py, &e))
+}

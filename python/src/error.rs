@@ -1,0 +1,57 @@
+//! Engine errors as Python exceptions: which class of `stratann._errors` it is, and what it says.
+
+use pyo3::prelude::*;
+use stratann_engine::{Error, Kind};
+
+/// Options that the engine's messages name as the command line does. Longer names come first.
+const OPTIONS: [(&str, &str); 12] = [
+    ("--ram-budget ", "ram_budget="),
+    ("--ram-budget", "ram_budget"),
+    ("--search-list", "search_list"),
+    ("--build-list", "build_list"),
+    ("--code-bytes", "code_bytes"),
+    ("--head-share", "head_share"),
+    ("--on-bad-row ", "on_bad_row="),
+    ("--degree", "degree"),
+    ("--alpha", "alpha"),
+    ("--io", "io"),
+    ("--resume", "resume=True"),
+    ("--force", "force=True"),
+];
+
+/// The message in Python's words. Options stand after a space; what looks like one in a path is left alone.
+fn in_python(message: &str) -> String {
+    OPTIONS.iter().fold(message.to_owned(), |text, (option, argument)| {
+        text.replace(&format!(" {option}"), &format!(" {argument}"))
+    })
+}
+
+/// An exception of `stratann._errors` by name.
+pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
+    let made = py.import("stratann._errors").and_then(|m| m.getattr(class)).and_then(|c| c.call1((message,)));
+    made.map_or_else(|e| e, PyErr::from_value)
+}
+
+/// Wrong input, option or usage.
+pub(crate) fn input(py: Python<'_>, message: &str) -> PyErr {
+    named(py, "InputError", message)
+}
+
+/// The exception for an engine error.
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    let message = in_python(&error.message);
+    match error.kind {
+        Kind::BadInput => named(py, "InputError", &message),
+        Kind::Budget => named(py, "BudgetError", &message),
+        Kind::Corrupt => named(py, "CorruptIndexError", &message),
+        Kind::Io => named(py, "DiskError", &message),
+        Kind::Interrupted => pyo3::exceptions::PyKeyboardInterrupt::new_err(message),
+    }
+}
+
+/// Adds how to go on to an exception that ended the work (Python 3.11 shows it; older ones have no notes).
+pub(crate) fn with_note(py: Python<'_>, raised: PyErr, error: &Error) -> PyErr {
+    // Where there is no `add_note`, the exception says enough by itself.
+    let _ = raised.value(py).call_method1("add_note", (in_python(&error.message),));
+    raised
+}

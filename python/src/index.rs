@@ -1,0 +1,257 @@
+//! An open index.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use stratann_core::query::Mode;
+use stratann_engine::budget::Account;
+use stratann_engine::dataset::check_row;
+use stratann_engine::driver::Width;
+use stratann_engine::index::{self, OpenOptions};
+use stratann_engine::search::{Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::tier::IoChoice;
+use stratann_engine::{Error, Quiet, Result};
+
+use crate::{error, work};
+
+/// Batches up to this size are answered in the calling thread: the engine asks about interruptions no sooner.
+const SMALL_BATCH: usize = 256;
+
+#[pyclass(frozen, module = "stratann._stratann")]
+pub(crate) struct Index {
+    open: Mutex<Option<Arc<index::Index>>>,
+    #[pyo3(get)]
+    rows: u64,
+    #[pyo3(get)]
+    dim: usize,
+    #[pyo3(get)]
+    metric: &'static str,
+    #[pyo3(get)]
+    dtype: &'static str,
+    #[pyo3(get)]
+    kind: String,
+}
+
+/// How to search, as it comes from Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct How {
+    k: usize,
+    recall: Option<f64>,
+    search_list: Option<u32>,
+    stop_slack: Option<f32>,
+    threads: Option<usize>,
+    mode: String,
+    width: Option<u32>,
+    in_flight: Option<usize>,
+    io: String,
+}
+
+impl How {
+    fn read(self, queries: usize, graph: bool) -> Result<SearchOptions> {
+        let effort = match (self.recall, self.search_list) {
+            (recall, None) => Effort::Recall(recall.unwrap_or(0.95)),
+            (None, Some(list)) => Effort::List(list, self.stop_slack),
+            (Some(_), Some(_)) => {
+                return Err(Error::bad_input("recall and search_list are both given; give one of them"));
+            }
+        };
+        if self.stop_slack.is_some() && self.search_list.is_none() {
+            return Err(Error::bad_input("stop_slack goes with search_list; recall picks both by itself"));
+        }
+        let mode = match self.mode.as_str() {
+            "barrier" => Mode::Barrier,
+            "eager" => Mode::Eager,
+            other => {
+                return Err(Error::bad_input(format!("mode is {other:?}; use \"barrier\" or \"eager\"")));
+            }
+        };
+        let io = match self.io.as_str() {
+            "auto" => IoChoice::Auto,
+            "io_uring" => IoChoice::Uring,
+            "pread" => IoChoice::Pread,
+            other => {
+                return Err(Error::bad_input(format!(
+                    "io is {other:?}; use \"auto\", \"io_uring\" or \"pread\""
+                )));
+            }
+        };
+        if self.width.is_some_and(|w| w == 0 || w > stratann_core::query::MAX_WIDTH) {
+            return Err(Error::bad_input(format!(
+                "width is out of range; use 1 to {}",
+                stratann_core::query::MAX_WIDTH
+            )));
+        }
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = self.threads.unwrap_or(cores).clamp(1, queries.max(1));
+        // With few queries none waits for another, and each may read more widely.
+        let few = queries.div_ceil(threads).clamp(1, IN_FLIGHT);
+        let in_flight = if graph { self.in_flight.or(Some(few)) } else { self.in_flight };
+        let width = self.width.map_or(Width::Auto, Width::Fixed);
+        Ok(SearchOptions {
+            k: self.k,
+            effort,
+            mode,
+            width,
+            in_flight,
+            threads,
+            io,
+            ..SearchOptions::default()
+        })
+    }
+}
+
+impl Index {
+    fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
+        let open = self.open.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
+    }
+}
+
+#[pymethods]
+impl Index {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, ram_budget: Option<u64>, cache_budget: u64) -> PyResult<Index> {
+        let opened = py.detach(|| index::Index::open(&path, OpenOptions { ram_budget, cache_budget }));
+        let opened = opened.map_err(|e| error::to_python(py, &e))?;
+        let view = opened.view();
+        let (dim, metric, dtype) = (view.dim, view.metric.name(), view.dtype.name());
+        let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
+        Ok(Index { open: Mutex::new(Some(Arc::new(opened))), rows, dim, metric, dtype, kind })
+    }
+
+    fn close(&self) {
+        self.open.lock().unwrap_or_else(|e| e.into_inner()).take();
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.open.lock().unwrap_or_else(|e| e.into_inner()).is_none()
+    }
+
+    /// The number of the manifest that was opened, and the manifest as JSON.
+    fn manifest(&self, py: Python<'_>) -> PyResult<(u64, String)> {
+        let open = self.opened(py)?;
+        Ok((open.version(), crate::json(py, open.manifest())?))
+    }
+
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        account(py, &self.opened(py)?.account())
+    }
+
+    /// Answers rows of bytes: a dict that the Python side makes its result of.
+    fn search<'py>(
+        &self,
+        py: Python<'py>,
+        queries: PyReadonlyArray1<'py, u8>,
+        how: How,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let open = self.opened(py)?;
+        let bytes = queries.as_slice()?;
+        let row_bytes = open.view().block.vector_bytes;
+        let count = bytes.len() / row_bytes;
+        let options = how.read(count, open.view().graph.is_some()).map_err(|e| error::to_python(py, &e))?;
+        let answers = if count <= SMALL_BATCH && on_progress.is_none() {
+            py.detach(|| check_queries(&open, bytes).and_then(|()| open.search(bytes, &options, &Quiet)))
+                .map_err(|e| error::to_python(py, &e))?
+        } else {
+            work::run(py, on_progress.as_ref(), |progress| {
+                check_queries(&open, bytes)?;
+                progress.stage("search", count as u64, "queries");
+                open.search(bytes, &options, progress)
+            })?
+        };
+        answers_dict(py, answers, &options)
+    }
+}
+
+/// Refuses queries that no distance can be computed for.
+fn check_queries(index: &index::Index, queries: &[u8]) -> Result<()> {
+    let view = index.view();
+    for (number, row) in queries.chunks_exact(view.block.vector_bytes).enumerate() {
+        if let Some(bad) = check_row(view.dtype, view.metric, row) {
+            return Err(Error::bad_input(format!("query {number}: {bad}; mend it or leave it out")));
+        }
+    }
+    Ok(())
+}
+
+fn account<'py>(py: Python<'py>, account: &Account) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (what, bytes) in &account.components {
+        dict.set_item(what, bytes)?;
+    }
+    dict.set_item("total", account.total())?;
+    Ok(dict)
+}
+
+fn answers_dict<'py>(
+    py: Python<'py>,
+    answers: Answers,
+    options: &SearchOptions,
+) -> PyResult<Bound<'py, PyDict>> {
+    let latency_us: Vec<f64> = answers.latency_ns.iter().map(|&ns| ns as f64 / 1000.0).collect();
+    let stats = stats_dict(py, &answers, options)?;
+    let dict = PyDict::new(py);
+    dict.set_item("k", answers.k)?;
+    dict.set_item("ids", answers.ids.into_pyarray(py))?;
+    dict.set_item("distances", answers.distances.into_pyarray(py))?;
+    dict.set_item("latency_us", PyArray1::from_vec(py, latency_us))?;
+    dict.set_item("failed", answers.failed)?;
+    dict.set_item("stats", stats)?;
+    Ok(dict)
+}
+
+fn stats_dict<'py>(
+    py: Python<'py>,
+    answers: &Answers,
+    options: &SearchOptions,
+) -> PyResult<Bound<'py, PyDict>> {
+    let count = answers.latency_ns.len();
+    let total = &answers.stats;
+    let counters = [
+        ("code_comparisons", total.code_comparisons),
+        ("full_comparisons", total.full_comparisons),
+        ("pruned", total.pruned),
+        ("reads", total.reads),
+        ("pages_read", total.pages_read),
+        ("bytes_read", total.pages_read * stratann_core::PAGE as u64),
+        ("cache_hits", total.cache_hits),
+        ("hops", total.hops),
+        ("expanded", total.expanded),
+    ];
+    let (per_query, totals) = (PyDict::new(py), PyDict::new(py));
+    for (name, value) in counters {
+        totals.set_item(name, value)?;
+        per_query.set_item(name, value as f64 / count.max(1) as f64)?;
+    }
+    let params = PyDict::new(py);
+    params.set_item("k", answers.params.k)?;
+    params.set_item("search_list", answers.params.search_list)?;
+    params.set_item("stop_slack", answers.params.stop_slack)?;
+    params.set_item("mode", answers.params.mode.name())?;
+    params.set_item("in_flight", options.in_flight)?;
+    let percentiles = Latency::of(&answers.latency_ns);
+    let latency = PyDict::new(py);
+    latency.set_item("mean", percentiles.mean)?;
+    latency.set_item("p50", percentiles.p50)?;
+    latency.set_item("p95", percentiles.p95)?;
+    latency.set_item("p99", percentiles.p99)?;
+    let stats = PyDict::new(py);
+    stats.set_item("queries", count)?;
+    stats.set_item("seconds", answers.seconds)?;
+    stats.set_item("qps", if answers.seconds > 0.0 { count as f64 / answers.seconds } else { 0.0 })?;
+    stats.set_item("latency_us", latency)?;
+    stats.set_item("cpu_us", answers.cpu_us as f64 / count.max(1) as f64)?;
+    stats.set_item("threads", options.threads)?;
+    stats.set_item("params", params)?;
+    stats.set_item("per_query", per_query)?;
+    stats.set_item("totals", totals)?;
+    stats.set_item("io_backend", &answers.io_backend)?;
+    stats.set_item("memory", account(py, &answers.account)?)?;
+    Ok(stats)
+}

@@ -1,0 +1,28 @@
+//! The compiled half of the Python package: the engine's calls, with arrays in and out.
+//!
+//! It is private: users see the Python half, where checks of arrays, defaults and documentation lie.
+
+mod build;
+mod error;
+mod index;
+mod vectors;
+mod work;
+
+use pyo3::prelude::*;
+
+/// What Python reads with `json.loads`.
+fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value)
+        .map_err(|e| error::named(py, "Error", &format!("cannot be written as JSON: {e}")))
+}
+
+#[pymodule]
+fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<index::Index>()?;
+    module.add_function(wrap_pyfunction!(build::build, module)?)?;
+    module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
+    module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors::read_vectors, module)?)?;
+    module.add_function(wrap_pyfunction!(vectors::write_vectors, module)?)
+}

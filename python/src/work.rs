@@ -1,0 +1,156 @@
+//! Long work in a thread of its own, while the calling thread looks after Python: signals and progress.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use stratann_engine::{Error, Progress, Result};
+
+use crate::error;
+
+/// How often signals and progress are looked at: quick for a person, rare for the work.
+const TICK: Duration = Duration::from_millis(50);
+
+/// What the work has said and Python has not heard.
+enum Event {
+    Stage {
+        name: String,
+        total: u64,
+        unit: String,
+    },
+    /// The stage that was current ended with so many units done.
+    StageEnd {
+        done: u64,
+    },
+    Note(String),
+}
+
+/// What the work tells, kept until the calling thread passes it on.
+#[derive(Default)]
+struct Told {
+    events: Mutex<Vec<Event>>,
+    in_stage: AtomicBool,
+    done: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Told {
+    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.events.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Progress for Told {
+    fn stage(&self, name: &str, total: u64, unit: &str) {
+        let mut events = self.events();
+        if self.in_stage.swap(true, Ordering::Relaxed) {
+            events.push(Event::StageEnd { done: self.done.load(Ordering::Relaxed) });
+        }
+        self.done.store(0, Ordering::Relaxed);
+        events.push(Event::Stage { name: name.into(), total, unit: unit.into() });
+    }
+
+    fn advance(&self, count: u64) {
+        self.done.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn note(&self, line: &str) {
+        self.events().push(Event::Note(line.into()));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Passes events on to `on_progress(stage, done, total, unit)`, and to its method `note(line)` if it has one.
+struct Relay<'a> {
+    callback: Option<&'a Py<PyAny>>,
+    stage: Option<(String, u64, String)>,
+    last: u64,
+}
+
+impl Relay<'_> {
+    fn pass_on(&mut self, py: Python<'_>, told: &Told) -> PyResult<()> {
+        let Some(callback) = self.callback else { return Ok(()) };
+        // `done` is read under the lock, so that it belongs to the stage that the events end with.
+        let (events, done) = {
+            let mut events = told.events();
+            (std::mem::take(&mut *events), told.done.load(Ordering::Relaxed))
+        };
+        for event in events {
+            match event {
+                Event::Note(line) => {
+                    if let Some(note) = callback.bind(py).getattr_opt("note")? {
+                        note.call1((line,))?;
+                    }
+                }
+                Event::StageEnd { done } => self.tell(py, callback, done)?,
+                Event::Stage { name, total, unit } => {
+                    self.stage = Some((name, total, unit));
+                    self.last = u64::MAX;
+                    self.tell(py, callback, 0)?;
+                }
+            }
+        }
+        self.tell(py, callback, done)
+    }
+
+    fn tell(&mut self, py: Python<'_>, callback: &Py<PyAny>, done: u64) -> PyResult<()> {
+        match &self.stage {
+            Some((name, total, unit)) if done != self.last => {
+                self.last = done;
+                callback.call1(py, (name, done, *total, unit)).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs `work` with the GIL released.
+///
+/// Every `TICK` the calling thread lets Python handle signals and calls `on_progress`. When one raises, the
+/// work is asked to stop, and the exception is raised once it has.
+pub(crate) fn run<T: Send>(
+    py: Python<'_>,
+    on_progress: Option<&Py<PyAny>>,
+    work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
+) -> PyResult<T> {
+    let told = Told::default();
+    let mut relay = Relay { callback: on_progress, stage: None, last: 0 };
+    let (ended, raised) = py.detach(|| watch(&told, &mut relay, work));
+    match (ended, raised) {
+        (Ok(_), Some(raised)) => Err(raised),
+        (Err(e), Some(raised)) => Err(error::with_note(py, raised, &e)),
+        (Err(e), None) => Err(error::to_python(py, &e)),
+        (Ok(value), None) => relay.pass_on(py, &told).map(|()| value),
+    }
+}
+
+/// Runs `work` in a new thread until it ends; gives what it came to, and what Python raised meanwhile.
+fn watch<T: Send>(
+    told: &Told,
+    relay: &mut Relay<'_>,
+    work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
+) -> (Result<T>, Option<PyErr>) {
+    std::thread::scope(|scope| {
+        // The sender goes with the thread: the channel closes when the work ends, however it ends.
+        let (alive, ended) = channel::<()>();
+        let worker = scope.spawn(move || {
+            let _alive = alive;
+            work(told)
+        });
+        let mut raised = None;
+        while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            if raised.is_some() {
+                continue;
+            }
+            raised = Python::attach(|py| py.check_signals().and_then(|()| relay.pass_on(py, told)).err());
+            told.stop.store(raised.is_some(), Ordering::Relaxed);
+        }
+        let panicked = || Error::corrupt("a worker thread ended unexpectedly; please report it");
+        (worker.join().unwrap_or_else(|_| Err(panicked())), raised)
+    })
+}

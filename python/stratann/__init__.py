@@ -1,0 +1,41 @@
+"""StratANN: vector search for collections that outgrow memory.
+
+Build an index under one RAM budget, open it, and search with a recall target:
+
+>>> import numpy as np, os, stratann, tempfile
+>>> folder = tempfile.TemporaryDirectory()
+>>> path = os.path.join(folder.name, "index")
+>>> base = np.random.default_rng(0).standard_normal((2000, 32), dtype=np.float32)
+>>> report = stratann.build(base, path, metric="l2", ram_budget="1GiB")
+>>> index = stratann.open(path)
+>>> r = index.search(base[:5], k=10, recall=0.95)
+>>> r.ids.shape, r.ids.dtype, r.distances.dtype
+((5, 10), dtype('uint64'), dtype('float32'))
+>>> index.close()
+>>> folder.cleanup()
+"""
+
+from ._arrays import read_vectors, write_vectors
+from ._build import BuildReport, Neighbors, build, groundtruth
+from ._errors import BudgetError, CorruptIndexError, DiskError, Error, InputError, QueryError
+from ._index import Index, SearchResult, open
+from ._stratann import __version__
+
+__all__ = [
+    "BudgetError",
+    "BuildReport",
+    "CorruptIndexError",
+    "DiskError",
+    "Error",
+    "Index",
+    "InputError",
+    "Neighbors",
+    "QueryError",
+    "SearchResult",
+    "__version__",
+    "build",
+    "groundtruth",
+    "open",
+    "read_vectors",
+    "write_vectors",
+]

@@ -1,0 +1,129 @@
+"""Arrays as the engine takes them, and vector files."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _stratann
+from ._errors import InputError
+
+Path = Union[str, "os.PathLike[str]"]
+
+#: The four types of a component: NumPy's, and the name it has in files and messages.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype("<f4"),
+    "f16": np.dtype("<f2"),
+    "u8": np.dtype("u1"),
+    "i8": np.dtype("i1"),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def is_path(value: object) -> bool:
+    """Whether an argument names a file."""
+    return isinstance(value, (str, os.PathLike))
+
+
+def dtype_name(array: NDArray[Any], what: str) -> str:
+    """The element type of an array by name.
+
+    Raises:
+        InputError: for any type but the four; float64 is not narrowed behind anybody's back.
+    """
+    name = _NAMES.get(array.dtype)
+    if name is None:
+        hint = "float32" if array.dtype.kind in "fiu" else None
+        advice = f"pass {what}.astype(np.{hint})" if hint else "pass numbers"
+        raise InputError(
+            f"{what} has dtype {array.dtype}; float32, float16, uint8 and int8 are supported: {advice}"
+        )
+    return name
+
+
+def rows_of(array: ArrayLike, what: str, *, warn: bool) -> NDArray[Any]:
+    """Checks an array of shape (n, d) and makes it C-contiguous: a copy where it is not, with a warning if
+    `warn`.
+    """
+    rows = np.asarray(array)
+    dtype_name(rows, what)
+    if rows.ndim != 2:
+        raise InputError(f"{what} has shape {rows.shape}; two dimensions are needed, (rows, components)")
+    if not rows.flags.c_contiguous:
+        if warn:
+            warnings.warn(
+                f"{what} is not C-contiguous: {rows.nbytes} bytes are copied; "
+                f"pass np.ascontiguousarray({what}) once",
+                UserWarning,
+                stacklevel=4,
+            )
+        rows = np.ascontiguousarray(rows)
+    return rows
+
+
+def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of a C-contiguous array, shared with it."""
+    return rows.reshape(-1).view(np.uint8)
+
+
+def source(vectors: ArrayLike | Path, what: str) -> str | tuple[NDArray[np.uint8], int, int, str]:
+    """A file's path, or an array with its shape and type, as the engine takes them."""
+    if is_path(vectors):
+        return os.fspath(vectors)  # type: ignore[arg-type]
+    rows = rows_of(vectors, what, warn=True)  # type: ignore[arg-type]
+    return as_bytes(rows), rows.shape[0], rows.shape[1], dtype_name(rows, what)
+
+
+def byte_size(value: int | str | None, what: str) -> int | None:
+    """Bytes from an int, a text such as ``"2GiB"``, or None for no limit."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            return _stratann.parse_size(value)
+        except InputError as e:
+            raise InputError(f"{what}: {e}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise InputError(f'{what} is {value!r}; give a number of bytes or a text such as "2GiB"')
+    return int(value)
+
+
+def read_vectors(path: Path) -> NDArray[Any]:
+    """Reads a whole vector file into an array of shape (n, d).
+
+    Formats: ``.fbin .f16bin .u8bin .i8bin`` (big-ann-benchmarks), ``.fvecs .bvecs``, ``.npy``, ``.parquet``
+    (``FILE.parquet#COLUMN`` where there are several list columns).
+
+    Raises:
+        InputError: an unknown format, or a file that is not as long as its header says.
+
+    >>> import numpy as np, os, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "two.i8bin")
+    >>> write_vectors(path, np.array([[1, 2, 3], [4, 5, 6]], dtype=np.int8))
+    >>> read_vectors(path)
+    array([[1, 2, 3],
+           [4, 5, 6]], dtype=int8)
+    >>> folder.cleanup()
+    """
+    data, rows, dim, name = _stratann.read_vectors(os.fspath(path))
+    return data.view(DTYPES[name]).reshape(rows, dim)
+
+
+def write_vectors(path: Path, array: ArrayLike) -> None:
+    """Writes an array of shape (n, d) as a file that benchmarks and ``stratann build`` read.
+
+    The suffix is that of the element type: ``.fbin`` for float32, ``.f16bin``, ``.u8bin``, ``.i8bin``. The
+    file appears whole or not at all.
+
+    Raises:
+        InputError: another suffix or element type.
+        DiskError: the disk is full, or the folder cannot be written to.
+    """
+    rows = rows_of(array, "array", warn=False)
+    name = dtype_name(rows, "array")
+    _stratann.write_vectors(os.fspath(path), as_bytes(rows), rows.shape[0], rows.shape[1], name)

@@ -1,0 +1,50 @@
+"""What can go wrong, by what the caller can do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._index import SearchResult
+
+
+class Error(Exception):
+    """Base of all errors of this package. The message is one line: what, where, what to do."""
+
+
+class InputError(Error, ValueError):
+    """An argument, an array or a file is wrong: mend it and try again."""
+
+
+class BudgetError(Error, MemoryError):
+    """The RAM budget is too small for the job; the message names the smallest that works."""
+
+
+class CorruptIndexError(Error):
+    """A file of an index is damaged: restore it, or build the index again."""
+
+
+class DiskError(Error, OSError):
+    """The operating system refused: disk full, no permission, an I/O error."""
+
+
+class QueryError(Error):
+    """Some queries of a batch have no answer.
+
+    Attributes:
+        failed: pairs of a query's number and the reason, in order.
+        result: the answers of all queries; rows of failed ones hold id 2**64 - 1 and distance infinity.
+    """
+
+    failed: list[tuple[int, str]]
+    result: SearchResult | None
+
+    def __init__(
+        self,
+        message: str,
+        failed: list[tuple[int, str]] | None = None,
+        result: SearchResult | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failed = [] if failed is None else failed
+        self.result = result

@@ -1,0 +1,1 @@
+"""StratANN inside other people's programs."""
