@@ -13,6 +13,7 @@ CONSTRAINTS := .ci/constraints.txt
 DATA ?= sample
 BENCH_FLAGS ?=
 PROPTEST_NIGHTLY := 4096
+KILL_ROUNDS := 20
 
 RUST_SOURCES := $(shell find crates python/src -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
 PYTHON_PACKAGE := python/Cargo.toml python/pyproject.toml $(shell find python/stratann -name '*.py' -o -name '*.pyi')
@@ -53,8 +54,12 @@ lint: ## Format and lints, without changing anything
 bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
 
-nightly: ## The long tests: many more random cases, and those marked as slow
-	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --release -- --include-ignored
+nightly: ## The long tests: many more random cases, and builds killed again and again
+	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored
+	for round in $$(seq $(KILL_ROUNDS)); do \
+		echo "killed builds, round $$round of $(KILL_ROUNDS)"; \
+		cargo test --quiet --locked --package stratann --test interrupted; \
+	done
 
 docs: ## API documentation, target/doc
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --locked --document-private-items

@@ -143,11 +143,11 @@ pub fn probe_disk(folder: &Path, io: IoChoice) -> Result<Disk> {
     let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
     let file = Arc::new(file);
     let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-    let mut deep = tier::open(&file, DEPTH, io).map_err(failed)?;
+    let mut deep = tier::open(&file, DEPTH, PAGE, io).map_err(failed)?;
     let io_backend = deep.name().to_string();
     let iops = rate(deep.as_mut(), DEPTH, THROUGHPUT_TIME).map_err(failed)?;
     drop(deep);
-    let mut single = tier::open(&file, 1, io).map_err(failed)?;
+    let mut single = tier::open(&file, 1, PAGE, io).map_err(failed)?;
     let alone = rate(single.as_mut(), 1, LATENCY_TIME).map_err(failed)?;
     Ok(Disk { iops, latency_us: 1e6 / alone, direct, io_backend })
 }

@@ -130,11 +130,12 @@ impl<'a> Driver<'a> {
     pub fn new(
         view: IndexView<'a>,
         cache: Option<&'a BlockCache>,
-        tier: Box<dyn Tier + 'a>,
+        mut tier: Box<dyn Tier + 'a>,
         options: DriverOptions,
     ) -> Driver<'a> {
         let in_flight = if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
         let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::new()).collect();
+        let buffers = tier.buffers();
         Driver {
             view,
             cache,
@@ -142,7 +143,7 @@ impl<'a> Driver<'a> {
             tier,
             idle: (0..slots.len()).rev().collect(),
             slots,
-            buffers: Vec::new(),
+            buffers,
             postponed: std::collections::VecDeque::new(),
             completions: Vec::new(),
         }

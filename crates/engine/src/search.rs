@@ -250,7 +250,7 @@ impl Index {
     fn work(&self, batch: &Batch<'_>, options: &SearchOptions) -> Result<&'static str> {
         let in_flight = self.in_flight(options);
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
-        let tier = tier::open(&self.blocks_file, depth, options.io)
+        let tier = tier::open(&self.blocks_file, depth, self.block.block_bytes, options.io)
             .map_err(|e| Error { kind: crate::Kind::Io, message: format!("io_uring was asked for but refused: {e}; use --io auto or pread") })?;
         let name = tier.name();
         let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };

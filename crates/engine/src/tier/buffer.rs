@@ -14,12 +14,22 @@ unsafe impl bytemuck::Pod for Page {}
 /// Whole pages, aligned to a page; the address does not change while it lives.
 pub struct Buffer {
     pages: Box<[Page]>,
+    registered: Option<u16>,
 }
 
 impl Buffer {
     /// Zeroed memory of `bytes`, rounded up to whole pages.
     pub fn new(bytes: usize) -> Buffer {
-        Buffer { pages: vec![Page([0; PAGE]); bytes.div_ceil(PAGE)].into_boxed_slice() }
+        Buffer { pages: vec![Page([0; PAGE]); bytes.div_ceil(PAGE)].into_boxed_slice(), registered: None }
+    }
+
+    /// The number under which a ring knows this memory, when it does.
+    pub(super) fn registered(&self) -> Option<u16> {
+        self.registered
+    }
+
+    pub(super) fn set_registered(&mut self, number: u16) {
+        self.registered = Some(number);
     }
 
     /// The bytes.

@@ -48,6 +48,11 @@ pub trait Tier {
     /// When the tier as a whole is broken; single reads fail in their [`Completion`].
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()>;
 
+    /// Buffers that this tier reads into at less cost (registered with the kernel), once; the caller uses them like any other.
+    fn buffers(&mut self) -> Vec<Buffer> {
+        Vec::new()
+    }
+
     /// What to call it in reports.
     fn name(&self) -> &'static str;
 }
@@ -81,10 +86,10 @@ pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
 ///
 /// # Errors
 /// When `choice` names io_uring and the kernel refuses it.
-pub fn open(file: &std::sync::Arc<File>, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
+pub fn open(file: &std::sync::Arc<File>, depth: usize, bytes: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
     #[cfg(target_os = "linux")]
     if choice != IoChoice::Pread {
-        match UringTier::new(file.clone(), depth) {
+        match UringTier::new(file.clone(), depth, bytes) {
             Ok(tier) => return Ok(Box::new(tier)),
             Err(e) if choice == IoChoice::Uring => return Err(e),
             Err(_) => {}

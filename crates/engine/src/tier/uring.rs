@@ -1,4 +1,4 @@
-//! io_uring: one ring per thread, one registered file.
+//! io_uring: one ring per thread, one registered file, registered buffers.
 //!
 //! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels that lack
 //! them get a plain ring.
@@ -19,16 +19,18 @@ pub struct UringTier {
     slots: Vec<Option<(u64, Buffer)>>,
     free: Vec<u32>,
     unsubmitted: usize,
+    // Registered, not yet given out.
+    own: Vec<Buffer>,
     // Kept open as long as the ring may use it.
     _file: Arc<File>,
 }
 
 impl UringTier {
-    /// A ring with room for `depth` reads.
+    /// A ring with room for `depth` reads, and as many registered buffers of `bytes` when the limit on locked memory allows.
     ///
     /// # Errors
     /// When the kernel, or a seccomp profile, refuses.
-    pub fn new(file: Arc<File>, depth: usize) -> io::Result<UringTier> {
+    pub fn new(file: Arc<File>, depth: usize, bytes: usize) -> io::Result<UringTier> {
         let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -36,8 +38,10 @@ impl UringTier {
             .build(entries)
             .or_else(|_| IoUring::new(entries))?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let own = register(&ring, depth.clamp(1, 4096), bytes);
         let depth = entries as usize;
         Ok(UringTier {
+            own,
             ring,
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth as u32).rev().collect(),
@@ -87,6 +91,22 @@ impl UringTier {
     }
 }
 
+/// Makes buffers and registers them with the ring, which saves the kernel from mapping their pages at every read. None when it refuses.
+fn register(ring: &IoUring, count: usize, bytes: usize) -> Vec<Buffer> {
+    let mut buffers: Vec<Buffer> = (0..count).map(|_| Buffer::new(bytes)).collect();
+    let places: Vec<libc::iovec> = buffers
+        .iter_mut()
+        .map(|b| libc::iovec { iov_base: b.bytes_mut().as_mut_ptr().cast(), iov_len: b.len() })
+        .collect();
+    // SAFETY: each place is the memory of a live buffer, at a fixed address. The kernel holds the pages until the ring goes; it writes
+    // there only for reads that `submit` queues, and those keep their buffer in `slots`.
+    if unsafe { ring.submitter().register_buffers(&places) }.is_err() {
+        return Vec::new();
+    }
+    buffers.iter_mut().zip(0u16..).for_each(|(b, number)| b.set_registered(number));
+    buffers
+}
+
 impl Tier for UringTier {
     fn room(&self) -> usize {
         self.free.len()
@@ -94,11 +114,13 @@ impl Tier for UringTier {
 
     fn submit(&mut self, tag: u64, offset: u64, mut buffer: Buffer) {
         let slot = self.free.pop().expect("the caller asks for room first");
-        let bytes = buffer.bytes_mut();
-        let read = opcode::Read::new(types::Fixed(0), bytes.as_mut_ptr(), bytes.len() as u32)
-            .offset(offset)
-            .build()
-            .user_data(u64::from(slot));
+        let registered = buffer.registered();
+        let (at, len) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
+        let read = match registered {
+            Some(number) => opcode::ReadFixed::new(types::Fixed(0), at, len, number).offset(offset).build(),
+            None => opcode::Read::new(types::Fixed(0), at, len).offset(offset).build(),
+        };
+        let read = read.user_data(u64::from(slot));
         self.slots[slot as usize] = Some((tag, buffer));
         // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits for all. The ring has as
         // many entries as there are slots, so the queue cannot be full.
@@ -117,6 +139,10 @@ impl Tier for UringTier {
         self.enter(usize::from(wait))?;
         self.reap(done);
         Ok(())
+    }
+
+    fn buffers(&mut self) -> Vec<Buffer> {
+        std::mem::take(&mut self.own)
     }
 
     fn name(&self) -> &'static str {
