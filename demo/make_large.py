@@ -25,7 +25,8 @@ class Clusters:
         self.centres = rng.standard_normal((CLUSTERS, dim), np.float32)
         self.shares = rng.pareto(1.5, CLUSTERS) + 0.2
         self.shares /= self.shares.sum()
-        self.directions = rng.standard_normal((CLUSTERS, LOCAL_DIMS, dim), np.float32) / np.sqrt(LOCAL_DIMS, dtype=np.float32)
+        self.directions = rng.standard_normal((CLUSTERS, LOCAL_DIMS, dim), np.float32)
+        self.directions /= np.sqrt(LOCAL_DIMS, dtype=np.float32)
 
     def draw(self, rows, rng):
         which = np.sort(rng.choice(CLUSTERS, rows, p=self.shares))

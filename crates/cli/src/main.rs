@@ -17,7 +17,7 @@ use crate::output::Output;
 /// Vector search for collections that outgrow memory.
 #[derive(Parser)]
 #[command(name = "stratann", version, about, long_about = OVERVIEW, after_long_help = EXIT_CODES, subcommand_required = true,
-          propagate_version = true, max_term_width = 110)]
+          args_override_self = true, propagate_version = true, max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -124,7 +124,8 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     // The hint names the subcommand; what is between is the mistake itself, sometimes over several lines.
-    let lines = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
+    let lines =
+        text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
     let mistake: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
     let mistake = mistake.join(" ");
     output::tell(&format!("stratann: {}; see --help", mistake.strip_prefix("error: ").unwrap_or(&mistake)));

@@ -19,10 +19,19 @@ pub(crate) fn opened(manifest: &Manifest, cache_budget: u64, extra: &[(&str, u64
 }
 
 /// `account` with a search added, as far as the manifest tells and rounded up where it does not: [`of_search`] says less.
-pub(crate) fn planned(manifest: &Manifest, options: &SearchOptions, mut account: Account, queries: &Queries) -> Account {
+pub(crate) fn planned(
+    manifest: &Manifest,
+    options: &SearchOptions,
+    mut account: Account,
+    queries: &Queries,
+) -> Account {
     let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
     // Look-up tables, beams and the query itself; a wide round's blocks.
-    let state = code_bytes * 1536 + 16_384 + longest_list(manifest, options) * 24 + options.k as u64 * 16 + manifest.dim as u64 * 16;
+    let state = code_bytes * 1536
+        + 16_384
+        + longest_list(manifest, options) * 24
+        + options.k as u64 * 16
+        + manifest.dim as u64 * 16;
     let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
     let blocks = u64::from(options.width.at_load(in_flight).1) * manifest.blocks.bytes as u64;
     account.add("queries in flight", options.threads as u64 * in_flight as u64 * (state + blocks));
@@ -47,7 +56,13 @@ fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
 }
 
 /// The account of a search of an open index that handles `queries` at a time, the cache full.
-pub(crate) fn of_search(index: &Index, options: &SearchOptions, queries: usize, cache_budget: u64, extra: &[(&str, u64)]) -> Account {
+pub(crate) fn of_search(
+    index: &Index,
+    options: &SearchOptions,
+    queries: usize,
+    cache_budget: u64,
+    extra: &[(&str, u64)],
+) -> Account {
     let mut account = index.search_account(options, queries);
     for (what, bytes) in &mut account.components {
         if what == "block cache" {
@@ -101,6 +116,11 @@ pub(crate) fn json(account: &Account) -> serde_json::Value {
 
 /// The account in words: `codes 3.1 MiB, …, together 12.0 MiB`.
 pub(crate) fn words(account: &Account) -> String {
-    let parts: Vec<String> = account.components.iter().filter(|c| c.1 > 0).map(|(what, bytes)| format!("{what} {}", size(*bytes))).collect();
+    let parts: Vec<String> = account
+        .components
+        .iter()
+        .filter(|c| c.1 > 0)
+        .map(|(what, bytes)| format!("{what} {}", size(*bytes)))
+        .collect();
     format!("{}; together {}", parts.join(", "), size(account.total()))
 }

@@ -21,7 +21,8 @@ impl Output {
         if !self.json {
             return print(&text());
         }
-        let document = serde_json::to_string_pretty(document).map_err(|e| Error::bad_input(format!("writing JSON: {e}")))?;
+        let document = serde_json::to_string_pretty(document)
+            .map_err(|e| Error::bad_input(format!("writing JSON: {e}")))?;
         print(&(document + "\n"))
     }
 
@@ -116,13 +117,20 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!(["0", "999", "1,000", "12,345,678"], [0, 999, 1000, 12_345_678].map(count).each_ref().map(String::as_str));
-        assert_eq!(["0.5 s", "61 s", "2 min", "2.0 h"], [0.5, 61.0, 100.0, 7200.0].map(duration).each_ref().map(String::as_str));
+        assert_eq!(
+            ["0", "999", "1,000", "12,345,678"],
+            [0, 999, 1000, 12_345_678].map(count).each_ref().map(String::as_str)
+        );
+        assert_eq!(
+            ["0.5 s", "61 s", "2 min", "2.0 h"],
+            [0.5, 61.0, 100.0, 7200.0].map(duration).each_ref().map(String::as_str)
+        );
     }
 
     #[test]
     fn columns_line_up() {
-        let text = table(&["name", "n"], &[vec!["a".into(), "10".into()], vec!["long name".into(), "7".into()]]);
+        let text =
+            table(&["name", "n"], &[vec!["a".into(), "10".into()], vec!["long name".into(), "7".into()]]);
         assert_eq!(text, "name        n\na          10\nlong name   7\n");
     }
 }

@@ -54,7 +54,12 @@ impl Teller {
     /// Says what `output` allows, and heeds Ctrl-C from now on.
     pub(crate) fn new(output: Output) -> Teller {
         heed_interrupts();
-        Teller { quiet: output.quiet, bars: std::io::stderr().is_terminal(), done: AtomicU64::new(0), stage: Mutex::new(None) }
+        Teller {
+            quiet: output.quiet,
+            bars: std::io::stderr().is_terminal(),
+            done: AtomicU64::new(0),
+            stage: Mutex::new(None),
+        }
     }
 
     /// Ends the last stage.
@@ -78,7 +83,14 @@ impl Progress for Teller {
         self.done.store(0, Ordering::Relaxed);
         let now = Instant::now();
         let bar = self.bars.then(|| bar(name, total, unit));
-        *stage = Some(Stage { name: name.into(), unit: unit.into(), total, started: now, next_line: now + FIRST_LINE, bar });
+        *stage = Some(Stage {
+            name: name.into(),
+            unit: unit.into(),
+            total,
+            started: now,
+            next_line: now + FIRST_LINE,
+            bar,
+        });
     }
 
     fn advance(&self, count: u64) {
@@ -115,7 +127,9 @@ impl Drop for Teller {
 
 fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
-    let style = format!("{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left");
+    let style = format!(
+        "{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left"
+    );
     if let Ok(style) = ProgressStyle::with_template(&style) {
         bar.set_style(style.progress_chars("=> "));
     }
@@ -144,7 +158,8 @@ impl Stage {
         }
         let took = self.started.elapsed();
         if took >= WORTH_A_LINE {
-            let what = if self.unit == "%" { String::new() } else { format!("{} {} in ", count(done), self.unit) };
+            let what =
+                if self.unit == "%" { String::new() } else { format!("{} {} in ", count(done), self.unit) };
             tell(&format!("{}: {what}{}", self.name, duration(took.as_secs_f64())));
         }
     }

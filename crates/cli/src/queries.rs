@@ -32,7 +32,9 @@ impl Queries {
         }
         let (have, want) = (found.dtype.name(), dtype.name());
         if found.dtype != dtype && !(found.dtype.is_float() && dtype.is_float()) {
-            return Err(Error::bad_input(format!("{name} holds {have}, the index holds {want}; convert the queries to {want}")));
+            return Err(Error::bad_input(format!(
+                "{name} holds {have}, the index holds {want}; convert the queries to {want}"
+            )));
         }
         if found.dtype != dtype {
             let how = if dtype == DType::F16 { "narrowed" } else { "widened" };
@@ -62,11 +64,17 @@ impl Queries {
         self.check(first, out, self.reader.shape().dtype)?;
         match (self.reader.shape().dtype, self.dtype) {
             (DType::F32, DType::F16) => {
-                *out = out.chunks_exact(4).flat_map(|c| f16::from_f32(f32::from_le_bytes([c[0], c[1], c[2], c[3]])).to_le_bytes()).collect();
+                *out = out
+                    .chunks_exact(4)
+                    .flat_map(|c| f16::from_f32(f32::from_le_bytes([c[0], c[1], c[2], c[3]])).to_le_bytes())
+                    .collect();
                 self.check_narrowed(first, out)
             }
             (DType::F16, DType::F32) => {
-                *out = out.chunks_exact(2).flat_map(|c| f16::from_le_bytes([c[0], c[1]]).to_f32().to_le_bytes()).collect();
+                *out = out
+                    .chunks_exact(2)
+                    .flat_map(|c| f16::from_le_bytes([c[0], c[1]]).to_f32().to_le_bytes())
+                    .collect();
                 Ok(())
             }
             _ => Ok(()),
@@ -85,7 +93,10 @@ impl Queries {
 
     fn check_narrowed(&self, first: usize, rows: &[u8]) -> Result<()> {
         self.check(first, rows, DType::F16).map_err(|e| {
-            Error::bad_input(format!("{} (after narrowing to f16; scale the vectors, or build the index from f32)", e.message))
+            Error::bad_input(format!(
+                "{} (after narrowing to f16; scale the vectors, or build the index from f32)",
+                e.message
+            ))
         })
     }
 }

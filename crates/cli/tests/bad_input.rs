@@ -59,9 +59,25 @@ fn numbers_out_of_range() {
     assert!(search(&["--width", "wide"]).contains("width"));
     assert!(search(&["--ram-budget", "lots"]).contains("lots"));
     assert!(search(&["--recall", "0.8,0.9", "-o", "x"]).contains("-o"));
-    assert!(refused(&["groundtruth", arg(&data.base), arg(&data.queries), "-k", "0", "-o", arg(&data.path("gt"))], 2).contains("k is 0"));
+    assert!(
+        refused(
+            &["groundtruth", arg(&data.base), arg(&data.queries), "-k", "0", "-o", arg(&data.path("gt"))],
+            2
+        )
+        .contains("k is 0")
+    );
     assert!(refused(&["explain", arg(&index), arg(&data.queries), "--query", "50"], 2).contains("50"));
-    let output = run(&["search", arg(&index), arg(&data.queries), "-k", "2000", "--search-list", "2000", "-o", arg(&data.path("all"))]);
+    let output = run(&[
+        "search",
+        arg(&index),
+        arg(&data.queries),
+        "-k",
+        "2000",
+        "--search-list",
+        "2000",
+        "-o",
+        arg(&data.path("all")),
+    ]);
     assert!(output.status.success());
     assert!(stderr(&output).contains("1200 results"), "{}", stderr(&output));
     assert_eq!(read_answers(&data.path("all")).0, 1200);
@@ -74,7 +90,10 @@ fn base_files_that_cannot_be_indexed() {
     bad_rows[321][5] = f64::NAN;
     write(&data.base, &bad_rows, "f32");
     let error = build_refused(&data, &[]);
-    assert!(error.contains("row 321") && error.contains("NaN") && error.contains("--on-bad-row skip"), "{error}");
+    assert!(
+        error.contains("row 321") && error.contains("NaN") && error.contains("--on-bad-row skip"),
+        "{error}"
+    );
     let index = data.path("skipped");
     let built = json(&[&data.build_args(&index)[..], &["--on-bad-row", "skip"]].concat());
     assert_eq!((&built["rows"], &built["skipped_rows"]), (&1199.into(), &1.into()));
@@ -99,7 +118,9 @@ fn base_files_that_cannot_be_indexed() {
 fn the_budget_that_an_error_names_works() {
     let data = Data::new(3000, 32, "f32");
     let index = data.path("graph");
-    let named = |error: &str| error.split("--ram-budget ").nth(1).unwrap().split_whitespace().next().unwrap().to_string();
+    let named = |error: &str| {
+        error.split("--ram-budget ").nth(1).unwrap().split_whitespace().next().unwrap().to_string()
+    };
     let error = build_refused(&data, &["--ram-budget", "1MiB"]);
     json(&[&data.build_args(&index)[..], &["--ram-budget", &named(&error)]].concat());
     let search = ["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--threads", "2"];
@@ -107,7 +128,8 @@ fn the_budget_that_an_error_names_works() {
         let error = refused(&[&search[..], &["--ram-budget", budget]].concat(), 2);
         json(&[&search[..], &["--ram-budget", &named(&error)]].concat());
     }
-    let truth = ["groundtruth", arg(&data.base), arg(&data.queries), "-o", arg(&data.path("gt"))];
+    let out = data.path("gt");
+    let truth = ["groundtruth", arg(&data.base), arg(&data.queries), "-o", arg(&out)];
     let error = refused(&[&truth[..], &["--ram-budget", "1KiB"]].concat(), 2);
     assert!(error.contains("budget"), "{error}");
 }
@@ -163,6 +185,19 @@ fn truth_that_does_not_belong() {
     write(&few, &rows(10, 16, "f32", 3), "f32");
     let error = refused(&["search", arg(&index), arg(&few), "--groundtruth", arg(&truth)], 2);
     assert!(error.contains("50 queries") && error.contains("10"), "{error}");
-    let error = refused(&["search", arg(&index), arg(&data.queries), "-k", "30", "--search-list", "60", "--groundtruth", arg(&truth)], 2);
+    let error = refused(
+        &[
+            "search",
+            arg(&index),
+            arg(&data.queries),
+            "-k",
+            "30",
+            "--search-list",
+            "60",
+            "--groundtruth",
+            arg(&truth),
+        ],
+        2,
+    );
     assert!(error.contains("20 neighbours"), "{error}");
 }

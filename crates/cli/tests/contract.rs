@@ -25,7 +25,15 @@ fn json_keys_are_stable() {
     assert_eq!(built["rows"], 1500);
 
     let truth = data.truth("l2");
-    let found = json(&["search", arg(&index), arg(&data.queries), "--search-list", "20,20,40", "--groundtruth", arg(&truth)]);
+    let found = json(&[
+        "search",
+        arg(&index),
+        arg(&data.queries),
+        "--search-list",
+        "20,20,40",
+        "--groundtruth",
+        arg(&truth),
+    ]);
     assert_eq!(keys(&found), set(&["index", "queries", "runs"]));
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3, "equal settings are not merged");
@@ -37,37 +45,81 @@ fn json_keys_are_stable() {
     let found = json(&["search", arg(&index), arg(&data.queries)]);
     assert!(found["runs"][0]["recall"].is_null());
 
-    let swept = json(&["bench", arg(&index), arg(&data.queries), "--search-list", "20,40", "--in-flight", "1,8", "--rounds", "2"]);
+    let swept = json(&[
+        "bench",
+        arg(&index),
+        arg(&data.queries),
+        "--search-list",
+        "20,40",
+        "--in-flight",
+        "1,8",
+        "--rounds",
+        "2",
+    ]);
     assert_eq!(swept["runs"].as_array().unwrap().len(), 4);
     assert_eq!(swept["runs"][0]["qps_rounds"].as_array().unwrap().len(), 2);
 }
 
 fn check_run(run: &Value) {
     let expected = [
-        "recall", "qps", "latency_us", "cpu_us", "queries", "failed_queries", "threads", "params", "per_query", "peak_rss_bytes",
-        "ram_budget_bytes", "io_backend", "memory",
+        "recall",
+        "qps",
+        "latency_us",
+        "cpu_us",
+        "queries",
+        "failed_queries",
+        "threads",
+        "params",
+        "per_query",
+        "peak_rss_bytes",
+        "ram_budget_bytes",
+        "io_backend",
+        "memory",
     ];
     assert_eq!(keys(run), set(&expected));
     assert_eq!(keys(&run["latency_us"]), set(&["mean", "p50", "p95", "p99"]));
     let counters = [
-        "code_comparisons", "full_comparisons", "pruned", "reads", "pages_read", "bytes_read", "cache_hits", "hops", "hand_overs",
-        "bytes_sent", "round_trips", "gpu_bytes",
+        "code_comparisons",
+        "full_comparisons",
+        "pruned",
+        "reads",
+        "pages_read",
+        "bytes_read",
+        "cache_hits",
+        "hops",
+        "hand_overs",
+        "bytes_sent",
+        "round_trips",
+        "gpu_bytes",
     ];
     let per_query = &run["per_query"];
     assert_eq!(keys(per_query), set(&counters));
     let number = |key: &str| per_query[key].as_f64().unwrap();
     assert!(number("reads") >= 1.0 && number("code_comparisons") > 0.0 && number("full_comparisons") > 0.0);
     assert_eq!(number("bytes_read"), number("pages_read") * 4096.0);
-    assert_eq!(number("hand_overs") + number("bytes_sent") + number("round_trips") + number("gpu_bytes"), 0.0);
+    assert_eq!(
+        number("hand_overs") + number("bytes_sent") + number("round_trips") + number("gpu_bytes"),
+        0.0
+    );
 }
 
 #[test]
 fn what_a_cache_answers_is_not_read() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &[]);
-    let args = ["search", arg(&index), arg(&data.queries), "--search-list", "30,30", "--cache-budget", "32MiB"];
+    let args = [
+        "search",
+        arg(&index),
+        arg(&data.queries),
+        "--search-list",
+        "30,30",
+        "--width",
+        "1",
+        "--cache-budget",
+        "32MiB",
+    ];
     let found = json(&args);
-    let cold = json(&args[..5]);
+    let cold = json(&args[..7]);
     let per_query = |d: &Value, run: usize, key: &str| d["runs"][run]["per_query"][key].as_f64().unwrap();
     assert_eq!(per_query(&found, 1, "reads"), 0.0, "the second run finds all in the cache");
     assert_eq!((per_query(&found, 1, "bytes_read"), per_query(&found, 1, "pages_read")), (0.0, 0.0));
@@ -79,7 +131,10 @@ fn other_commands_speak_json_too() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &[]);
     let info = json(&["info", arg(&index)]);
-    assert_eq!((&info["rows"], &info["dim"], &info["dtype"], &info["kind"]), (&1500.into(), &16.into(), &"f32".into(), &"disk-graph".into()));
+    assert_eq!(
+        (&info["rows"], &info["dim"], &info["dtype"], &info["kind"]),
+        (&1500.into(), &16.into(), &"f32".into(), &"disk-graph".into())
+    );
     let report = json(&["verify", arg(&index)]);
     assert_eq!((&report["violations_found"], &report["nodes"]), (&0.into(), &1500.into()));
 
@@ -88,14 +143,27 @@ fn other_commands_speak_json_too() {
     json(&["search", arg(&index), arg(&data.queries), "--search-list", "30", "-o", arg(&out)]);
     let (k, ids, _) = read_answers(&out);
     let told: Vec<u64> = trace["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
-    assert_eq!(told, ids[7 * k..8 * k].iter().map(|&id| u64::from(id)).collect::<Vec<_>>(), "explain runs the same search");
+    assert_eq!(
+        told,
+        ids[7 * k..8 * k].iter().map(|&id| u64::from(id)).collect::<Vec<_>>(),
+        "explain runs the same search"
+    );
     let rounds = trace["rounds"].as_array().unwrap();
     let reads: usize = rounds.iter().map(|r| r["reads"].as_array().unwrap().len()).sum();
     assert_eq!(trace["counters"]["reads"].as_f64(), Some(reads as f64));
-    assert!(rounds.iter().all(|r| r["reads"].as_array().unwrap().iter().all(|read| read["asked_by"]["node"].is_u64())));
+    assert!(
+        rounds.iter().all(|r| r["reads"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|read| read["asked_by"]["node"].is_u64()))
+    );
 
     let doctor = json(&["doctor", "--path", arg(data.folder.path())]);
-    assert!(doctor["disk"]["iops"].as_f64().unwrap() > 0.0 && doctor["disk"]["latency_us"].as_f64().unwrap() > 0.0);
+    assert!(
+        doctor["disk"]["iops"].as_f64().unwrap() > 0.0
+            && doctor["disk"]["latency_us"].as_f64().unwrap() > 0.0
+    );
     assert!(doctor["cores"].as_u64().unwrap() > 0);
 }
 
@@ -127,19 +195,37 @@ fn streams_and_exit_codes() {
 #[test]
 fn help_and_completions_name_every_command() {
     let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
-    for name in ["build", "search", "groundtruth", "tune", "info", "verify", "explain", "bench", "doctor", "completions"] {
+    for name in [
+        "build",
+        "search",
+        "groundtruth",
+        "tune",
+        "info",
+        "verify",
+        "explain",
+        "bench",
+        "doctor",
+        "completions",
+    ] {
         assert!(help.contains(&format!("\n  {name}")), "{name}");
         assert!(run(&[name, "--help"]).status.success(), "{name}");
     }
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&["completions", shell]);
-        assert!(script.status.success() && String::from_utf8(script.stdout).unwrap().contains("groundtruth"), "{shell}");
+        assert!(
+            script.status.success() && String::from_utf8(script.stdout).unwrap().contains("groundtruth"),
+            "{shell}"
+        );
     }
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_accident() {
-    let mut child = command(&["completions", "bash"]).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = command(&["completions", "bash"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

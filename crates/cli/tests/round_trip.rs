@@ -4,8 +4,6 @@
 mod common;
 use common::*;
 
-const K: usize = 10;
-
 /// Recall of a file of answers against exact distances: an answer counts when it is no farther than the k-th true one.
 fn recall(answers: &std::path::Path, data: &Data, metric: &str) -> f64 {
     let (k, ids, distances) = read_answers(answers);
@@ -30,7 +28,15 @@ fn every_metric(dtype: &str) {
         let index = data.build(&format!("graph-{metric}"), &["--metric", metric]);
         let out = data.path("answers.ibin");
         let found = json(&[
-            "search", arg(&index), arg(&data.queries), "--search-list", "80", "--groundtruth", arg(&truth), "-o", arg(&out),
+            "search",
+            arg(&index),
+            arg(&data.queries),
+            "--search-list",
+            "80",
+            "--groundtruth",
+            arg(&truth),
+            "-o",
+            arg(&out),
         ]);
         let told = found["runs"][0]["recall"].as_f64().unwrap();
         let seen = recall(&out, &data, metric);
@@ -39,8 +45,12 @@ fn every_metric(dtype: &str) {
 
         let flat = data.path(&format!("flat-{metric}"));
         json(&["build", arg(&data.base), "-o", arg(&flat), "--kind", "flat", "--metric", metric]);
-        let found = json(&["search", arg(&flat), arg(&data.queries), "--groundtruth", arg(&truth), "-o", arg(&out)]);
-        assert!(found["runs"][0]["recall"].as_f64().unwrap() > 0.998, "{dtype} {metric}: flat is exact but for ties");
+        let found =
+            json(&["search", arg(&flat), arg(&data.queries), "--groundtruth", arg(&truth), "-o", arg(&out)]);
+        assert!(
+            found["runs"][0]["recall"].as_f64().unwrap() > 0.998,
+            "{dtype} {metric}: flat is exact but for ties"
+        );
         assert!(recall(&out, &data, metric) > 0.9999, "{dtype} {metric}: flat");
     }
 }
@@ -70,10 +80,21 @@ fn recall_is_a_setting() {
     let data = Data::new(4000, 24, "f32");
     let index = data.build("graph", &["--calibration-queries", "200"]);
     let truth = data.truth("l2");
-    let found = json(&["search", arg(&index), arg(&data.queries), "--recall", "0.8,0.95", "--groundtruth", arg(&truth)]);
+    let found = json(&[
+        "search",
+        arg(&index),
+        arg(&data.queries),
+        "--recall",
+        "0.8,0.95",
+        "--groundtruth",
+        arg(&truth),
+    ]);
     let run = |i: usize| &found["runs"][i];
     assert_eq!(run(1)["params"]["recall"], 0.95);
-    assert!(run(0)["recall"].as_f64().unwrap() > 0.7 && run(1)["recall"].as_f64().unwrap() > 0.9, "{found:#}");
+    assert!(
+        run(0)["recall"].as_f64().unwrap() > 0.7 && run(1)["recall"].as_f64().unwrap() > 0.9,
+        "{found:#}"
+    );
     assert!(run(0)["per_query"]["reads"].as_f64() <= run(1)["per_query"]["reads"].as_f64());
 }
 
@@ -82,7 +103,15 @@ fn floats_of_either_width_are_taken() {
     let wide = Data::new(1500, 16, "f32");
     let narrow = Data::new(1500, 16, "f16");
     let index = narrow.build("graph", &[]);
-    let output = run(&["search", arg(&index), arg(&wide.queries), "--search-list", "60", "-o", arg(&narrow.path("o"))]);
+    let output = run(&[
+        "search",
+        arg(&index),
+        arg(&wide.queries),
+        "--search-list",
+        "60",
+        "-o",
+        arg(&narrow.path("o")),
+    ]);
     assert!(output.status.success());
     assert!(stderr(&output).contains("narrowed to f16"), "{}", stderr(&output));
     assert!(recall(&narrow.path("o"), &narrow, "l2") > 0.95);
@@ -105,13 +134,17 @@ fn own_ids_come_back_and_large_ones_are_refused_where_they_do_not_fit() {
     json(&["search", arg(&index), arg(&data.queries), "-k", "5", "--search-list", "60", "-o", arg(&out)]);
     let truth = nearest(&data.base_rows, &data.query_rows, "l2", 1);
     let (k, ids, _) = read_answers(&out);
-    let hits = ids.chunks(k).zip(&truth).filter(|(ids, t)| u64::from(ids[0]) == 100_000 - t[0].1 as u64).count();
+    let hits =
+        ids.chunks(k).zip(&truth).filter(|(ids, t)| u64::from(ids[0]) == 100_000 - t[0].1 as u64).count();
     assert!(hits > 45, "{hits}");
 
     let large = write_ids("large.u64bin", &|row| (1 << 40) + row);
     let index = data.build("large", &["--ids", arg(&large)]);
     json(&["search", arg(&index), arg(&data.queries), "--search-list", "60"]);
-    let error = refused(&["search", arg(&index), arg(&data.queries), "--search-list", "60", "-o", arg(&data.path("x"))], 2);
+    let error = refused(
+        &["search", arg(&index), arg(&data.queries), "--search-list", "60", "-o", arg(&data.path("x"))],
+        2,
+    );
     assert!(error.contains("id 10995116") && error.contains("u32"), "{error}");
     assert!(!data.path("x").exists());
 }
@@ -122,7 +155,19 @@ fn a_budget_splits_the_queries_but_not_the_answers() {
     let index = data.build("graph", &[]);
     let many = data.path("many.fbin");
     write(&many, &rows(20_000, 24, "f32", 9), "f32");
-    let common = ["search", arg(&index), arg(&many), "--search-list", "20", "--in-flight", "2", "--threads", "1", "--width", "1"];
+    let common = [
+        "search",
+        arg(&index),
+        arg(&many),
+        "--search-list",
+        "20",
+        "--in-flight",
+        "2",
+        "--threads",
+        "1",
+        "--width",
+        "1",
+    ];
     let (whole, parts) = (data.path("whole"), data.path("parts"));
     let free = json(&[&common[..], &["-o", arg(&whole)]].concat());
     let tight = json(&[&common[..], &["-o", arg(&parts), "--ram-budget", "9MiB"]].concat());
@@ -140,14 +185,26 @@ fn tuning_publishes_a_version_that_shares_the_data() {
     assert!(error.contains("stratann tune"), "{error}");
     let data_files = files(&index);
     let tuned = json(&["tune", arg(&index), "--recall", "0.9", "-k", "10", "--sample", "200"]);
-    assert_eq!((&tuned["version"], &tuned["source"], &tuned["fitted_on"]), (&2.into(), &"rows".into(), &100.into()));
+    assert_eq!(
+        (&tuned["version"], &tuned["source"], &tuned["fitted_on"]),
+        (&2.into(), &"rows".into(), &100.into())
+    );
     assert!(tuned["checks"][0]["measured"].as_f64().unwrap() > 0.8, "{tuned:#}");
     for (name, bytes) in data_files {
         assert_eq!(files(&index).get(&name), Some(&bytes), "{name}");
     }
     json(&["search", arg(&index), arg(&data.queries), "--recall", "0.9"]);
     let truth = data.truth("l2");
-    let tuned = json(&["tune", arg(&index), "--queries", arg(&data.queries), "--groundtruth", arg(&truth), "-k", "10,20"]);
+    let tuned = json(&[
+        "tune",
+        arg(&index),
+        "--queries",
+        arg(&data.queries),
+        "--groundtruth",
+        arg(&truth),
+        "-k",
+        "10,20",
+    ]);
     assert_eq!((&tuned["version"], &tuned["source"]), (&3.into(), &"queries".into()));
     assert_eq!(json(&["verify", arg(&index)])["violations_found"], 0);
 }

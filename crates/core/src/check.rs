@@ -16,7 +16,8 @@ pub enum Violation {
         /// How.
         damage: Damage,
     },
-    /// A block's nodes are not where the map says.
+    /// A block's nodes are not where the map says, or, without a map, do not follow those before. The block after the last one stands for
+    /// nodes that are missing.
     Misplaced {
         /// Which block.
         block: u32,
@@ -31,37 +32,48 @@ pub enum Violation {
         /// Whose vector.
         node: u32,
     },
-    /// No list names this node and it is no head node: no search can find it.
-    Unreachable {
-        /// Which node.
-        node: u32,
-    },
 }
 
 /// Checks an index block by block, in any amount at a time, in order.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    next_id: u32,
-    reachable: Vec<bool>,
+    // The id that the next block begins with; unknown after a block that could not be read.
+    next_id: Option<u32>,
+    // For each block: whether a head node lies in it, or a list of another block leads to it.
+    led_to: Vec<bool>,
+    counts: Vec<u16>,
     list: Vec<u32>,
-    /// Nodes that nothing leads to are counted here: a few are tolerable, their own block still finds them.
+    wide: Vec<f32>,
+    /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. Whole blocks are scored, so
+    /// a node is as near as its block. A few are tolerable. Known after [`Checker::finish`].
     pub unreachable: u64,
     /// Sum of list lengths.
     pub edges: u64,
 }
 
 impl Checker {
-    /// A checker that has seen no block. Takes a byte per node.
+    /// A checker that has seen no block. Takes three bytes per block.
     pub fn new(view: &IndexView<'_>) -> Checker {
-        let mut reachable = vec![view.graph.is_none(); view.nodes as usize];
+        let blocks = view.blocks as usize;
+        let mut checker = Checker {
+            next_id: Some(0),
+            led_to: vec![view.graph.is_none(); blocks],
+            counts: vec![0; blocks],
+            list: Vec::new(),
+            wide: vec![0.0; view.dim],
+            unreachable: 0,
+            edges: 0,
+        };
         if let Some(graph) = &view.graph {
-            for &id in &graph.head.ids {
-                if let Some(r) = reachable.get_mut(id as usize) {
-                    *r = true;
-                }
-            }
+            graph.head.ids.iter().for_each(|&id| checker.lead_to(graph.map.block_of(id)));
         }
-        Checker { next_id: 0, reachable, list: Vec::new(), unreachable: 0, edges: 0 }
+        checker
+    }
+
+    fn lead_to(&mut self, block: u32) {
+        if let Some(led_to) = self.led_to.get_mut(block as usize) {
+            *led_to = true;
+        }
     }
 
     /// Checks block number `block`, the one after the last.
@@ -69,54 +81,79 @@ impl Checker {
         let opened = match verify(&view.block, block, bytes).and_then(|()| Block::open(&view.block, bytes)) {
             Ok(opened) => opened,
             Err(damage) => {
+                self.next_id = None;
                 found.push(Violation::Block { block, damage });
                 return;
             }
         };
-        let first = opened.first_id();
-        let count = opened.count() as u32;
-        let placed = |id: u32| id < view.nodes && view.graph.is_none_or(|g| g.map.block_of(id) == block);
-        let consecutive = first == self.next_id || !found.is_empty();
-        if !consecutive || count == 0 || !placed(first) || !placed(first.saturating_add(count - 1)) {
+        let (first, count) = (opened.first_id(), opened.count() as u32);
+        if !self.is_in_place(view, block, first, count) {
+            self.next_id = None;
             found.push(Violation::Misplaced { block });
             return;
         }
-        self.next_id = first + count;
+        self.next_id = Some(first + count);
+        if let Some(c) = self.counts.get_mut(block as usize) {
+            *c = opened.count() as u16;
+        }
         for slot in 0..opened.count() {
-            self.node(view, &opened, slot, first + slot as u32, found);
+            self.vector(view, &opened, slot, found);
+            self.list(view, &opened, block, slot, found);
         }
     }
 
-    fn node(&mut self, view: &IndexView<'_>, block: &Block<'_>, slot: usize, node: u32, found: &mut Vec<Violation>) {
-        let mut wide = vec![0f32; view.dim];
-        stratann_kernel::element::widen(view.dtype, block.vector(slot), &mut wide);
-        if !block.inverse_norm(slot).is_finite() || wide.iter().any(|x| !x.is_finite()) {
-            found.push(Violation::Vector { node });
+    fn is_in_place(&self, view: &IndexView<'_>, block: u32, first: u32, count: u32) -> bool {
+        let Some(end) = first.checked_add(count).filter(|&end| count > 0 && end <= view.nodes) else {
+            return false;
+        };
+        let Some(graph) = &view.graph else { return self.next_id.is_none_or(|next| next == first) };
+        let is_here = |id: u32| graph.map.block_of(id) == block;
+        let begins = first == 0 || !is_here(first - 1);
+        let ends = end == view.nodes || !is_here(end);
+        is_here(first) && is_here(end - 1) && begins && ends
+    }
+
+    fn vector(&mut self, view: &IndexView<'_>, block: &Block<'_>, slot: usize, found: &mut Vec<Violation>) {
+        stratann_kernel::element::widen(view.dtype, block.vector(slot), &mut self.wide);
+        if !block.inverse_norm(slot).is_finite() || self.wide.iter().any(|x| !x.is_finite()) {
+            found.push(Violation::Vector { node: block.first_id() + slot as u32 });
         }
+    }
+
+    fn list(
+        &mut self,
+        view: &IndexView<'_>,
+        block: &Block<'_>,
+        number: u32,
+        slot: usize,
+        found: &mut Vec<Violation>,
+    ) {
         if !view.block.lists {
             return;
         }
-        self.list.clear();
-        let read = block.neighbours(slot, &mut self.list);
-        if read.is_none() || self.list.iter().any(|&n| n >= view.nodes || n == node) {
+        let node = block.first_id() + slot as u32;
+        let mut list = core::mem::take(&mut self.list);
+        list.clear();
+        let read = block.neighbours(slot, &mut list);
+        if read.is_none() || list.iter().any(|&n| n >= view.nodes || n == node) {
             found.push(Violation::List { node });
-            return;
+        } else {
+            self.edges += list.len() as u64;
+            if let Some(graph) = &view.graph {
+                let elsewhere = list.iter().map(|&n| graph.map.block_of(n)).filter(|&b| b != number);
+                elsewhere.for_each(|b| self.lead_to(b));
+            }
         }
-        self.edges += self.list.len() as u64;
-        // A search that reads a block scores all of its nodes, so block-mates reach each other.
-        let home = view.graph.map(|g| g.map);
-        for &n in &self.list {
-            self.reachable[n as usize] = true;
-            let _ = home;
-        }
+        self.list = list;
     }
 
     /// What can only be said at the end.
     pub fn finish(mut self, view: &IndexView<'_>, found: &mut Vec<Violation>) -> Checker {
-        if self.next_id != view.nodes && found.is_empty() {
+        if self.next_id.is_some_and(|next| next != view.nodes) {
             found.push(Violation::Misplaced { block: view.blocks });
         }
-        self.unreachable = self.reachable.iter().filter(|r| !**r).count() as u64;
+        let lost = self.led_to.iter().zip(&self.counts).filter(|(led_to, _)| !**led_to);
+        self.unreachable = lost.map(|(_, &count)| u64::from(count)).sum();
         self
     }
 }

@@ -136,7 +136,7 @@ pub(crate) fn measure(
     let count = (queries.len() / index.block.vector_bytes).min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
     let queries = &queries[..count * index.block.vector_bytes];
     let lists: Vec<u32> = LISTS.iter().map(|share| ((f64::from(k) * share).ceil() as u32 + SPARE).max(k)).collect();
-    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * count) as u64, "queries");
+    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * STOP_RULES.len() * count) as u64, "queries");
     let options = SearchOptions { k: k as usize, threads, width: Width::Fixed(1), ..SearchOptions::default() };
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
     let mut measured = Vec::new();

@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 use serde::Serialize;
 use stratann_core::format::block;
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Candidate, Hit, Loss, Outcome, Progress, QueryState, QueryStats, Scratch, Step, Tag, Want,
+    Arrival, Arrived, Budget, Candidate, Hit, Loss, Outcome, Progress, QueryState, QueryStats, Scratch, Step,
+    Tag, Want,
 };
 
 use crate::driver::{Width, failure};
@@ -92,7 +93,11 @@ pub struct Trace {
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
     let view = index.view();
     if query.len() != view.block.vector_bytes {
-        return Err(Error::bad_input(format!("the query has {} bytes, the index has {}", query.len(), view.block.vector_bytes)));
+        return Err(Error::bad_input(format!(
+            "the query has {} bytes, the index has {}",
+            query.len(),
+            view.block.vector_bytes
+        )));
     }
     let mut params = index.params(options)?;
     (params.approach_width, params.width) = match options.width {
@@ -100,7 +105,12 @@ pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<T
         Width::Auto => (1, 1),
         Width::Fixed(width) => (width, width),
     };
-    let mut walk = Walk { index, state: QueryState::new(params, Budget::default()), scratch: Scratch::default(), buffers: Vec::new() };
+    let mut walk = Walk {
+        index,
+        state: QueryState::new(params, Budget::default()),
+        scratch: Scratch::default(),
+        buffers: Vec::new(),
+    };
     walk.scratch.prepare(&view, query);
     let mut step = walk.state.step(&view, &mut walk.scratch, &[]);
     let head = walk.beam();
@@ -185,7 +195,8 @@ impl Walk<'_> {
     fn asker(&self, block: u32) -> Option<Guess> {
         let map = self.index.view().graph?.map;
         let entries = self.state.beam().entries().iter().enumerate();
-        let mut waiting = entries.filter(|(_, c)| c.progress == Progress::Awaited && map.block_of(c.id) == block);
+        let mut waiting =
+            entries.filter(|(_, c)| c.progress == Progress::Awaited && map.block_of(c.id) == block);
         waiting.next().map(|(rank, c)| self.guess(rank, c))
     }
 
@@ -207,7 +218,8 @@ impl Walk<'_> {
             Outcome::Running => "it still runs".into(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
             lost @ Outcome::Lost { .. } => {
-                failure(lost, &self.index.blocks_path, self.index.block.block_bytes).unwrap_or_else(|| "a block was lost".into())
+                failure(lost, &self.index.blocks_path, self.index.block.block_bytes)
+                    .unwrap_or_else(|| "a block was lost".into())
             }
             Outcome::Complete => self.end_of_search(),
         }

@@ -151,6 +151,9 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
 pub fn newest(folder: &Path) -> Result<Option<u64>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::bad_input(format!("{}: no such index; build one with `stratann build`", folder.display())));
+        }
         Err(e) => return Err(Error::io("opening index", folder, &e)),
     };
     let numbers = entries.flatten().filter_map(|entry| {

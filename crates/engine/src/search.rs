@@ -195,7 +195,7 @@ impl Index {
             Effort::Recall(_) => 200,
         };
         let tables = self.graph.as_ref().map_or(0, |g| {
-            g.codebook.code_bytes() * 1536 + 2048
+            g.codebook.code_bytes() * 512 + 4096
         });
         tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
@@ -378,9 +378,9 @@ impl Queries for Share<'_, '_> {
         if self.left_to_tell == TELL_EVERY {
             batch.progress.advance(TELL_EVERY);
             self.left_to_tell = 0;
-            if batch.progress.interrupted() {
-                batch.stopped.store(true, Ordering::Relaxed);
-            }
+        }
+        if batch.progress.interrupted() {
+            batch.stopped.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -93,10 +93,18 @@ pub struct Tuned {
 ///
 /// # Errors
 /// A flat index (it is exact), too few queries or neighbours, another writer, a budget too small, a damaged block.
-pub fn tune(folder: &Path, known: Option<Known>, options: &TuneOptions, progress: &dyn Progress) -> Result<Tuned> {
+pub fn tune(
+    folder: &Path,
+    known: Option<Known>,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Tuned> {
     let mut index = Index::open(folder, OpenOptions { ram_budget: options.ram_budget, cache_budget: 0 })?;
     if index.graph.is_none() {
-        return Err(Error::bad_input(format!("{} is flat: every search is exact, there is nothing to tune", folder.display())));
+        return Err(Error::bad_input(format!(
+            "{} is flat: every search is exact, there is nothing to tune",
+            folder.display()
+        )));
     }
     let _lock = lock_folder(folder)?;
     let source = if known.is_some() { "queries" } else { "rows" };
@@ -118,14 +126,29 @@ pub fn tune(folder: &Path, known: Option<Known>, options: &TuneOptions, progress
     let mut curves = Vec::new();
     for &k in &ks {
         curves.push(calibration::measure(
-            &index, &fit.queries, &fit.truth, fit.truth_k, &fit.hidden, k, source, options.threads, progress,
+            &index,
+            &fit.queries,
+            &fit.truth,
+            fit.truth_k,
+            &fit.hidden,
+            k,
+            source,
+            options.threads,
+            progress,
         )?);
     }
     let checks = check_all(&index, &curves, &check, options, progress)?;
     let version = publish(folder, &index, &curves)?;
     // As after a build: the name has served.
     let _ = std::fs::remove_file(folder.join("lock"));
-    Ok(Tuned { version, source: source.into(), fitted_on: fit.count(), checked_on: check.count(), checks, curves })
+    Ok(Tuned {
+        version,
+        source: source.into(),
+        fitted_on: fit.count(),
+        checked_on: check.count(),
+        checks,
+        curves,
+    })
 }
 
 impl Known {
@@ -135,7 +158,10 @@ impl Known {
 
     /// Every other query, and the rest.
     fn split(&self, row_bytes: usize) -> (Known, Known) {
-        let mut halves = (Known { truth_k: self.truth_k, ..Known::default() }, Known { truth_k: self.truth_k, ..Known::default() });
+        let mut halves = (
+            Known { truth_k: self.truth_k, ..Known::default() },
+            Known { truth_k: self.truth_k, ..Known::default() },
+        );
         for q in 0..self.count() {
             let half = if q % 2 == 0 { &mut halves.0 } else { &mut halves.1 };
             half.queries.extend_from_slice(&self.queries[q * row_bytes..(q + 1) * row_bytes]);
@@ -158,7 +184,13 @@ fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
     index.set_cache_budget(blocks.min(spare).min(MOST));
 }
 
-fn check_all(index: &Index, curves: &[Curve], known: &Known, options: &TuneOptions, progress: &dyn Progress) -> Result<Vec<Check>> {
+fn check_all(
+    index: &Index,
+    curves: &[Curve],
+    known: &Known,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Vec<Check>> {
     let total = curves.len() * options.recalls.len() * known.count();
     progress.stage("checking the curve on unseen queries", total as u64, "queries");
     let mut checks = Vec::new();
@@ -170,12 +202,35 @@ fn check_all(index: &Index, curves: &[Curve], known: &Known, options: &TuneOptio
     Ok(checks)
 }
 
-fn check(index: &Index, curve: &Curve, known: &Known, asked: f64, options: &TuneOptions, progress: &dyn Progress) -> Result<Check> {
+fn check(
+    index: &Index,
+    curve: &Curve,
+    known: &Known,
+    asked: f64,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Check> {
     let highest = curve.points.iter().map(|p| p.recall).fold(0.0, f64::max);
-    let nothing = Check { k: curve.k, asked, measured: None, reads: None, search_list: None, stop_slack: None, patience: None, highest };
-    let Some(Ok(point)) = calibration::choose(std::slice::from_ref(curve), curve.k, asked) else { return Ok(nothing) };
+    let nothing = Check {
+        k: curve.k,
+        asked,
+        measured: None,
+        reads: None,
+        search_list: None,
+        stop_slack: None,
+        patience: None,
+        highest,
+    };
+    let Some(Ok(point)) = calibration::choose(std::slice::from_ref(curve), curve.k, asked) else {
+        return Ok(nothing);
+    };
     let params = point.params(curve.k);
-    let search = SearchOptions { k: curve.k as usize, threads: options.threads, width: Width::Fixed(1), ..SearchOptions::default() };
+    let search = SearchOptions {
+        k: curve.k as usize,
+        threads: options.threads,
+        width: Width::Fixed(1),
+        ..SearchOptions::default()
+    };
     let hide = |q: usize| known.hidden.get(q).copied().unwrap_or(u32::MAX);
     let answers = index.search_each(&known.queries, params, &hide, &search, progress)?;
     if let Some((query, why)) = answers.failed.first() {
@@ -204,7 +259,8 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
 /// Draws nodes of the index, and finds their exact neighbours by reading all of it once.
 fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
     let rows = index.manifest.rows as u32;
-    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|node| (hash(options.seed, 13, u64::from(node)), node)).collect();
+    let mut drawn: Vec<(u64, u32)> =
+        (0..rows).map(|node| (hash(options.seed, 13, u64::from(node)), node)).collect();
     drawn.sort_unstable();
     drawn.truncate(options.sample.min(rows as usize / 2));
     let nodes: Vec<u32> = drawn.into_iter().map(|d| d.1).collect();

@@ -44,7 +44,7 @@ pub struct Report {
     pub nodes: u64,
     /// Edges between nodes.
     pub edges: u64,
-    /// Nodes that no list names and that are no head nodes: only a block-mate leads there. A few are harmless.
+    /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. A few are tolerable.
     pub unreachable: u64,
     /// What is wrong; empty for a sound index. At most [`FINDINGS_MAX`] are listed.
     pub violations: Vec<Finding>,
@@ -65,7 +65,7 @@ impl Report {
 }
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold between blocks.
-/// Takes a byte of memory per vector besides what opening takes.
+/// Takes three bytes of memory per block besides what opening takes.
 ///
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.
@@ -76,7 +76,12 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         Err(e) if e.kind == Kind::Corrupt => {
             let number = manifest::newest(folder)?.unwrap_or(0);
             report.version = number;
-            report.found(Finding { file: format!("manifest-{number}.json"), block: None, offset: None, what: e.message });
+            report.found(Finding {
+                file: format!("manifest-{number}.json"),
+                block: None,
+                offset: None,
+                what: e.message,
+            });
             return Ok(report);
         }
         Err(e) => return Err(e),
@@ -87,7 +92,12 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     let blocks = match files::find(&manifest, files::BLOCKS) {
         Ok((name, _)) => Some(name.to_string()),
         Err(e) => {
-            report.found(Finding { file: format!("manifest-{number}.json"), block: None, offset: None, what: e.message });
+            report.found(Finding {
+                file: format!("manifest-{number}.json"),
+                block: None,
+                offset: None,
+                what: e.message,
+            });
             None
         }
     };
@@ -177,11 +187,22 @@ fn check_blocks(
         (Ok(index), _) => Some(index.view()),
         (Err(e), view) => {
             // Mostly a damaged file again; without it blocks are checked one by one, not against each other.
-            report.found(Finding { file: file_in(&e.message, manifest), block: None, offset: None, what: e.message.clone() });
+            report.found(Finding {
+                file: file_in(&e.message, manifest),
+                block: None,
+                offset: None,
+                what: e.message.clone(),
+            });
             *view
         }
     };
-    let mut blocks = Blocks { view, checker: view.map(|v| Checker::new(&v)), next: 0, rest: Vec::new(), found: Vec::new() };
+    let mut blocks = Blocks {
+        view,
+        checker: view.map(|v| Checker::new(&v)),
+        next: 0,
+        rest: Vec::new(),
+        found: Vec::new(),
+    };
     check_file(folder, name, &manifest.files[name], &mut |bytes| blocks.take(bytes), progress, report)?;
     let Some(view) = view else { return Ok(()) };
     let Blocks { checker, next, mut found, .. } = blocks;
@@ -234,9 +255,19 @@ fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         norms: metric == Metric::Cosine,
         lists: manifest.kind == crate::build::Kind::DiskGraph.name(),
     };
-    let sane = block.block_bytes >= PAGE && block.block_bytes <= 1 << 20 && (block.id_bytes == 4 || block.id_bytes == 8);
+    let sane = block.block_bytes >= PAGE
+        && block.block_bytes <= 1 << 20
+        && (block.id_bytes == 4 || block.id_bytes == 8);
     let nodes = u32::try_from(manifest.rows).ok()?;
-    let view = IndexView { metric, dtype, dim: manifest.dim, nodes, blocks: manifest.blocks.count, block, graph: None };
+    let view = IndexView {
+        metric,
+        dtype,
+        dim: manifest.dim,
+        nodes,
+        blocks: manifest.blocks.count,
+        block,
+        graph: None,
+    };
     (sane && block.node_bytes() <= block.room()).then_some(view)
 }
 
@@ -251,9 +282,10 @@ fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -> Finding {
     let (block, what) = match *violation {
         Violation::Block { block, damage } => (Some(block), damage_words(damage).to_string()),
         Violation::Misplaced { block } => (Some(block), "its nodes are not those that the map says".into()),
-        Violation::List { node } => (block_of(node), format!("the neighbour list of node {node} makes no sense")),
+        Violation::List { node } => {
+            (block_of(node), format!("the neighbour list of node {node} makes no sense"))
+        }
         Violation::Vector { node } => (block_of(node), format!("the vector of node {node} is not finite")),
-        Violation::Unreachable { node } => (block_of(node), format!("nothing leads to node {node}")),
     };
     let offset = block.map(|b| u64::from(b) * view.block.block_bytes as u64);
     Finding { file: file.into(), block, offset, what }
@@ -273,7 +305,9 @@ pub fn left_over(folder: &Path, manifest: &Manifest, number: u64) -> Result<Vec<
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("opening index", folder, &e))?;
     let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort_unstable();
-    let needed = |name: &String| *name == format!("manifest-{number}.json") || manifest.files.contains_key(name) || name == "lock";
+    let needed = |name: &String| {
+        *name == format!("manifest-{number}.json") || manifest.files.contains_key(name) || name == "lock"
+    };
     Ok(names.into_iter().filter(|n| !needed(n)).map(|n| folder.join(n)).collect())
 }
 
@@ -286,7 +320,8 @@ mod tests {
 
     fn flat_index(folder: &Path) {
         let rows = Rows { rows: 300, dim: 8, dtype: DType::U8 };
-        let base = Reader::from_memory(rows, (0..2400u32).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>()).unwrap();
+        let base = Reader::from_memory(rows, (0..2400u32).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>())
+            .unwrap();
         build(&base, folder, &BuildOptions::new(crate::build::Kind::Flat, Metric::L2), &Quiet).unwrap();
     }
 
@@ -301,7 +336,12 @@ mod tests {
         bytes[100] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         let report = verify(dir.path(), &Quiet).unwrap();
-        assert!(report.violations.iter().any(|f| f.block == Some(0) && f.offset == Some(0) && f.file == "v1-blocks.bin"));
+        assert!(
+            report
+                .violations
+                .iter()
+                .any(|f| f.block == Some(0) && f.offset == Some(0) && f.file == "v1-blocks.bin")
+        );
         std::fs::remove_file(&path).unwrap();
         assert!(verify(dir.path(), &Quiet).unwrap().violations_found > 0);
     }

@@ -79,7 +79,8 @@ impl Queries for Asked {
 
     fn done(&mut self, number: usize, state: &QueryState, _: u64) {
         let results = state.results().iter().map(|h| (h.distance.to_bits(), h.external_id)).collect();
-        let before = self.ended[number].replace(Ended { outcome: state.outcome(), results, stats: *state.stats() });
+        let before =
+            self.ended[number].replace(Ended { outcome: state.outcome(), results, stats: *state.stats() });
         assert!(before.is_none(), "query {number} ended twice");
     }
 }
@@ -88,7 +89,13 @@ fn options(in_flight: usize, width: u32) -> DriverOptions {
     DriverOptions { in_flight, admission: Admission::Fixed, width: Width::Fixed(width) }
 }
 
-fn drive(tier: Box<dyn Tier>, cache: Option<&BlockCache>, params: Params, count: usize, options: DriverOptions) -> io::Result<Vec<Ended>> {
+fn drive(
+    tier: Box<dyn Tier>,
+    cache: Option<&BlockCache>,
+    params: Params,
+    count: usize,
+    options: DriverOptions,
+) -> io::Result<Vec<Ended>> {
     let mut asked = Asked::new(params, count);
     Driver::new(place().built.index.view(), cache, tier, options).run(&mut asked)?;
     Ok(asked.all())
@@ -108,7 +115,8 @@ fn found_share(ended: &[Ended], params: &Params) -> f64 {
         .iter()
         .enumerate()
         .map(|(q, e)| {
-            let truth = nearest(&p.built.set, Metric::L2, p.asked.row(q % ASKED), params.k as usize, |_| false);
+            let truth =
+                nearest(&p.built.set, Metric::L2, p.asked.row(q % ASKED), params.k as usize, |_| false);
             hits(&e.ids(), &truth)
         })
         .sum();
@@ -125,7 +133,8 @@ fn in_barrier_mode_no_order_or_depth_changes_anything() {
             for seed in 1..12 {
                 let depth = [1, 2, 3, 8, 32][seed as usize % 5];
                 let in_flight = [1, 2, 7, 16, 64][(seed as usize / 2) % 5];
-                let again = drive(memory(depth, seed), None, params, ASKED, options(in_flight, width)).unwrap();
+                let again =
+                    drive(memory(depth, seed), None, params, ASKED, options(in_flight, width)).unwrap();
                 assert_eq!(first, again, "seed {seed}, depth {depth}, {in_flight} in flight");
             }
         }
@@ -148,7 +157,9 @@ fn eager_mode_ends_within_bounds_and_finds_as_much() {
     assert!(floor > 0.85, "{floor}");
     let blocks = u64::from(place().built.index.view().blocks);
     for seed in 0..8 {
-        let eager = drive(memory(1 + seed as usize * 4, seed), None, params(Mode::Eager), ASKED, options(8, 4)).unwrap();
+        let eager =
+            drive(memory(1 + seed as usize * 4, seed), None, params(Mode::Eager), ASKED, options(8, 4))
+                .unwrap();
         assert!(eager.iter().all(|e| e.outcome == Outcome::Complete && e.stats.reads <= blocks));
         let share = found_share(&eager, &params(Mode::Eager));
         assert!(share >= floor, "seed {seed}: {share} under {floor}");
@@ -182,7 +193,9 @@ fn a_fault_ends_its_own_query_and_no_other() {
         let ended = drive(tier, None, params(Mode::Barrier), ASKED, options(8, 4)).unwrap();
         let lost: Vec<usize> = (0..ASKED).filter(|&q| ended[q].outcome != Outcome::Complete).collect();
         assert_eq!(lost.len(), 1, "{fault:?} at read {nth}");
-        let Outcome::Lost { block, loss: seen } = ended[lost[0]].outcome else { panic!("{:?}", ended[lost[0]].outcome) };
+        let Outcome::Lost { block, loss: seen } = ended[lost[0]].outcome else {
+            panic!("{:?}", ended[lost[0]].outcome)
+        };
         assert_eq!(seen, loss);
         assert!(block < place().built.index.view().blocks);
         assert!((0..ASKED).filter(|q| *q != lost[0]).all(|q| ended[q] == sound[q]));
@@ -292,17 +305,28 @@ fn ask(index: &Index, options: &SearchOptions) -> (Vec<u64>, Vec<u32>, QueryStat
 #[test]
 fn both_ways_to_read_and_any_threads_agree() {
     let index = &place().built.index;
-    let base = SearchOptions { effort: Effort::List(50, None), width: Width::Fixed(4), io: IoChoice::Pread, ..SearchOptions::default() };
+    let base = SearchOptions {
+        effort: Effort::List(50, None),
+        width: Width::Fixed(4),
+        io: IoChoice::Pread,
+        ..SearchOptions::default()
+    };
     let first = ask(index, &base);
     assert_eq!(first.2.cache_hits, 0);
     for (threads, in_flight) in [(1, 1), (2, 16), (3, 64), (4, 5)] {
         assert_eq!(ask(index, &SearchOptions { threads, in_flight: Some(in_flight), ..base }), first);
         if tier::uring_refusal().is_none() {
-            assert_eq!(ask(index, &SearchOptions { threads, in_flight: Some(in_flight), io: IoChoice::Uring, ..base }), first);
+            assert_eq!(
+                ask(
+                    index,
+                    &SearchOptions { threads, in_flight: Some(in_flight), io: IoChoice::Uring, ..base }
+                ),
+                first
+            );
         }
     }
     if let Some(why) = tier::uring_refusal() {
-        println!("io_uring was left out: {why}");
+        eprintln!("io_uring was left out: {why}");
     }
 }
 
@@ -310,7 +334,8 @@ fn both_ways_to_read_and_any_threads_agree() {
 fn an_index_with_a_cache_counts_its_hits() {
     let options = OpenOptions { cache_budget: 32 << 20, ..OpenOptions::default() };
     let cached = Index::open(place().built.dir.path(), options).unwrap();
-    let search = SearchOptions { effort: Effort::List(50, Some(1.0)), threads: 2, ..SearchOptions::default() };
+    let search =
+        SearchOptions { effort: Effort::List(50, Some(1.0)), threads: 2, ..SearchOptions::default() };
     let plain = ask(&place().built.index, &SearchOptions { width: Width::Fixed(1), ..search });
     let cold = ask(&cached, &SearchOptions { width: Width::Fixed(1), ..search });
     let warm = ask(&cached, &SearchOptions { width: Width::Fixed(1), ..search });

@@ -52,7 +52,9 @@ fn flat() -> &'static Place {
 fn an_empty_allowance_ends_a_query_before_it_reads() {
     let asked = queries(1, 24);
     for place in [graph(), flat()] {
-        for budget in [Budget { hops: 0, reads: 0 }, Budget { hops: 0, reads: 9 }, Budget { hops: 9, reads: 0 }] {
+        for budget in
+            [Budget { hops: 0, reads: 0 }, Budget { hops: 0, reads: 9 }, Budget { hops: 9, reads: 0 }]
+        {
             let state = place.ask(asked.row(0), Params::new(10, 40), budget, 1);
             assert_eq!((state.outcome(), state.stats().reads), (Outcome::OutOfBudget, 0));
             assert!(state.results().is_empty());
@@ -96,20 +98,23 @@ fn the_allowance_is_counted_to_the_read() {
 }
 
 fn any_params() -> impl Strategy<Value = Params> {
-    let size = (prop_oneof![1u32..30, Just(MAX_K), Just(3000)], prop_oneof![1u32..200, Just(MAX_SEARCH_LIST)]);
+    let size =
+        (prop_oneof![1u32..30, Just(MAX_K), Just(3000)], prop_oneof![1u32..200, Just(MAX_SEARCH_LIST)]);
     let width = (prop_oneof![1u32..9, Just(MAX_WIDTH)], 1u32..65);
     let stop = (prop_oneof![Just(f32::INFINITY), -16f32..4.0], 0u32..20);
-    (size, width, stop, any::<[bool; 3]>(), 1u32..80).prop_map(|((k, list), (width, approach), (slack, patience), flags, head_list)| Params {
-        width,
-        approach_width: approach.min(width),
-        mode: if flags[0] { Mode::Barrier } else { Mode::Eager },
-        stop_slack: slack,
-        patience,
-        whole_blocks: flags[1],
-        head: flags[2],
-        head_list,
-        ..Params::new(k, list)
-    })
+    (size, width, stop, any::<[bool; 3]>(), 1u32..80).prop_map(
+        |((k, list), (width, approach), (slack, patience), flags, head_list)| Params {
+            width,
+            approach_width: approach.min(width),
+            mode: if flags[0] { Mode::Barrier } else { Mode::Eager },
+            stop_slack: slack,
+            patience,
+            whole_blocks: flags[1],
+            head: flags[2],
+            head_list,
+            ..Params::new(k, list)
+        },
+    )
 }
 
 proptest! {
@@ -209,7 +214,12 @@ fn flat_is_the_truth() {
     for q in 0..asked.len() {
         let truth = nearest(&place.built.set, Metric::L2, asked.row(q), 20, |_| false);
         for (width, mode) in [(1, Mode::Barrier), (3, Mode::Eager), (64, Mode::Barrier)] {
-            let state = place.ask(asked.row(q), Params { width, mode, ..Params::new(20, 20) }, Budget::default(), q as u64);
+            let state = place.ask(
+                asked.row(q),
+                Params { width, mode, ..Params::new(20, 20) },
+                Budget::default(),
+                q as u64,
+            );
             assert_eq!(state.results().iter().map(|h| h.external_id).collect::<Vec<_>>(), truth);
             assert_eq!((state.stats().full_comparisons, state.stats().reads), (8000, place.block_count()));
         }
@@ -220,7 +230,8 @@ fn flat_is_the_truth() {
 #[test]
 fn the_longest_beam_finds_all() {
     let place = graph();
-    let params = Params { width: MAX_WIDTH, approach_width: MAX_WIDTH, ..Params::new(MAX_K, MAX_SEARCH_LIST) };
+    let params =
+        Params { width: MAX_WIDTH, approach_width: MAX_WIDTH, ..Params::new(MAX_K, MAX_SEARCH_LIST) };
     let state = place.ask(queries(1, 24).row(0), params, Budget::default(), 1);
     assert_eq!((state.outcome(), state.results().len()), (Outcome::Complete, 3000));
     assert_eq!(state.stats().reads, place.block_count());

@@ -66,9 +66,12 @@ fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
 fn a_graph_query_ends_alike_wherever_it_goes() {
     let asked = queries(6, 24);
     for width in [1, 2, 4, 8] {
-        for (mode, slack, patience) in
-            [(Mode::Barrier, f32::INFINITY, 0), (Mode::Barrier, 0.5, 6), (Mode::Barrier, f32::INFINITY, 3), (Mode::Eager, 0.0, 9)]
-        {
+        for (mode, slack, patience) in [
+            (Mode::Barrier, f32::INFINITY, 0),
+            (Mode::Barrier, 0.5, 6),
+            (Mode::Barrier, f32::INFINITY, 3),
+            (Mode::Eager, 0.0, 9),
+        ] {
             for q in 0..asked.len() {
                 let params = Params {
                     width,
@@ -106,7 +109,8 @@ fn midway() -> &'static Vec<u8> {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
         let (mut bytes, mut steps) = (Vec::new(), 0);
-        let params = Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
+        let params =
+            Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
         let state = QueryState::new(params, Budget::default());
         run(&graph().built.index.view(), &graph().blocks, queries(1, 24).row(0), state, 1, |state, _, _| {
             steps += 1;
@@ -210,7 +214,10 @@ fn step_to_the_end(state: &mut QueryState, seed: u64) {
             .iter()
             .map(|&Want::Fetch { tag, block }| {
                 let bytes = graph().blocks.get(block as usize * size..(block as usize + 1) * size);
-                Arrival { tag, what: bytes.filter(|_| seed % 5 > 0).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes) }
+                Arrival {
+                    tag,
+                    what: bytes.filter(|_| !seed.is_multiple_of(5)).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+                }
             })
             .collect();
         if arrivals.is_empty() {

@@ -89,7 +89,8 @@ struct Document<'a> {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let settings = settings(args);
     let budgets = OpenOptions { ram_budget: args.ram_budget, cache_budget: args.cache_budget };
-    let mut bench = Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
+    let mut bench =
+        Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
     for options in &settings {
         bench.index.params(options)?;
     }
@@ -108,7 +109,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document { index: &args.index, queries: &args.queries, rounds: args.rounds, runs };
     output.result(&document, || text(&document))?;
     if failed > 0 {
-        tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", args.index.display()));
+        tell(&format!(
+            "stratann: {failed} queries failed in {}; run `stratann verify` on it",
+            args.index.display()
+        ));
         return Ok(Verdict::Failed);
     }
     Ok(Verdict::Fine)
@@ -116,8 +120,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 
 /// The cross product of all lists.
 fn settings(args: &Args) -> Vec<SearchOptions> {
-    let in_flight: Vec<Option<usize>> =
-        if args.in_flight.is_empty() { vec![None] } else { args.in_flight.iter().map(|&n| Some(n)).collect() };
+    let in_flight: Vec<Option<usize>> = if args.in_flight.is_empty() {
+        vec![None]
+    } else {
+        args.in_flight.iter().map(|&n| Some(n)).collect()
+    };
     let threads = args.threads.unwrap_or_else(options::all_cores);
     let mut all = Vec::new();
     for effort in args.effort.each() {
@@ -126,7 +133,18 @@ fn settings(args: &Args) -> Vec<SearchOptions> {
                 for &width in &args.width {
                     for &in_flight in &in_flight {
                         let (admission, mode, io) = (admission.into(), mode.into(), args.io.into());
-                        all.push(SearchOptions { k: args.k, effort, mode, width, in_flight, admission, threads, io, patience: args.effort.patience, ..SearchOptions::default() });
+                        all.push(SearchOptions {
+                            k: args.k,
+                            effort,
+                            mode,
+                            width,
+                            in_flight,
+                            admission,
+                            threads,
+                            io,
+                            patience: args.effort.patience,
+                            ..SearchOptions::default()
+                        });
                     }
                 }
             }
@@ -145,7 +163,20 @@ fn median(runs: Vec<Run>) -> Option<Swept> {
 }
 
 fn text(document: &Document<'_>) -> String {
-    let headings = ["effort", "mode", "admission", "width", "in flight", "recall", "QPS", "spread", "mean us", "p99 us", "CPU us", "reads"];
+    let headings = [
+        "effort",
+        "mode",
+        "admission",
+        "width",
+        "in flight",
+        "recall",
+        "QPS",
+        "spread",
+        "mean us",
+        "p99 us",
+        "CPU us",
+        "reads",
+    ];
     let rows: Vec<Vec<String>> = document.runs.iter().map(row).collect();
     table(&headings, &rows)
 }
@@ -153,7 +184,11 @@ fn text(document: &Document<'_>) -> String {
 fn row(swept: &Swept) -> Vec<String> {
     let (run, p) = (&swept.median, &swept.median.params);
     let words = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
-    let effort = if p["recall"].is_null() { format!("list {}", p["search_list"]) } else { format!("recall {}", p["recall"]) };
+    let effort = if p["recall"].is_null() {
+        format!("list {}", p["search_list"])
+    } else {
+        format!("recall {}", p["recall"])
+    };
     let (low, high) = swept.qps_rounds.iter().fold((f64::INFINITY, 0f64), |(l, h), &q| (l.min(q), h.max(q)));
     vec![
         effort,

@@ -7,10 +7,10 @@ use stratann_engine::build::{self, BuildOptions, BuildReport};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::{Progress, Result};
 
+use crate::Verdict;
 use crate::options::{self, CodeKindName, KindName, MetricName, OnBadRowName};
 use crate::output::{Output, count, duration, table};
 use crate::progress::Teller;
-use crate::Verdict;
 
 /// Build an index from a file of vectors
 ///
@@ -121,7 +121,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let report = build::build(&base, &args.output, &options, &teller)?;
     teller.finish();
     if report.skipped_rows > 0 {
-        teller.note(&format!("note: {} rows cannot be indexed and were left out", count(report.skipped_rows)));
+        teller
+            .note(&format!("note: {} rows cannot be indexed and were left out", count(report.skipped_rows)));
     }
     output.result(&report, || text(args, &report))?;
     Ok(Verdict::Fine)
@@ -164,8 +165,14 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
         shape.dtype.name(),
         size(shape.rows * shape.row_bytes() as u64)
     ));
-    output.note(&format!("{}, {}: {plan}; roughly {}", options.kind.name(), options.metric.name(), duration(rough_seconds(&shape, options))));
-    let folder = args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
+    output.note(&format!(
+        "{}, {}: {plan}; roughly {}",
+        options.kind.name(),
+        options.metric.name(),
+        duration(rough_seconds(&shape, options))
+    ));
+    let folder =
+        args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
     if let Some(free) = free_disk_bytes(folder) {
         output.note(&format!("{} has {} free", folder.display(), size(free)));
     }
@@ -187,9 +194,14 @@ fn rough_seconds(shape: &Shape, options: &BuildOptions) -> f64 {
 }
 
 fn text(args: &Args, report: &BuildReport) -> String {
-    let mut rows: Vec<Vec<String>> = report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
+    let mut rows: Vec<Vec<String>> =
+        report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
     rows.push(vec!["all".into(), duration(report.seconds)]);
-    let facts: Vec<String> = report.facts.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), fact(value))).collect();
+    let facts: Vec<String> = report
+        .facts
+        .iter()
+        .map(|(name, value)| format!("{} {}", name.replace('_', " "), fact(value)))
+        .collect();
     format!(
         "{}\n{}: {} vectors, {} on disk; peak memory {}\n{}next: stratann search {} QUERIES --recall 0.95\n",
         table(&["stage", "time"], &rows),

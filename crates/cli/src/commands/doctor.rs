@@ -62,8 +62,17 @@ fn text(args: &Args, document: &Document) -> String {
     let mut out = format!("stratann {}\n", document.version);
     out += &format!("processor    {} cores, kernels for {}; has {}", m.cores, m.isa, have.join(" "));
     out += &if lack.is_empty() { "\n".into() } else { format!("; lacks {}\n", lack.join(" ")) };
-    out += &format!("memory       {}, {} available; control group: {}\n", bytes(m.memory_bytes), bytes(m.memory_available_bytes), limit(m.cgroup_limit_bytes));
-    out += &format!("limits       locked memory {}, open files {}\n", limit(m.memlock_bytes), m.open_files.map_or("no limit".into(), count));
+    out += &format!(
+        "memory       {}, {} available; control group: {}\n",
+        bytes(m.memory_bytes),
+        bytes(m.memory_available_bytes),
+        limit(m.cgroup_limit_bytes)
+    );
+    out += &format!(
+        "limits       locked memory {}, open files {}\n",
+        limit(m.memlock_bytes),
+        m.open_files.map_or("no limit".into(), count)
+    );
     out += &match &m.io_uring_refusal {
         None => "io_uring     works\n".to_string(),
         Some(why) => format!("io_uring     refused ({why}); reads go through pread threads instead\n"),
@@ -73,11 +82,19 @@ fn text(args: &Args, document: &Document) -> String {
         (None, error) => format!("disk         {}\n", error.as_deref().unwrap_or("not probed")),
     };
     let present = |n: usize| if n == 0 { "none".to_string() } else { format!("{n} present") };
-    out + &format!("GPU          {}; not used by this version\nRDMA         {}; not used by this version\n", present(m.gpus), present(m.rdma_devices))
+    out + &format!(
+        "GPU          {}; not used by this version\nRDMA         {}; not used by this version\n",
+        present(m.gpus),
+        present(m.rdma_devices)
+    )
 }
 
 fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
-    let how = if disk.direct { "O_DIRECT works" } else { "O_DIRECT is refused: these are numbers of the page cache" };
+    let how = if disk.direct {
+        "O_DIRECT works"
+    } else {
+        "O_DIRECT is refused: these are numbers of the page cache"
+    };
     format!(
         "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for one alone; {how}; {} free\n",
         args.path.display(),

@@ -86,9 +86,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let trace = explain::explain(&index, &row, &options)?;
     let block_bytes = index.view().block.block_bytes;
-    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+    let document =
+        Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
     output.result(&document, || text(args, &trace, block_bytes))?;
-    if trace.complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {}", args.query, trace.stop))) }
+    if trace.complete {
+        Ok(Verdict::Fine)
+    } else {
+        Err(Error::corrupt(format!("query {}: {}", args.query, trace.stop)))
+    }
 }
 
 /// Candidates of the head walk that are printed.
@@ -97,9 +102,15 @@ const HEADS_TOLD: usize = 8;
 fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
     let slack = trace.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
     let patience = if trace.patience > 0 { format!(", patience {}", trace.patience) } else { String::new() };
-    let mut out = format!("query {}: k {}, search list {}{slack}{patience}\n", args.query, trace.k, trace.search_list);
+    let mut out =
+        format!("query {}: k {}, search list {}{slack}{patience}\n", args.query, trace.k, trace.search_list);
     if !trace.head.is_empty() {
-        let first: Vec<String> = trace.head.iter().take(HEADS_TOLD).map(|g| format!("{} ({:.4})", g.node, g.code_distance)).collect();
+        let first: Vec<String> = trace
+            .head
+            .iter()
+            .take(HEADS_TOLD)
+            .map(|g| format!("{} ({:.4})", g.node, g.code_distance))
+            .collect();
         out += &format!(
             "route: the head graph compared {} codes and gave {} candidates: node (code distance) {}{}\n",
             trace.head_code_comparisons,
@@ -134,7 +145,9 @@ fn round_line(number: usize, round: &Round, k: usize) -> String {
         .reads
         .iter()
         .map(|read| {
-            let why = read.asked_by.map(|g| format!(" for node {} (rank {}, code distance {:.4})", g.node, g.rank, g.code_distance));
+            let why = read.asked_by.map(|g| {
+                format!(" for node {} (rank {}, code distance {:.4})", g.node, g.rank, g.code_distance)
+            });
             format!("block {} at offset {}{}", read.block, read.offset, why.unwrap_or_default())
         })
         .collect();
@@ -142,5 +155,10 @@ fn round_line(number: usize, round: &Round, k: usize) -> String {
         Some(distance) => format!("k-th distance {distance:.4}"),
         None => format!("{} of {k} results", round.results),
     };
-    format!("step {number}: {}; {} scored, {} expanded; {kth}\n", reads.join(", "), round.scored, round.expanded)
+    format!(
+        "step {number}: {}; {} scored, {} expanded; {kth}\n",
+        reads.join(", "),
+        round.scored,
+        round.expanded
+    )
 }

@@ -60,7 +60,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let teller = Teller::new(output);
     let budget = args.ram_budget.unwrap_or(NO_LIMIT_BYTES);
     let truth = pool.install(|| {
-        groundtruth::exact_with(&base, &queries, args.metric.into(), args.k, budget, args.on_bad_row.into(), &teller)
+        groundtruth::exact_with(
+            &base,
+            &queries,
+            args.metric.into(),
+            args.k,
+            budget,
+            args.on_bad_row.into(),
+            &teller,
+        )
     })?;
     truth.write(&args.output)?;
     teller.finish();
@@ -71,7 +79,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     });
     output.result(&document, || {
         let (rows, name) = (count(rows), args.output.display());
-        format!("{name}: the {} nearest of {rows} rows for {} queries, in {}\n", truth.k, count(found as u64), duration(seconds))
+        format!(
+            "{name}: the {} nearest of {rows} rows for {} queries, in {}\n",
+            truth.k,
+            count(found as u64),
+            duration(seconds)
+        )
     })?;
     Ok(Verdict::Fine)
 }

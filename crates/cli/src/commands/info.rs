@@ -76,12 +76,18 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
         size(m.blocks.bytes as u64),
         m.blocks.id_bytes
     );
-    let parameters: Vec<String> = m.build.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+    let parameters: Vec<String> =
+        m.build.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
     out += &format!("built with: {}\n\n", parameters.join(", "));
     let files: Vec<Vec<String>> = m.files.iter().map(|(name, f)| vec![name.clone(), size(f.bytes)]).collect();
     out += &table(&["file", "size"], &files);
-    out += &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);
-    out += &format!("\nRAM when open: {}\n{:.1} bytes per vector; a search adds its own, see `stratann search --json`\n", memory::words(account), ram_per_vector(account, m));
+    out +=
+        &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);
+    out += &format!(
+        "\nRAM when open: {}\n{:.1} bytes per vector; a search adds its own, see `stratann search --json`\n",
+        memory::words(account),
+        ram_per_vector(account, m)
+    );
     out += &curves(m);
     if !left.is_empty() {
         out += &format!("\nnot needed by this version: {}\n", left.join(", "));
@@ -94,7 +100,11 @@ fn curves(m: &Manifest) -> String {
     for curve in &m.curves {
         for p in &curve.frontier() {
             let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
-            let patience = if p.stop.patience_share > 0.0 { format!("{:.2} L", p.stop.patience_share) } else { "-".into() };
+            let patience = if p.stop.patience_share > 0.0 {
+                format!("{:.2} L", p.stop.patience_share)
+            } else {
+                "-".into()
+            };
             rows.push(vec![
                 format!("k {} on {} {}", curve.k, curve.queries, curve.source),
                 format!("{:.4}", p.recall),
@@ -108,6 +118,9 @@ fn curves(m: &Manifest) -> String {
     match rows.is_empty() {
         true if m.kind == "flat" => "\nno recall curve: every search is exact\n".into(),
         true => "\nno recall curve: search with --search-list, or run `stratann tune`\n".into(),
-        false => format!("\nwhat recall costs, as measured:\n{}", table(&["curve", "recall", "reads", "list", "slack", "patience"], &rows)),
+        false => format!(
+            "\nwhat recall costs, as measured:\n{}",
+            table(&["curve", "recall", "reads", "list", "slack", "patience"], &rows)
+        ),
     }
 }

@@ -87,7 +87,12 @@ pub(crate) struct How {
 }
 
 impl How {
-    fn options(&self, k: usize, effort: stratann_engine::search::Effort, patience: Option<u32>) -> SearchOptions {
+    fn options(
+        &self,
+        k: usize,
+        effort: stratann_engine::search::Effort,
+        patience: Option<u32>,
+    ) -> SearchOptions {
         SearchOptions {
             k,
             effort,
@@ -200,15 +205,24 @@ impl Bench {
         let queries = Queries::open(queries, &manifest, output)?;
         let mut extra = vec![("latencies", queries.count() as u64 * 16)];
         if let Some(path) = groundtruth {
-            extra.push(("ground truth", std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len()));
+            extra.push((
+                "ground truth",
+                std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len(),
+            ));
         }
         let account = memory::opened(&manifest, budgets.cache_budget, &extra);
         if budgets.ram_budget.is_some_and(|b| account.total() > b) {
             // Not even opening fits. What is named must do for the search too, so that it is refused once.
-            let most = options.iter().map(|o| memory::planned(&manifest, o, account.clone(), &queries)).max_by_key(|a| a.total());
+            let most = options
+                .iter()
+                .map(|o| memory::planned(&manifest, o, account.clone(), &queries))
+                .max_by_key(|a| a.total());
             most.unwrap_or(account).check(budgets.ram_budget, "search this index so")?;
         }
-        let truth = groundtruth.map(GroundTruth::read).transpose()?.map(|t| GroundTruth { distances: Vec::new(), ..t });
+        let truth = groundtruth
+            .map(GroundTruth::read)
+            .transpose()?
+            .map(|t| GroundTruth { distances: Vec::new(), ..t });
         if let (Some(truth), Some(path)) = (&truth, groundtruth) {
             check_truth(truth, path, &queries, options, &manifest)?;
         }
@@ -234,16 +248,32 @@ impl Bench {
     ) -> Result<Run> {
         let count = self.queries.count();
         let per_query = memory::part_bytes(&self.queries, options);
-        let part = memory::part(&self.index, options, count, per_query, self.cache_budget, &self.extra, self.ram_budget)?;
+        let part = memory::part(
+            &self.index,
+            options,
+            count,
+            per_query,
+            self.cache_budget,
+            &self.extra,
+            self.ram_budget,
+        )?;
         let mut sum = Sum::new(count);
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
-            let answers = self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, teller)?;
+            let answers =
+                self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, teller)?;
             sum.add(first, &answers, self.truth.as_ref());
             take(first, &answers)?;
         }
-        let account = memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
-        Ok(sum.into_run(options, account, self.index.view().block.block_bytes, self.ram_budget, self.truth.is_some()))
+        let account =
+            memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
+        Ok(sum.into_run(
+            options,
+            account,
+            self.index.view().block.block_bytes,
+            self.ram_budget,
+            self.truth.is_some(),
+        ))
     }
 
     /// Makes queries `first..first + count` the ones in memory.
@@ -262,14 +292,25 @@ impl Bench {
     }
 }
 
-fn check_truth(truth: &GroundTruth, path: &Path, queries: &Queries, options: &[SearchOptions], manifest: &Manifest) -> Result<()> {
+fn check_truth(
+    truth: &GroundTruth,
+    path: &Path,
+    queries: &Queries,
+    options: &[SearchOptions],
+    manifest: &Manifest,
+) -> Result<()> {
     let (name, have, want) = (path.display(), truth.queries(), queries.count());
     if have != want {
-        return Err(Error::bad_input(format!("{name} is for {have} queries, {want} are searched; compute it anew")));
+        return Err(Error::bad_input(format!(
+            "{name} is for {have} queries, {want} are searched; compute it anew"
+        )));
     }
     let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(manifest.rows as usize);
     if truth.k < k {
-        return Err(Error::bad_input(format!("{name} has {} neighbours per query, -k {k} needs as many; compute it anew with -k {k}", truth.k)));
+        return Err(Error::bad_input(format!(
+            "{name} has {} neighbours per query, -k {k} needs as many; compute it anew with -k {k}",
+            truth.k
+        )));
     }
     Ok(())
 }
@@ -310,8 +351,9 @@ impl Sum {
         self.cpu_us += answers.cpu_us;
         self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
         if let Some(truth) = truth {
-            let true_ids: Vec<u64> =
-                (first..first + count).flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id))).collect();
+            let true_ids: Vec<u64> = (first..first + count)
+                .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
+                .collect();
             self.found += recall(&answers.ids, answers.k, &true_ids, answers.k) * count as f64;
         }
         self.params = Some(answers.params);
@@ -319,7 +361,14 @@ impl Sum {
         self.io_backend.clone_from(&answers.io_backend);
     }
 
-    fn into_run(self, options: &SearchOptions, account: Account, block_bytes: usize, ram_budget: Option<u64>, truth: bool) -> Run {
+    fn into_run(
+        self,
+        options: &SearchOptions,
+        account: Account,
+        block_bytes: usize,
+        ram_budget: Option<u64>,
+        truth: bool,
+    ) -> Run {
         let queries = self.latency_ns.len();
         for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
             tell(&format!("query {query} failed: {why}"));
@@ -380,19 +429,26 @@ struct Document<'a> {
 
 /// `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let settings: Vec<SearchOptions> = args.effort.each().iter().map(|&e| args.how.options(args.k, e, args.effort.patience)).collect();
+    let settings: Vec<SearchOptions> =
+        args.effort.each().iter().map(|&e| args.how.options(args.k, e, args.effort.patience)).collect();
     if args.output.is_some() && settings.len() > 1 {
-        return Err(Error::bad_input(format!("-o holds the answers of one run, but {} were asked for; give one --recall or --search-list", settings.len())));
+        return Err(Error::bad_input(format!(
+            "-o holds the answers of one run, but {} were asked for; give one --recall or --search-list",
+            settings.len()
+        )));
     }
     let budgets = OpenOptions { ram_budget: args.how.ram_budget, cache_budget: args.how.cache_budget };
-    let mut bench = Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
+    let mut bench =
+        Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
     for options in &settings {
         // Every setting is checked before the first one runs.
         bench.index.params(options)?;
     }
     tell_adjustments(&bench, &settings, output);
     let mut file = match &args.output {
-        Some(path) => Some(ResultFile::create(path, bench.count(), args.k.min(bench.index.manifest().rows as usize))?),
+        Some(path) => {
+            Some(ResultFile::create(path, bench.count(), args.k.min(bench.index.manifest().rows as usize))?)
+        }
         None => None,
     };
     let teller = Teller::new(output);
@@ -413,7 +469,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document { index: &args.index, queries: &args.queries, runs };
     output.result(&document, || text(&document))?;
     if failed > 0 {
-        tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", args.index.display()));
+        tell(&format!(
+            "stratann: {failed} queries failed in {}; run `stratann verify` on it",
+            args.index.display()
+        ));
         return Ok(Verdict::Failed);
     }
     Ok(Verdict::Fine)
@@ -424,7 +483,10 @@ fn tell_adjustments(bench: &Bench, settings: &[SearchOptions], output: Output) {
     let rows = bench.index.manifest().rows as usize;
     let Some(first) = settings.first() else { return };
     if first.k > rows {
-        output.note(&format!("note: -k {} exceeds the {rows} vectors of the index; each query gets {rows} results", first.k));
+        output.note(&format!(
+            "note: -k {} exceeds the {rows} vectors of the index; each query gets {rows} results",
+            first.k
+        ));
     }
     for options in settings {
         if let stratann_engine::search::Effort::List(list, _) = options.effort

@@ -90,7 +90,11 @@ fn known(args: &Args, path: &std::path::Path, truth_path: &std::path::Path, outp
             queries.count()
         )));
     }
-    let mut known = Known { truth_k: truth.k, truth: truth.ids.iter().map(|&id| u64::from(id)).collect(), ..Known::default() };
+    let mut known = Known {
+        truth_k: truth.k,
+        truth: truth.ids.iter().map(|&id| u64::from(id)).collect(),
+        ..Known::default()
+    };
     queries.read(0, queries.count(), &mut known.queries)?;
     Ok(known)
 }

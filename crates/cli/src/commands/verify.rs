@@ -26,7 +26,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let report = verify::verify(&args.index, &teller)?;
     teller.finish();
     if report.unreachable > 0 {
-        teller.note(&format!("note: {} nodes are named by no list; they are found through their block alone", count(report.unreachable)));
+        teller.note(&format!(
+            "note: {} nodes are named by no list; they are found through their block alone",
+            count(report.unreachable)
+        ));
     }
     output.result(&report, || text(args, &report))?;
     Ok(if report.violations_found == 0 { Verdict::Fine } else { Verdict::Failed })
@@ -42,10 +45,21 @@ fn text(args: &Args, report: &Report) -> String {
     if report.violations_found > listed {
         out += &format!("… and {} more\n", count(report.violations_found - listed));
     }
-    let read = format!("{} files, {}, {} blocks, {} edges", report.files, size(report.bytes), count(u64::from(report.blocks)), count(report.edges));
+    let read = format!(
+        "{} files, {}, {} blocks, {} edges",
+        report.files,
+        size(report.bytes),
+        count(u64::from(report.blocks)),
+        count(report.edges)
+    );
     match report.violations_found {
         0 => out += &format!("{name}: sound; version {}, {read}\n", report.version),
-        n => out += &format!("{name}: {n} violations; version {}, {read}; restore what is named, or build the index again\n", report.version),
+        n => {
+            out += &format!(
+                "{name}: {n} violations; version {}, {read}; restore what is named, or build the index again\n",
+                report.version
+            )
+        }
     }
     out
 }

@@ -1,5 +1,5 @@
 //! What the tests of the real binary share: small generated data, a naive search, and running `stratann`.
-#![allow(dead_code, missing_docs, reason = "each test file uses its own part")]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -128,7 +128,8 @@ pub fn distance(metric: &str, a: &[f64], b: &[f64]) -> f64 {
 /// The k nearest rows of each query: distances and row numbers.
 pub fn nearest(base: &[Vec<f64>], queries: &[Vec<f64>], metric: &str, k: usize) -> Vec<Vec<(f64, usize)>> {
     let of = |query: &Vec<f64>| {
-        let mut all: Vec<(f64, usize)> = base.iter().enumerate().map(|(i, row)| (distance(metric, query, row), i)).collect();
+        let mut all: Vec<(f64, usize)> =
+            base.iter().enumerate().map(|(i, row)| (distance(metric, query, row), i)).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         all.truncate(k);
         all
@@ -160,7 +161,8 @@ impl Data {
     pub fn new(count: usize, dim: usize, dtype: &str) -> Data {
         let folder = folder();
         let suffix = DTYPES.iter().find(|d| d.0 == dtype).unwrap().1;
-        let (base, queries) = (folder.path().join(format!("base.{suffix}")), folder.path().join(format!("query.{suffix}")));
+        let (base, queries) =
+            (folder.path().join(format!("base.{suffix}")), folder.path().join(format!("query.{suffix}")));
         let (base_rows, query_rows) = (rows(count, dim, dtype, 1), rows(50, dim, dtype, 2));
         write(&base, &base_rows, dtype);
         write(&queries, &query_rows, dtype);
@@ -180,13 +182,38 @@ impl Data {
 
     pub fn build_args<'a>(&'a self, index: &'a Path) -> Vec<&'a str> {
         let (base, index) = (arg(&self.base), arg(index));
-        vec!["build", base, "-o", index, "--kind", "disk-graph", "--degree", "24", "--build-list", "48", "--calibration-queries", "60", "--threads", "2"]
+        vec![
+            "build",
+            base,
+            "-o",
+            index,
+            "--kind",
+            "disk-graph",
+            "--degree",
+            "24",
+            "--build-list",
+            "48",
+            "--calibration-queries",
+            "60",
+            "--threads",
+            "2",
+        ]
     }
 
     pub fn truth(&self, metric: &str) -> PathBuf {
         let path = self.path(&format!("truth-{metric}.ibin"));
         if !path.exists() {
-            json(&["groundtruth", arg(&self.base), arg(&self.queries), "-k", "20", "-o", arg(&path), "--metric", metric]);
+            json(&[
+                "groundtruth",
+                arg(&self.base),
+                arg(&self.queries),
+                "-k",
+                "20",
+                "-o",
+                arg(&path),
+                "--metric",
+                metric,
+            ]);
         }
         path
     }

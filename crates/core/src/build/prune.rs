@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::Points;
+use super::{Points, hash};
 
 /// A neighbour with its squared distance to the node in question.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +37,7 @@ pub fn robust_prune<P: Points>(
     candidates.sort_unstable_by(Near::order);
     candidates.dedup_by_key(|c| c.id);
     candidates.retain(|c| c.id != node);
+    thin_duplicates(node, candidates, degree);
     out.clear();
     let factor = &mut scratch.factor;
     factor.clear();
@@ -60,7 +61,11 @@ pub fn robust_prune<P: Points>(
                     continue;
                 }
                 let between = points.distance(chosen, candidates[j].id);
-                let shade = if between > 0.0 { candidates[j].distance / between } else { f32::INFINITY };
+                let shade = match candidates[j].distance {
+                    0.0 => 1.0,
+                    distance if between > 0.0 => distance / between,
+                    _ => f32::INFINITY,
+                };
                 factor[j] = factor[j].max(shade);
             }
         }
@@ -69,6 +74,14 @@ pub fn robust_prune<P: Points>(
         }
         limit = alpha_squared;
     }
+}
+
+/// Of the points that coincide with the node, keeps a quarter of the degree, drawn: a crowd of duplicates stays connected in itself,
+/// and to all others.
+fn thin_duplicates(node: u32, candidates: &mut Vec<Near>, degree: usize) {
+    let same = candidates.partition_point(|c| c.distance <= 0.0);
+    candidates[..same].sort_unstable_by_key(|c| (hash(u64::from(node), 13, u64::from(c.id)), c.id));
+    candidates.drain((degree / 4).max(1).min(same)..same);
 }
 
 /// Reusable memory of [`robust_prune`].
@@ -116,8 +129,14 @@ mod tests {
 
     #[test]
     fn equal_points_do_not_fill_the_list() {
-        let line = Line(vec![0.0, 0.0, 0.0, 0.0, 5.0]);
-        let kept = prune(&line, 0, &[1, 2, 3, 4], 3, 1.2);
-        assert!(kept.contains(&1) && kept.contains(&4), "{kept:?}");
+        let line = Line((0..100).map(|i| if i < 99 { 0.0 } else { 5.0 }).collect());
+        let all: Vec<u32> = (0..100).collect();
+        let (first, second) = (prune(&line, 0, &all, 16, 1.2), prune(&line, 1, &all, 16, 1.2));
+        for kept in [&first, &second] {
+            assert_eq!((kept.len(), kept.last()), (5, Some(&99)), "{kept:?}");
+        }
+        // Drawn anew for each node, so that together they span the crowd.
+        assert_ne!(first, second);
+        assert_eq!(prune(&line, 0, &all, 3, 1.2).len(), 2);
     }
 }

@@ -5,13 +5,16 @@
 
 use super::options::BuildOptions;
 use super::stages::{Build, draw_rows};
-use crate::budget::Account;
+use crate::budget::{Account, PROGRAM_BYTES, release_freed};
 use crate::calibration::{Curve, measure};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
 use crate::{Error, Result};
+
+/// Less than this makes the scan for exact neighbours crawl.
+const GROUNDTRUTH_MIN: u64 = 6 << 20;
 
 /// The numbers of results that get a curve.
 pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
@@ -24,8 +27,11 @@ pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of
     let drawn = draw_rows(&build.live_rows(scan), count, build.options.seed);
     let rows: Vec<u64> = drawn.iter().map(|&r| u64::from(r)).collect();
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
-    let budget = build.plan.ram_bytes;
+    // What lives through this stage besides: row tables, and the index that is opened next.
+    let others = PROGRAM_BYTES + 12 * scan.rows + (4 << 20);
+    let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
     let truth = groundtruth::neighbours(build.base, &rows, build.options.metric, k, budget, build.progress)?;
+    release_freed();
     let known: Vec<u64> = truth.ids.iter().map(|&row| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])).collect();
     let mut queries = Vec::new();
     let mut row = Vec::new();
@@ -47,7 +53,7 @@ pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of
             continue;
         }
         let known_k = truth.k;
-        curves.push(measure(&index, &queries, &known, known_k, &hidden, k, "rows", build.options.threads, build.progress)?);
+        curves.push(measure(&index, &queries, &known, known_k, &hidden, k, "rows", build.plan.threads, build.progress)?);
     }
     if build.progress.interrupted() {
         return Err(Error::interrupted());

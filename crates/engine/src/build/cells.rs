@@ -38,6 +38,7 @@ pub(super) fn run(build: &mut Build<'_>, space: &Space, live: &[u32]) -> Result<
     let plan = build.plan;
     let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree) + 12;
     let room = (plan.points_per_cell * plan.point_bytes / point).max(1000) as usize;
+    remove_spools(build)?;
     let assignment = assign(build, space, live, room)?;
     let total = assignment.primary.len() + assignment.secondary.iter().filter(|&&s| s != NONE).count();
     build.progress.stage("graph", total as u64, "points");
@@ -169,6 +170,20 @@ fn chain(nearest: &[[u16; NEAREST]], centroids: &[f32], dim: usize, small: usize
     chained
 }
 
+/// Removes what a build that was stopped among its cells has left: lists are appended, and would count twice.
+fn remove_spools(build: &Build<'_>) -> Result<()> {
+    let folder = build.partial.folder();
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("opening", folder, &e))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_spool = name.to_str().is_some_and(|n| n.starts_with("own-") || n.starts_with("guests-"));
+        if is_spool {
+            std::fs::remove_file(entry.path()).map_err(|e| Error::io("removing", &entry.path(), &e))?;
+        }
+    }
+    Ok(())
+}
+
 fn path(build: &Build<'_>, kind: &str, cell: usize) -> PathBuf {
     build.partial.path(&format!("{kind}-{cell}.tmp"))
 }
@@ -274,6 +289,10 @@ fn merge(build: &mut Build<'_>, live: &[u32], assignment: &Assignment) -> Result
         build.progress.advance(u64::from(order.len() as u32 - start));
         let _ = std::fs::remove_file(&own_path);
         let _ = std::fs::remove_file(path(build, "guests", cell));
+    }
+    if order.len() != live.len() {
+        let folder = build.partial.folder().display();
+        return Err(Error::corrupt(format!("{folder} has lost files of its cells; start the build again")));
     }
     writer.finish()?;
     graph_stage::write_order(&build.partial.path(graph_stage::ORDER), &order)?;

@@ -41,7 +41,7 @@ const REFINED_DIM_MAX: usize = 1024;
 /// Rounds of k-means for the coarse centroids.
 const COARSE_ROUNDS: usize = 15;
 /// Rows of the sample a coarse centroid needs, below which there are fewer centroids and one stage.
-const ROWS_PER_COARSE: usize = 40;
+const ROWS_PER_COARSE: usize = 24;
 /// Coarse stages. More of them fit clustered data better, but each costs 256 distances to encode and to prepare a query.
 const STAGES: usize = 4;
 /// Rounds of k-means after the last change of the rotation.

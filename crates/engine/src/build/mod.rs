@@ -79,9 +79,9 @@ pub fn build(base: &Reader, out: &Path, options: &BuildOptions, progress: &dyn P
     let number = prepare_folder(out, options)?;
     let _lock = state::lock(out)?;
     let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads.max(1))
+        .num_threads(plan.threads)
         .build()
-        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))?;
+        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", plan.threads)))?;
     let started = std::time::Instant::now();
     let report = pool.install(|| stages::run(base, out, number, options, &plan, progress));
     match report {

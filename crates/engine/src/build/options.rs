@@ -104,7 +104,7 @@ impl BuildOptions {
 
     /// Bytes of a code for vectors of `dim` components.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or((dim / 4).max(32)).min(dim + 2)
+        self.code_bytes.unwrap_or((dim / 4).max(32)).min(dim)
     }
 
     pub(crate) fn check(&self, base: &Reader) -> Result<()> {
@@ -128,7 +128,7 @@ impl BuildOptions {
         if !(0.0..=1.0).contains(&self.head_share) {
             return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
         }
-        if self.code_bytes.is_some_and(|b| b == 0 || b > shape.dim + 2) {
+        if self.code_bytes.is_some_and(|b| b == 0 || b > shape.dim) {
             return bad(format!("--code-bytes is {}; use 1 to {} for {} dimensions", self.code_bytes.unwrap_or(0), shape.dim, shape.dim));
         }
         Ok(())

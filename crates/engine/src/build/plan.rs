@@ -13,6 +13,10 @@ use crate::{Error, Result};
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Reading and writing buffers, per build.
 const BUFFER_BYTES: u64 = 6 << 20;
+/// What each thread of a build takes.
+const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
+/// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
+const THREADS_PART: u64 = 8;
 
 /// How a build divides its work.
 #[derive(Clone, Debug, Serialize)]
@@ -21,6 +25,8 @@ pub struct BuildPlan {
     pub points_per_cell: u64,
     /// Whether all points are one cell, in RAM.
     pub in_ram: bool,
+    /// Threads: as many as asked for, when the budget has room for them.
+    pub threads: usize,
     /// Most bytes of RAM at any time.
     pub ram_bytes: u64,
     /// Bytes of disk while building, the index included.
@@ -47,19 +53,24 @@ impl BuildPlan {
         let point_dim = (shape.dim + usize::from(options.metric == Metric::Ip)) as u64;
         let per_component = if options.exact_points { 4 } else { 1 };
         let point = point_dim * per_component + Graph::bytes(1, options.degree) + 12;
-        let fixed = PROGRAM_BYTES + BUFFER_BYTES + options.threads as u64 * (THREAD_BYTES + (1 << 20));
+        let wanted = options.threads.max(1) as u64;
+        let for_threads = options.ram_budget.map_or(wanted * BUILD_THREAD_BYTES, |b| b / THREADS_PART);
+        let threads = wanted.min(for_threads / BUILD_THREAD_BYTES).max(1) as usize;
+        let fixed = PROGRAM_BYTES + BUFFER_BYTES + for_threads;
         // Row tables that live through several stages: order, ids, cells.
         let tables = n * if graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 };
         let codes = if graph { n * options.code_bytes(shape.dim) as u64 } else { 0 };
         let free = options.ram_budget.map(|b| b.saturating_sub(fixed + tables));
         let smallest_cell = n.min(20_000);
         let sample = |room: u64| ((room / (shape.dim as u64 * 12)) as usize).min(CODEBOOK_SAMPLE);
-        let least = fixed + tables + (smallest_cell * point).max(codes).max(shape.dim as u64 * 12 * 4096).max(row_bytes * 64);
-        if options.ram_budget.is_some_and(|b| b < least) {
+        let work = (smallest_cell * point).max(codes).max(shape.dim as u64 * 12 * 4096).max(row_bytes * 64);
+        if options.ram_budget.is_some_and(|b| b < fixed + tables + work) {
+            let program = PROGRAM_BYTES + BUFFER_BYTES;
             let mut account = Account::default();
             account.add("row tables", tables);
-            account.add("codes, or a part of the graph", least - fixed - tables);
-            account.add("the program and its buffers", fixed);
+            account.add("codes, or a part of the graph", work);
+            account.add("the program and its buffers", program);
+            account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1));
             account.check(options.ram_budget, "build this index")?;
         }
         let free = free.unwrap_or(u64::MAX / 4);
@@ -70,7 +81,7 @@ impl BuildPlan {
         let peak = if graph { (points_per_cell * point).max(codes).max(codebook_sample as u64 * shape.dim as u64 * 12) } else { 0 };
         let ram_bytes = fixed + tables + peak.max(block_memory_bytes);
         let disk = disk_bytes(n, row_bytes, options, in_ram, codes);
-        Ok(BuildPlan { points_per_cell, in_ram, ram_bytes, disk_bytes: disk, block_memory_bytes, codebook_sample, point_bytes: point })
+        Ok(BuildPlan { points_per_cell, in_ram, threads, ram_bytes, disk_bytes: disk, block_memory_bytes, codebook_sample, point_bytes: point })
     }
 
     /// One line for a person.

@@ -17,7 +17,7 @@ use crate::{Error, Progress, Result};
 /// How points are held while the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Precision {
+pub(super) enum Precision {
     /// One byte a component.
     Byte,
     /// Four bytes a component.
@@ -26,13 +26,13 @@ pub enum Precision {
 
 /// How rows become points.
 #[derive(Clone, Debug)]
-pub struct Space {
+pub(super) struct Space {
     metric: Metric,
     dtype: DType,
     dim: usize,
     squared_norm_max: f64,
     /// Floats are kept, or reduced to bytes.
-    pub precision: Precision,
+    pub(super) precision: Precision,
     // A byte b of component i stands for offset[i] + b · step.
     offset: Vec<f32>,
     step: f32,
@@ -40,12 +40,12 @@ pub struct Space {
 
 /// Rows looked at to choose the precision.
 const SAMPLE: usize = 2000;
-/// Largest median error of a nearest-neighbour distance that the byte form may have.
+/// Largest typical error of a nearest-neighbour distance that the byte form may have.
 const ERROR_MAX: f32 = 0.02;
 
 impl Space {
     /// The space for the rows of `reader`, whose statistics are `scan`. With `exact`, floats stay floats.
-    pub fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
+    pub(super) fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
         let shape = reader.shape();
         let mut space = Space {
             metric,
@@ -61,19 +61,19 @@ impl Space {
         }
         let sample = space.sample(reader, scan)?;
         space.fit(&sample);
-        if exact || space.median_error(&sample) > ERROR_MAX {
+        if exact || space.byte_error(&sample) > ERROR_MAX {
             space.precision = Precision::Float;
         }
         Ok(space)
     }
 
     /// Components of a point.
-    pub fn point_dim(&self) -> usize {
+    pub(super) fn point_dim(&self) -> usize {
         self.dim + usize::from(self.metric == Metric::Ip)
     }
 
     /// Bytes of a point.
-    pub fn point_bytes(&self) -> usize {
+    pub(super) fn point_bytes(&self) -> usize {
         self.point_dim() * if self.precision == Precision::Byte { 1 } else { 4 }
     }
 
@@ -83,7 +83,7 @@ impl Space {
     }
 
     /// A row in this space, as floats. `out` has `point_dim` components.
-    pub fn floats(&self, row: &[u8], out: &mut [f32]) {
+    pub(super) fn floats(&self, row: &[u8], out: &mut [f32]) {
         let (point, extra) = out.split_at_mut(self.dim);
         widen(self.dtype, row, point);
         match self.metric {
@@ -100,7 +100,7 @@ impl Space {
     }
 
     /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
-    pub fn code_floats(&self, row: &[u8], out: &mut [f32]) {
+    pub(super) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
         widen(self.dtype, row, out);
         if self.metric == Metric::Cosine {
             let scale = inverse_norm(self.dtype, row);
@@ -109,7 +109,7 @@ impl Space {
     }
 
     /// About `count` rows as codes see them, drawn evenly.
-    pub fn code_sample(&self, reader: &Reader, scan: &Scan, count: usize, seed: u64) -> Result<Vec<f32>> {
+    pub(super) fn code_sample(&self, reader: &Reader, scan: &Scan, count: usize, seed: u64) -> Result<Vec<f32>> {
         let rows = reader.shape().rows;
         let stride = (rows / count.max(1) as u64).max(1);
         let mut out = Vec::new();
@@ -129,6 +129,11 @@ impl Space {
             if out.len() / self.dim >= count {
                 break;
             }
+        }
+        if out.is_empty() {
+            reader.read_rows(first_live(scan), 1, &mut row)?;
+            out.resize(self.dim, 0f32);
+            self.code_floats(&row, &mut out);
         }
         Ok(out)
     }
@@ -154,6 +159,9 @@ impl Space {
         picked.sort_unstable();
         picked.dedup();
         picked.retain(|r| scan.skipped.binary_search(r).is_err());
+        if picked.is_empty() {
+            picked.push(first_live(scan));
+        }
         let mut out = vec![0f32; picked.len() * self.point_dim()];
         let mut row = Vec::new();
         for (point, &r) in out.chunks_exact_mut(self.point_dim()).zip(&picked) {
@@ -182,8 +190,9 @@ impl Space {
         self.offset = middle.iter().map(|m| m - 127.5 * self.step).collect();
     }
 
-    /// The median, over rows of the sample, of the relative error that bytes make in the distance to the row's nearest neighbour there.
-    fn median_error(&self, sample: &[f32]) -> f32 {
+    /// The relative error that bytes make in the distance of a row of the sample to its nearest neighbour there: the median over rows, or a
+    /// fifth of the 90th percentile when that is more, so that a part of the set on a finer scale is not lost.
+    fn byte_error(&self, sample: &[f32]) -> f32 {
         let dim = self.point_dim();
         let restored: Vec<f32> = sample
             .iter()
@@ -195,8 +204,10 @@ impl Space {
             .collect();
         let row = |of: &'_ [f32], i: usize| -> Vec<f32> { of[i * dim..(i + 1) * dim].to_vec() };
         let n = sample.len() / dim;
-        let mut errors: Vec<f32> = (0..n.min(200))
+        let looked_at = n.min(200);
+        let mut errors: Vec<f32> = (0..looked_at)
             .into_par_iter()
+            .map(|i| i * n / looked_at)
             .filter_map(|i| {
                 let x = row(sample, i);
                 let others = (0..n).filter(|&j| j != i);
@@ -211,11 +222,12 @@ impl Space {
             })
             .collect();
         errors.sort_unstable_by(f32::total_cmp);
-        errors.get(errors.len() / 2).copied().unwrap_or(0.0)
+        let quantile = |share: usize| errors.get(errors.len() * share / 10).copied().unwrap_or(0.0);
+        quantile(5).max(quantile(9) / 5.0)
     }
 
     /// Reads `rows` (ascending) as points.
-    pub fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
+    pub(super) fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
@@ -242,7 +254,7 @@ impl Space {
     }
 
     /// Reads `rows` (ascending) as floats of this space into `out`, `point_dim` each.
-    pub fn load_floats(&self, reader: &Reader, rows: &[u32], out: &mut [f32]) -> Result<()> {
+    pub(super) fn load_floats(&self, reader: &Reader, rows: &[u32], out: &mut [f32]) -> Result<()> {
         let mut points = out.chunks_exact_mut(self.point_dim());
         self.for_each(reader, rows, |row| {
             if let Some(point) = points.next() {
@@ -277,6 +289,11 @@ impl Space {
     }
 }
 
+/// The first row that is not left out.
+fn first_live(scan: &Scan) -> u64 {
+    (0..).zip(&scan.skipped).find(|(row, skipped)| row != *skipped).map_or(scan.skipped.len() as u64, |(row, _)| row)
+}
+
 /// Bytes whose start is aligned like f32.
 struct AlignedBytes(Vec<u32>, usize);
 
@@ -295,7 +312,7 @@ impl AlignedBytes {
 }
 
 /// Points in RAM.
-pub struct Held {
+pub(super) struct Held {
     data: AlignedBytes,
     point_bytes: usize,
     precision: Precision,
@@ -309,7 +326,7 @@ impl Held {
     }
 
     /// The point nearest to the mean of all: where searches begin.
-    pub fn medoid(&self) -> u32 {
+    pub(super) fn medoid(&self) -> u32 {
         let dim = self.point_bytes / if self.precision == Precision::Byte { 1 } else { 4 };
         let dtype = if self.precision == Precision::Byte { DType::U8 } else { DType::F32 };
         let n = self.len();

@@ -9,7 +9,7 @@ use stratann_core::build::hash;
 use stratann_core::format::block::Shape;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
-use stratann_kernel::{DType, Metric};
+use stratann_kernel::Metric;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::codebook::{self, CodebookOptions};
@@ -24,7 +24,7 @@ use super::{BuildReport, calibrate, head};
 use crate::calibration::Curve;
 use crate::dataset::{self, Reader, Scan};
 use crate::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, hex, sync_folder, write_synced};
-use crate::{Error, Progress, Result, files};
+use crate::{Error, Progress, Result, budget, files};
 
 /// Everything that the stages share.
 pub(super) struct Build<'a> {
@@ -105,6 +105,7 @@ impl Build<'_> {
         let started = Instant::now();
         let facts = work(self)?;
         self.partial.finish(name, &facts)?;
+        budget::release_freed();
         self.report.stages.insert(name.into(), started.elapsed().as_secs_f64());
         Ok(facts)
     }
@@ -292,8 +293,9 @@ impl Build<'_> {
             made.resize(count * size, 0u8);
             bytes.chunks_exact(row_bytes).zip(wide.chunks_exact_mut(shape.dim)).for_each(|(row, out)| space.code_floats(row, out));
             codebook::encode_rows(&codebook, &wide, &mut made);
-            let sampled = wide.chunks_exact(shape.dim).zip(made.chunks_exact(size)).step_by(16);
-            sampled.for_each(|(row, code)| error.look_at(&codebook, row, code));
+            let ids = &id_of_row[first as usize..first as usize + count];
+            let live = wide.chunks_exact(shape.dim).zip(made.chunks_exact(size)).zip(ids).filter(|(_, id)| **id != u32::MAX);
+            live.step_by(16).for_each(|((row, code), _)| error.look_at(&codebook, row, code));
             for (i, code) in made.chunks_exact(size).enumerate() {
                 let id = id_of_row[first as usize + i];
                 if id != u32::MAX {
@@ -435,9 +437,4 @@ pub(super) fn draw_rows(live: &[u32], count: usize, seed: u64) -> Vec<u32> {
     let mut rows: Vec<u32> = drawn.into_iter().map(|d| d.1).collect();
     rows.sort_unstable();
     rows
-}
-
-/// The element type in which queries of an index are given.
-pub(super) fn query_dtype(reader: &Reader) -> DType {
-    reader.shape().dtype
 }

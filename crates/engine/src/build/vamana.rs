@@ -41,7 +41,7 @@ impl Graph {
     }
 
     /// Number of nodes.
-    pub fn len(&self) -> usize {
+    pub fn nodes(&self) -> usize {
         self.lengths.len()
     }
 
@@ -178,8 +178,8 @@ fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)],
 /// Prunes what is still over the degree and sorts each list, closest first.
 fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOptions) {
     const CHUNK: usize = 8192;
-    for start in (0..graph.len()).step_by(CHUNK) {
-        let end = (start + CHUNK).min(graph.len());
+    for start in (0..graph.nodes()).step_by(CHUNK) {
+        let end = (start + CHUNK).min(graph.nodes());
         let lists: Vec<Vec<u32>> = (start as u32..end as u32)
             .into_par_iter()
             .with_min_len(64)

@@ -57,7 +57,9 @@ fn component(dtype: DType, x: f32) -> Vec<u8> {
 
 fn wide(dtype: DType, row: &[u8]) -> Vec<f64> {
     match dtype {
-        DType::F32 => row.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect(),
+        DType::F32 => {
+            row.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect()
+        }
         DType::F16 => row.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
         DType::U8 => row.iter().map(|&b| f64::from(b)).collect(),
         DType::I8 => row.iter().map(|&b| f64::from(b as i8)).collect(),
@@ -74,7 +76,8 @@ pub fn normal(seed: u64, stream: u64, index: u64) -> f32 {
 /// `n` rows around `clusters` centres, as floats.
 pub fn clustered(n: usize, dim: usize, clusters: usize, seed: u64) -> Vec<f32> {
     let centre = |c: u64, i: u64| 1.5 * normal(7, c, i);
-    let value = |row: u64, i: u64| centre(hash(seed, 1, row) % clusters as u64, i) + normal(seed, 100 + row, i);
+    let value =
+        |row: u64, i: u64| centre(hash(seed, 1, row) % clusters as u64, i) + normal(seed, 100 + row, i);
     (0..n as u64).flat_map(|row| (0..dim as u64).map(move |i| value(row, i))).collect()
 }
 
@@ -167,13 +170,17 @@ pub fn run(
         assert!(round < 200_000, "the query does not end");
         let arrivals: Vec<Arrival<'_>> = arrived
             .iter()
-            .map(|&(tag, block)| Arrival { tag, what: Arrived::Bytes(&blocks[block as usize * size..(block as usize + 1) * size]) })
+            .map(|&(tag, block)| Arrival {
+                tag,
+                what: Arrived::Bytes(&blocks[block as usize * size..(block as usize + 1) * size]),
+            })
             .collect();
         let step = state.step(view, &mut scratch, &arrivals);
         if step == Step::Done {
             break;
         }
-        let asked: Vec<(Tag, u32)> = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        let asked: Vec<(Tag, u32)> =
+            state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
         under_way.extend(&asked);
         assert_eq!(under_way.len(), state.outstanding());
         assert!(!under_way.is_empty(), "a query that waits for nothing");
@@ -195,6 +202,13 @@ fn shuffle<T>(items: &mut [T], seed: u64, round: u64) {
 }
 
 /// [`run`] with nothing in between.
-pub fn run_plain(view: &IndexView<'_>, blocks: &[u8], query: &[u8], params: Params, budget: Budget, seed: u64) -> QueryState {
+pub fn run_plain(
+    view: &IndexView<'_>,
+    blocks: &[u8],
+    query: &[u8],
+    params: Params,
+    budget: Budget,
+    seed: u64,
+) -> QueryState {
     run(view, blocks, query, QueryState::new(params, budget), seed, |state, _, _| state)
 }

@@ -69,6 +69,8 @@ impl Table {
         }
         quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
         quantise_wide(&correction, correction_low, inverse, &mut self.correction);
+        // A table lives as long as its query, and many queries are in flight: only the integers stay.
+        self.floats = Vec::new();
     }
 
     /// Fills `floats` and returns every block's minimum and range. `q` is the rotated query, less the origin for l2.

@@ -1,0 +1,137 @@
+//! A build and a search inside a memory control group: the kernel enforces what `--ram-budget` promises. Needs the right to make groups
+//! (root, or a delegated group); elsewhere the test says that it was left out.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Noise, arg, folder};
+
+const ROWS: u32 = 60_000;
+const DIM: u32 = 128;
+const MIB: u64 = 1 << 20;
+/// The budget is less than the vectors take.
+const BUDGET_MIB: u64 = 24;
+/// What the kernel charges to the group besides the program's own memory: page tables, sockets, and dirty pages of the files being written,
+/// which it writes back and drops under pressure.
+const KERNEL_MIB: u64 = 8;
+
+/// A memory control group that is removed in the end.
+struct Group {
+    folder: PathBuf,
+    limit: &'static str,
+    peak: &'static str,
+}
+
+impl Group {
+    /// A group under the root of whichever hierarchy can be written; the reason when there is none.
+    fn new(name: &str, limit_bytes: u64) -> Result<Group, String> {
+        let v1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes");
+        let v2 = ("/sys/fs/cgroup", "memory.max", "memory.peak");
+        let mut why = String::new();
+        for (root, limit, peak) in [v1, v2] {
+            if !Path::new(root)
+                .join(if root.ends_with("memory") { limit } else { "cgroup.controllers" })
+                .exists()
+            {
+                continue;
+            }
+            let folder = Path::new(root).join(format!("stratann-{name}-{}", std::process::id()));
+            if let Err(e) = fs::create_dir(&folder) {
+                why = format!("{}: {e}", folder.display());
+                continue;
+            }
+            let group = Group { folder, limit, peak };
+            match fs::write(group.folder.join(group.limit), limit_bytes.to_string()) {
+                Ok(()) if group.peak_bytes().is_some() => return Ok(group),
+                Ok(()) => why = format!("{} is not kept", group.peak),
+                Err(e) => why = format!("{}: {e}", group.folder.join(group.limit).display()),
+            }
+        }
+        Err(why)
+    }
+
+    fn peak_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join(self.peak)).ok()?.trim().parse().ok()
+    }
+
+    /// Runs `stratann` in the group. The shell enters it before it becomes the program.
+    fn run(&self, args: &[&str]) -> Output {
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.folder.display());
+        Command::new("sh")
+            .arg("-c")
+            .arg(enter)
+            .arg(env!("CARGO_BIN_EXE_stratann"))
+            .args(args)
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+fn write_rows(path: &Path, rows: u32, seed: u64) {
+    let centres: Vec<f64> = {
+        let mut noise = Noise(77);
+        (0..50 * DIM).map(|_| noise.normal()).collect()
+    };
+    let mut noise = Noise(seed);
+    let mut out = std::io::BufWriter::new(fs::File::create(path).unwrap());
+    out.write_all(&[rows.to_le_bytes(), DIM.to_le_bytes()].concat()).unwrap();
+    for _ in 0..rows {
+        let centre = (noise.bits() % 50) as usize * DIM as usize;
+        // One draw for two components is enough here, and takes half the time.
+        for i in 0..DIM as usize {
+            let value = centres[centre + i] + noise.share() - 0.5;
+            out.write_all(&(value as f32).to_le_bytes()).unwrap();
+        }
+    }
+    out.flush().unwrap();
+}
+
+#[test]
+fn build_and_search_stay_within_what_the_kernel_allows() {
+    let limit = (BUDGET_MIB + KERNEL_MIB) * MIB;
+    let groups = Group::new("build", limit).and_then(|build| Ok((build, Group::new("search", limit)?)));
+    let (build, search) = match groups {
+        Ok(groups) => groups,
+        Err(why) => {
+            eprintln!("left out: no memory control group can be made here ({why})");
+            return;
+        }
+    };
+    let dir = folder();
+    let (base, asked, index) =
+        (dir.path().join("base.fbin"), dir.path().join("asked.fbin"), dir.path().join("index"));
+    write_rows(&base, ROWS, 1);
+    write_rows(&asked, 200, 2);
+    assert!(fs::metadata(&base).unwrap().len() > BUDGET_MIB * MIB);
+    let budget = format!("{BUDGET_MIB}MiB");
+    let quick = ["--degree", "24", "--build-list", "32", "--threads", "2", "--ram-budget", &budget, "--json"];
+    let made =
+        build.run(&[&["build", arg(&base), "-o", arg(&index), "--kind", "disk-graph"], &quick[..]].concat());
+    assert!(made.status.success(), "{:?}: {}", made.status, common::stderr(&made));
+    let report: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    let peak_rss = report["peak_rss_bytes"].as_u64().unwrap();
+    eprintln!(
+        "build: group peak {} KiB, resident peak {} KiB",
+        build.peak_bytes().unwrap() / 1024,
+        peak_rss / 1024
+    );
+    assert!(build.peak_bytes().unwrap() <= limit);
+
+    let options = ["-k", "10", "--search-list", "60", "--threads", "2", "--ram-budget", &budget, "--json"];
+    let found = search.run(&[&["search", arg(&index), arg(&asked)], &options[..]].concat());
+    assert!(found.status.success(), "{:?}: {}", found.status, common::stderr(&found));
+    let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(report["runs"][0]["queries"], 200);
+    eprintln!("search: group peak {} KiB", search.peak_bytes().unwrap() / 1024);
+    assert!(search.peak_bytes().unwrap() <= limit);
+}

@@ -1,0 +1,202 @@
+//! The checker finds each kind of damage, also where checksums were computed anew.
+
+use stratann_core::check::{Checker, Violation};
+use stratann_core::format::block::{Damage, Node, Shape, write};
+use stratann_core::format::block_map::BlockMap;
+use stratann_core::format::checksum;
+use stratann_core::plan::{GraphView, IndexView};
+use stratann_core::route::HeadGraph;
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::{DType, Metric};
+
+const BLOCK: usize = 4096;
+const DIM: usize = 3;
+const COUNTS: [u32; 4] = [3, 2, 1, 2];
+const NODES: u32 = 8;
+
+/// Parts of a small index with four blocks; block 3 has no head node and is led to by node 0 alone.
+struct Small {
+    codebook: Codebook,
+    map: BlockMap,
+    head: HeadGraph,
+    blocks: Vec<u8>,
+}
+
+fn shape(lists: bool) -> Shape {
+    Shape { block_bytes: BLOCK, vector_bytes: 4 * DIM, id_bytes: 4, norms: true, lists }
+}
+
+fn lists() -> [Vec<u32>; 8] {
+    [vec![1, 6], vec![0, 3], vec![5], vec![4], vec![0], vec![2], vec![7], vec![0, 6]]
+}
+
+impl Small {
+    fn new(lists: &[Vec<u32>; 8]) -> Small {
+        Small::with(lists, |_| [1.0, 2.0, 3.0], |_| 0.5)
+    }
+
+    fn with(lists: &[Vec<u32>; 8], vector: impl Fn(u32) -> [f32; DIM], norm: impl Fn(u32) -> f32) -> Small {
+        let vectors: Vec<Vec<u8>> =
+            (0..NODES).map(|i| vector(i).iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+        let (mut blocks, mut first) = (Vec::new(), 0);
+        for (number, count) in COUNTS.into_iter().enumerate() {
+            let nodes: Vec<Node<'_>> = (first..first + count)
+                .map(|i| Node {
+                    vector: &vectors[i as usize],
+                    inverse_norm: norm(i),
+                    external_id: u64::from(i) + 100,
+                    neighbours: &lists[i as usize],
+                })
+                .collect();
+            write(&shape(true), number as u32, first, &nodes, &mut blocks);
+            first += count;
+        }
+        let head = HeadGraph { ids: vec![0, 3, 5], starts: vec![0; 4], neighbours: vec![] };
+        Small { codebook: Codebook::default(), map: BlockMap::from_counts(COUNTS).unwrap(), head, blocks }
+    }
+
+    fn view(&self) -> IndexView<'_> {
+        IndexView {
+            metric: Metric::Cosine,
+            dtype: DType::F32,
+            dim: DIM,
+            nodes: NODES,
+            blocks: COUNTS.len() as u32,
+            block: shape(true),
+            graph: Some(GraphView {
+                codebook: &self.codebook,
+                codes: &[],
+                map: &self.map,
+                code_error: 0.0,
+                head: &self.head,
+            }),
+        }
+    }
+
+    fn check(&self) -> (Vec<Violation>, Checker) {
+        check(&self.view(), &self.blocks)
+    }
+
+    /// Changes bytes of a block and computes its checksum anew.
+    fn forge(mut self, block: usize, at: usize, bytes: &[u8]) -> Small {
+        let block = &mut self.blocks[block * BLOCK..(block + 1) * BLOCK];
+        block[at..at + bytes.len()].copy_from_slice(bytes);
+        let sum = checksum(&block[8..]);
+        block[..8].copy_from_slice(&sum.to_le_bytes());
+        self
+    }
+}
+
+fn check(view: &IndexView<'_>, blocks: &[u8]) -> (Vec<Violation>, Checker) {
+    let (mut found, mut checker) = (Vec::new(), Checker::new(view));
+    for (number, bytes) in blocks.chunks(BLOCK).enumerate() {
+        checker.block(view, number as u32, bytes, &mut found);
+    }
+    let checker = checker.finish(view, &mut found);
+    (found, checker)
+}
+
+#[test]
+fn a_sound_index_passes() {
+    let (found, checker) = Small::new(&lists()).check();
+    assert_eq!(found, []);
+    assert_eq!((checker.edges, checker.unreachable), (11, 0));
+}
+
+#[test]
+fn a_damaged_block_is_found_and_its_neighbours_are_not_blamed() {
+    for (at, damage) in [(0, Damage::Checksum), (2000, Damage::Checksum)] {
+        let mut small = Small::new(&lists());
+        small.blocks[BLOCK + at] ^= 1;
+        assert_eq!(small.check().0, [Violation::Block { block: 1, damage }]);
+    }
+    let mut cut = Small::new(&lists());
+    cut.blocks.pop();
+    assert_eq!(cut.check().0, [Violation::Block { block: 3, damage: Damage::Short }]);
+    let astray = Small::new(&lists()).forge(2, 8, &3u32.to_le_bytes());
+    assert_eq!(astray.check().0, [Violation::Block { block: 2, damage: Damage::Astray }]);
+    let overfull = Small::new(&lists()).forge(2, 16, &u16::MAX.to_le_bytes());
+    assert_eq!(overfull.check().0, [Violation::Block { block: 2, damage: Damage::Layout }]);
+}
+
+#[test]
+fn nodes_that_are_not_where_the_map_says_are_found() {
+    for (block, first) in [(0usize, 1u32), (1, 2), (1, 4), (3, 7), (2, u32::MAX)] {
+        let moved = Small::new(&lists()).forge(block, 12, &first.to_le_bytes());
+        assert_eq!(
+            moved.check().0,
+            [Violation::Misplaced { block: block as u32 }],
+            "block {block} begins with {first}"
+        );
+    }
+    let empty = Small::new(&lists()).forge(2, 16, &0u16.to_le_bytes());
+    assert_eq!(empty.check().0, [Violation::Misplaced { block: 2 }]);
+}
+
+#[test]
+fn missing_blocks_are_found() {
+    let mut small = Small::new(&lists());
+    small.blocks.truncate(3 * BLOCK);
+    assert_eq!(small.check().0, [Violation::Misplaced { block: 4 }]);
+}
+
+#[test]
+fn lists_that_make_no_sense_are_found() {
+    let mut beyond = lists();
+    beyond[4] = vec![0, NODES];
+    assert_eq!(Small::new(&beyond).check().0, [Violation::List { node: 4 }]);
+    let mut own = lists();
+    own[7] = vec![6, 7];
+    assert_eq!(Small::new(&own).check().0, [Violation::List { node: 7 }]);
+    // The table of block 2, which has one node: its list ends far beyond the block.
+    let table = 24 + 4 * DIM + 4 + 4;
+    let endless = Small::new(&lists()).forge(2, table + 2, &u16::MAX.to_le_bytes());
+    assert_eq!(endless.check().0, [Violation::List { node: 5 }]);
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_found() {
+    let nan = Small::with(&lists(), |i| if i == 6 { [0.0, f32::NAN, 0.0] } else { [1.0; 3] }, |_| 0.5);
+    assert_eq!(nan.check().0, [Violation::Vector { node: 6 }]);
+    let norm = Small::with(&lists(), |_| [1.0; 3], |i| if i == 2 { f32::INFINITY } else { 0.5 });
+    assert_eq!(norm.check().0, [Violation::Vector { node: 2 }]);
+}
+
+#[test]
+fn nodes_of_a_block_that_nothing_leads_to_are_counted() {
+    let mut cut_off = lists();
+    cut_off[0] = vec![1];
+    let (found, checker) = Small::new(&cut_off).check();
+    assert_eq!(found, []);
+    // Nodes 6 and 7 name each other, but nobody else names them.
+    assert_eq!(checker.unreachable, 2);
+    let mut led = Small::new(&cut_off);
+    led.head.ids.push(7);
+    led.head.starts.push(0);
+    assert_eq!(led.check().1.unreachable, 0);
+}
+
+#[test]
+fn flat_blocks_must_follow_each_other() {
+    let mut blocks = Vec::new();
+    let node = Node { vector: &[0; 4 * DIM], inverse_norm: 1.0, external_id: 1, neighbours: &[] };
+    for (number, first) in [(0, 0), (1, 2), (2, 5)] {
+        write(&shape(false), number, first, &[node, node], &mut blocks);
+    }
+    let view = IndexView {
+        metric: Metric::Cosine,
+        dtype: DType::F32,
+        dim: DIM,
+        nodes: 6,
+        blocks: 3,
+        block: shape(false),
+        graph: None,
+    };
+    assert_eq!(check(&view, &blocks).0, [Violation::Misplaced { block: 2 }]);
+    blocks.truncate(2 * BLOCK);
+    write(&shape(false), 2, 4, &[node, node], &mut blocks);
+    assert_eq!(check(&view, &blocks).0, []);
+    // After a block that cannot be read, the next may begin anywhere within the set.
+    blocks[BLOCK + 100] ^= 1;
+    assert_eq!(check(&view, &blocks).0, [Violation::Block { block: 1, damage: Damage::Checksum }]);
+}
