@@ -201,6 +201,7 @@ fn answers_dict<'py>(
     dict.set_item("ids", answers.ids.into_pyarray(py))?;
     dict.set_item("distances", answers.distances.into_pyarray(py))?;
     dict.set_item("latency_us", PyArray1::from_vec(py, latency_us))?;
+    dict.set_item("short", answers.short)?;
     dict.set_item("failed", answers.failed)?;
     dict.set_item("stats", stats)?;
     Ok(dict)

@@ -160,6 +160,11 @@ class Index:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
             )
+        if answers["short"]:
+            warnings.warn(
+                f"{answers['short']} queries found fewer than {columns} results; a longer search_list finds more",
+                stacklevel=2,
+            )
         self._check_complete(result, answers["failed"])
         return result
 

@@ -115,7 +115,10 @@ pub fn process() -> Process {
     }
     let us = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
-    Process { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), peak_rss_bytes: peak_rss().unwrap_or(usage.ru_maxrss as u64 * unit) }
+    Process {
+        cpu_us: us(usage.ru_utime) + us(usage.ru_stime),
+        peak_rss_bytes: peak_rss().unwrap_or(usage.ru_maxrss as u64 * unit),
+    }
 }
 
 /// ru_maxrss survives exec, so it may tell of the parent; VmHWM is this program's own.

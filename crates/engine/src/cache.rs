@@ -30,7 +30,8 @@ impl BlockCache {
     pub fn new(budget_bytes: u64, block_bytes: usize) -> Option<BlockCache> {
         let each = block_bytes as u64 + OVERHEAD_BYTES;
         let items = budget_bytes / each;
-        (items >= 4).then(|| BlockCache { blocks: Cache::with_weighter(items as usize, budget_bytes, ByBytes) })
+        (items >= 4)
+            .then(|| BlockCache { blocks: Cache::with_weighter(items as usize, budget_bytes, ByBytes) })
     }
 
     /// The verified bytes of a block, when they are here.

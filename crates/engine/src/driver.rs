@@ -133,7 +133,8 @@ impl<'a> Driver<'a> {
         mut tier: Box<dyn Tier + 'a>,
         options: DriverOptions,
     ) -> Driver<'a> {
-        let in_flight = if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
+        let in_flight =
+            if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
         let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::new()).collect();
         let buffers = tier.buffers();
         Driver {
@@ -233,7 +234,8 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, completion: Completion, queries: &mut dyn Queries) {
-        let (at, generation, tag) = (completion.tag >> 48, (completion.tag >> 32) as u16, Tag(completion.tag as u32));
+        let (at, generation, tag) =
+            (completion.tag >> 48, (completion.tag >> 32) as u16, Tag(completion.tag as u32));
         let at = at as usize;
         let slot = &mut self.slots[at];
         let expected = slot.active && slot.generation == generation;
@@ -320,11 +322,14 @@ impl Slot {
 /// Why a query gave no results, in words.
 pub fn failure(outcome: Outcome, file: &std::path::Path, block_bytes: usize) -> Option<String> {
     let Outcome::Lost { block, loss } = outcome else { return None };
-    let place = format!("block {block} (offset {}) of {}", u64::from(block) * block_bytes as u64, file.display());
+    let place =
+        format!("block {block} (offset {}) of {}", u64::from(block) * block_bytes as u64, file.display());
     Some(match loss {
         Loss::Failed => format!("reading {place} failed; check the disk"),
         Loss::Short => format!("{place} is cut short; restore the file or build the index again"),
-        Loss::Damaged => format!("{place} is damaged; run `stratann verify`, then restore the file or build the index again"),
+        Loss::Damaged => format!(
+            "{place} is damaged; run `stratann verify`, then restore the file or build the index again"
+        ),
         Loss::Expired => format!("waiting for {place} took too long"),
     })
 }

@@ -37,8 +37,8 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
 /// The file that has this role.
 pub(crate) fn find<'a>(manifest: &'a Manifest, wanted: &str) -> Result<(&'a str, &'a FileEntry)> {
     let found = manifest.files.iter().find(|(name, _)| role(name) == Some(wanted) && !name.contains('/'));
-    let (name, entry) =
-        found.ok_or_else(|| Error::corrupt(format!("the manifest names no {wanted}; build the index again")))?;
+    let (name, entry) = found
+        .ok_or_else(|| Error::corrupt(format!("the manifest names no {wanted}; build the index again")))?;
     Ok((name, entry))
 }
 
@@ -52,7 +52,8 @@ pub(crate) fn codebook_bytes(c: &Codebook) -> u64 {
 
 pub(crate) fn encode_codebook(c: &Codebook) -> Vec<u8> {
     let mut out = Vec::with_capacity(codebook_bytes(c) as usize);
-    let counts = [c.dim, usize::from(c.ip), c.rotation.len(), c.coarse.len(), c.starts.len(), c.centroids.len()];
+    let counts =
+        [c.dim, usize::from(c.ip), c.rotation.len(), c.coarse.len(), c.starts.len(), c.centroids.len()];
     counts.iter().for_each(|&x| out.extend_from_slice(&(x as u32).to_le_bytes()));
     out.extend_from_slice(&c.correction_low.to_le_bytes());
     out.extend_from_slice(&c.correction_step.to_le_bytes());
@@ -82,14 +83,21 @@ pub(crate) fn decode_codebook(bytes: &[u8]) -> Option<Codebook> {
 
 pub(crate) fn encode_head(head: &HeadGraph) -> Vec<u8> {
     let counts = [head.ids.len() as u32, head.neighbours.len() as u32];
-    [&counts[..], &head.ids, &head.starts, &head.neighbours].iter().flat_map(|part| bytemuck::cast_slice::<u32, u8>(part)).copied().collect()
+    [&counts[..], &head.ids, &head.starts, &head.neighbours]
+        .iter()
+        .flat_map(|part| bytemuck::cast_slice::<u32, u8>(part))
+        .copied()
+        .collect()
 }
 
 pub(crate) fn decode_head(bytes: &[u8]) -> Option<HeadGraph> {
     let mut words = Words(bytes);
     let [heads, edges] = words.array()?;
-    let head =
-        HeadGraph { ids: words.take(heads)?, starts: words.take(heads.checked_add(1)?)?, neighbours: words.take(edges)? };
+    let head = HeadGraph {
+        ids: words.take(heads)?,
+        starts: words.take(heads.checked_add(1)?)?,
+        neighbours: words.take(edges)?,
+    };
     words.0.is_empty().then_some(head)
 }
 

@@ -66,7 +66,12 @@ impl Index {
     }
 
     /// Opens what a manifest describes, published or not.
-    pub(crate) fn from_manifest(folder: &Path, number: u64, manifest: Manifest, options: OpenOptions) -> Result<Index> {
+    pub(crate) fn from_manifest(
+        folder: &Path,
+        number: u64,
+        manifest: Manifest,
+        options: OpenOptions,
+    ) -> Result<Index> {
         let unknown = |what: &str, name: &str| {
             Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
         };
@@ -197,7 +202,10 @@ fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> 
     if sane {
         Ok(())
     } else {
-        Err(Error::corrupt(format!("{}: the manifest's numbers cannot be; build the index again", folder.display())))
+        Err(Error::corrupt(format!(
+            "{}: the manifest's numbers cannot be; build the index again",
+            folder.display()
+        )))
     }
 }
 
@@ -222,7 +230,9 @@ fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
         Ok((folder.join(name), read_file(folder, name, entry)?))
     };
     let (path, bytes) = read(files::CODEBOOK)?;
-    let codebook = files::decode_codebook(&bytes).filter(|c| c.dim == manifest.dim).ok_or_else(|| files::senseless(&path))?;
+    let codebook = files::decode_codebook(&bytes)
+        .filter(|c| c.dim == manifest.dim)
+        .ok_or_else(|| files::senseless(&path))?;
     let (path, codes) = read(files::CODES)?;
     if codes.len() as u64 != manifest.rows * codebook.code_bytes() as u64 {
         return Err(files::senseless(&path));

@@ -110,11 +110,14 @@ impl Manifest {
         let mut value = serde_json::to_value(self).map_err(|e| Error::bad_input(format!("manifest: {e}")))?;
         let sum = hex(xxh3_64(value.to_string().as_bytes()));
         value["checksum"] = sum.into();
-        let text = serde_json::to_string_pretty(&value).map_err(|e| Error::bad_input(format!("manifest: {e}")))? + "\n";
+        let text = serde_json::to_string_pretty(&value)
+            .map_err(|e| Error::bad_input(format!("manifest: {e}")))?
+            + "\n";
         let path = path_of(folder, number);
         // Written aside, then linked: the name appears with its whole content or not at all, and never replaces another.
         let aside = folder.join(format!(".manifest-{number}.{}", std::process::id()));
-        let published = write_synced(&aside, text.as_bytes()).and_then(|()| std::fs::hard_link(&aside, &path));
+        let published =
+            write_synced(&aside, text.as_bytes()).and_then(|()| std::fs::hard_link(&aside, &path));
         let _ = std::fs::remove_file(&aside);
         published.map_err(|e| Error::io("publishing", &path, &e))?;
         sync_folder(folder)
@@ -152,7 +155,10 @@ pub fn newest(folder: &Path) -> Result<Option<u64>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::bad_input(format!("{}: no such index; build one with `stratann build`", folder.display())));
+            return Err(Error::bad_input(format!(
+                "{}: no such index; build one with `stratann build`",
+                folder.display()
+            )));
         }
         Err(e) => return Err(Error::io("opening index", folder, &e)),
     };

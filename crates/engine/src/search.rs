@@ -86,6 +86,8 @@ pub struct Answers {
     pub stats: QueryStats,
     /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
     pub failed: Vec<(usize, String)>,
+    /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds id `u64::MAX`.
+    pub short: usize,
     /// Wall-clock seconds.
     pub seconds: f64,
     /// Processor time of the process meanwhile, microseconds.
@@ -138,14 +140,18 @@ impl Index {
         let mut params = match options.effort {
             Effort::List(list, slack) => {
                 if list == 0 || list > MAX_SEARCH_LIST {
-                    return Err(Error::bad_input(format!("search list is {list}; use {k} to {MAX_SEARCH_LIST}")));
+                    return Err(Error::bad_input(format!(
+                        "search list is {list}; use {k} to {MAX_SEARCH_LIST}"
+                    )));
                 }
                 Params { stop_slack: slack.unwrap_or(f32::INFINITY), ..Params::new(k, list) }
             }
             Effort::Recall(recall) => self.params_for_recall(k, recall)?,
         };
         if params.stop_slack.is_nan() || params.stop_slack < -16.0 {
-            return Err(Error::bad_input("the slack of the adaptive stop is a number of standard errors, from -16 up"));
+            return Err(Error::bad_input(
+                "the slack of the adaptive stop is a number of standard errors, from -16 up",
+            ));
         }
         params.mode = options.mode;
         params.head = options.head;
@@ -168,7 +174,9 @@ impl Index {
             Some(Err(best)) => Err(Error::bad_input(format!(
                 "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give --search-list"
             ))),
-            None => Err(Error::bad_input("this index has no recall curve; run `stratann tune`, or give --search-list")),
+            None => Err(Error::bad_input(
+                "this index has no recall curve; run `stratann tune`, or give --search-list",
+            )),
         }
     }
 
@@ -194,9 +202,7 @@ impl Index {
             Effort::List(list, _) => u64::from(list),
             Effort::Recall(_) => 200,
         };
-        let tables = self.graph.as_ref().map_or(0, |g| {
-            g.codebook.code_bytes() * 512 + 4096
-        });
+        let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() * 512 + 4096);
         tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
 
@@ -209,7 +215,12 @@ impl Index {
     ///
     /// # Errors
     /// Bad options, a budget too small, an interruption, a disk that is gone. A query that fails alone is in [`Answers::failed`].
-    pub fn search(&self, queries: &[u8], options: &SearchOptions, progress: &dyn Progress) -> Result<Answers> {
+    pub fn search(
+        &self,
+        queries: &[u8],
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
         let params = self.params(options)?;
         self.search_each(queries, params, &|_| u32::MAX, options, progress)
     }
@@ -233,7 +244,9 @@ impl Index {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.work(&batch, options))).collect();
             let mut name = Ok("none");
             for worker in workers {
-                let ended = worker.join().map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
+                let ended = worker
+                    .join()
+                    .map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
                 name = name.and_then(|_| ended.and_then(|n| n));
             }
             name
@@ -250,8 +263,11 @@ impl Index {
     fn work(&self, batch: &Batch<'_>, options: &SearchOptions) -> Result<&'static str> {
         let in_flight = self.in_flight(options);
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
-        let tier = tier::open(&self.blocks_file, depth, self.block.block_bytes, options.io)
-            .map_err(|e| Error { kind: crate::Kind::Io, message: format!("io_uring was asked for but refused: {e}; use --io auto or pread") })?;
+        let tier =
+            tier::open(&self.blocks_file, depth, self.block.block_bytes, options.io).map_err(|e| Error {
+                kind: crate::Kind::Io,
+                message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
+            })?;
         let name = tier.name();
         let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
         let mut share = Share { batch, stats: QueryStats::default(), left_to_tell: 0 };
@@ -278,6 +294,7 @@ struct Batch<'a> {
     distances: Vec<AtomicU32>,
     latency_ns: Vec<AtomicU64>,
     failed: Mutex<Vec<(usize, String)>>,
+    short: AtomicUsize,
     stats: Mutex<QueryStats>,
 }
 
@@ -306,6 +323,7 @@ impl<'a> Batch<'a> {
             distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
             latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::default(),
+            short: AtomicUsize::new(0),
             stats: Mutex::default(),
         }
     }
@@ -320,6 +338,7 @@ impl<'a> Batch<'a> {
             latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
             stats: self.stats.into_inner().unwrap_or_else(|e| e.into_inner()),
             failed,
+            short: self.short.into_inner(),
             seconds: 0.0,
             cpu_us: 0,
             params: self.params,
@@ -362,12 +381,17 @@ impl Queries for Share<'_, '_> {
         self.stats.add(state.stats());
         batch.latency_ns[number].store(latency_ns, Ordering::Relaxed);
         let why = match state.outcome() {
-            Outcome::OutOfBudget => Some("the query ran out of its allowance of reads; ask for a lower recall".into()),
+            Outcome::OutOfBudget => {
+                Some("the query ran out of its allowance of reads; ask for a lower recall".into())
+            }
             other => failure(other, &batch.index.blocks_path, batch.index.block.block_bytes),
         };
         if let Some(why) = why {
             batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
         } else {
+            if state.results().len() < batch.params.k as usize {
+                batch.short.fetch_add(1, Ordering::Relaxed);
+            }
             let at = number * batch.params.k as usize;
             for (i, hit) in state.results().iter().enumerate() {
                 batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);

@@ -216,7 +216,9 @@ fn step_to_the_end(state: &mut QueryState, seed: u64) {
                 let bytes = graph().blocks.get(block as usize * size..(block as usize + 1) * size);
                 Arrival {
                     tag,
-                    what: bytes.filter(|_| !seed.is_multiple_of(5)).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+                    what: bytes
+                        .filter(|_| !seed.is_multiple_of(5))
+                        .map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
                 }
             })
             .collect();

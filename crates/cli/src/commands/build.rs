@@ -79,7 +79,7 @@ struct GraphArgs {
     #[arg(long, value_name = "BYTES")]
     code_bytes: Option<usize>,
     /// How vectors are compressed
-    #[arg(long, value_enum, default_value = "opq")]
+    #[arg(long, value_enum, default_value = "residual-opq")]
     code_kind: CodeKindName,
     /// Share of the rows in the head graph, in RAM, where searches begin
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]

@@ -323,6 +323,7 @@ struct Sum {
     cpu_us: u64,
     found: f64,
     failed: Vec<(usize, String)>,
+    short: usize,
     params: Option<Params>,
     k: usize,
     io_backend: String,
@@ -337,6 +338,7 @@ impl Sum {
             cpu_us: 0,
             found: 0.0,
             failed: Vec::new(),
+            short: 0,
             params: None,
             k: 0,
             io_backend: String::new(),
@@ -350,6 +352,7 @@ impl Sum {
         self.seconds += answers.seconds;
         self.cpu_us += answers.cpu_us;
         self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
+        self.short += answers.short;
         if let Some(truth) = truth {
             let true_ids: Vec<u64> = (first..first + count)
                 .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
@@ -369,6 +372,12 @@ impl Sum {
         ram_budget: Option<u64>,
         truth: bool,
     ) -> Run {
+        if self.short > 0 {
+            tell(&format!(
+                "note: {} queries found fewer than {} results, because the graph led them to no more; a longer --search-list finds more",
+                self.short, self.k
+            ));
+        }
         let queries = self.latency_ns.len();
         for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
             tell(&format!("query {query} failed: {why}"));

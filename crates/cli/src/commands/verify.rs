@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     teller.finish();
     if report.unreachable > 0 {
         teller.note(&format!(
-            "note: {} nodes are named by no list; they are found through their block alone",
+            "note: {} nodes lie in blocks that nothing leads to; no search finds them",
             count(report.unreachable)
         ));
     }

@@ -124,5 +124,6 @@ fn is_beyond(state: &QueryState, scratch: &Scratch, candidate: &Candidate) -> bo
     }
     let Some(worst) = state.results.last() else { return false };
     state.params.stop_slack < f32::INFINITY
-        && scratch.estimate(candidate.distance) > scratch.expected_at_most(worst.distance, state.params.stop_slack)
+        && scratch.estimate(candidate.distance)
+            > scratch.expected_at_most(worst.distance, state.params.stop_slack)
 }

@@ -78,7 +78,12 @@ fn strongest(touched: &[u32], score: &[u32], taken: &[bool]) -> Option<u32> {
 
 /// Forgets the scores and leaves the strongest free neighbours on the frontier, the best on top.
 fn leave(touched: &mut Vec<u32>, score: &mut [u32], taken: &[bool], frontier: &mut Vec<u32>) {
-    touched.retain(|&c| !taken[c as usize] || { score[c as usize] = 0; false });
+    touched.retain(|&c| {
+        !taken[c as usize] || {
+            score[c as usize] = 0;
+            false
+        }
+    });
     touched.sort_unstable_by_key(|&c| (score[c as usize], core::cmp::Reverse(c)));
     touched.iter().for_each(|&c| score[c as usize] = 0);
     let keep = touched.len().saturating_sub(16);
@@ -107,7 +112,9 @@ fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -
         gather_ties(lists, group_of, node, &mut ties);
         let home = group_of[node as usize];
         let at_home = tie_to(&ties, home);
-        let Some(&(target, there)) = ties.iter().filter(|t| t.0 != home).max_by_key(|t| (t.1, core::cmp::Reverse(t.0))) else {
+        let Some(&(target, there)) =
+            ties.iter().filter(|t| t.0 != home).max_by_key(|t| (t.1, core::cmp::Reverse(t.0)))
+        else {
             continue;
         };
         if there <= at_home {
@@ -142,7 +149,8 @@ fn partner(
     for (place, &member) in groups[target as usize].iter().enumerate() {
         gather_ties(lists, group_of, member, &mut ties);
         let between = tie_between(lists, node, member) + tie_between(lists, member, node);
-        let total = gain + i64::from(tie_to(&ties, home)) - i64::from(tie_to(&ties, target)) - i64::from(between);
+        let total =
+            gain + i64::from(tie_to(&ties, home)) - i64::from(tie_to(&ties, target)) - i64::from(between);
         if total > 0 && best.is_none_or(|(b, _)| total > b) {
             best = Some((total, place));
         }

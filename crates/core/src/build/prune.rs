@@ -107,7 +107,8 @@ mod tests {
     }
 
     fn prune(points: &Line, node: u32, ids: &[u32], degree: usize, alpha: f32) -> Vec<u32> {
-        let mut candidates: Vec<Near> = ids.iter().map(|&id| Near { distance: points.distance(node, id), id }).collect();
+        let mut candidates: Vec<Near> =
+            ids.iter().map(|&id| Near { distance: points.distance(node, id), id }).collect();
         let mut out = vec![];
         robust_prune(points, node, &mut candidates, degree, alpha, &mut PruneScratch::default(), &mut out);
         out

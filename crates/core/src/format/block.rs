@@ -239,7 +239,10 @@ mod tests {
         let mut list = vec![];
         block.neighbours(2, &mut list).unwrap();
         assert_eq!(list, [0, 4_000_000_000]);
-        assert_eq!((block.vector(1), block.inverse_norm(2), block.external_id(2)), (&[1u8; 12][..], 2.0, u64::MAX - 2));
+        assert_eq!(
+            (block.vector(1), block.inverse_norm(2), block.external_id(2)),
+            (&[1u8; 12][..], 2.0, u64::MAX - 2)
+        );
     }
 
     #[test]

@@ -7,7 +7,12 @@ use crate::access::scan;
 use crate::query::{Arrival, QueryState, Scratch};
 use crate::verify;
 
-pub(super) fn step(state: &mut QueryState, view: &IndexView<'_>, scratch: &mut Scratch, arrived: &[Arrival<'_>]) {
+pub(super) fn step(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    scratch: &mut Scratch,
+    arrived: &[Arrival<'_>],
+) {
     state.started = true;
     take_in(state, view, scratch, arrived, |state, scratch, block| {
         verify::score_block(state, scratch, block);

@@ -46,7 +46,12 @@ pub struct GraphView<'a> {
 }
 
 /// The transition of whichever kind this is.
-pub(crate) fn step(state: &mut QueryState, view: &IndexView<'_>, scratch: &mut Scratch, arrived: &[Arrival<'_>]) {
+pub(crate) fn step(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    scratch: &mut Scratch,
+    arrived: &[Arrival<'_>],
+) {
     match &view.graph {
         Some(graph) => disk_graph::step(state, view, graph, scratch, arrived),
         None => flat::step(state, view, scratch, arrived),

@@ -61,7 +61,11 @@ impl Beam {
     /// The distance that a newcomer must beat; `u32::MAX` while there is room.
     #[inline]
     pub fn threshold(&self) -> u32 {
-        if self.entries.len() < self.capacity { u32::MAX } else { self.entries.last().map_or(0, |c| c.distance) }
+        if self.entries.len() < self.capacity {
+            u32::MAX
+        } else {
+            self.entries.last().map_or(0, |c| c.distance)
+        }
     }
 
     /// Offers a candidate. Returns whether it was taken in.
@@ -81,7 +85,8 @@ impl Beam {
         }
         self.entries.insert(at, Candidate { distance, id, progress });
         if progress == Progress::Fresh || at < self.first_fresh {
-            self.first_fresh = self.first_fresh.min(at) + usize::from(progress != Progress::Fresh && at < self.first_fresh);
+            self.first_fresh =
+                self.first_fresh.min(at) + usize::from(progress != Progress::Fresh && at < self.first_fresh);
         }
         true
     }
@@ -101,7 +106,8 @@ impl Beam {
     /// The place of the first fresh candidate at or after `from`.
     pub fn next_fresh(&mut self, from: usize) -> Option<usize> {
         let start = from.max(self.first_fresh);
-        let found = self.entries.iter().skip(start).position(|c| c.progress == Progress::Fresh).map(|p| p + start);
+        let found =
+            self.entries.iter().skip(start).position(|c| c.progress == Progress::Fresh).map(|p| p + start);
         if from <= self.first_fresh {
             self.first_fresh = found.unwrap_or(self.entries.len());
         }

@@ -134,7 +134,11 @@ impl Scratch {
             // Codes of unit vectors measure squared l2, which is twice the cosine distance.
             self.code_scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
             self.code_error = graph.code_error;
-            self.query_norm = if view.metric == Metric::Ip { 1.0 / stratann_kernel::distance::inverse_norm(view.dtype, query) } else { 0.0 };
+            self.query_norm = if view.metric == Metric::Ip {
+                1.0 / stratann_kernel::distance::inverse_norm(view.dtype, query)
+            } else {
+                0.0
+            };
             self.dim = view.dim as f32;
         }
     }

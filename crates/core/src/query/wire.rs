@@ -17,7 +17,8 @@ use alloc::vec::Vec;
 
 use super::state::Outstanding;
 use super::{
-    Beam, Budget, Candidate, Hit, Loss, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState, QueryStats, Tag,
+    Beam, Budget, Candidate, Hit, Loss, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState, QueryStats,
+    Tag,
 };
 use crate::format::checksum;
 
@@ -111,9 +112,18 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
 }
 
 fn write_params(p: &Params, w: &mut Writer<'_>) {
-    [p.k, p.search_list, p.width, p.approach_width, p.stop_slack.to_bits(), p.patience, p.head_list, p.exclude]
-        .into_iter()
-        .for_each(|x| w.u32(x));
+    [
+        p.k,
+        p.search_list,
+        p.width,
+        p.approach_width,
+        p.stop_slack.to_bits(),
+        p.patience,
+        p.head_list,
+        p.exclude,
+    ]
+    .into_iter()
+    .for_each(|x| w.u32(x));
     w.u8(p.mode as u8);
     w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1);
 }
@@ -170,7 +180,16 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
 }
 
 fn stats_fields(s: &QueryStats) -> [u64; 8] {
-    [s.code_comparisons, s.full_comparisons, s.pruned, s.reads, s.pages_read, s.cache_hits, s.hops, s.expanded]
+    [
+        s.code_comparisons,
+        s.full_comparisons,
+        s.pruned,
+        s.reads,
+        s.pages_read,
+        s.cache_hits,
+        s.hops,
+        s.expanded,
+    ]
 }
 
 fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {

@@ -73,7 +73,9 @@ pub(crate) fn enter(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
 
 fn score_heads(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch, walk: &mut Beam) {
     scratch.ids.clear();
-    scratch.ids.extend(scratch.heads.iter().map(|&h| graph.head.ids.get(h as usize).copied().unwrap_or(u32::MAX)));
+    scratch
+        .ids
+        .extend(scratch.heads.iter().map(|&h| graph.head.ids.get(h as usize).copied().unwrap_or(u32::MAX)));
     scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
     state.stats.code_comparisons += scratch.ids.len() as u64;
     for (&head, &distance) in scratch.heads.iter().zip(&scratch.distances) {

@@ -32,7 +32,8 @@ fn keep(state: &mut QueryState, distance: f32, block: &Block<'_>, slot: usize) {
         return;
     }
     let hit = Hit { distance, external_id: block.external_id(slot) };
-    let before = |a: &Hit| a.distance.total_cmp(&hit.distance).then(a.external_id.cmp(&hit.external_id)).is_lt();
+    let before =
+        |a: &Hit| a.distance.total_cmp(&hit.distance).then(a.external_id.cmp(&hit.external_id)).is_lt();
     if results.len() >= k && results.last().is_none_or(before) {
         return;
     }

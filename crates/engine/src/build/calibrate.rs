@@ -6,7 +6,7 @@
 use super::options::BuildOptions;
 use super::stages::{Build, draw_rows};
 use crate::budget::{Account, PROGRAM_BYTES, release_freed};
-use crate::calibration::{Curve, measure};
+use crate::calibration::{Curve, FROM_ROWS, measure};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
@@ -19,7 +19,12 @@ const GROUNDTRUTH_MIN: u64 = 6 << 20;
 /// The numbers of results that get a curve.
 pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
-pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of_row: &[u32]) -> Result<Vec<Curve>> {
+pub(super) fn run(
+    build: &mut Build<'_>,
+    manifest: &Manifest,
+    scan: &Scan,
+    id_of_row: &[u32],
+) -> Result<Vec<Curve>> {
     let count = count(build.options, scan.rows as usize);
     if count == 0 {
         return Ok(Vec::new());
@@ -32,7 +37,11 @@ pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of
     let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
     let truth = groundtruth::neighbours(build.base, &rows, build.options.metric, k, budget, build.progress)?;
     release_freed();
-    let known: Vec<u64> = truth.ids.iter().map(|&row| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])).collect();
+    let known: Vec<u64> = truth
+        .ids
+        .iter()
+        .map(|&row| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]))
+        .collect();
     let mut queries = Vec::new();
     let mut row = Vec::new();
     for &r in &rows {
@@ -53,7 +62,17 @@ pub(super) fn run(build: &mut Build<'_>, manifest: &Manifest, scan: &Scan, id_of
             continue;
         }
         let known_k = truth.k;
-        curves.push(measure(&index, &queries, &known, known_k, &hidden, k, "rows", build.plan.threads, build.progress)?);
+        curves.push(measure(
+            &index,
+            &queries,
+            &known,
+            known_k,
+            &hidden,
+            k,
+            FROM_ROWS,
+            build.plan.threads,
+            build.progress,
+        )?);
     }
     if build.progress.interrupted() {
         return Err(Error::interrupted());

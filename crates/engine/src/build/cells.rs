@@ -62,7 +62,11 @@ fn assign(build: &Build<'_>, space: &Space, live: &[u32], room: usize) -> Result
     let nearest = nearest_small(build, space, live, &centroids)?;
     let cell_of_small = chain(&nearest, &centroids, dim, small, share);
     let cells = cell_of_small.cells;
-    let mut assignment = Assignment { primary: Vec::with_capacity(live.len()), secondary: Vec::with_capacity(live.len()), cells };
+    let mut assignment = Assignment {
+        primary: Vec::with_capacity(live.len()),
+        secondary: Vec::with_capacity(live.len()),
+        cells,
+    };
     let mut filled = vec![0usize; cells];
     let mut seen = vec![0u32; small];
     for near in &nearest {
@@ -74,7 +78,8 @@ fn assign(build: &Build<'_>, space: &Space, live: &[u32], room: usize) -> Result
         assignment.primary.push(own as u16);
     }
     for (near, &own) in nearest.iter().zip(&assignment.primary) {
-        let other = near[1..].iter().filter(|&&s| s != NONE).map(|&s| cell_of_small.cell(usize::from(s), 0, share));
+        let other =
+            near[1..].iter().filter(|&&s| s != NONE).map(|&s| cell_of_small.cell(usize::from(s), 0, share));
         let second = other.into_iter().find(|&c| c != usize::from(own) && filled[c] < room);
         if let Some(c) = second {
             filled[c] += 1;
@@ -97,7 +102,12 @@ fn sample_floats(build: &Build<'_>, space: &Space, live: &[u32], count: usize) -
 }
 
 /// The nearest small cells of every live row, nearest first.
-fn nearest_small(build: &Build<'_>, space: &Space, live: &[u32], centroids: &[f32]) -> Result<Vec<[u16; NEAREST]>> {
+fn nearest_small(
+    build: &Build<'_>,
+    space: &Space,
+    live: &[u32],
+    centroids: &[f32],
+) -> Result<Vec<[u16; NEAREST]>> {
     const CHUNK: usize = 512;
     let dim = space.point_dim();
     let small = centroids.len() / dim;
@@ -111,7 +121,8 @@ fn nearest_small(build: &Build<'_>, space: &Space, live: &[u32], centroids: &[f3
         let mut distances = vec![0f32; small];
         for (near, point) in out.iter_mut().zip(floats.chunks_exact(dim)) {
             block_l2_f32(point, centroids, dim, &mut distances);
-            let mut order: Vec<(f32, u16)> = distances.iter().enumerate().map(|(s, &d)| (d, s as u16)).collect();
+            let mut order: Vec<(f32, u16)> =
+                distances.iter().enumerate().map(|(s, &d)| (d, s as u16)).collect();
             let keep = NEAREST.min(order.len());
             let by = |a: &(f32, u16), b: &(f32, u16)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
             order.select_nth_unstable_by(keep - 1, by);
@@ -163,7 +174,11 @@ fn chain(nearest: &[[u16; NEAREST]], centroids: &[f32], dim: usize, small: usize
             held += sizes[at];
         }
         let distance = |s: usize| l2_f32(centroid(anchor), bytemuck::cast_slice(centroid(s)));
-        let Some(next) = free.iter().copied().min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b))) else { break };
+        let Some(next) =
+            free.iter().copied().min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)))
+        else {
+            break;
+        };
         at = next;
     }
     chained.cells += 1;
@@ -189,7 +204,13 @@ fn path(build: &Build<'_>, kind: &str, cell: usize) -> PathBuf {
 }
 
 /// Builds one cell and writes its lists: those of its own rows to its file, those of its guests to the files of their cells.
-fn build_cell(build: &Build<'_>, space: &Space, live: &[u32], assignment: &Assignment, cell: usize) -> Result<()> {
+fn build_cell(
+    build: &Build<'_>,
+    space: &Space,
+    live: &[u32],
+    assignment: &Assignment,
+    cell: usize,
+) -> Result<()> {
     let c = cell as u16;
     let is_member = |i: &usize| assignment.primary[*i] == c || assignment.secondary[*i] == c;
     let members: Vec<u32> = (0..live.len()).filter(is_member).map(|i| i as u32).collect();
@@ -225,7 +246,11 @@ struct Spool {
 
 impl Spool {
     fn append(path: PathBuf) -> Result<Spool> {
-        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(|e| Error::io("creating", &path, &e))?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|e| Error::io("creating", &path, &e))?;
         Ok(Spool { path, out: BufWriter::with_capacity(16 << 10, file) })
     }
 

@@ -26,7 +26,12 @@ pub(crate) struct GraphWriter {
 impl GraphWriter {
     pub(crate) fn create(path: &Path, degree: usize) -> Result<GraphWriter> {
         let file = File::create(path).map_err(|e| Error::io("creating", path, &e))?;
-        Ok(GraphWriter { path: path.into(), file: BufWriter::with_capacity(1 << 18, file), degree, record: Vec::new() })
+        Ok(GraphWriter {
+            path: path.into(),
+            file: BufWriter::with_capacity(1 << 18, file),
+            degree,
+            record: Vec::new(),
+        })
     }
 
     /// Appends the record of the next node. Ids beyond the degree are left out.
@@ -36,7 +41,9 @@ impl GraphWriter {
         self.record.extend(rows.take(self.degree));
         self.record[0] = self.record.len() as u32 - 1;
         self.record.resize(self.degree + 1, 0);
-        self.file.write_all(bytemuck::cast_slice(&self.record)).map_err(|e| Error::io("writing", &self.path, &e))
+        self.file
+            .write_all(bytemuck::cast_slice(&self.record))
+            .map_err(|e| Error::io("writing", &self.path, &e))
     }
 
     pub(crate) fn finish(self) -> Result<()> {

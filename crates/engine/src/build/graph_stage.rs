@@ -25,7 +25,8 @@ pub(super) struct GraphFacts {
 
 pub(super) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
     let live = build.live_rows(scan);
-    let points = live.len() as u64 * (space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree));
+    let points =
+        live.len() as u64 * (space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree));
     let fits = build.options.ram_budget.is_none_or(|b| {
         let others = build.plan.ram_bytes.saturating_sub(build.plan.points_per_cell * build.plan.point_bytes);
         points + others.min(b) <= b && build.plan.in_ram

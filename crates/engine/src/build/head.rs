@@ -42,7 +42,15 @@ pub(crate) fn build(
     let options = VamanaOptions { degree: HEAD_DEGREE, list: HEAD_LIST, alpha: 1.2, passes: 1, seed };
     let graph = vamana::build(&points, entry, &options, progress)?;
     // The entry comes first.
-    let number = |local: u32| if local == entry { 0 } else if local == 0 { entry } else { local };
+    let number = |local: u32| {
+        if local == entry {
+            0
+        } else if local == 0 {
+            entry
+        } else {
+            local
+        }
+    };
     let mut head = HeadGraph { ids: Vec::new(), starts: vec![0], neighbours: Vec::new() };
     for at in 0..rows.len() as u32 {
         let local = number(at);

@@ -57,7 +57,10 @@ impl Density {
 
     /// Pages of a block: the fewest that hold one node with its whole list.
     pub(crate) fn pages_per_block(&self, shape: &Shape) -> usize {
-        let one = (Density { keep: 1.0, ..*self }).list_bytes() + shape.node_bytes() as f64 + block::HEADER as f64 + 2.0;
+        let one = (Density { keep: 1.0, ..*self }).list_bytes()
+            + shape.node_bytes() as f64
+            + block::HEADER as f64
+            + 2.0;
         (one / PAGE as f64).ceil() as usize
     }
 }
@@ -73,7 +76,11 @@ impl CellLists {
     fn new(records: &Records, local_of_row: &[u32], places: &[u32]) -> CellLists {
         let mut lists = CellLists { starts: vec![0], ids: Vec::new() };
         for &at in places {
-            let local = records.list(at as usize).iter().map(|&row| local_of_row[row as usize]).filter(|&l| l != u32::MAX);
+            let local = records
+                .list(at as usize)
+                .iter()
+                .map(|&row| local_of_row[row as usize])
+                .filter(|&l| l != u32::MAX);
             lists.ids.extend(local);
             lists.starts.push(lists.ids.len() as u32);
         }
@@ -225,7 +232,8 @@ impl BlockJob<'_> {
     }
 
     fn buckets(&self) -> Vec<Bucket> {
-        let limit = (self.memory_bytes / (self.shape.vector_bytes as u64 + 16)).clamp(64, u64::from(u32::MAX)) as u32;
+        let limit =
+            (self.memory_bytes / (self.shape.vector_bytes as u64 + 16)).clamp(64, u64::from(u32::MAX)) as u32;
         let mut buckets: Vec<Bucket> = Vec::new();
         let (mut block, mut id) = (0u32, 0u32);
         for (c, cell) in self.cells.iter().enumerate() {
@@ -238,7 +246,13 @@ impl BlockJob<'_> {
                         b.blocks += 1;
                         b.nodes += count;
                     }
-                    _ => buckets.push(Bucket { cell: c, first_block: block, blocks: 1, first_id: id, nodes: count }),
+                    _ => buckets.push(Bucket {
+                        cell: c,
+                        first_block: block,
+                        blocks: 1,
+                        first_id: id,
+                        nodes: count,
+                    }),
                 }
                 fresh = false;
                 block += 1;
@@ -354,9 +368,17 @@ impl BlockJob<'_> {
             }
         }
         let records = self.graph.map(|g| g.read(cell.start, cell.end)).transpose()?;
-        let counts = &self.placement.counts[bucket.first_block as usize..(bucket.first_block + bucket.blocks) as usize];
+        let counts = &self.placement.counts
+            [bucket.first_block as usize..(bucket.first_block + bucket.blocks) as usize];
         let mut first = 0usize;
-        let starts: Vec<usize> = counts.iter().map(|&c| { let s = first; first += usize::from(c); s }).collect();
+        let starts: Vec<usize> = counts
+            .iter()
+            .map(|&c| {
+                let s = first;
+                first += usize::from(c);
+                s
+            })
+            .collect();
         for (b, batch) in starts.chunks(BATCH).enumerate() {
             let made: Vec<(Vec<u8>, Written)> = batch
                 .par_iter()
@@ -364,7 +386,14 @@ impl BlockJob<'_> {
                 .map(|(i, &start)| {
                     let at = b * BATCH + i;
                     let nodes = start..start + usize::from(counts[at]);
-                    self.make_block(bucket.first_block + at as u32, bucket.first_id, nodes, &position, vectors, records.as_ref())
+                    self.make_block(
+                        bucket.first_block + at as u32,
+                        bucket.first_id,
+                        nodes,
+                        &position,
+                        vectors,
+                        records.as_ref(),
+                    )
                 })
                 .collect();
             for (bytes, written) in &made {
@@ -392,7 +421,9 @@ impl BlockJob<'_> {
             .map(|slot| match records {
                 Some(records) => {
                     let near = records.list(position[slot].0 as usize).iter();
-                    near.map(|&row| self.placement.id_of_row[row as usize]).filter(|&id| id != u32::MAX).collect()
+                    near.map(|&row| self.placement.id_of_row[row as usize])
+                        .filter(|&id| id != u32::MAX)
+                        .collect()
                 }
                 None => Vec::new(),
             })
@@ -446,7 +477,9 @@ fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
     let mut sizes: Vec<usize> = lists.iter().map(|l| encoded(l)).collect();
     let mut cut = 0;
     while sizes.iter().sum::<usize>() > room {
-        let Some(longest) = (0..lists.len()).max_by_key(|&i| (lists[i].len(), i)).filter(|&i| !lists[i].is_empty()) else {
+        let Some(longest) =
+            (0..lists.len()).max_by_key(|&i| (lists[i].len(), i)).filter(|&i| !lists[i].is_empty())
+        else {
             break;
         };
         lists[longest].pop();

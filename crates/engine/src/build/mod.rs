@@ -74,7 +74,12 @@ pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
 /// # Errors
 /// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the smallest that
 /// does is named), a disk that is full, an interruption. What `out` held before is never harmed.
-pub fn build(base: &Reader, out: &Path, options: &BuildOptions, progress: &dyn Progress) -> Result<BuildReport> {
+pub fn build(
+    base: &Reader,
+    out: &Path,
+    options: &BuildOptions,
+    progress: &dyn Progress,
+) -> Result<BuildReport> {
     let plan = plan(base, options)?;
     let number = prepare_folder(out, options)?;
     let _lock = state::lock(out)?;
@@ -93,7 +98,10 @@ pub fn build(base: &Reader, out: &Path, options: &BuildOptions, progress: &dyn P
         Err(e) => {
             if e.kind == crate::Kind::Interrupted || e.kind == crate::Kind::Io {
                 // Kept for --resume.
-                let hint = format!("; run the same command with --resume to go on, or delete {}", out.join(PARTIAL).display());
+                let hint = format!(
+                    "; run the same command with --resume to go on, or delete {}",
+                    out.join(PARTIAL).display()
+                );
                 return Err(Error { message: e.message + &hint, ..e });
             }
             state::abandon(out);

@@ -111,16 +111,28 @@ impl BuildOptions {
         let shape = base.shape();
         let bad = |text: String| Err(Error::bad_input(text));
         if shape.rows >= u64::from(u32::MAX) {
-            return bad(format!("{} has {} rows; one index holds up to {}", base.path().display(), shape.rows, u32::MAX - 1));
+            return bad(format!(
+                "{} has {} rows; one index holds up to {}",
+                base.path().display(),
+                shape.rows,
+                u32::MAX - 1
+            ));
         }
         if shape.dim > 4096 {
-            return bad(format!("{} has {} dimensions; up to 4096 are supported", base.path().display(), shape.dim));
+            return bad(format!(
+                "{} has {} dimensions; up to 4096 are supported",
+                base.path().display(),
+                shape.dim
+            ));
         }
         if !(4..=250).contains(&self.degree) {
             return bad(format!("--degree is {}; use 4 to 250", self.degree));
         }
         if !(self.degree..=10_000).contains(&self.build_list) {
-            return bad(format!("--build-list is {}; use {} (the degree) to 10000", self.build_list, self.degree));
+            return bad(format!(
+                "--build-list is {}; use {} (the degree) to 10000",
+                self.build_list, self.degree
+            ));
         }
         if !(1.0..=4.0).contains(&self.alpha) {
             return bad(format!("--alpha is {}; use 1 to 4", self.alpha));
@@ -129,7 +141,12 @@ impl BuildOptions {
             return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
         }
         if self.code_bytes.is_some_and(|b| b == 0 || b > shape.dim) {
-            return bad(format!("--code-bytes is {}; use 1 to {} for {} dimensions", self.code_bytes.unwrap_or(0), shape.dim, shape.dim));
+            return bad(format!(
+                "--code-bytes is {}; use 1 to {} for {} dimensions",
+                self.code_bytes.unwrap_or(0),
+                shape.dim,
+                shape.dim
+            ));
         }
         Ok(())
     }

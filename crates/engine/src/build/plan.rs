@@ -76,18 +76,40 @@ impl BuildPlan {
         let free = free.unwrap_or(u64::MAX / 4);
         let in_ram = n.saturating_mul(point) <= free;
         let points_per_cell = if in_ram { n } else { free / point };
-        let block_memory_bytes = free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { 2 };
+        let block_memory_bytes =
+            free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { 2 };
         let codebook_sample = sample(free).min(n as usize).max(1);
-        let peak = if graph { (points_per_cell * point).max(codes).max(codebook_sample as u64 * shape.dim as u64 * 12) } else { 0 };
+        let peak = if graph {
+            (points_per_cell * point).max(codes).max(codebook_sample as u64 * shape.dim as u64 * 12)
+        } else {
+            0
+        };
         let ram_bytes = fixed + tables + peak.max(block_memory_bytes);
         let disk = disk_bytes(n, row_bytes, options, in_ram, codes);
-        Ok(BuildPlan { points_per_cell, in_ram, threads, ram_bytes, disk_bytes: disk, block_memory_bytes, codebook_sample, point_bytes: point })
+        Ok(BuildPlan {
+            points_per_cell,
+            in_ram,
+            threads,
+            ram_bytes,
+            disk_bytes: disk,
+            block_memory_bytes,
+            codebook_sample,
+            point_bytes: point,
+        })
     }
 
     /// One line for a person.
     pub fn describe(&self) -> String {
-        let how = if self.in_ram { "in RAM".to_string() } else { format!("out of core, about {} points at a time", self.points_per_cell) };
-        format!("the graph is built {how}; up to {} of RAM and {} of disk", size(self.ram_bytes), size(self.disk_bytes))
+        let how = if self.in_ram {
+            "in RAM".to_string()
+        } else {
+            format!("out of core, about {} points at a time", self.points_per_cell)
+        };
+        format!(
+            "the graph is built {how}; up to {} of RAM and {} of disk",
+            size(self.ram_bytes),
+            size(self.disk_bytes)
+        )
     }
 }
 

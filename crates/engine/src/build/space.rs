@@ -109,7 +109,13 @@ impl Space {
     }
 
     /// About `count` rows as codes see them, drawn evenly.
-    pub(super) fn code_sample(&self, reader: &Reader, scan: &Scan, count: usize, seed: u64) -> Result<Vec<f32>> {
+    pub(super) fn code_sample(
+        &self,
+        reader: &Reader,
+        scan: &Scan,
+        count: usize,
+        seed: u64,
+    ) -> Result<Vec<f32>> {
         let rows = reader.shape().rows;
         let stride = (rows / count.max(1) as u64).max(1);
         let mut out = Vec::new();
@@ -215,7 +221,10 @@ impl Space {
                     .map(|j| (l2_f32(&x, bytemuck::cast_slice(&sample[j * dim..(j + 1) * dim])), j))
                     .filter(|d| d.0 > 0.0)
                     .min_by(|a, b| a.0.total_cmp(&b.0))?;
-                let approximate = l2_f32(&row(&restored, i), bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]));
+                let approximate = l2_f32(
+                    &row(&restored, i),
+                    bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]),
+                );
                 // The sample is sparser than the set; true neighbours are nearer, their error larger.
                 let density = (n as f32 / 1e6).min(1.0).powf(1.0 / 12.0);
                 Some((approximate - near.0).abs() / near.0 / density)
@@ -231,25 +240,27 @@ impl Space {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
-        data.as_mut().par_chunks_mut(CHUNK * point_bytes).zip(rows.par_chunks(CHUNK)).try_for_each(|(out, rows)| {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
-            let mut floats = vec![0f32; self.point_dim()];
-            let mut points = out.chunks_exact_mut(point_bytes);
-            self.for_each(reader, rows, |row| {
-                let Some(point) = points.next() else { return };
-                match self.precision {
-                    Precision::Byte => self.bytes(row, &mut floats, point),
-                    Precision::Float => {
-                        self.floats(row, &mut floats);
-                        point.copy_from_slice(bytemuck::cast_slice(&floats));
-                    }
+        data.as_mut().par_chunks_mut(CHUNK * point_bytes).zip(rows.par_chunks(CHUNK)).try_for_each(
+            |(out, rows)| {
+                if progress.interrupted() {
+                    return Err(Error::interrupted());
                 }
-            })?;
-            progress.advance(rows.len() as u64);
-            Ok(())
-        })?;
+                let mut floats = vec![0f32; self.point_dim()];
+                let mut points = out.chunks_exact_mut(point_bytes);
+                self.for_each(reader, rows, |row| {
+                    let Some(point) = points.next() else { return };
+                    match self.precision {
+                        Precision::Byte => self.bytes(row, &mut floats, point),
+                        Precision::Float => {
+                            self.floats(row, &mut floats);
+                            point.copy_from_slice(bytemuck::cast_slice(&floats));
+                        }
+                    }
+                })?;
+                progress.advance(rows.len() as u64);
+                Ok(())
+            },
+        )?;
         Ok(Held { data, point_bytes, precision: self.precision })
     }
 
@@ -291,7 +302,10 @@ impl Space {
 
 /// The first row that is not left out.
 fn first_live(scan: &Scan) -> u64 {
-    (0..).zip(&scan.skipped).find(|(row, skipped)| row != *skipped).map_or(scan.skipped.len() as u64, |(row, _)| row)
+    (0..)
+        .zip(&scan.skipped)
+        .find(|(row, skipped)| row != *skipped)
+        .map_or(scan.skipped.len() as u64, |(row, _)| row)
 }
 
 /// Bytes whose start is aligned like f32.

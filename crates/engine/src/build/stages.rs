@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::hash;
 use stratann_core::format::block::Shape;
+use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
-use stratann_kernel::Metric;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::codebook::{self, CodebookOptions};
@@ -66,7 +66,8 @@ pub(super) fn run(
     check_disk(out, plan.disk_bytes)?;
     let partial = Partial::open(out, made_with(base, number, options), options.resume)?;
     let external = options.ids.as_ref().map(|path| dataset::read_ids(path, base.shape().rows)).transpose()?;
-    let mut build = Build { base, options, plan, progress, partial, number, report: BuildReport::default(), external };
+    let mut build =
+        Build { base, options, plan, progress, partial, number, report: BuildReport::default(), external };
     let scan = build.scan()?;
     let manifest = match options.kind {
         Kind::DiskGraph => build.disk_graph(&scan)?,
@@ -150,7 +151,8 @@ impl Build<'_> {
         self.stage("head", |b| b.head_graph(&space, &order, &id_of_row))?;
         drop(order);
         let mut manifest = self.manifest(scan.rows, layout.blocks, code_error)?;
-        let curves: Vec<Curve> = self.stage("calibrate", |b| calibrate::run(b, &manifest, scan, &id_of_row))?;
+        let curves: Vec<Curve> =
+            self.stage("calibrate", |b| calibrate::run(b, &manifest, scan, &id_of_row))?;
         manifest.curves = curves;
         Ok(manifest)
     }
@@ -162,7 +164,8 @@ impl Build<'_> {
             let shape = b.shape(FLAT_BLOCK, false);
             let cells = [Cell { start: 0, end: order.len() as u32 }];
             let per_block = (shape.room() / shape.node_bytes()).min(usize::from(u16::MAX));
-            let mut placement = Placement { id_of_row: vec![u32::MAX; b.base.shape().rows as usize], counts: Vec::new() };
+            let mut placement =
+                Placement { id_of_row: vec![u32::MAX; b.base.shape().rows as usize], counts: Vec::new() };
             order.iter().enumerate().for_each(|(id, &row)| placement.id_of_row[row as usize] = id as u32);
             placement.counts = order.chunks(per_block).map(|c| c.len() as u16).collect();
             b.write_blocks(shape, &placement, &order, &cells, None, per_block)
@@ -176,7 +179,8 @@ impl Build<'_> {
 
     fn shape(&self, block_bytes: usize, lists: bool) -> Shape {
         let shape = self.base.shape();
-        let largest_id = self.external.as_ref().map_or(shape.rows, |ids| ids.iter().copied().max().unwrap_or(0));
+        let largest_id =
+            self.external.as_ref().map_or(shape.rows, |ids| ids.iter().copied().max().unwrap_or(0));
         Shape {
             block_bytes,
             vector_bytes: shape.dim * shape.dtype.size(),
@@ -206,9 +210,11 @@ impl Build<'_> {
             seed: self.options.seed,
         };
         let ip = self.options.metric == Metric::Ip;
-        let trained = codebook::train(&sample, shape.dim, ip, &options, &tell).ok_or_else(Error::interrupted)?;
+        let trained =
+            codebook::train(&sample, shape.dim, ip, &options, &tell).ok_or_else(Error::interrupted)?;
         let path = self.file(files::CODEBOOK);
-        write_synced(&path, &files::encode_codebook(&trained)).map_err(|e| Error::io("writing", &path, &e))?;
+        write_synced(&path, &files::encode_codebook(&trained))
+            .map_err(|e| Error::io("writing", &path, &e))?;
         Ok(trained.code_bytes())
     }
 
@@ -226,7 +232,10 @@ impl Build<'_> {
         let per_block = self.options.nodes_per_block.unwrap_or_else(|| density.nodes_per_block(&shape));
         let most = (shape.room() / (shape.node_bytes() + 2)).max(1);
         if per_block > most {
-            return Err(Error::bad_input(format!("--nodes-per-block is {per_block}; at most {most} fit in {} bytes", shape.block_bytes)));
+            return Err(Error::bad_input(format!(
+                "--nodes-per-block is {per_block}; at most {most} fit in {} bytes",
+                shape.block_bytes
+            )));
         }
         let rows = self.base.shape().rows as usize;
         let apart = draw_rows(order, calibrate::count(self.options, order.len()), self.options.seed);
@@ -260,11 +269,16 @@ impl Build<'_> {
         let written = job.write(&self.file(files::BLOCKS), self.progress)?;
         if graph.is_some() {
             let path = self.file(files::MAP);
-            write_synced(&path, &files::encode_map(&placement.counts)).map_err(|e| Error::io("writing", &path, &e))?;
+            write_synced(&path, &files::encode_map(&placement.counts))
+                .map_err(|e| Error::io("writing", &path, &e))?;
         }
         let edges = written.edges.max(1) as f64;
         Ok(LayoutFacts {
-            blocks: BlockShape { count: placement.counts.len() as u32, bytes: shape.block_bytes, id_bytes: shape.id_bytes },
+            blocks: BlockShape {
+                count: placement.counts.len() as u32,
+                bytes: shape.block_bytes,
+                id_bytes: shape.id_bytes,
+            },
             nodes_per_block,
             mean_list: written.edges as f64 / order.len() as f64,
             cut_share: written.cut as f64 / (edges + written.cut as f64),
@@ -291,10 +305,17 @@ impl Build<'_> {
             self.base.read_rows(first, count, &mut bytes)?;
             wide.resize(count * shape.dim, 0f32);
             made.resize(count * size, 0u8);
-            bytes.chunks_exact(row_bytes).zip(wide.chunks_exact_mut(shape.dim)).for_each(|(row, out)| space.code_floats(row, out));
+            bytes
+                .chunks_exact(row_bytes)
+                .zip(wide.chunks_exact_mut(shape.dim))
+                .for_each(|(row, out)| space.code_floats(row, out));
             codebook::encode_rows(&codebook, &wide, &mut made);
             let ids = &id_of_row[first as usize..first as usize + count];
-            let live = wide.chunks_exact(shape.dim).zip(made.chunks_exact(size)).zip(ids).filter(|(_, id)| **id != u32::MAX);
+            let live = wide
+                .chunks_exact(shape.dim)
+                .zip(made.chunks_exact(size))
+                .zip(ids)
+                .filter(|(_, id)| **id != u32::MAX);
             live.step_by(16).for_each(|((row, code), _)| error.look_at(&codebook, row, code));
             for (i, code) in made.chunks_exact(size).enumerate() {
                 let id = id_of_row[first as usize + i];
@@ -421,7 +442,10 @@ fn remove_older(out: &Path, number: u64) {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
-            files::role(name).and_then(|_| name.strip_prefix('v')).and_then(|n| n.split_once('-')).map(|n| n.0)
+            files::role(name)
+                .and_then(|_| name.strip_prefix('v'))
+                .and_then(|n| n.split_once('-'))
+                .map(|n| n.0)
         });
         if version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number) {
             let _ = std::fs::remove_file(entry.path());

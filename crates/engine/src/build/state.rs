@@ -29,13 +29,20 @@ impl Partial {
     ///
     /// # Errors
     /// With `resume`, when there is none or it was made with other options; without, when one is there.
-    pub(crate) fn open(out: &Path, made_with: BTreeMap<String, serde_json::Value>, resume: bool) -> Result<Partial> {
+    pub(crate) fn open(
+        out: &Path,
+        made_with: BTreeMap<String, serde_json::Value>,
+        resume: bool,
+    ) -> Result<Partial> {
         let folder = out.join(PARTIAL);
         let path = folder.join("state.json");
         let found = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
         if resume && let Some(state) = found {
             if state.made_with != made_with {
-                let differs = made_with.iter().find(|(k, v)| state.made_with.get(*k) != Some(v)).map_or("options", |d| d.0);
+                let differs = made_with
+                    .iter()
+                    .find(|(k, v)| state.made_with.get(*k) != Some(v))
+                    .map_or("options", |d| d.0);
                 return Err(Error::bad_input(format!(
                     "{} was begun with another {differs}; resume with the same options, or delete it",
                     folder.display()
@@ -69,7 +76,8 @@ impl Partial {
 
     /// Remembers that a stage has finished; its files are durable by now.
     pub(crate) fn finish<T: Serialize>(&mut self, stage: &str, facts: &T) -> Result<()> {
-        let value = serde_json::to_value(facts).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
+        let value =
+            serde_json::to_value(facts).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
         self.state.finished.insert(stage.into(), value);
         self.save()
     }
@@ -77,8 +85,11 @@ impl Partial {
     fn save(&self) -> Result<()> {
         let path = self.path("state.json");
         let aside = self.path("state.json.new");
-        let text = serde_json::to_vec_pretty(&self.state).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
-        write_synced(&aside, &text).and_then(|()| std::fs::rename(&aside, &path)).map_err(|e| Error::io("writing", &path, &e))
+        let text = serde_json::to_vec_pretty(&self.state)
+            .map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
+        write_synced(&aside, &text)
+            .and_then(|()| std::fs::rename(&aside, &path))
+            .map_err(|e| Error::io("writing", &path, &e))
     }
 
     /// Removes the folder; the index no longer needs it.
@@ -98,7 +109,12 @@ pub(crate) fn abandon(out: &Path) {
 /// Holds the folder's lock as long as it lives.
 pub(crate) fn lock(out: &Path) -> Result<File> {
     let path = out.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(|e| Error::io("locking", &path, &e))?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| Error::io("locking", &path, &e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(Error::bad_input(format!(

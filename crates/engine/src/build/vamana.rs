@@ -87,7 +87,12 @@ struct Scratch {
 }
 
 /// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and pass.
-pub fn build<P: Points>(points: &P, entry: u32, options: &VamanaOptions, progress: &dyn Progress) -> Result<Graph> {
+pub fn build<P: Points>(
+    points: &P,
+    entry: u32,
+    options: &VamanaOptions,
+    progress: &dyn Progress,
+) -> Result<Graph> {
     let n = points.len();
     let mut graph = Graph::new(n, capacity(options.degree), entry);
     let mut order: Vec<u32> = (0..n as u32).collect();
@@ -134,7 +139,15 @@ fn neighbours_of<P: Points>(
     scratch: &mut Scratch,
 ) -> Vec<u32> {
     scratch.near.clear();
-    greedy_walk(points, graph, graph.entry, |id| points.distance(node, id), options.list, &mut scratch.walk, &mut scratch.near);
+    greedy_walk(
+        points,
+        graph,
+        graph.entry,
+        |id| points.distance(node, id),
+        options.list,
+        &mut scratch.walk,
+        &mut scratch.near,
+    );
     scratch.near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
     let Scratch { prune, near, kept, .. } = scratch;
     robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
@@ -186,7 +199,9 @@ fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOption
             .map_init(Scratch::default, |scratch, node| {
                 let Scratch { prune, near, kept, .. } = scratch;
                 near.clear();
-                near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
+                near.extend(
+                    graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }),
+                );
                 if near.len() > options.degree {
                     robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
                     near.retain(|c| kept.contains(&c.id));
@@ -247,7 +262,15 @@ mod tests {
             assert!(list.len() <= 12 && !list.contains(&node));
             assert!(list.windows(2).all(|w| set.distance(node, w[0]) <= set.distance(node, w[1])));
             let mut near = Vec::new();
-            greedy_walk(&set, &graph, 0, |id| set.distance(node, id), 20, &mut WalkScratch::default(), &mut near);
+            greedy_walk(
+                &set,
+                &graph,
+                0,
+                |id| set.distance(node, id),
+                20,
+                &mut WalkScratch::default(),
+                &mut near,
+            );
             found += usize::from(near.iter().any(|c| c.id == node));
         }
         assert!(found > 1980, "{found} of 2000 nodes find themselves");

@@ -86,7 +86,12 @@ pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
 ///
 /// # Errors
 /// When `choice` names io_uring and the kernel refuses it.
-pub fn open(file: &std::sync::Arc<File>, depth: usize, bytes: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
+pub fn open(
+    file: &std::sync::Arc<File>,
+    depth: usize,
+    bytes: usize,
+    choice: IoChoice,
+) -> io::Result<Box<dyn Tier>> {
     #[cfg(target_os = "linux")]
     if choice != IoChoice::Pread {
         match UringTier::new(file.clone(), depth, bytes) {
@@ -108,7 +113,9 @@ pub fn uring_refusal() -> Option<String> {
     {
         match UringTier::probe() {
             Ok(()) => None,
-            Err(e) => Some(format!("{e}; containers often forbid it: allow the io_uring system calls in the seccomp profile")),
+            Err(e) => Some(format!(
+                "{e}; containers often forbid it: allow the io_uring system calls in the seccomp profile"
+            )),
         }
     }
     #[cfg(not(target_os = "linux"))]
