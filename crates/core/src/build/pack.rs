@@ -50,7 +50,6 @@ fn grow(lists: &impl Lists, count: usize, capacity: usize) -> Vec<Vec<u32>> {
         while let Some(node) = joining {
             taken[node as usize] = true;
             group.push(node);
-            left -= 1;
             for (rank, &neighbour) in lists.list(node).iter().enumerate() {
                 if !taken[neighbour as usize] {
                     if score[neighbour as usize] == 0 {
@@ -59,7 +58,15 @@ fn grow(lists: &impl Lists, count: usize, capacity: usize) -> Vec<Vec<u32>> {
                     score[neighbour as usize] += weight(rank);
                 }
             }
-            joining = if group.len() < capacity { strongest(&touched, &score, &taken) } else { None };
+            left -= 1;
+            joining = match group.len() < capacity {
+                // Nothing free is tied to the group: what was left nearby fills the block, which is paid for whole.
+                true if left > 0 => Some(
+                    strongest(&touched, &score, &taken)
+                        .unwrap_or_else(|| next_seed(&taken, &mut frontier, &mut next_unseen)),
+                ),
+                _ => None,
+            };
         }
         leave(&mut touched, &mut score, &taken, &mut frontier);
         groups.push(group);
