@@ -9,9 +9,9 @@ use stratann_engine::search::SearchOptions;
 use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
-use crate::commands::search::{Bench, Run};
+use crate::commands::search::{Bench, Run, verdict};
 use crate::options::{self, AdmissionName, IoName, ModeName};
-use crate::output::{Output, count, table, tell};
+use crate::output::{Output, count, table};
 use crate::progress::Teller;
 
 /// Sweep search settings over an index: every combination, in rounds, medians
@@ -104,18 +104,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         }
     }
     teller.finish();
-    let failed: usize = runs.iter().flatten().map(|r| r.failed_queries).sum();
+    let failed = runs.iter().flatten().map(|r| r.failed_queries).sum();
     let runs = runs.into_iter().filter_map(median).collect();
     let document = Document { index: &args.index, queries: &args.queries, rounds: args.rounds, runs };
     output.result(&document, || text(&document))?;
-    if failed > 0 {
-        tell(&format!(
-            "stratann: {failed} queries failed in {}; run `stratann verify` on it",
-            args.index.display()
-        ));
-        return Ok(Verdict::Failed);
-    }
-    Ok(Verdict::Fine)
+    Ok(verdict(failed, &args.index))
 }
 
 /// The cross product of all lists.

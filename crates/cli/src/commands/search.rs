@@ -474,17 +474,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(file) = file {
         file.commit()?;
     }
-    let failed: usize = runs.iter().map(|r| r.failed_queries).sum();
+    let failed = runs.iter().map(|r| r.failed_queries).sum();
     let document = Document { index: &args.index, queries: &args.queries, runs };
     output.result(&document, || text(&document))?;
-    if failed > 0 {
-        tell(&format!(
-            "stratann: {failed} queries failed in {}; run `stratann verify` on it",
-            args.index.display()
-        ));
-        return Ok(Verdict::Failed);
+    Ok(verdict(failed, &args.index))
+}
+
+/// What a search ends with when `failed` of its queries have no answer.
+pub(crate) fn verdict(failed: usize, index: &Path) -> Verdict {
+    if failed == 0 {
+        return Verdict::Fine;
     }
-    Ok(Verdict::Fine)
+    tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", index.display()));
+    Verdict::Failed
 }
 
 /// Says where the answer will differ from the letter of the question.
