@@ -164,8 +164,13 @@ pub(crate) fn measure(
         (lists.len() * STOP_RULES.len() * count) as u64,
         "queries",
     );
-    let options =
-        SearchOptions { k: k as usize, threads, width: Width::Fixed(1), ..SearchOptions::default() };
+    let options = SearchOptions {
+        k: k as usize,
+        threads,
+        width: Width::Fixed(1),
+        in_flight: Some(IN_FLIGHT),
+        ..SearchOptions::default()
+    };
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
     let mut measured = Vec::new();
     for &search_list in &lists {
@@ -200,6 +205,8 @@ const STOP_RULES: [StopRule; 3] = [
     StopRule { slack: Some(0.5), patience_share: 0.25 },
     StopRule { slack: Some(0.0), patience_share: 0.2 },
 ];
+/// Queries in flight: the counters do not depend on it, but the longest beams take 100 KB a query.
+const IN_FLIGHT: usize = 16;
 /// Nobody asks for more than this by recall.
 const RECALL_ENOUGH: f64 = 0.995;
 

@@ -33,7 +33,7 @@ pub(super) fn run(
     let rows: Vec<u64> = drawn.iter().map(|&r| u64::from(r)).collect();
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
     // What lives through this stage besides: row tables, and the index that is opened next.
-    let others = PROGRAM_BYTES + 12 * scan.rows + (4 << 20);
+    let others = PROGRAM_BYTES + 12 * scan.rows + (6 << 20);
     let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
     let truth = groundtruth::neighbours(build.base, &rows, build.options.metric, k, budget, build.progress)?;
     release_freed();

@@ -46,6 +46,14 @@ const ROWS_PER_COARSE: usize = 24;
 const STAGES: usize = 4;
 /// Rounds of k-means after the last change of the rotation.
 const FINAL_ROUNDS: usize = 8;
+/// Rows that the range of the corrections is fitted to, at most; and one part in so many of the sample.
+const CORRECTION_ROWS: usize = 8192;
+const CORRECTION_PART: usize = 4;
+
+/// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections, codes and numbers.
+pub(super) const fn training_bytes(dim: usize) -> u64 {
+    (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
+}
 
 /// Trains a codebook on the rows of `sample` (n × `dim`, row-major, f32).
 ///
@@ -54,9 +62,9 @@ const FINAL_ROUNDS: usize = 8;
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
 /// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a codebook
-/// of zeros. The result depends on the sample, the options and the machine's instruction set, not on the number of threads.
+/// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result depends on the sample, the options and the machine's instruction set, not on the number of threads.
 pub fn train(
-    sample: &[f32],
+    sample: Vec<f32>,
     dim: usize,
     ip: bool,
     options: &CodebookOptions,
@@ -65,7 +73,9 @@ pub fn train(
     if !progress(0.0) {
         return None;
     }
-    let (coarse, residuals) = coarse_stages(sample, dim, options);
+    let for_correction = even_part(&sample, dim);
+    let mut rows = sample;
+    let coarse = coarse_stages(&mut rows, dim, options);
     let prefix = if coarse.len() > dim { coarse.len().div_ceil(CENTROIDS * dim) + 1 } else { 0 };
     let m = options.code_bytes.saturating_sub(prefix).clamp(1, dim);
     let mut book = Codebook {
@@ -76,41 +86,46 @@ pub fn train(
         centroids: vec![0.0; CENTROIDS * dim],
         ..Codebook::default()
     };
-    fit(&mut book, &residuals, options, progress)?;
-    drop(residuals);
+    fit(&mut book, &mut rows, options, progress)?;
+    drop(rows);
     let mut rotated = vec![0f32; coarse.len()];
     rotate_rows(&book, &coarse, &mut rotated);
     book.coarse = rotated;
     if prefix > 0 && !ip {
-        fit_correction(&mut book, sample);
+        fit_correction(&mut book, &for_correction);
     }
     progress(1.0).then_some(book)
 }
 
-/// The centroids of all coarse stages, or the mean alone, and what they leave of every row.
-fn coarse_stages(sample: &[f32], dim: usize, options: &CodebookOptions) -> (Vec<f32>, Vec<f32>) {
+/// Every so many-th row.
+fn even_part(sample: &[f32], dim: usize) -> Vec<f32> {
+    let step = (sample.len() / dim / CORRECTION_ROWS).max(CORRECTION_PART);
+    sample.chunks_exact(dim).step_by(step).flatten().copied().collect()
+}
+
+/// The centroids of all coarse stages, or the mean alone; `rows` become what these leave of them.
+fn coarse_stages(rows: &mut [f32], dim: usize, options: &CodebookOptions) -> Vec<f32> {
     let mut centre = vec![0f32; dim];
-    mean(sample.chunks_exact(dim), &mut centre);
-    let mut left = sample.to_vec();
-    let k = CENTROIDS.min(sample.len() / dim / ROWS_PER_COARSE);
+    mean(rows.chunks_exact(dim), &mut centre);
+    let k = CENTROIDS.min(rows.len() / dim / ROWS_PER_COARSE);
     // A third of the code at most, and something must remain for the subspaces.
     let stages = if k < CENTROIDS { 1 } else { STAGES.min((options.code_bytes / 3).saturating_sub(1)) };
     if options.kind != CodeKind::ResidualOpq || stages == 0 || k < 2 || options.code_bytes < 3 {
-        subtract_nearest(&mut left, dim, &centre);
-        return (centre, left);
+        subtract_nearest(rows, dim, &centre);
+        return centre;
     }
     let mut coarse = Vec::new();
     for stage in 0..stages as u64 {
-        let mut centroids = kmeans(&left, dim, k, COARSE_ROUNDS, options.seed.wrapping_add(stage));
+        let mut centroids = kmeans(rows, dim, k, COARSE_ROUNDS, options.seed.wrapping_add(stage));
         if stage == 0 {
             // The first centroid is the origin that codes are measured from: the most central one.
             let first = nearest(&centre, &centroids, dim).0 * dim;
             (0..dim).for_each(|i| centroids.swap(i, first + i));
         }
-        subtract_nearest(&mut left, dim, &centroids);
+        subtract_nearest(rows, dim, &centroids);
         coarse.extend(centroids);
     }
-    (coarse, left)
+    coarse
 }
 
 fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32]) {
@@ -120,10 +135,10 @@ fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32]) {
     });
 }
 
-/// Trains rotation and centroids on `rows`, to which `book`'s one coarse centroid, zero, is the centre.
+/// Trains rotation and centroids on `rows`, to which `book`'s one coarse centroid, zero, is the centre. `rows` end up rotated.
 fn fit(
     book: &mut Codebook,
-    rows: &[f32],
+    rows: &mut [f32],
     options: &CodebookOptions,
     progress: &dyn Fn(f32) -> bool,
 ) -> Option<()> {
@@ -131,24 +146,32 @@ fn fit(
     let rotates = options.kind != CodeKind::Pq;
     if rotates {
         book.rotation = rotation::pca(rows, dim, &book.starts);
+        rotate_in_place(&book.rotation, dim, rows);
     }
     let refines = rotates && dim <= REFINED_DIM_MAX;
     let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
-    let mut rotated = vec![0f32; rows.len()];
-    rotate_rows(book, rows, &mut rotated);
-    first_centroids(book, &rotated, options.seed);
+    first_centroids(book, rows, options.seed);
     for round in 0..rounds {
         if !progress((round + 1) as f32 / (rounds + 2) as f32) {
             return None;
         }
-        let codes = encode_rotated_rows(book, &rotated);
-        update_centroids(book, &rotated, &codes, options.seed.wrapping_add(round as u64));
+        let codes = encode_rotated_rows(book, rows);
+        update_centroids(book, rows, &codes, options.seed.wrapping_add(round as u64));
         if refines && round < options.iterations {
-            rotation::refine(book, rows, &codes);
-            rotate_rows(book, rows, &mut rotated);
+            if let Some(turn) = rotation::refine(book, rows, &codes) {
+                rotate_in_place(&turn, dim, rows);
+            }
         }
     }
     Some(())
+}
+
+/// `rows = rows · Rᵀ`.
+fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
+    rows.par_chunks_mut(TILE * dim).for_each(|rows| {
+        let before = rows.to_vec();
+        block_dot_f32(&before, rotation, dim, rows);
+    });
 }
 
 /// `out = rows · Rᵀ`.
@@ -293,7 +316,7 @@ mod tests {
     }
 
     fn trained(sample: &[f32], dim: usize, options: &CodebookOptions) -> Codebook {
-        let book = train(sample, dim, false, options, &|_| true).unwrap();
+        let book = train(sample.to_vec(), dim, false, options, &|_| true).unwrap();
         assert!(book.is_consistent());
         book
     }
@@ -409,7 +432,7 @@ mod tests {
             calls.set(calls.get() + 1);
             calls.get() < 3
         };
-        assert!(train(&sample, 8, false, &options(CodeKind::Opq, 4), &progress).is_none());
+        assert!(train(sample, 8, false, &options(CodeKind::Opq, 4), &progress).is_none());
         assert_eq!(calls.get(), 3);
     }
 }

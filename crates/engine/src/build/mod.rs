@@ -20,6 +20,7 @@ mod graph_stage;
 mod head;
 pub mod kmeans;
 mod layout;
+mod merge;
 mod options;
 mod plan;
 mod space;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use stratann_kernel::Metric;
 
+use super::codebook;
 use super::options::{BuildOptions, Kind};
 use super::vamana::Graph;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
@@ -13,6 +14,8 @@ use crate::{Error, Result};
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Reading and writing buffers, per build.
 const BUFFER_BYTES: u64 = 6 << 20;
+/// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
+const MEMBERSHIP_BYTES: u64 = 2;
 /// What each thread of a build takes.
 const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
 /// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
@@ -57,13 +60,15 @@ impl BuildPlan {
         let for_threads = options.ram_budget.map_or(wanted * BUILD_THREAD_BYTES, |b| b / THREADS_PART);
         let threads = wanted.min(for_threads / BUILD_THREAD_BYTES).max(1) as usize;
         let fixed = PROGRAM_BYTES + BUFFER_BYTES + for_threads;
-        // Row tables that live through several stages: order, ids, cells.
+        // Row tables that live through most stages: rows, order, ids.
         let tables = n * if graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 };
         let codes = if graph { n * options.code_bytes(shape.dim) as u64 } else { 0 };
         let free = options.ram_budget.map(|b| b.saturating_sub(fixed + tables));
         let smallest_cell = n.min(20_000);
-        let sample = |room: u64| ((room / (shape.dim as u64 * 12)) as usize).min(CODEBOOK_SAMPLE);
-        let work = (smallest_cell * point).max(codes).max(shape.dim as u64 * 12 * 4096).max(row_bytes * 64);
+        let trained = codebook::training_bytes(shape.dim);
+        let sample = |room: u64| ((room / trained) as usize).min(CODEBOOK_SAMPLE);
+        let memberships = n * MEMBERSHIP_BYTES;
+        let work = (smallest_cell * point + memberships).max(codes).max(trained * 4096).max(row_bytes * 64);
         if options.ram_budget.is_some_and(|b| b < fixed + tables + work) {
             let program = PROGRAM_BYTES + BUFFER_BYTES;
             let mut account = Account::default();
@@ -75,12 +80,12 @@ impl BuildPlan {
         }
         let free = free.unwrap_or(u64::MAX / 4);
         let in_ram = n.saturating_mul(point) <= free;
-        let points_per_cell = if in_ram { n } else { free / point };
+        let points_per_cell = if in_ram { n } else { (free - memberships) / point };
         let block_memory_bytes =
             free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { 2 };
         let codebook_sample = sample(free).min(n as usize).max(1);
         let peak = if graph {
-            (points_per_cell * point).max(codes).max(codebook_sample as u64 * shape.dim as u64 * 12)
+            (points_per_cell * point).max(codes).max(codebook_sample as u64 * trained)
         } else {
             0
         };

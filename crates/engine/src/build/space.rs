@@ -118,7 +118,7 @@ impl Space {
     ) -> Result<Vec<f32>> {
         let rows = reader.shape().rows;
         let stride = (rows / count.max(1) as u64).max(1);
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(count.min(rows as usize) * self.dim);
         let mut row = Vec::new();
         let mut start = 0;
         while start < rows {

@@ -211,7 +211,7 @@ impl Build<'_> {
         };
         let ip = self.options.metric == Metric::Ip;
         let trained =
-            codebook::train(&sample, shape.dim, ip, &options, &tell).ok_or_else(Error::interrupted)?;
+            codebook::train(sample, shape.dim, ip, &options, &tell).ok_or_else(Error::interrupted)?;
         let path = self.file(files::CODEBOOK);
         write_synced(&path, &files::encode_codebook(&trained))
             .map_err(|e| Error::io("writing", &path, &e))?;

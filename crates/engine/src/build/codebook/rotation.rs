@@ -65,11 +65,12 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     taken.into_iter().flatten().collect()
 }
 
-/// The rotation that brings `rows` (n × dim) nearest to what `codes` stand for: the polar factor of ŶᵀX.
-pub(super) fn refine(book: &mut Codebook, rows: &[f32], codes: &[u8]) {
+/// Turns the rotation such that `rotated` rows (n × dim) come nearest to what `codes` stand for: by the polar factor of ŶᵀZ, which is
+/// returned (`dim × dim`, row-major) for the rows to be turned alike.
+pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Option<Vec<f32>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let product = cross_product(
-        rows.len() / dim,
+        rotated.len() / dim,
         dim,
         dim,
         &|range, columns, out: &mut [f32]| {
@@ -79,14 +80,15 @@ pub(super) fn refine(book: &mut Codebook, rows: &[f32], codes: &[u8]) {
                 out.copy_from_slice(&decoded[columns.clone()]);
             }
         },
-        rows,
+        rotated,
     );
+    // The trace of the product is about the sum of its singular values.
+    let scale = product.trace().abs() / dim as f64;
+    let turn = polar(&(product + DMatrix::identity(dim, dim) * (INERTIA * scale)))?;
     let before = DMatrix::from_row_iterator(dim, dim, book.rotation.iter().map(|&x| f64::from(x)));
-    // The trace of product · beforeᵀ is about the sum of the singular values.
-    let scale = product.dot(&before).abs() / dim as f64;
-    if let Some(rotation) = polar(&(product + before * (INERTIA * scale))) {
-        book.rotation = rotation.transpose().iter().map(|&x| x as f32).collect();
-    }
+    let row_major = |m: &DMatrix<f64>| m.transpose().iter().map(|&x| x as f32).collect();
+    book.rotation = row_major(&(&turn * before));
+    Some(row_major(&turn))
 }
 
 /// The orthonormal matrix nearest to `a`; none if `a` is singular or not finite.
