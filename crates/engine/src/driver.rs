@@ -102,7 +102,7 @@ fn allowance(view: &IndexView<'_>) -> Budget {
     let usual = Budget::default();
     match view.graph {
         Some(_) => usual,
-        None => Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks) },
+        None => Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual },
     }
 }
 

@@ -216,6 +216,7 @@ impl Walk<'_> {
     fn stop(&self) -> String {
         match self.state.outcome() {
             Outcome::Running => "it still runs".into(),
+            Outcome::Partial => "some candidates lie on servers that do not answer".to_string(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
             lost @ Outcome::Lost { .. } => {
                 failure(lost, &self.index.blocks_path, self.index.block.block_bytes)

@@ -130,6 +130,7 @@ impl Index {
                 code_error: self.manifest.code_error,
                 head: &g.head,
             }),
+            here: None,
         }
     }
 

@@ -267,6 +267,7 @@ fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         blocks: manifest.blocks.count,
         block,
         graph: None,
+        here: None,
     };
     (sane && block.node_bytes() <= block.room()).then_some(view)
 }

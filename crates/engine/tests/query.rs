@@ -52,9 +52,11 @@ fn flat() -> &'static Place {
 fn an_empty_allowance_ends_a_query_before_it_reads() {
     let asked = queries(1, 24);
     for place in [graph(), flat()] {
-        for budget in
-            [Budget { hops: 0, reads: 0 }, Budget { hops: 0, reads: 9 }, Budget { hops: 9, reads: 0 }]
-        {
+        for budget in [
+            Budget { hops: 0, reads: 0, ..Budget::default() },
+            Budget { hops: 0, reads: 9, ..Budget::default() },
+            Budget { hops: 9, reads: 0, ..Budget::default() },
+        ] {
             let state = place.ask(asked.row(0), Params::new(10, 40), budget, 1);
             assert_eq!((state.outcome(), state.stats().reads), (Outcome::OutOfBudget, 0));
             assert!(state.results().is_empty());
@@ -70,7 +72,12 @@ fn a_small_allowance_is_never_exceeded() {
             for mode in [Mode::Barrier, Mode::Eager] {
                 let params = Params { width: 4, approach_width: 4, mode, ..Params::new(10, 60) };
                 for q in 0..asked.len() {
-                    let state = place.ask(asked.row(q), params, Budget { hops, reads }, q as u64);
+                    let state = place.ask(
+                        asked.row(q),
+                        params,
+                        Budget { hops, reads, ..Budget::default() },
+                        q as u64,
+                    );
                     assert_eq!(state.outcome(), Outcome::OutOfBudget, "{hops} hops, {reads} reads");
                     assert!(state.stats().reads <= u64::from(reads) && state.stats().hops <= u64::from(hops));
                 }
@@ -88,9 +95,12 @@ fn the_allowance_is_counted_to_the_read() {
             let params = Params::new(10, 40);
             let free = place.ask(asked.row(q), params, Budget::default(), 1);
             let (hops, reads) = (free.stats().hops as u32, free.stats().reads as u32);
-            let same = place.ask(asked.row(q), params, Budget { hops, reads }, 1);
+            let same = place.ask(asked.row(q), params, Budget { hops, reads, ..Budget::default() }, 1);
             assert_eq!((same.outcome(), same.results()), (Outcome::Complete, free.results()));
-            for less in [Budget { hops: hops - 1, reads }, Budget { hops, reads: reads - 1 }] {
+            for less in [
+                Budget { hops: hops - 1, reads, ..Budget::default() },
+                Budget { hops, reads: reads - 1, ..Budget::default() },
+            ] {
                 assert_eq!(place.ask(asked.row(q), params, less, 1).outcome(), Outcome::OutOfBudget);
             }
         }
@@ -130,7 +140,7 @@ proptest! {
     ) {
         prop_assert!(params.is_valid());
         for place in [graph(), flat()] {
-            let state = place.ask(queries(1, 24).row(0), params, Budget { hops, reads }, seed);
+            let state = place.ask(queries(1, 24).row(0), params, Budget { hops, reads, ..Budget::default() }, seed);
             prop_assert!(matches!(state.outcome(), Outcome::Complete | Outcome::OutOfBudget));
             prop_assert!(state.stats().hops <= u64::from(hops) && state.stats().reads <= u64::from(reads));
             prop_assert!(state.results().len() <= params.k as usize);

@@ -84,7 +84,7 @@ fn a_graph_query_ends_alike_wherever_it_goes() {
                     ..Params::new(10, 40)
                 };
                 same_end(graph(), asked.row(q), params, Budget::default());
-                same_end(graph(), asked.row(q), params, Budget { hops: 6, reads: 7 });
+                same_end(graph(), asked.row(q), params, Budget { hops: 6, reads: 7, ..Budget::default() });
             }
         }
     }
@@ -98,7 +98,7 @@ fn a_flat_query_ends_alike_wherever_it_goes() {
             for q in 0..asked.len() {
                 let params = Params { width, mode, ..Params::new(10, 10) };
                 same_end(flat(), asked.row(q), params, Budget::default());
-                same_end(flat(), asked.row(q), params, Budget { hops: 100, reads: 2 });
+                same_end(flat(), asked.row(q), params, Budget { hops: 100, reads: 2, ..Budget::default() });
             }
         }
     }

@@ -3,6 +3,8 @@
 //! A block is read at most once per query: when it arrives each of its nodes is either expanded or refused by a full beam, and
 //! what a full beam refused never comes back (see [`crate::query::Beam`]).
 
+use alloc::vec::Vec;
+
 use crate::format::block::Block;
 use crate::plan::{GraphView, IndexView};
 use crate::query::{Candidate, Outcome, Progress, QueryState, Scratch};
@@ -71,37 +73,91 @@ fn offer_neighbours(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
     }
 }
 
-/// Picks the blocks of the best fresh candidates, up to the width of the phase, or ends the query.
-pub(crate) fn choose(state: &mut QueryState, view: &IndexView<'_>, graph: &GraphView<'_>, scratch: &Scratch) {
+/// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
+///
+/// In a cluster the width counts blocks wherever they lie (BatANN algorithm 2): those of them at hand are read; only when none is, and
+/// nothing is under way, does the query go to a home of the first. There it is read, so every hand-over is followed by a read, and a
+/// query cannot be passed around for ever.
+pub(crate) fn choose(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    graph: &GraphView<'_>,
+    scratch: &mut Scratch,
+) {
     if state.outcome != Outcome::Running {
         return;
     }
     let width = width(state);
+    let mut elsewhere = core::mem::take(&mut scratch.elsewhere);
+    elsewhere.clear();
     let mut from = 0;
     while let Some(at) = state.beam.next_fresh(from) {
         let candidate = state.beam.entries()[at];
         if is_beyond(state, scratch, &candidate) {
             break;
         }
+        from = at + 1;
         let block = graph.map.block_of(candidate.id);
-        let awaited = state.outstanding.iter().any(|o| o.block == block);
-        if !awaited {
-            if state.outstanding.len() >= width {
+        let is_new = !state.outstanding.iter().any(|o| o.block == block) && !elsewhere.contains(&block);
+        let is_full = state.outstanding.len() + elsewhere.len() >= width;
+        match view.here.as_ref().filter(|here| !here.holds(block)) {
+            Some(here) if here.live_homes(block) == 0 => {
+                state.stats.unreachable += 1;
+                state.beam.mark(at, Progress::Expanded);
+            }
+            _ if is_new && is_full => break,
+            Some(_) if is_new => elsewhere.push(block),
+            Some(_) => {}
+            None if is_new && (state.budget.hops == 0 || !state.fetch(view, block)) => {
+                state.finish(Outcome::OutOfBudget);
                 break;
             }
-            if state.budget.hops == 0 || !state.fetch(view, block) {
-                state.finish(Outcome::OutOfBudget);
-                return;
-            }
+            None => state.beam.mark(at, Progress::Awaited),
         }
-        state.beam.mark(at, Progress::Awaited);
-        from = at + 1;
     }
-    if state.outstanding.is_empty() {
-        state.finish(Outcome::Complete);
-    } else if !state.wants.is_empty() {
+    if state.outcome == Outcome::Running {
+        settle(state, view, graph, &mut elsewhere);
+    }
+    scratch.elsewhere = elsewhere;
+}
+
+/// What the choice comes to: a round of reads, a hand-over, or the end.
+fn settle(state: &mut QueryState, view: &IndexView<'_>, graph: &GraphView<'_>, elsewhere: &mut Vec<u32>) {
+    if !state.wants.is_empty() {
         state.stats.hops += 1;
         state.budget.hops -= 1;
+        return;
+    }
+    if !state.outstanding.is_empty() {
+        return;
+    }
+    let Some(here) = view.here.as_ref().filter(|_| !elsewhere.is_empty()) else {
+        let partial = state.stats.unreachable > 0;
+        return state.finish(if partial { Outcome::Partial } else { Outcome::Complete });
+    };
+    look_ahead(state, graph, elsewhere);
+    match here.next(elsewhere) {
+        Some(server) if state.budget.hand_overs > 0 => {
+            state.next_server = Some(server);
+            state.budget.hand_overs -= 1;
+            state.stats.hand_overs += 1;
+        }
+        _ => state.finish(Outcome::OutOfBudget),
+    }
+}
+
+/// Unread blocks that are looked at to choose between the homes of the first.
+const LOOK_AHEAD: usize = 8;
+
+/// Adds the blocks that come after those of the width.
+fn look_ahead(state: &mut QueryState, graph: &GraphView<'_>, blocks: &mut Vec<u32>) {
+    let mut from = 0;
+    while let Some(at) = state.beam.next_fresh(from).filter(|_| blocks.len() < LOOK_AHEAD) {
+        from = at + 1;
+        let block = graph.map.block_of(state.beam.entries()[at].id);
+        if !blocks.contains(&block) {
+            blocks.push(block);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use stratann_kernel::{DType, Metric};
 
 use crate::format::block;
 use crate::format::block_map::BlockMap;
+use crate::place::Here;
 use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Scratch};
 use crate::route::HeadGraph;
 
@@ -28,6 +29,8 @@ pub struct IndexView<'a> {
     pub block: block::Shape,
     /// What `disk-graph` has besides its blocks; `flat` has none.
     pub graph: Option<GraphView<'a>>,
+    /// Where in a cluster the query is stepped; `None` where every block is at hand.
+    pub here: Option<Here<'a>>,
 }
 
 /// What `disk-graph` keeps in RAM.

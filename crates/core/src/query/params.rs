@@ -34,12 +34,14 @@ pub struct Budget {
     pub hops: u32,
     /// Reads.
     pub reads: u32,
+    /// Hand-overs to another server.
+    pub hand_overs: u32,
 }
 
 impl Default for Budget {
     /// Far beyond what a search needs: an end for what would otherwise have none.
     fn default() -> Self {
-        Budget { hops: 100_000, reads: 1_000_000 }
+        Budget { hops: 100_000, reads: 1_000_000, hand_overs: 10_000 }
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Arrival<'a> {
 pub enum Step {
     /// Submit [`QueryState::wants`] and step again: in `Barrier` mode when all that is outstanding has arrived, in `Eager` mode when something has.
     Wait,
+    /// Encode the state, send it to this server, and step it there. Nothing is outstanding.
+    HandOver(u8),
     /// Finished: see [`QueryState::outcome`].
     Done,
 }
@@ -78,6 +80,8 @@ pub enum Outcome {
     Complete,
     /// A limit of the budget stopped it; the results are the best so far.
     OutOfBudget,
+    /// As complete as the servers that answer allow: some candidates could not be read.
+    Partial,
     /// A block was lost: the results are not to be used.
     Lost {
         /// Which block.
@@ -108,6 +112,7 @@ pub struct Scratch {
     pub(crate) norms: Vec<f32>,
     pub(crate) exact_distances: Vec<f32>,
     pub(crate) ids: Vec<u32>,
+    pub(crate) elsewhere: Vec<u32>,
     pub(crate) heads: Vec<u32>,
     pub(crate) distances: Vec<u32>,
     pub(crate) head_beam: Beam,
@@ -182,6 +187,8 @@ pub struct QueryState {
     pub(crate) results: Vec<Hit>,
     pub(crate) outstanding: Vec<Outstanding>,
     pub(crate) wants: Vec<Want>,
+    // Decided by the last step; never travels.
+    pub(crate) next_server: Option<u8>,
     pub(crate) outcome: Outcome,
     pub(crate) stats: QueryStats,
 }
@@ -206,6 +213,7 @@ impl QueryState {
             results: Vec::new(),
             outstanding: Vec::new(),
             wants: Vec::new(),
+            next_server: None,
             outcome: Outcome::Running,
             stats: QueryStats::default(),
         };
@@ -225,6 +233,7 @@ impl QueryState {
         self.results.clear();
         self.outstanding.clear();
         self.wants.clear();
+        self.next_server = None;
         self.outcome = Outcome::Running;
         self.stats = QueryStats::default();
     }
@@ -234,10 +243,15 @@ impl QueryState {
     /// `scratch` must have been prepared for this query and `view`. Arrivals with unknown tags are ignored.
     pub fn step(&mut self, view: &IndexView<'_>, scratch: &mut Scratch, arrived: &[Arrival<'_>]) -> Step {
         self.wants.clear();
+        self.next_server = None;
         if self.outcome == Outcome::Running {
             plan::step(self, view, scratch, arrived);
         }
-        if self.outcome == Outcome::Running { Step::Wait } else { Step::Done }
+        match self.next_server {
+            _ if self.outcome != Outcome::Running => Step::Done,
+            Some(server) => Step::HandOver(server),
+            None => Step::Wait,
+        }
     }
 
     /// What the last step asked for.

@@ -17,6 +17,10 @@ pub struct QueryStats {
     pub cache_hits: u64,
     /// Rounds of the search.
     pub hops: u64,
+    /// Times the query went on to another server.
+    pub hand_overs: u64,
+    /// Candidates given up because no server that holds them answers.
+    pub unreachable: u64,
     /// Nodes whose neighbour lists were followed.
     pub expanded: u64,
 }
@@ -31,6 +35,8 @@ impl QueryStats {
         self.pages_read += other.pages_read;
         self.cache_hits += other.cache_hits;
         self.hops += other.hops;
+        self.hand_overs += other.hand_overs;
+        self.unreachable += other.unreachable;
         self.expanded += other.expanded;
     }
 }

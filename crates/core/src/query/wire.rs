@@ -47,6 +47,7 @@ pub fn encode(state: &QueryState, out: &mut Vec<u8>) {
     write_params(&state.params, &mut w);
     w.u32(state.budget.hops);
     w.u32(state.budget.reads);
+    w.u32(state.budget.hand_overs);
     w.u8(u8::from(state.started));
     w.u32(state.next_tag);
     w.u32(state.next_block);
@@ -92,7 +93,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
         return Err(Refused::Checksum);
     }
     let params = read_params(&mut r)?;
-    let budget = Budget { hops: r.u32()?, reads: r.u32()? };
+    let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
     let mut state = QueryState::new(params, budget);
     state.started = r.u8()? != 0;
     state.next_tag = r.u32()?;
@@ -155,6 +156,7 @@ fn write_outcome(outcome: Outcome, w: &mut Writer<'_>) {
         Outcome::Complete => (1, 0, 0),
         Outcome::OutOfBudget => (2, 0, 0),
         Outcome::Lost { block, loss } => (3, block, loss as u8),
+        Outcome::Partial => (4, 0, 0),
     };
     w.u8(kind);
     w.u32(block);
@@ -175,11 +177,12 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
         1 => Ok(Outcome::Complete),
         2 => Ok(Outcome::OutOfBudget),
         3 => Ok(Outcome::Lost { block, loss }),
+        4 => Ok(Outcome::Partial),
         _ => Err(Refused::Content),
     }
 }
 
-fn stats_fields(s: &QueryStats) -> [u64; 8] {
+fn stats_fields(s: &QueryStats) -> [u64; 10] {
     [
         s.code_comparisons,
         s.full_comparisons,
@@ -188,6 +191,8 @@ fn stats_fields(s: &QueryStats) -> [u64; 8] {
         s.pages_read,
         s.cache_hits,
         s.hops,
+        s.hand_overs,
+        s.unreachable,
         s.expanded,
     ]
 }
@@ -201,6 +206,8 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
         pages_read: r.counter()?,
         cache_hits: r.counter()?,
         hops: r.counter()?,
+        hand_overs: r.counter()?,
+        unreachable: r.counter()?,
         expanded: r.counter()?,
     })
 }

@@ -157,10 +157,9 @@ fn fit(
         }
         let codes = encode_rotated_rows(book, rows);
         update_centroids(book, rows, &codes, options.seed.wrapping_add(round as u64));
-        if refines && round < options.iterations {
-            if let Some(turn) = rotation::refine(book, rows, &codes) {
-                rotate_in_place(&turn, dim, rows);
-            }
+        let turn = (refines && round < options.iterations).then(|| rotation::refine(book, rows, &codes));
+        if let Some(turn) = turn.flatten() {
+            rotate_in_place(&turn, dim, rows);
         }
     }
     Some(())
