@@ -19,6 +19,7 @@ pub mod access;
 pub mod build;
 pub mod check;
 pub mod format;
+pub mod peer;
 pub mod place;
 pub mod plan;
 pub mod query;

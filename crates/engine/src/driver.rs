@@ -12,7 +12,7 @@ use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Scratch, Step, Tag, Want,
 };
 
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, Cached};
 use crate::tier::{Buffer, Completion, Tier};
 
 /// When the next query is admitted (BatANN figure 7 compares them).
@@ -76,16 +76,16 @@ pub trait Queries {
     fn done(&mut self, number: usize, state: &QueryState, latency_ns: u64);
 }
 
-enum Held {
+enum Held<'a> {
     Buffer(Buffer),
-    Cached(std::sync::Arc<[u8]>),
+    Cached(Cached<'a>),
     Lost(Loss),
 }
 
-struct Slot {
+struct Slot<'a> {
     state: QueryState,
     scratch: Scratch,
-    held: Vec<(Tag, Held)>,
+    held: Vec<(Tag, Held<'a>)>,
     number: usize,
     // Counts the queries that the slot has held: an eager query may end with reads under way, and their bytes are not its successor's.
     generation: u16,
@@ -117,7 +117,7 @@ pub struct Driver<'a> {
     cache: Option<&'a BlockCache>,
     options: DriverOptions,
     tier: Box<dyn Tier + 'a>,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<'a>>,
     idle: Vec<usize>,
     buffers: Vec<Buffer>,
     // Wants that found no room in the tier: (slot, tag, block).
@@ -135,7 +135,7 @@ impl<'a> Driver<'a> {
     ) -> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
-        let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::new()).collect();
+        let slots: Vec<Slot<'a>> = (0..in_flight).map(|_| Slot::new()).collect();
         let buffers = tier.buffers();
         Driver {
             view,
@@ -273,8 +273,8 @@ impl<'a> Driver<'a> {
     }
 }
 
-impl Slot {
-    fn new() -> Slot {
+impl<'a> Slot<'a> {
+    fn new() -> Slot<'a> {
         Slot {
             state: QueryState::default(),
             scratch: Scratch::default(),

@@ -103,7 +103,7 @@ impl Index {
             blocks_path,
             blocks_file: Arc::new(blocks_file),
             direct,
-            cache: BlockCache::new(options.cache_budget, block.block_bytes),
+            cache: BlockCache::new(options.cache_budget, manifest.blocks.count, block.block_bytes),
             ram_budget: options.ram_budget,
             manifest,
         })
@@ -111,7 +111,7 @@ impl Index {
 
     /// Replaces the block cache by one of `budget_bytes`; 0 takes it away.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
-        self.cache = BlockCache::new(budget_bytes, self.block.block_bytes);
+        self.cache = BlockCache::new(budget_bytes, self.manifest.blocks.count, self.block.block_bytes);
     }
 
     /// What the queries see.

@@ -174,7 +174,7 @@ proptest! {
     #[test]
     fn any_body_behind_a_good_seal_is_no_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut bytes = vec![0; 16];
-        bytes[0] = 1;
+        bytes[0] = stratann_core::query::wire::VERSION as u8;
         bytes.extend(body);
         reseal(&mut bytes);
         let _ = decode(&bytes);

@@ -292,6 +292,18 @@ impl QueryState {
         self.outcome
     }
 
+    /// How it ended, with results and counters alone: all that an answer needs.
+    pub fn without_beam(&self) -> QueryState {
+        QueryState {
+            beam: Beam::default(),
+            results: self.results.clone(),
+            outstanding: Vec::new(),
+            wants: Vec::new(),
+            next_server: None,
+            ..*self
+        }
+    }
+
     /// What it has cost so far.
     pub fn stats(&self) -> &QueryStats {
         &self.stats

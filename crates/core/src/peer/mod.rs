@@ -1,0 +1,385 @@
+//! What a server does with the queries of a cluster: those that clients brought to it, and those that pass through.
+//!
+//! The server that a client asks is the query's **origin**. It keeps the query until an answer is there, and begins anew when none
+//! comes in time; the first answer counts, all later ones are ignored, so a client gets exactly one. Every other server
+//! that the query reaches is a **host**: it is given the vector with its first baton, keeps it until the origin releases the query or
+//! the query expires, and takes each baton once (a baton's number of hand-overs grows with every step of its way).
+//!
+//! No I/O and no clock: time is a number of microseconds that the driver passes in and that never goes back; what is to be done comes
+//! out as [`Action`]s.
+
+pub mod message;
+
+use alloc::boxed::Box;
+use alloc::collections::btree_map::{BTreeMap, Entry};
+use alloc::vec::Vec;
+
+use crate::query::{Budget, Outcome, Params, QueryState, Step, wire};
+use message::{Message, QueryId, Refused};
+
+/// One attempt at a query, as the driver runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// Which query.
+    pub query: QueryId,
+    /// Which attempt of its origin.
+    pub attempt: u8,
+}
+
+/// What the driver is to do.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Send a frame to a server.
+    Send {
+        /// Which.
+        to: u8,
+        /// A whole frame.
+        frame: Vec<u8>,
+    },
+    /// Step this state until it hands over or is done, then tell [`Peer::stepped`]. Its vector: [`Peer::vector`].
+    Start {
+        /// What runs.
+        run: Run,
+        /// The state.
+        state: Box<QueryState>,
+    },
+    /// Give a client its answer.
+    Answer {
+        /// What the client called the query.
+        client: u64,
+        /// How it ended, with results and counters.
+        state: Box<QueryState>,
+    },
+    /// Tell a client that there will be no answer.
+    Fail {
+        /// What the client called the query.
+        client: u64,
+        /// Why.
+        why: Failure,
+    },
+}
+
+/// Why a client gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Too many queries wait already.
+    Overloaded,
+    /// Its time was up.
+    Expired,
+}
+
+/// Limits of one server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Queries of clients at a time; one more is refused.
+    pub origins: usize,
+    /// Queries of other origins whose vectors are kept; batons beyond are dropped, and their origins begin anew elsewhere.
+    pub hosted: usize,
+    /// Microseconds without an answer after which an attempt is given up.
+    pub patience_us: u64,
+    /// Attempts in all.
+    pub attempts: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { origins: 10_000, hosted: 40_000, patience_us: 500_000, attempts: 4 }
+    }
+}
+
+/// A query that a client brought here.
+struct Origin {
+    client: u64,
+    params: Params,
+    budget: Budget,
+    attempt: u8,
+    give_up_at_us: u64,
+    expires_at_us: u64,
+    visited: u64,
+}
+
+/// A query's vector, and how far its batons have come here.
+struct Vector {
+    bytes: Vec<u8>,
+    expires_at_us: u64,
+    visited: u64,
+    // (attempt, hand-overs) of the last baton taken.
+    taken: Option<(u8, u64)>,
+}
+
+/// One server's part in the protocol.
+pub struct Peer {
+    server: u8,
+    incarnation: u32,
+    build: u64,
+    live: u64,
+    limits: Limits,
+    next: u64,
+    origins: BTreeMap<u64, Origin>,
+    vectors: BTreeMap<QueryId, Vector>,
+}
+
+impl Peer {
+    /// The server `server`, started for the `incarnation`th time, which serves `build` of an index.
+    pub fn new(server: u8, incarnation: u32, build: u64, limits: Limits) -> Peer {
+        Peer {
+            server,
+            incarnation,
+            build,
+            live: u64::MAX,
+            limits,
+            next: 0,
+            origins: BTreeMap::new(),
+            vectors: BTreeMap::new(),
+        }
+    }
+
+    /// A bit for every server that answers, as far as is known here.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Queries of clients, and vectors, that are kept.
+    pub fn held(&self) -> (usize, usize) {
+        (self.origins.len(), self.vectors.len())
+    }
+
+    /// The vector of a query, while it is known here.
+    pub fn vector(&self, query: &QueryId) -> Option<&[u8]> {
+        self.vectors.get(query).map(|v| v.bytes.as_slice())
+    }
+
+    /// When [`Peer::tick`] has something to do next, in microseconds.
+    pub fn next_tick_us(&self) -> Option<u64> {
+        let origins = self.origins.values().map(|o| o.give_up_at_us.min(o.expires_at_us));
+        origins.chain(self.vectors.values().map(|v| v.expires_at_us)).min()
+    }
+
+    /// A client asks. Its query runs here first: the head graph is on every server.
+    pub fn ask(
+        &mut self,
+        now_us: u64,
+        client: u64,
+        (params, budget): (Params, Budget),
+        vector: &[u8],
+        time_us: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if self.origins.len() >= self.limits.origins {
+            out.push(Action::Fail { client, why: Failure::Overloaded });
+            return;
+        }
+        let number = self.next;
+        self.next += 1;
+        let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
+        let expires_at_us = now_us.saturating_add(time_us);
+        let kept = Vector { bytes: vector.into(), expires_at_us, visited: self.bit(), taken: None };
+        self.vectors.insert(query, kept);
+        let origin = Origin {
+            client,
+            params,
+            budget,
+            attempt: 0,
+            give_up_at_us: now_us.saturating_add(self.limits.patience_us),
+            expires_at_us,
+            visited: self.bit(),
+        };
+        self.origins.insert(number, origin);
+        out.push(Action::Start {
+            run: Run { query, attempt: 0 },
+            state: Box::new(QueryState::new(params, budget)),
+        });
+    }
+
+    /// A state that runs here can go no further: it goes on elsewhere, or has ended.
+    pub fn stepped(&mut self, now_us: u64, run: Run, step: Step, state: &QueryState, out: &mut Vec<Action>) {
+        match step {
+            Step::Wait => {}
+            Step::HandOver(to) => self.hand_over(now_us, run, to, state, out),
+            Step::Done if run.query.origin == self.server => self.end(&run.query, 0, state.clone(), out),
+            Step::Done => {
+                let visited = self.vectors.get(&run.query).map_or(0, |v| v.visited);
+                let mut bytes = Vec::new();
+                wire::encode(&state.without_beam(), &mut bytes);
+                let Run { query, attempt } = run;
+                let message = Message::Answer { query, attempt, visited, state: &bytes };
+                self.send(query.origin, &message, out);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: &QueryState, out: &mut Vec<Action>) {
+        let Run { query, attempt } = run;
+        let build = self.build;
+        // Released or expired meanwhile: nobody waits for it.
+        let Some(kept) = self.vectors.get_mut(&query) else { return };
+        let bit = 1u64.checked_shl(u32::from(to)).unwrap_or(0);
+        let is_known = kept.visited & bit != 0;
+        kept.visited |= bit;
+        let mut bytes = Vec::new();
+        wire::encode(state, &mut bytes);
+        let left_us = kept.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
+        let message = Message::Baton {
+            query,
+            attempt,
+            visited: kept.visited,
+            left_us,
+            vector: if is_known { &[] } else { &kept.bytes },
+            state: &bytes,
+        };
+        let mut frame = Vec::new();
+        message.encode(build, &mut frame);
+        out.push(Action::Send { to, frame });
+    }
+
+    /// A frame has come.
+    ///
+    /// # Errors
+    /// When it is not to be trusted; nothing has changed then.
+    pub fn received(&mut self, now_us: u64, frame: &[u8], out: &mut Vec<Action>) -> Result<(), Refused> {
+        match message::decode(frame, self.build)? {
+            Message::Baton { query, attempt, visited, left_us, vector, state } => {
+                let state = wire::decode(state).map_err(|_| Refused::Content)?;
+                let expires_at_us = now_us.saturating_add(u64::from(left_us));
+                let came = Vector { bytes: vector.into(), expires_at_us, visited, taken: None };
+                self.take(Run { query, attempt }, state, came, out);
+            }
+            Message::Answer { query, visited, state, .. } => {
+                let state = wire::decode(state).map_err(|_| Refused::Content)?;
+                self.end(&query, visited, state, out);
+            }
+            Message::Release { query } => {
+                // Its origin alone may say so of a query; a server never releases its own this way.
+                if query.origin != self.server {
+                    self.vectors.remove(&query);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A baton is taken once: its number grows with every hand-over of an attempt, and with every attempt.
+    fn take(&mut self, run: Run, state: QueryState, came: Vector, out: &mut Vec<Action>) {
+        let number = (run.attempt, state.stats().hand_overs);
+        let Vector { bytes: vector, expires_at_us, visited, .. } = came;
+        let is_mine = run.query.origin == self.server;
+        let is_full = self.vectors.len() >= self.limits.hosted.saturating_add(self.limits.origins);
+        let kept = match self.vectors.entry(run.query) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            // Answered long ago, or the frame with the vector is lost: the origin begins anew if it still waits.
+            Entry::Vacant(_) if is_mine || is_full || vector.is_empty() => return,
+            Entry::Vacant(entry) => {
+                entry.insert(Vector { bytes: Vec::new(), expires_at_us, visited, taken: None })
+            }
+        };
+        if kept.taken.is_some_and(|taken| number <= taken) {
+            return;
+        }
+        // A new attempt begins because something was lost, perhaps a frame with the vector: trust no older word about who has it.
+        let is_new = kept.taken.is_none_or(|taken| taken.0 < run.attempt);
+        kept.visited = if is_new { visited } else { kept.visited | visited };
+        kept.taken = Some(number);
+        if !vector.is_empty() {
+            kept.bytes = vector;
+        }
+        out.push(Action::Start { run, state: Box::new(state) });
+    }
+
+    /// The first answer of a query: to the client with it, and everybody forgets the query.
+    fn end(&mut self, query: &QueryId, visited: u64, state: QueryState, out: &mut Vec<Action>) {
+        if query.origin != self.server || query.incarnation != self.incarnation {
+            return;
+        }
+        let Some(origin) = self.origins.remove(&query.number) else { return };
+        let kept = self.vectors.remove(query).map_or(0, |v| v.visited);
+        self.release(query, origin.visited | kept | visited, out);
+        out.push(Action::Answer { client: origin.client, state: Box::new(state) });
+    }
+
+    fn release(&self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
+        let others = visited & self.live & !self.bit();
+        for to in (0..crate::place::SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
+            self.send(to, &Message::Release { query: *query }, out);
+        }
+    }
+
+    /// Time has passed: attempts that took too long begin anew, queries that expired end, and what nobody needs is forgotten.
+    pub fn tick(&mut self, now_us: u64, out: &mut Vec<Action>) {
+        let due: Vec<u64> = self
+            .origins
+            .iter()
+            .filter(|(_, o)| now_us >= o.give_up_at_us.min(o.expires_at_us))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in due {
+            self.begin_anew(now_us, number, out);
+        }
+        self.vectors.retain(|_, v| now_us < v.expires_at_us);
+    }
+
+    fn begin_anew(&mut self, now_us: u64, number: u64, out: &mut Vec<Action>) {
+        let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
+        let limits = self.limits;
+        let Some(origin) = self.origins.get_mut(&number) else { return };
+        if now_us >= origin.expires_at_us {
+            let Origin { client, visited, .. } = *origin;
+            self.origins.remove(&number);
+            let kept = self.vectors.remove(&query).map_or(0, |v| v.visited);
+            self.release(&query, visited | kept, out);
+            out.push(Action::Fail { client, why: Failure::Expired });
+            return;
+        }
+        if origin.attempt + 1 >= limits.attempts {
+            // No more attempts: the last one has until the end.
+            origin.give_up_at_us = origin.expires_at_us;
+            return;
+        }
+        origin.attempt += 1;
+        // Each attempt is given twice the time of the one before.
+        let patience = limits.patience_us << origin.attempt.min(16);
+        origin.give_up_at_us = now_us.saturating_add(patience);
+        let (params, budget, attempt) = (origin.params, origin.budget, origin.attempt);
+        if let Some(kept) = self.vectors.get_mut(&query) {
+            // Whoever lost the vector in a crash must be given it again.
+            origin.visited |= kept.visited;
+            kept.visited = 1u64.checked_shl(u32::from(self.server)).unwrap_or(0);
+        }
+        out.push(Action::Start {
+            run: Run { query, attempt },
+            state: Box::new(QueryState::new(params, budget)),
+        });
+    }
+
+    /// A server no longer answers: whatever may have been there begins anew.
+    pub fn down(&mut self, now_us: u64, server: u8, out: &mut Vec<Action>) {
+        let bit = 1u64.checked_shl(u32::from(server)).unwrap_or(0);
+        if self.live & bit == 0 || server == self.server {
+            return;
+        }
+        self.live &= !bit;
+        self.origins.values_mut().for_each(|o| o.give_up_at_us = now_us);
+        self.tick(now_us, out);
+    }
+
+    /// A server answers again; it may have forgotten everything.
+    pub fn up(&mut self, server: u8) {
+        let bit = 1u64.checked_shl(u32::from(server)).unwrap_or(0);
+        self.live |= bit;
+        self.vectors.values_mut().for_each(|v| v.visited &= !bit);
+    }
+
+    fn bit(&self) -> u64 {
+        1u64.checked_shl(u32::from(self.server)).unwrap_or(0)
+    }
+
+    fn send(&self, to: u8, message: &Message<'_>, out: &mut Vec<Action>) {
+        let mut frame = Vec::new();
+        message.encode(self.build, &mut frame);
+        out.push(Action::Send { to, frame });
+    }
+}
+
+/// Whether an ended query's results may be shown as an answer.
+pub fn is_answer(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Complete | Outcome::OutOfBudget | Outcome::Partial)
+}
