@@ -1,6 +1,5 @@
 //! One query, step by step: what it asked for, why, and what came of it.
 
-use std::os::unix::fs::FileExt;
 
 use serde::Serialize;
 use stratann_core::format::block;
@@ -159,7 +158,7 @@ impl Walk<'_> {
         let wants: Vec<Want> = self.state.wants().to_vec();
         let mut reads = Vec::new();
         for Want::Fetch { tag, block } in wants {
-            let arrived = self.read(block);
+            let arrived = self.index.read_block(block);
             let nodes = match &arrived {
                 Ok(buffer) => block::Block::open(&view.block, buffer.bytes()).map_or(0, |b| b.count()),
                 Err(_) => 0,
@@ -198,18 +197,6 @@ impl Walk<'_> {
         let mut waiting =
             entries.filter(|(_, c)| c.progress == Progress::Awaited && map.block_of(c.id) == block);
         waiting.next().map(|(rank, c)| self.guess(rank, c))
-    }
-
-    fn read(&self, number: u32) -> std::result::Result<Buffer, Loss> {
-        let shape = &self.index.block;
-        let mut buffer = Buffer::new(shape.block_bytes);
-        let offset = u64::from(number) * shape.block_bytes as u64;
-        match self.index.blocks_file.read_exact_at(buffer.bytes_mut(), offset) {
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
-            Err(_) => Err(Loss::Failed),
-            Ok(()) if block::verify(shape, number, buffer.bytes()).is_err() => Err(Loss::Damaged),
-            Ok(()) => Ok(buffer),
-        }
     }
 
     /// Why it ended, in words.

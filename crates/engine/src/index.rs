@@ -1,12 +1,14 @@
 //! An index that is open for search: what lies in RAM, and the file of blocks.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stratann_core::format::block::Shape;
+use stratann_core::format::block::{self, Shape};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::plan::{GraphView, IndexView};
+use stratann_core::query::Loss;
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
@@ -14,6 +16,7 @@ use stratann_kernel::{DType, Metric};
 use crate::budget::Account;
 use crate::cache::BlockCache;
 use crate::manifest::{Manifest, read_file};
+use crate::tier::Buffer;
 use crate::{Error, Result, files, tier};
 
 /// What `disk-graph` keeps in RAM.
@@ -147,6 +150,21 @@ impl Index {
     /// The index folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// One block, read past any cache and verified: for those who look at an index rather than search it.
+    ///
+    /// # Errors
+    /// What became of it instead.
+    pub fn read_block(&self, number: u32) -> std::result::Result<Buffer, Loss> {
+        let mut buffer = Buffer::new(self.block.block_bytes);
+        let offset = u64::from(number) * self.block.block_bytes as u64;
+        match self.blocks_file.read_exact_at(buffer.bytes_mut(), offset) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
+            Err(_) => Err(Loss::Failed),
+            Ok(()) if block::verify(&self.block, number, buffer.bytes()).is_err() => Err(Loss::Damaged),
+            Ok(()) => Ok(buffer),
+        }
     }
 
     /// Bytes by component, of the open index alone: searches add their buffers, see [`Index::search_account`].

@@ -12,6 +12,12 @@ use stratann_core::place::Placement;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Budget, Params, QueryState};
 
+/// The bytes of all blocks: an index' file, or memory.
+pub trait Blocks {
+    /// Puts the verified bytes of a block in the place of what `out` held. False when it cannot be read.
+    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool;
+}
+
 /// The index that the cluster serves.
 #[derive(Clone, Copy)]
 pub struct Cluster<'a> {
@@ -19,8 +25,8 @@ pub struct Cluster<'a> {
     pub view: IndexView<'a>,
     /// Who holds which block.
     pub placement: &'a Placement,
-    /// All blocks, one after another.
-    pub blocks: &'a [u8],
+    /// Where the bytes of blocks come from.
+    pub blocks: &'a dyn Blocks,
 }
 
 /// A query, when it is asked, and where.

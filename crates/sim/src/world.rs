@@ -247,18 +247,19 @@ impl<'a> World<'a> {
     fn advance(&mut self, server: u8, run: Run) {
         let view = self.view(server);
         let blocks = self.cluster.blocks;
-        let size = view.block.block_bytes;
         let s = &mut self.servers[usize::from(server)];
         let Some(running) = s.running.get_mut(&run) else { return };
-        let arrivals: Vec<Arrival<'_>> = running
-            .arrived
-            .drain(..)
-            .map(|(tag, block)| Arrival {
-                tag,
-                what: match block.and_then(|b| blocks.get(b as usize * size..(b as usize + 1) * size)) {
-                    Some(bytes) => Arrived::Bytes(bytes),
-                    None => Arrived::Lost(Loss::Failed),
-                },
+        let read = |(tag, block): (Tag, Option<u32>)| {
+            let mut bytes = Vec::new();
+            let is_read = block.is_some_and(|b| blocks.read(b, &mut bytes));
+            (tag, is_read.then_some(bytes))
+        };
+        let held: Vec<(Tag, Option<Vec<u8>>)> = running.arrived.drain(..).map(read).collect();
+        let arrivals: Vec<Arrival<'_>> = held
+            .iter()
+            .map(|(tag, bytes)| Arrival {
+                tag: *tag,
+                what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
             })
             .collect();
         let step = running.state.step(&view, &mut running.scratch, &arrivals);

@@ -13,7 +13,7 @@ use stratann_core::place::Placement;
 use stratann_core::query::{Budget, Outcome, Params, QueryState};
 use stratann_engine::build::Kind;
 use stratann_kernel::Metric;
-use stratann_sim::{Asked, Cluster, Crash, Report, Told, Weather, run};
+use stratann_sim::{Asked, Blocks, Cluster, Crash, Report, Told, Weather, run};
 
 const QUERIES: usize = 40;
 const DIM: usize = 24;
@@ -22,6 +22,15 @@ struct Place {
     built: Built,
     blocks: Arc<Vec<u8>>,
     asked: Set,
+}
+
+impl Blocks for Place {
+    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
+        let size = self.built.index.view().block.block_bytes;
+        out.clear();
+        let bytes = self.blocks.get(block as usize * size..(block as usize + 1) * size);
+        bytes.inspect(|b| out.extend_from_slice(b)).is_some()
+    }
 }
 
 fn place() -> &'static Place {
@@ -55,7 +64,7 @@ fn params(width: u32) -> Params {
 
 fn simulate(placement: &Placement, params: Params, time_us: u64, weather: &Weather) -> Report {
     let place = place();
-    let cluster = Cluster { view: place.built.index.view(), placement, blocks: &place.blocks };
+    let cluster = Cluster { view: place.built.index.view(), placement, blocks: place };
     let asked: Vec<Asked<'_>> = (0..QUERIES)
         .map(|q| Asked {
             at_us: 50 * q as u64,

@@ -150,8 +150,8 @@ pub(crate) struct PerQuery {
     bytes_read: f64,
     cache_hits: f64,
     pub(crate) hops: f64,
-    hand_overs: f64,
-    bytes_sent: f64,
+    pub(crate) hand_overs: f64,
+    pub(crate) bytes_sent: f64,
     round_trips: f64,
     gpu_bytes: f64,
 }
@@ -170,7 +170,7 @@ impl PerQuery {
             bytes_read: each(reads * block_bytes as u64),
             cache_hits: each(stats.cache_hits),
             hops: each(stats.hops),
-            hand_overs: 0.0,
+            hand_overs: each(stats.hand_overs),
             bytes_sent: 0.0,
             round_trips: 0.0,
             gpu_bytes: 0.0,
@@ -292,7 +292,7 @@ impl Bench {
     }
 }
 
-fn check_truth(
+pub(super) fn check_truth(
     truth: &GroundTruth,
     path: &Path,
     queries: &Queries,
