@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
+use stratann_engine::Result;
 use stratann_engine::budget::size;
 use stratann_engine::cluster::{self, Method, PartitionOptions, PartitionReport};
-use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
 use crate::options;

@@ -16,6 +16,7 @@
 //! manifest last, under a name that must be free.
 
 mod cells;
+mod check;
 mod copies;
 mod divide;
 mod parts;
@@ -39,8 +40,8 @@ use crate::build::{check_disk, lock_folder, prepare_folder};
 use crate::manifest::{Cluster, FORMAT_VERSION, FileEntry, Manifest, sync_folder};
 use crate::{Error, Progress, Result, files};
 
+pub(crate) use self::check::check;
 pub use self::shard::Shard;
-pub(crate) use self::shard::read_placement;
 
 /// Where the files lie until they are published, inside the folder.
 const PARTIAL: &str = "partial-cluster";

@@ -14,11 +14,10 @@ use crate::manifest::{Manifest, read_file};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes of blocks that are in memory at a time.
-pub(super) const CHUNK_BYTES: usize = 4 << 20;
+pub(super) const CHUNK_BYTES: usize = 2 << 20;
 
 /// A finished `disk-graph`, read from its folder and never changed.
 pub(super) struct Source<'a> {
-    pub(super) folder: &'a Path,
     pub(super) manifest: Manifest,
     pub(super) codebook: Codebook,
     /// Nodes of each block.
@@ -40,7 +39,7 @@ pub(super) type Targets = Vec<Vec<u32>>;
 impl<'a> Source<'a> {
     /// Reads what is small, and compares all files but the blocks with the manifest: blocks are checked one by one as they stream by.
     pub(super) fn open(
-        folder: &'a Path,
+        folder: &Path,
         manifest: Manifest,
         shape: Shape,
         progress: &'a dyn Progress,
@@ -64,7 +63,7 @@ impl<'a> Source<'a> {
         if files::find(&manifest, files::CODES)?.1.bytes != wanted {
             return Err(files::senseless(&codes_path));
         }
-        Ok(Source { folder, manifest, codebook, counts, map, shape, blocks, codes, codes_path, progress })
+        Ok(Source { manifest, codebook, counts, map, shape, blocks, codes, codes_path, progress })
     }
 
     /// Number of blocks.
