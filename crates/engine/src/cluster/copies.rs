@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn an_overlap_copies_what_gains_most() {
         let owner: Vec<u8> = (0..100).map(|b| (b % 4) as u8).collect();
-        let wish = |b: u32| [(b + 1) << 6 | (u32::from(owner[b as usize]) + 1) % 4, 0, 0, 0];
+        let wish = |b: u32| [((b + 1) << 6) | ((u32::from(owner[b as usize]) + 1) % 4), 0, 0, 0];
         let mut homes = Homes::new(&owner, 4);
         homes.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
         let copied: Vec<usize> = (0..100).filter(|&b| homes.of[b].count_ones() == 2).collect();

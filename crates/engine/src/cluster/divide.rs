@@ -79,8 +79,7 @@ fn distances(rows: &[f32], centres: &[f32], dim: usize) -> Vec<f32> {
 /// What each centre must cost for all to attract about as many rows: raised where there are too many, lowered where too few.
 fn prices(distances: &[f32], servers: usize) -> Vec<f32> {
     let rows = (distances.len() / servers).max(1);
-    let nearest = |row: &[f32]| row.iter().copied().fold(f32::INFINITY, f32::min);
-    let scale = distances.chunks_exact(servers).map(|r| f64::from(nearest(r))).sum::<f64>() / rows as f64;
+    let scale = distances.iter().map(|&d| f64::from(d)).sum::<f64>() / distances.len().max(1) as f64;
     let mut prices = vec![0f32; servers];
     for round in 0..PRICE_ROUNDS {
         let mut sizes = vec![0u32; servers];
@@ -89,7 +88,7 @@ fn prices(distances: &[f32], servers: usize) -> Vec<f32> {
             let cheapest = (0..servers).min_by(|a, b| cost(a).total_cmp(&cost(b)));
             sizes[cheapest.unwrap_or(0)] += 1;
         }
-        let step = 0.3 * scale / (1.0 + round as f64 / 10.0);
+        let step = 0.3 * scale / (1.0 + round as f64 / 4.0);
         for (price, size) in prices.iter_mut().zip(sizes) {
             let excess = f64::from(size) * servers as f64 / rows as f64 - 1.0;
             *price += (step * excess.min(2.0)) as f32;
