@@ -61,6 +61,7 @@ enum Command {
     Verify(commands::verify::Args),
     Explain(commands::explain::Args),
     Bench(commands::bench::Args),
+    Cluster(commands::cluster::Args),
     Doctor(commands::doctor::Args),
     Completions(commands::completions::Args),
 }
@@ -106,6 +107,7 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
         Command::Verify(args) => commands::verify::run(&args, output),
         Command::Explain(args) => commands::explain::run(&args, output),
         Command::Bench(args) => commands::bench::run(&args, output),
+        Command::Cluster(args) => commands::cluster::run(&args, output),
         Command::Doctor(args) => commands::doctor::run(&args, output),
         Command::Completions(args) => commands::completions::run(&args, Cli::command()),
     }

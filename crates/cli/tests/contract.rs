@@ -204,6 +204,7 @@ fn help_and_completions_name_every_command() {
         "verify",
         "explain",
         "bench",
+        "cluster",
         "doctor",
         "completions",
     ] {

@@ -7,14 +7,24 @@
 //! | `vN-codebook.bin` | u32: dim, ip, lengths of rotation, coarse, starts, centroids; f32: correction low, step; then the four arrays |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
+//!
+//! An index that is spread over the servers of a cluster has instead of `vN-blocks.bin`
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-placement.bin` | u32: servers n, blocks; then for each block ⌈n / 8⌉ bytes, little-endian: bit s is set when server s holds it |
+//! | `vN-blocks-SS.bin` | the blocks that server SS (from 00) holds, whole, ascending by number |
 
 use std::path::Path;
 
 use stratann_core::format::block_map::BlockMap;
+use stratann_core::place::Placement;
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 
-use crate::manifest::{FileEntry, Manifest};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::manifest::{FileEntry, Manifest, hex};
 use crate::{Error, Result};
 
 pub(crate) const BLOCKS: &str = "blocks.bin";
@@ -22,6 +32,14 @@ pub(crate) const CODES: &str = "codes.bin";
 pub(crate) const CODEBOOK: &str = "codebook.bin";
 pub(crate) const MAP: &str = "map.bin";
 pub(crate) const HEAD: &str = "head.bin";
+pub(crate) const PLACEMENT: &str = "placement.bin";
+/// The role that all servers' files of blocks share; [`part`] is that of one.
+pub(crate) const PARTS: &str = "blocks-SS.bin";
+
+/// The role of the file with a server's blocks.
+pub(crate) fn part(server: usize) -> String {
+    format!("blocks-{server:02}.bin")
+}
 
 /// The name of a file in version `number` of an index.
 pub(crate) fn name(number: u64, role: &str) -> String {
@@ -31,12 +49,17 @@ pub(crate) fn name(number: u64, role: &str) -> String {
 /// The role that a name says.
 pub(crate) fn role(name: &str) -> Option<&'static str> {
     let (_, role) = name.split_once('-')?;
-    [BLOCKS, CODES, CODEBOOK, MAP, HEAD].into_iter().find(|r| *r == role)
+    let server = role.strip_prefix("blocks-").and_then(|r| r.strip_suffix(".bin"));
+    if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
+        return Some(PARTS);
+    }
+    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, PLACEMENT].into_iter().find(|r| *r == role)
 }
 
 /// The file that has this role.
 pub(crate) fn find<'a>(manifest: &'a Manifest, wanted: &str) -> Result<(&'a str, &'a FileEntry)> {
-    let found = manifest.files.iter().find(|(name, _)| role(name) == Some(wanted) && !name.contains('/'));
+    let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
+    let found = manifest.files.iter().find(|(name, _)| is_it(name) && !name.contains('/'));
     let (name, entry) = found
         .ok_or_else(|| Error::corrupt(format!("the manifest names no {wanted}; build the index again")))?;
     Ok((name, entry))
@@ -112,6 +135,61 @@ pub(crate) fn decode_map(bytes: &[u8]) -> Option<BlockMap> {
     BlockMap::from_counts(bytes.chunks_exact(2).map(|c| u32::from(u16::from_le_bytes([c[0], c[1]]))))
 }
 
+pub(crate) fn encode_placement(placement: &Placement) -> Vec<u8> {
+    let width = placement.servers().div_ceil(8);
+    let mut out = Vec::with_capacity(8 + width * placement.all().len());
+    out.extend_from_slice(&(placement.servers() as u32).to_le_bytes());
+    out.extend_from_slice(&(placement.all().len() as u32).to_le_bytes());
+    placement.all().iter().for_each(|homes| out.extend_from_slice(&homes.to_le_bytes()[..width]));
+    out
+}
+
+pub(crate) fn decode_placement(bytes: &[u8]) -> Option<Placement> {
+    let mut words = Words(bytes);
+    let [servers, blocks] = words.array()?;
+    let width = (servers as usize).div_ceil(8);
+    if !(1..=8).contains(&width) || words.0.len() != width.checked_mul(blocks as usize)? {
+        return None;
+    }
+    let homes = words.0.chunks_exact(width).map(|b| {
+        let mut word = [0u8; 8];
+        word[..width].copy_from_slice(b);
+        u64::from_le_bytes(word)
+    });
+    Placement::new(servers as usize, homes.collect())
+}
+
+/// Length and checksum of a file, read in pieces.
+pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
+    use std::io::Read;
+    let failed = |e: std::io::Error| Error::io("reading", path, &e);
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0u64, vec![0u8; 1 << 18]);
+    loop {
+        let count = file.read(&mut buffer).map_err(failed)?;
+        if count == 0 {
+            return Ok(FileEntry { bytes, xxh3: hex(hash.digest()) });
+        }
+        hash.update(&buffer[..count]);
+        bytes += count as u64;
+    }
+}
+
+/// Removes the files of versions before `number`, now that it is published.
+pub(crate) fn remove_older(out: &Path, number: u64) {
+    let Ok(entries) = std::fs::read_dir(out) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
+            role(name).and_then(|_| name.strip_prefix('v')).and_then(|n| n.split_once('-')).map(|n| n.0)
+        });
+        if version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Little-endian words, taken from the front.
 struct Words<'a>(&'a [u8]);
 
@@ -159,5 +237,24 @@ mod tests {
         }
         assert_eq!(decode_map(&encode_map(&[3, 1])).map(|m| (m.nodes(), m.blocks())), Some((4, 2)));
         assert!(decode_map(&encode_map(&[3, 0])).is_none());
+    }
+
+    #[test]
+    fn placements_come_back_and_nonsense_is_refused() {
+        for servers in [1, 7, 8, 9, 64] {
+            let top = 1u64 << (servers - 1);
+            let placement = Placement::new(servers, vec![1, top, 1 | top]).unwrap();
+            let bytes = encode_placement(&placement);
+            assert_eq!(bytes.len(), 8 + 3 * servers.div_ceil(8));
+            assert_eq!(decode_placement(&bytes), Some(placement));
+            for cut in 0..bytes.len() {
+                assert_eq!(decode_placement(&bytes[..cut]), None);
+            }
+        }
+        assert_eq!(decode_placement(&[0; 8]), None);
+        assert_eq!(decode_placement(&[255; 8]), None);
+        assert_eq!(decode_placement(&[3, 0, 0, 0, 1, 0, 0, 0, 8]), None);
+        assert_eq!(role("v12-blocks-07.bin"), Some(PARTS));
+        assert_eq!((role("v1-blocks-7.bin"), role("v1-blocks-SS.bin")), (None, None));
     }
 }

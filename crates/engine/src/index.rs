@@ -15,6 +15,7 @@ use stratann_kernel::{DType, Metric};
 
 use crate::budget::Account;
 use crate::cache::BlockCache;
+use crate::cluster::Shard;
 use crate::manifest::{Manifest, read_file};
 use crate::tier::Buffer;
 use crate::{Error, Result, files, tier};
@@ -75,26 +76,29 @@ impl Index {
         manifest: Manifest,
         options: OpenOptions,
     ) -> Result<Index> {
-        let unknown = |what: &str, name: &str| {
-            Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
-        };
-        let metric = manifest.metric().ok_or_else(|| unknown("metric", &manifest.metric))?;
-        let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
-        let lists = match manifest.kind.as_str() {
-            "disk-graph" => true,
-            "flat" => false,
-            other => return Err(unknown("kind", other)),
-        };
-        let block = Shape {
-            block_bytes: manifest.blocks.bytes,
-            vector_bytes: manifest.dim * dtype.size(),
-            id_bytes: manifest.blocks.id_bytes,
-            norms: metric == Metric::Cosine,
-            lists,
-        };
-        check_shape(folder, &manifest, &block)?;
+        if let Some(cluster) = &manifest.cluster {
+            return Err(Error::bad_input(format!(
+                "{} is spread over {} servers, none of which holds all of its blocks; search the index that it was made from, \
+                 or run its servers",
+                folder.display(),
+                cluster.servers
+            )));
+        }
+        Index::from_role(folder, number, manifest, files::BLOCKS, options)
+    }
+
+    /// Opens what a manifest describes, with its blocks in the file of this role: all of them, or those of one server.
+    pub(crate) fn from_role(
+        folder: &Path,
+        number: u64,
+        manifest: Manifest,
+        blocks_role: &str,
+        options: OpenOptions,
+    ) -> Result<Index> {
+        let (metric, dtype, block) = shape(folder, &manifest)?;
+        let lists = block.lists;
         Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
-        let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest)?;
+        let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
         let graph = if lists { Some(load_graph(folder, &manifest)?) } else { None };
         Ok(Index {
             folder: folder.to_path_buf(),
@@ -198,6 +202,9 @@ impl Account {
                 Some(files::HEAD) => account.add("head graph", entry.bytes),
                 Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
                 Some(files::MAP) => account.add("block map", manifest.rows / 7 + 64),
+                Some(files::PLACEMENT) => {
+                    account.add("placement", Shard::placement_bytes(manifest.blocks.count))
+                }
                 _ => {}
             }
         }
@@ -206,6 +213,32 @@ impl Account {
         }
         account
     }
+}
+
+/// Metric, element type and shape of the blocks, as the manifest tells.
+///
+/// # Errors
+/// A name that this program does not know, numbers that cannot be.
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType, Shape)> {
+    let unknown = |what: &str, name: &str| {
+        Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
+    };
+    let metric = manifest.metric().ok_or_else(|| unknown("metric", &manifest.metric))?;
+    let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
+    let lists = match manifest.kind.as_str() {
+        "disk-graph" => true,
+        "flat" => false,
+        other => return Err(unknown("kind", other)),
+    };
+    let block = Shape {
+        block_bytes: manifest.blocks.bytes,
+        vector_bytes: manifest.dim * dtype.size(),
+        id_bytes: manifest.blocks.id_bytes,
+        norms: metric == Metric::Cosine,
+        lists,
+    };
+    check_shape(folder, manifest, &block)?;
+    Ok((metric, dtype, block))
 }
 
 fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> {
@@ -228,12 +261,16 @@ fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> 
     }
 }
 
-fn open_blocks(folder: &Path, manifest: &Manifest) -> Result<(PathBuf, File, bool)> {
-    let (name, entry) = files::find(manifest, files::BLOCKS)?;
+fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {
+    let (name, entry) = files::find(manifest, role)?;
     let path = folder.join(name);
     let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
     let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
-    let expected = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+    // How many blocks a server holds its placement says, which the caller knows.
+    let expected = match &manifest.cluster {
+        Some(_) => entry.bytes,
+        None => u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64,
+    };
     if length != entry.bytes || length != expected {
         return Err(Error::corrupt(format!(
             "{} has {length} bytes, the manifest says {expected}; restore it or build the index again",

@@ -4,6 +4,7 @@ pub mod budget;
 pub mod build;
 pub mod cache;
 pub mod calibration;
+pub mod cluster;
 pub mod dataset;
 pub mod doctor;
 pub mod driver;

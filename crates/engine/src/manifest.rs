@@ -38,6 +38,27 @@ pub struct BlockShape {
     pub id_bytes: usize,
 }
 
+/// How an index is spread over the servers of a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Number of servers.
+    pub servers: usize,
+    /// Servers that hold each block, at least.
+    pub replicas: usize,
+    /// Share of the blocks that were copied to one server more.
+    pub overlap: f64,
+    /// How the blocks were divided.
+    pub method: String,
+    /// Seed of that.
+    pub seed: u64,
+    /// `build_id` of the index that was spread.
+    pub source: String,
+    /// Number of blocks that each server holds.
+    pub held: Vec<u32>,
+    /// Share of the edges that leave their block and lead to one without a common home.
+    pub cut_share: f64,
+}
+
 /// A published version of an index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -65,6 +86,9 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileEntry>,
     /// What recall costs, for several k.
     pub curves: Vec<Curve>,
+    /// Present when the blocks lie in one file for each server of a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
 }
 
 impl Manifest {
@@ -80,10 +104,13 @@ impl Manifest {
 
     /// The hash that identifies the content.
     pub fn content_id(&self) -> String {
-        let parts = serde_json::json!({
+        let mut parts = serde_json::json!({
             "kind": self.kind, "metric": self.metric, "dtype": self.dtype, "rows": self.rows, "dim": self.dim,
             "blocks": self.blocks, "build": self.build, "files": self.files,
         });
+        if let Some(cluster) = &self.cluster {
+            parts["cluster"] = serde_json::json!(cluster);
+        }
         hex(xxh3_64(parts.to_string().as_bytes()))
     }
 

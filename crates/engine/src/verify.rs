@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{self, FileEntry, Manifest, hex};
-use crate::{Error, Kind, Progress, Result, files};
+use crate::{Error, Kind, Progress, Result, cluster, files};
 
 /// One thing that must not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,7 +56,7 @@ pub struct Report {
 pub const FINDINGS_MAX: usize = 1000;
 
 impl Report {
-    fn found(&mut self, finding: Finding) {
+    pub(crate) fn found(&mut self, finding: Finding) {
         self.violations_found += 1;
         if self.violations.len() < FINDINGS_MAX {
             self.violations.push(finding);
@@ -89,23 +89,22 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     report.version = number;
     let total = manifest.files.values().map(|f| f.bytes).sum();
     progress.stage("verifying", total, "bytes");
-    let blocks = match files::find(&manifest, files::BLOCKS) {
-        Ok((name, _)) => Some(name.to_string()),
-        Err(e) => {
-            report.found(Finding {
-                file: format!("manifest-{number}.json"),
-                block: None,
-                offset: None,
-                what: e.message,
-            });
-            None
-        }
-    };
-    for (name, entry) in manifest.files.iter().filter(|(name, _)| Some(*name) != blocks.as_ref()) {
+    let is_blocks = |name: &str| matches!(files::role(name), Some(files::BLOCKS | files::PARTS));
+    for (name, entry) in manifest.files.iter().filter(|(name, _)| !is_blocks(name)) {
         check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
     }
-    if let Some(name) = blocks {
-        check_blocks(folder, &name, number, &manifest, progress, &mut report)?;
+    if let Some(cluster) = &manifest.cluster {
+        cluster::check(folder, &manifest, cluster, progress, &mut report)?;
+        return Ok(report);
+    }
+    match files::find(&manifest, files::BLOCKS) {
+        Ok((name, _)) => check_blocks(folder, name, number, &manifest, progress, &mut report)?,
+        Err(e) => report.found(Finding {
+            file: format!("manifest-{number}.json"),
+            block: None,
+            offset: None,
+            what: e.message,
+        }),
     }
     Ok(report)
 }
@@ -246,7 +245,7 @@ impl Blocks<'_> {
 }
 
 /// The view as far as the manifest alone tells; `None` when its numbers cannot be.
-fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
+pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
     let (dtype, metric): (DType, Metric) = (manifest.dtype()?, manifest.metric()?);
     let block = Shape {
         block_bytes: manifest.blocks.bytes,
@@ -278,7 +277,7 @@ fn file_in(message: &str, manifest: &Manifest) -> String {
     named.cloned().unwrap_or_else(|| ".".into())
 }
 
-fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -> Finding {
+pub(crate) fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -> Finding {
     let block_of = |node: u32| view.graph.map(|g| g.map.block_of(node));
     let (block, what) = match *violation {
         Violation::Block { block, damage } => (Some(block), damage_words(damage).to_string()),
@@ -292,7 +291,7 @@ fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -> Finding {
     Finding { file: file.into(), block, offset, what }
 }
 
-fn damage_words(damage: Damage) -> &'static str {
+pub(crate) fn damage_words(damage: Damage) -> &'static str {
     match damage {
         Damage::Short => "the block is cut short",
         Damage::Checksum => "the block's checksum does not match",

@@ -46,6 +46,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         "ram_bytes_per_vector": ram_per_vector(&account, &manifest),
         "curves": manifest.curves,
         "left_over": left,
+        "cluster": manifest.cluster,
     });
     output.result(&document, || text(args, version, &manifest, &account, &left))?;
     Ok(Verdict::Fine)
@@ -79,6 +80,7 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
     let parameters: Vec<String> =
         m.build.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
     out += &format!("built with: {}\n\n", parameters.join(", "));
+    out += &cluster(m);
     let files: Vec<Vec<String>> = m.files.iter().map(|(name, f)| vec![name.clone(), size(f.bytes)]).collect();
     out += &table(&["file", "size"], &files);
     out +=
@@ -93,6 +95,25 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
         out += &format!("\nnot needed by this version: {}\n", left.join(", "));
     }
     out
+}
+
+/// How it is spread over servers, if it is.
+fn cluster(m: &Manifest) -> String {
+    let Some(c) = &m.cluster else { return String::new() };
+    let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
+    format!(
+        "spread over {} servers by {} (seed {}): {} to {} blocks on each, {} homes for a block, {:.0} % copied besides, \
+         {:.1} % of the edges cut; made from build {}\n\n",
+        c.servers,
+        c.method,
+        c.seed,
+        count(u64::from(held(u32::min))),
+        count(u64::from(held(u32::max))),
+        c.replicas,
+        100.0 * c.overlap,
+        100.0 * c.cut_share,
+        c.source
+    )
 }
 
 fn curves(m: &Manifest) -> String {

@@ -35,6 +35,7 @@ use serde::Serialize;
 
 pub use options::{BuildOptions, CodeKind, Kind};
 pub use plan::BuildPlan;
+pub(crate) use plan::check_disk;
 pub(crate) use state::lock as lock_folder;
 
 use crate::budget;
@@ -82,7 +83,7 @@ pub fn build(
     progress: &dyn Progress,
 ) -> Result<BuildReport> {
     let plan = plan(base, options)?;
-    let number = prepare_folder(out, options)?;
+    let number = prepare_folder(out, options.force)?;
     let _lock = state::lock(out)?;
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.threads)
@@ -112,13 +113,13 @@ pub fn build(
 }
 
 /// Makes the folder and gives the number of the version to publish.
-fn prepare_folder(out: &Path, options: &BuildOptions) -> Result<u64> {
+pub(crate) fn prepare_folder(out: &Path, force: bool) -> Result<u64> {
     if out.is_file() {
         return Err(Error::bad_input(format!("{} is a file; name a folder for the index", out.display())));
     }
     std::fs::create_dir_all(out).map_err(|e| Error::io("creating", out, &e))?;
     let newest = manifest::newest(out)?;
-    if newest.is_some() && !options.force {
+    if newest.is_some() && !force {
         return Err(Error::bad_input(format!(
             "{} holds an index already; give --force to replace it, or another folder",
             out.display()

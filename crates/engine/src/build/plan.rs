@@ -128,13 +128,13 @@ fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, code
     blocks + graph + spill + 2 * codes + n * 8
 }
 
-/// Refuses a build whose files cannot fit on the disk of `folder`.
+/// Refuses work whose files cannot fit on the disk of `folder`.
 pub(crate) fn check_disk(folder: &std::path::Path, needed: u64) -> Result<()> {
     match crate::budget::free_disk_bytes(folder) {
         Some(free) if free < needed => Err(Error {
             kind: crate::Kind::Io,
             message: format!(
-                "{} has {} free, this build takes about {}; free some space or choose another disk",
+                "{} has {} free, this takes about {}; free some space or choose another disk",
                 folder.display(),
                 size(free),
                 size(needed)

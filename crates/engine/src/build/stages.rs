@@ -10,7 +10,6 @@ use stratann_core::format::block::Shape;
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::codebook::{self, CodebookOptions};
 use super::graph_file::{Cell, GraphReader};
@@ -23,7 +22,7 @@ use super::state::Partial;
 use super::{BuildReport, calibrate, head};
 use crate::calibration::Curve;
 use crate::dataset::{self, Reader, Scan};
-use crate::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, hex, sync_folder, write_synced};
+use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest, sync_folder, write_synced};
 use crate::{Error, Progress, Result, budget, files};
 
 /// Everything that the stages share.
@@ -344,7 +343,7 @@ impl Build<'_> {
         for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD] {
             let path = self.file(role);
             if path.exists() {
-                entries.insert(files::name(self.number, role), file_entry(&path)?);
+                entries.insert(files::name(self.number, role), files::entry(&path)?);
             }
         }
         let mut manifest = Manifest {
@@ -360,6 +359,7 @@ impl Build<'_> {
             build_id: String::new(),
             files: entries,
             curves: Vec::new(),
+            cluster: None,
         };
         manifest.build_id = manifest.content_id();
         Ok(manifest)
@@ -379,7 +379,7 @@ impl Build<'_> {
         self.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
         let report = std::mem::take(&mut self.report);
         self.partial.remove()?;
-        remove_older(out, self.number);
+        files::remove_older(out, self.number);
         let _ = std::fs::remove_file(out.join("lock"));
         Ok(report)
     }
@@ -417,40 +417,6 @@ pub(super) const IDS: &str = "ids.tmp";
 pub(super) fn read_codebook(path: &Path) -> Result<Codebook> {
     let bytes = std::fs::read(path).map_err(|e| Error::io("reading", path, &e))?;
     files::decode_codebook(&bytes).ok_or_else(|| files::senseless(path))
-}
-
-/// Length and checksum of a file, read in pieces.
-fn file_entry(path: &Path) -> Result<FileEntry> {
-    use std::io::Read;
-    let failed = |e: std::io::Error| Error::io("reading", path, &e);
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0u64, vec![0u8; 1 << 18]);
-    loop {
-        let count = file.read(&mut buffer).map_err(failed)?;
-        if count == 0 {
-            return Ok(FileEntry { bytes, xxh3: hex(hash.digest()) });
-        }
-        hash.update(&buffer[..count]);
-        bytes += count as u64;
-    }
-}
-
-/// Removes the files of versions before `number`, now that it is published.
-fn remove_older(out: &Path, number: u64) {
-    let Ok(entries) = std::fs::read_dir(out) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
-            files::role(name)
-                .and_then(|_| name.strip_prefix('v'))
-                .and_then(|n| n.split_once('-'))
-                .map(|n| n.0)
-        });
-        if version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// Rows to calibrate with: drawn by hash, so that equal seeds draw equal rows.

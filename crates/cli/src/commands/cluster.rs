@@ -1,0 +1,149 @@
+//! `stratann cluster`: an index on several servers.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+use stratann_engine::Result;
+use stratann_engine::budget::size;
+use stratann_engine::cluster::{self, Method, PartitionOptions, PartitionReport};
+
+use crate::Verdict;
+use crate::options;
+use crate::output::{Output, count, duration, table};
+use crate::progress::Teller;
+
+/// Spread an index over the servers of a cluster
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Partition(Partition),
+}
+
+/// Divide the blocks of a finished disk-graph index among servers
+///
+/// Blocks that lead to each other are kept together, so that a query seldom has to be handed from one server to another. Codes, codebook, block
+/// map and head graph go to every server (as hard links where the file system allows); the source is not changed. Equal
+/// index, options and seed give equal files, whatever the number of threads.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+struct Partition {
+    /// The folder of the index to spread
+    index: PathBuf,
+    /// The folder for the result
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Number of servers, 1 to 64
+    #[arg(long, value_name = "N")]
+    servers: usize,
+    /// Servers that hold each block; further homes are chosen where they save hand-overs
+    #[arg(long, default_value_t = 1, value_name = "R")]
+    replicas: usize,
+    /// Share of the blocks that one more server gets a copy of: those whose edges are cut most [default: 0]
+    #[arg(
+        long,
+        value_name = "SHARE",
+        default_value_t = 0.0,
+        hide_default_value = true,
+        allow_negative_numbers = true
+    )]
+    overlap: f64,
+    /// How blocks are divided
+    #[arg(long, value_enum, default_value = "cells")]
+    method: MethodName,
+    /// All memory that this may take, such as 512MiB [default: no limit]
+    ///
+    /// When memory is short, edges into a block are not weighed, and there are fewer cells: a few more edges are cut.
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Seed of all choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads [default: all cores]; they do not change the result
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// Replace the index that is in DIR
+    #[arg(long)]
+    force: bool,
+}
+
+/// `--method`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MethodName {
+    /// A cut through a graph of many small cells, refined block by block.
+    Cells,
+    /// Balanced k-means with one centre for each server.
+    Kmeans,
+    /// By hash (to compare).
+    Random,
+}
+
+impl From<MethodName> for Method {
+    fn from(name: MethodName) -> Method {
+        match name {
+            MethodName::Cells => Method::Cells,
+            MethodName::Kmeans => Method::Kmeans,
+            MethodName::Random => Method::Random,
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann cluster partition base.idx -o spread --servers 10
+  stratann cluster partition base.idx -o spread --servers 10 --replicas 2   # any one server may fail
+  stratann cluster partition base.idx -o spread --servers 10 --overlap 0.2  # fewer hand-overs for a fifth more disk
+
+`stratann info DIR` says how it is spread, `stratann verify DIR` checks all of it.";
+
+/// `stratann cluster`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    match &args.command {
+        Command::Partition(args) => partition(args, output),
+    }
+}
+
+fn partition(args: &Partition, output: Output) -> Result<Verdict> {
+    let options = PartitionOptions {
+        servers: args.servers,
+        replicas: args.replicas,
+        overlap: args.overlap,
+        method: args.method.into(),
+        ram_budget: args.ram_budget,
+        seed: args.seed,
+        threads: args.threads.unwrap_or_else(options::all_cores),
+        force: args.force,
+    };
+    let account = cluster::plan(&args.index, &options)?;
+    output.note(&format!("{}: memory up to {}", args.index.display(), size(account.total())));
+    let teller = Teller::new(output);
+    let report = cluster::partition(&args.index, &args.output, &options, &teller)?;
+    teller.finish();
+    output.result(&report, || text(args, &report))?;
+    Ok(Verdict::Fine)
+}
+
+fn text(args: &Partition, report: &PartitionReport) -> String {
+    let mut rows: Vec<Vec<String>> =
+        report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
+    rows.push(vec!["all".into(), duration(report.seconds)]);
+    let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
+    format!(
+        "{}\n{}: {} blocks on {} servers, {} copies in all; up to {} of blocks on a server and {} shared by all; peak memory {}\n\
+         {:.1} % of the edges between blocks are cut, the largest server holds {:.3} of the mean\n",
+        table(&["stage", "time"], &rows),
+        args.output.display(),
+        count(u64::from(report.blocks)),
+        report.servers,
+        count(report.copies),
+        size(largest),
+        size(report.shared_bytes),
+        size(report.peak_rss_bytes),
+        100.0 * report.cut_share,
+        report.largest_over_mean,
+    )
+}

@@ -1,0 +1,77 @@
+//! `stratann cluster partition`: its JSON, its refusals, and what other commands make of the folder.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::*;
+
+fn partition<'a>(index: &'a str, out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["cluster", "partition", index, "-o", out, "--threads", "2"], more].concat()
+}
+
+#[test]
+fn an_index_is_spread_checked_and_described() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8"]);
+    let before = files(&index);
+    let out = data.path("spread");
+    let document = json(&partition(arg(&index), arg(&out), &["--servers", "5", "--replicas", "2"]));
+    for key in ["seconds", "peak_rss_bytes", "cut_share", "largest_over_mean", "overlap", "copies", "blocks"]
+    {
+        assert!(document[key].is_number(), "{key}: {document}");
+    }
+    assert_eq!((&document["servers"], &document["replicas"]), (&5.into(), &2.into()));
+    assert_eq!(document["method"], "cells");
+    assert!(document["stages"]["write"].is_number());
+    let sizes: Vec<u64> =
+        document["server_bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap()).collect();
+    assert_eq!(sizes.iter().sum::<u64>(), document["copies"].as_u64().unwrap() * 4096);
+    assert_eq!(files(&index), before, "the source is left as it was");
+
+    let info = json(&["info", arg(&out)]);
+    assert_eq!(info["cluster"]["servers"], 5);
+    assert_eq!(info["cluster"]["source"], json(&["info", arg(&index)])["build_id"]);
+    assert_eq!(info["left_over"].as_array().unwrap().len(), 0);
+    assert!(String::from_utf8(run(&["info", arg(&out)]).stdout).unwrap().contains("over 5 servers by cells"));
+    assert_eq!(json(&["verify", arg(&out)])["violations_found"], 0);
+    let error = refused(&["search", arg(&out), arg(&data.queries)], 2);
+    assert!(error.contains("spread over 5 servers"), "{error}");
+
+    let part = file_of(&out, "blocks-03.bin");
+    let mut bytes = std::fs::read(&part).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let output = run(&["verify", arg(&out)]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("blocks-03.bin, block"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let data = Data::new(1200, 16, "f32");
+    let index = data.build("graph", &[]);
+    let out = data.path("spread");
+    let refusal = |more: &[&str]| {
+        let error = refused(&partition(arg(&index), arg(&out), more), 2);
+        assert!(!out.exists(), "{error}");
+        error
+    };
+    assert!(refusal(&["--servers", "0"]).contains("servers is 0"));
+    assert!(refusal(&["--servers", "65"]).contains("servers is 65"));
+    assert!(refusal(&["--servers", "3", "--replicas", "4"]).contains("replicas is 4"));
+    assert!(refusal(&["--servers", "3", "--overlap", "-0.1"]).contains("overlap is -0.1"));
+    assert!(refusal(&["--servers", "3", "--method", "guess"]).contains("guess"));
+    assert!(refusal(&["--servers", "3", "--ram-budget", "1MiB"]).contains("--ram-budget"));
+    assert!(refusal(&[]).contains("--servers"));
+    let nowhere = data.path("nowhere");
+    assert!(refused(&partition(arg(&nowhere), arg(&out), &["--servers", "3"]), 2).contains("no such index"));
+
+    let flat = data.path("flat");
+    json(&["build", arg(&data.base), "-o", arg(&flat), "--kind", "flat"]);
+    assert!(refused(&partition(arg(&flat), arg(&out), &["--servers", "3"]), 2).contains("kind flat"));
+    json(&partition(arg(&index), arg(&out), &["--servers", "3"]));
+    assert!(refused(&partition(arg(&index), arg(&out), &["--servers", "4"]), 2).contains("--force"));
+    assert_eq!(json(&["info", arg(&out)])["cluster"]["servers"], 3);
+    json(&partition(arg(&index), arg(&out), &["--servers", "4", "--force"]));
+    assert_eq!(json(&["info", arg(&out)])["cluster"]["servers"], 4);
+}

@@ -1,0 +1,195 @@
+//! Checks the blocks of an index that is spread over servers: all parts are read at once, in the order of the blocks.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use stratann_core::check::{Checker, Violation};
+use stratann_core::format::block;
+use stratann_core::place::Placement;
+use stratann_core::plan::IndexView;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::shard::{Shard, read_placement};
+use crate::index::OpenOptions;
+use crate::manifest::{Cluster, FileEntry, Manifest, hex};
+use crate::verify::{Finding, Report, damage_words, finding, plain_view};
+use crate::{Error, Progress, Result, files};
+
+/// One server's file while it is read.
+struct PartReader<'a> {
+    name: &'a str,
+    entry: &'a FileEntry,
+    file: Option<BufReader<File>>,
+    hash: Xxh3,
+    bytes: u64,
+    block: Vec<u8>,
+}
+
+impl<'a> PartReader<'a> {
+    fn open(
+        folder: &Path,
+        manifest: &'a Manifest,
+        server: usize,
+        size: usize,
+        report: &mut Report,
+    ) -> Option<Self> {
+        let (name, entry) = match files::find(manifest, &files::part(server)) {
+            Ok(found) => found,
+            Err(e) => {
+                report.found(said(".", e.message));
+                return None;
+            }
+        };
+        let file = match File::open(folder.join(name)) {
+            Ok(file) => Some(BufReader::with_capacity(256 << 10, file)),
+            Err(e) => {
+                report.found(said(name, format!("it cannot be opened: {e}")));
+                None
+            }
+        };
+        Some(PartReader { name, entry, file, hash: Xxh3::new(), bytes: 0, block: vec![0; size] })
+    }
+
+    /// Reads the next block; false once the file has ended or failed.
+    fn next(&mut self, report: &mut Report) -> bool {
+        let Some(file) = &mut self.file else { return false };
+        let mut have = 0;
+        while have < self.block.len() {
+            match file.read(&mut self.block[have..]) {
+                Ok(0) => break,
+                Ok(n) => have += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    report.found(said(self.name, format!("reading it failed: {e}")));
+                    self.file = None;
+                    return false;
+                }
+            }
+        }
+        self.hash.update(&self.block[..have]);
+        self.bytes += have as u64;
+        have == self.block.len()
+    }
+
+    /// Reads what the placement does not know of, and compares the whole with the manifest.
+    fn finish(mut self, expected: u64, report: &mut Report) {
+        while self.next(report) {}
+        if self.file.is_none() {
+            return;
+        }
+        report.files += 1;
+        report.bytes += self.bytes;
+        if self.bytes != self.entry.bytes {
+            let what = format!("it has {} bytes, the manifest says {}", self.bytes, self.entry.bytes);
+            report.found(said(self.name, what));
+        } else if self.bytes != expected {
+            let what = format!("it has {} bytes, by the placement {expected}", self.bytes);
+            report.found(said(self.name, what));
+        } else if hex(self.hash.digest()) != self.entry.xxh3 {
+            report.found(said(self.name, "its checksum does not match the manifest".into()));
+        }
+    }
+}
+
+fn said(file: &str, what: String) -> Finding {
+    Finding { file: file.into(), block: None, offset: None, what }
+}
+
+/// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be equal, and what must hold
+/// between blocks must hold.
+pub(crate) fn check(
+    folder: &Path,
+    manifest: &Manifest,
+    cluster: &Cluster,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let (Some(plain), Ok(placement)) = (plain_view(manifest), read_placement(folder, manifest, cluster))
+    else {
+        // That the placement is damaged was found when its file was read; its content may still make no sense.
+        report.found(said(
+            ".",
+            "the placement or the manifest makes no sense; its blocks were not checked".into(),
+        ));
+        return Ok(());
+    };
+    let size = plain.block.block_bytes;
+    let opened = Shard::open(folder, 0, OpenOptions::default());
+    if let Err(e) = &opened {
+        report.found(said(".", e.message.clone()));
+    }
+    let view = opened.as_ref().map_or(plain, |shard| IndexView { here: None, ..shard.view(0) });
+    let parts: Vec<_> =
+        (0..placement.servers()).map(|s| PartReader::open(folder, manifest, s, size, report)).collect();
+    let mut merge = Merge { parts, placement: &placement, view, checker: Checker::new(&view) };
+    for block in 0..view.blocks {
+        if block % 256 == 0 && progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        merge.block(block, report);
+        let homes = u64::from(placement.homes(block).count_ones());
+        progress.advance(homes * size as u64);
+    }
+    let Merge { parts, checker, .. } = merge;
+    for (server, part) in parts.into_iter().enumerate() {
+        let expected = placement.blocks_of(server).count() as u64 * size as u64;
+        part.into_iter().for_each(|part| part.finish(expected, report));
+    }
+    let mut found = Vec::new();
+    let done = checker.finish(&view, &mut found);
+    (report.blocks, report.nodes, report.edges) = (view.blocks, manifest.rows, done.edges);
+    report.unreachable = if opened.is_ok() { done.unreachable } else { 0 };
+    Ok(())
+}
+
+struct Merge<'a> {
+    parts: Vec<Option<PartReader<'a>>>,
+    placement: &'a Placement,
+    view: IndexView<'a>,
+    checker: Checker,
+}
+
+impl Merge<'_> {
+    /// Reads a block from all of its homes.
+    fn block(&mut self, block: u32, report: &mut Report) {
+        let homes = self.placement.homes(block);
+        let mut at_hand = Vec::new();
+        for server in (0..self.parts.len()).filter(|s| homes >> s & 1 == 1) {
+            let Some(part) = &mut self.parts[server] else { continue };
+            if part.next(report) {
+                at_hand.push(server);
+            } else if part.file.is_some() {
+                let offset = Some(part.bytes);
+                let what = "the file ends before it".into();
+                report.found(Finding { file: part.name.into(), block: Some(block), offset, what });
+            }
+        }
+        let part = |server: usize| self.parts[server].as_ref();
+        let damage =
+            |server: usize| part(server).and_then(|p| block::verify(&self.view.block, block, &p.block).err());
+        let Some(&chosen) = at_hand.iter().find(|&&s| damage(s).is_none()).or(at_hand.first()) else {
+            return;
+        };
+        let Some(best) = part(chosen) else { return };
+        let offset = |p: &PartReader<'_>| Some(p.bytes - p.block.len() as u64);
+        let mut found: Vec<Violation> = Vec::new();
+        self.checker.block(&self.view, block, &best.block, &mut found);
+        for violation in found {
+            report.found(Finding { offset: offset(best), ..finding(best.name, &violation, &self.view) });
+        }
+        for other in at_hand.into_iter().filter(|&s| s != chosen).filter_map(part) {
+            let what = match block::verify(&self.view.block, block, &other.block) {
+                Err(damage) => damage_words(damage).to_string(),
+                Ok(()) if other.block != best.block => format!("it differs from its copy in {}", best.name),
+                Ok(()) => continue,
+            };
+            report.found(Finding {
+                file: other.name.into(),
+                block: Some(block),
+                offset: offset(other),
+                what,
+            });
+        }
+    }
+}

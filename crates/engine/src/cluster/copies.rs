@@ -1,0 +1,210 @@
+//! Further homes of blocks: each copy goes where most edges of its block lead to or come from, so that copies which must exist anyway,
+//! for the day a server dies, save hand-overs until then.
+
+use rayon::prelude::*;
+
+use super::SERVERS_MAX;
+use super::divide::capacity;
+use super::refine::{Incoming, tally};
+use super::source::Source;
+use crate::Result;
+
+/// Servers that are remembered for each block.
+const WISHES: usize = 4;
+
+/// For each block the servers with most of its edges besides its first home, most first: edges × 64 + server, 0 for none.
+pub(super) struct Wishes(Vec<[u32; WISHES]>);
+
+impl Wishes {
+    /// Bytes of the table, and of an order of the blocks.
+    pub(super) fn bytes(blocks: u64) -> u64 {
+        blocks * (4 * WISHES as u64 + 4)
+    }
+
+    /// Finds them in one pass.
+    pub(super) fn find(source: &Source<'_>, owner: &[u8], incoming: Option<&Incoming>) -> Result<Wishes> {
+        let mut wishes = vec![[0u32; WISHES]; owner.len()];
+        source.stream("homes of copies", |first, targets, _| {
+            wishes[first..first + targets.len()].par_iter_mut().zip(targets).enumerate().for_each(
+                |(i, (wish, targets))| {
+                    let mut tally = tally(first + i, targets, owner, incoming);
+                    tally[usize::from(owner[first + i])] = 0;
+                    *wish = heaviest(&tally);
+                },
+            );
+            Ok(())
+        })?;
+        Ok(Wishes(wishes))
+    }
+
+    /// The wishes of a block that `homes` does not hold yet: (edges, server).
+    fn open(&self, block: u32, homes: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
+        let all = self.0[block as usize].iter().filter(|&&w| w > 0).map(|w| (w >> 6, (w & 63) as usize));
+        all.filter(move |&(_, server)| homes >> server & 1 == 0)
+    }
+
+    /// The blocks, those that gain most by a copy first.
+    fn order(&self, homes: &[u64]) -> Vec<u32> {
+        let gain = |b: u32| self.open(b, homes[b as usize]).next().map_or(0, |w| w.0);
+        let mut order: Vec<u32> = (0..homes.len() as u32).collect();
+        order.par_sort_unstable_by_key(|&b| (std::cmp::Reverse(gain(b)), b));
+        order
+    }
+}
+
+fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
+    let mut best = [0u32; WISHES];
+    for (server, &edges) in tally.iter().enumerate().filter(|(_, edges)| **edges > 0) {
+        // Among equals the smaller number comes first.
+        let wish = edges.min(u32::MAX >> 6) << 6 | server as u32;
+        let at = best.iter().position(|&b| b >> 6 < wish >> 6);
+        if let Some(at) = at {
+            best[at..].rotate_right(1);
+            best[at] = wish;
+        }
+    }
+    best
+}
+
+/// The homes that are chosen, and how full the servers are.
+pub(super) struct Homes {
+    pub(super) of: Vec<u64>,
+    sizes: Vec<u64>,
+}
+
+impl Homes {
+    /// Every block at its first home alone.
+    pub(super) fn new(owner: &[u8], servers: usize) -> Homes {
+        let mut sizes = vec![0u64; servers];
+        owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
+        Homes { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
+    }
+
+    fn add(&mut self, block: u32, server: usize) {
+        self.of[block as usize] |= 1 << server;
+        self.sizes[server] += 1;
+    }
+
+    /// Gives every block homes until it has `replicas`, one more for all in each round.
+    pub(super) fn replicate(&mut self, wishes: &Wishes, owner: &[u8], replicas: usize) {
+        for round in 2..=replicas {
+            let room = capacity((self.of.len() * round) as u64, self.sizes.len());
+            let mut exchange = 0;
+            for block in wishes.order(&self.of) {
+                let homes = self.of[block as usize];
+                let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
+                let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+                let emptiest = free.min_by_key(|&s| (self.sizes[s], s));
+                match wished.or(emptiest.filter(|&s| self.sizes[s] < room)) {
+                    Some(server) => self.add(block, server),
+                    None => self.exchange(block, owner, room, &mut exchange),
+                }
+            }
+        }
+    }
+
+    /// For a block that all servers with room hold already: another block's copy moves to one of them and makes room. Every copy is looked
+    /// at once at most in a round; when none will do, the emptiest server holds more than it should.
+    fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
+        let homes = self.of[block as usize];
+        while *from < self.of.len() {
+            let other = *from;
+            let copies = self.of[other] & !(1 << owner[other]) & !homes;
+            let with_room =
+                (0..self.sizes.len()).find(|&s| self.sizes[s] < room && self.of[other] >> s & 1 == 0);
+            if let (true, Some(to)) = (copies != 0, with_room) {
+                let given = copies.trailing_zeros() as usize;
+                self.of[other] &= !(1 << given);
+                self.sizes[given] -= 1;
+                self.add(other as u32, to);
+                self.add(block, given);
+                return;
+            }
+            *from += 1;
+        }
+        let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+        if let Some(server) = free.min_by_key(|&s| (self.sizes[s], s)) {
+            self.add(block, server);
+        }
+    }
+
+    /// Copies `share` of the blocks to one server more: those that gain most, as long as there is room where they gain.
+    pub(super) fn overlap(&mut self, wishes: &Wishes, share: f64) {
+        let mut left = (self.of.len() as f64 * share) as u64;
+        let room = capacity(self.of.len() as u64 + left, self.sizes.len());
+        for block in wishes.order(&self.of) {
+            let homes = self.of[block as usize];
+            let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
+            if let Some(server) = wished.filter(|_| left > 0) {
+                self.add(block, server);
+                left -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratann_core::build::hash;
+
+    #[test]
+    fn the_heaviest_servers_come_first() {
+        let mut tally = [0u32; SERVERS_MAX];
+        (tally[3], tally[63], tally[9], tally[10], tally[11]) = (5, 9, 5, 1, 2);
+        let wish = |edges: u32, server: u32| edges << 6 | server;
+        assert_eq!(heaviest(&tally), [wish(9, 63), wish(5, 3), wish(5, 9), wish(2, 11)]);
+    }
+
+    fn wishes(blocks: usize, servers: usize, owner: &[u8]) -> Wishes {
+        let of = |b: usize| {
+            let mut tally = [0u32; SERVERS_MAX];
+            (0..servers).for_each(|s| tally[s] = (hash(3, s as u64, b as u64) % 40) as u32 / (s as u32 + 1));
+            tally[usize::from(owner[b])] = 0;
+            heaviest(&tally)
+        };
+        Wishes((0..blocks).map(of).collect())
+    }
+
+    #[test]
+    fn every_block_gets_its_homes_and_no_server_too_many() {
+        // All wishes lean towards the first servers, and so do the first homes.
+        for (blocks, servers) in [(300, 3), (500, 7), (1000, 10), (640, 64)] {
+            let owner: Vec<u8> = (0..blocks).map(|b| (b % servers) as u8).collect();
+            for replicas in 2..=servers.min(5) {
+                let mut homes = Homes::new(&owner, servers);
+                homes.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
+                let complete = homes
+                    .of
+                    .iter()
+                    .zip(&owner)
+                    .all(|(h, o)| h.count_ones() as usize == replicas && h >> o & 1 == 1);
+                assert!(complete, "{blocks} on {servers}, {replicas} times");
+                let room = capacity((blocks * replicas) as u64, servers);
+                assert!(homes.sizes.iter().all(|&s| s <= room), "{:?} of {room}", homes.sizes);
+            }
+        }
+    }
+
+    #[test]
+    fn an_exchange_makes_room() {
+        // Blocks 0 to 3 live on 0, 4 to 7 on 1, 8 to 11 on 2; the wishes fill 0 and 1 first, and only 2 has room for copies from 2.
+        let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
+        let gain = |b: u32| (100 - b) << 6;
+        let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];
+        let mut homes = Homes::new(&owner, 3);
+        homes.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
+        assert!(homes.of.iter().all(|h| h.count_ones() == 2));
+        assert!(homes.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", homes.sizes);
+    }
+
+    #[test]
+    fn an_overlap_copies_what_gains_most() {
+        let owner: Vec<u8> = (0..100).map(|b| (b % 4) as u8).collect();
+        let wish = |b: u32| [((b + 1) << 6) | ((u32::from(owner[b as usize]) + 1) % 4), 0, 0, 0];
+        let mut homes = Homes::new(&owner, 4);
+        homes.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
+        let copied: Vec<usize> = (0..100).filter(|&b| homes.of[b].count_ones() == 2).collect();
+        assert_eq!(copied, (80..100).collect::<Vec<_>>());
+    }
+}
