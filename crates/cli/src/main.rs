@@ -62,6 +62,7 @@ enum Command {
     Explain(commands::explain::Args),
     Bench(commands::bench::Args),
     Cluster(commands::cluster::Args),
+    Simulate(commands::simulate::Args),
     Doctor(commands::doctor::Args),
     Completions(commands::completions::Args),
 }
@@ -108,6 +109,7 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
         Command::Explain(args) => commands::explain::run(&args, output),
         Command::Bench(args) => commands::bench::run(&args, output),
         Command::Cluster(args) => commands::cluster::run(&args, output),
+        Command::Simulate(args) => commands::simulate::run(&args, output),
         Command::Doctor(args) => commands::doctor::run(&args, output),
         Command::Completions(args) => commands::completions::run(&args, Cli::command()),
     }

@@ -1,6 +1,5 @@
 //! One query, step by step: what it asked for, why, and what came of it.
 
-
 use serde::Serialize;
 use stratann_core::format::block;
 use stratann_core::query::{

@@ -73,7 +73,7 @@ struct Partition {
 
 /// `--method`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum MethodName {
+pub(crate) enum MethodName {
     /// A cut through a graph of many small cells, refined block by block.
     Cells,
     /// Balanced k-means with one centre for each server.

@@ -9,5 +9,6 @@ pub(crate) mod explain;
 pub(crate) mod groundtruth;
 pub(crate) mod info;
 pub(crate) mod search;
+pub(crate) mod simulate;
 pub(crate) mod tune;
 pub(crate) mod verify;

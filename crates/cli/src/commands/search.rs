@@ -142,7 +142,7 @@ pub(crate) struct Run {
 /// Means over the queries.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct PerQuery {
-    code_comparisons: f64,
+    pub(crate) code_comparisons: f64,
     full_comparisons: f64,
     pruned: f64,
     pub(crate) reads: f64,

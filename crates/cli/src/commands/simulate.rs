@@ -88,11 +88,10 @@ struct Row {
     servers: usize,
     recall: Option<f64>,
     per_query: PerQuery,
-    /// Hand-overs over all steps: those that read, and those that handed over.
+    /// Hand-overs over rounds of reads (BatANN figure 3).
     hand_over_share: f64,
     bytes_per_hand_over: f64,
     vector_bytes_per_query: f64,
-    cut_share: f64,
     busiest_over_mean: f64,
     queries: usize,
     failed_queries: usize,
@@ -177,7 +176,7 @@ impl Job<'_> {
             ..PartitionOptions::new(servers)
         };
         let teller = Teller::new(self.output);
-        let (placement, cut_share) = cluster::place(&self.args.index, &options, &teller)?;
+        let placement = cluster::place(&self.args.index, &options, &teller)?;
         teller.finish();
         let mut sum = Sum { reads: vec![0; servers], ..Sum::default() };
         for first in (0..self.queries.count()).step_by(PART) {
@@ -194,10 +193,9 @@ impl Job<'_> {
             servers,
             recall: self.truth.map(|_| sum.found / count.max(1) as f64),
             per_query,
-            hand_over_share: s.hand_overs as f64 / (s.hand_overs + s.hops).max(1) as f64,
+            hand_over_share: s.hand_overs as f64 / s.hops.max(1) as f64,
             bytes_per_hand_over: sum.baton_bytes as f64 / s.hand_overs.max(1) as f64,
             vector_bytes_per_query: each(sum.vector_bytes),
-            cut_share,
             busiest_over_mean: if mean > 0.0 { busiest / mean } else { 1.0 },
             queries: count,
             failed_queries: sum.failed,
@@ -277,7 +275,7 @@ fn text(document: &Document) -> String {
         "reads",
         "codes compared",
         "hand-overs",
-        "share of steps",
+        "of the hops",
         "bytes each",
         "vector bytes",
         "busiest",

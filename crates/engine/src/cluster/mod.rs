@@ -20,6 +20,7 @@ mod check;
 mod copies;
 mod divide;
 mod parts;
+mod placing;
 mod plan;
 mod refine;
 mod shard;
@@ -32,8 +33,8 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
 
+use self::placing::Placing;
 use self::plan::Plan;
-use self::refine::{Division, Incoming};
 use self::source::Source;
 use crate::budget::{self, Account};
 use crate::build::{check_disk, lock_folder, prepare_folder};
@@ -196,6 +197,26 @@ pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
     Ok(Plan::new(&manifest, options)?.account)
 }
 
+/// The homes that [`partition`] would give the blocks of the newest version in `index`; nothing is written.
+///
+/// # Errors
+/// As [`partition`], as far as they concern the index and the options.
+pub fn place(index: &Path, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+    let (_, manifest) = Manifest::read(index)?;
+    options.check(index, &manifest)?;
+    let plan = Plan::new(&manifest, options)?;
+    let shape = crate::index::shape(index, &manifest)?.2;
+    let source = Source::open(index, manifest, shape, progress)?;
+    pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
+}
+
+fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))
+}
+
 /// Spreads the blocks of the newest version in `index` over servers, and publishes the result in the folder `out`.
 ///
 /// # Errors
@@ -217,14 +238,12 @@ pub fn partition(
     {
         return Err(Error::bad_input(format!("{} is the index itself; name another folder", out.display())));
     }
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))?;
+    let pool = pool(options)?;
     let is_new = !out.exists();
     let number = prepare_folder(out, options.force)?;
     let done = lock_folder(out).and_then(|_lock| {
-        let mut job = Job { index, out, number, options, plan, progress, stages: BTreeMap::new() };
+        let mut job =
+            Job { index, out, number, options, progress, placing: Placing::new(options, plan, progress) };
         let done = pool.install(|| job.run(manifest));
         let _ = std::fs::remove_dir_all(out.join(PARTIAL));
         let _ = std::fs::remove_file(out.join("lock"));
@@ -246,20 +265,11 @@ struct Job<'a> {
     out: &'a Path,
     number: u64,
     options: &'a PartitionOptions,
-    plan: Plan,
     progress: &'a dyn Progress,
-    stages: BTreeMap<String, f64>,
+    placing: Placing<'a>,
 }
 
 impl Job<'_> {
-    fn stage<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let started = Instant::now();
-        let done = work(self)?;
-        budget::release_freed();
-        self.stages.insert(name.into(), started.elapsed().as_secs_f64());
-        Ok(done)
-    }
-
     fn run(&mut self, manifest: Manifest) -> Result<PartitionReport> {
         let partial = self.out.join(PARTIAL);
         if partial.exists() {
@@ -269,11 +279,11 @@ impl Job<'_> {
         let bytes = f64::from(manifest.blocks.count) * manifest.blocks.bytes as f64;
         check_disk(self.out, (bytes * (self.options.replicas as f64 + self.options.overlap)) as u64)?;
         let shape = crate::index::shape(self.index, &manifest)?.2;
-        let mut files = self.stage("shared", |job| job.share(&manifest))?;
+        let mut files = self
+            .placing
+            .stage("shared", |_| share(self.index, &partial, self.number, &manifest, self.progress))?;
         let source = Source::open(self.index, manifest, shape, self.progress)?;
-        let homes = self.homes(&source)?;
-        let placement = Placement::new(self.options.servers, homes)
-            .ok_or_else(|| Error::bad_input("a block was left without a home; report this"))?;
+        let placement = self.placing.run(&source)?;
         let path = |role: &str| partial.join(files::name(self.number, role));
         files.insert(
             files::name(self.number, files::PLACEMENT),
@@ -282,73 +292,9 @@ impl Job<'_> {
         let written = {
             let (number, size) = (self.number, shape.block_bytes);
             let path = |server: usize| partial.join(files::name(number, &files::part(server)));
-            self.stage("write", |_| parts::write(&source, &placement, size, path))?
+            self.placing.stage("write", |_| parts::write(&source, &placement, size, path))?
         };
         self.publish(source.manifest, files, &written)
-    }
-
-    /// Checks the files that all servers share, and names them in the new folder.
-    fn share(&self, manifest: &Manifest) -> Result<BTreeMap<String, FileEntry>> {
-        let mut shared = BTreeMap::new();
-        for role in parts::SHARED {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
-            let (name, entry) = files::find(manifest, role)?;
-            let from = self.index.join(name);
-            if files::entry(&from)? != *entry {
-                return Err(Error::corrupt(format!(
-                    "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index again",
-                    from.display()
-                )));
-            }
-            let name = files::name(self.number, role);
-            parts::link(&from, &self.out.join(PARTIAL).join(&name))?;
-            shared.insert(name, entry.clone());
-        }
-        Ok(shared)
-    }
-
-    /// The homes of every block.
-    fn homes(&mut self, source: &Source<'_>) -> Result<Vec<u64>> {
-        let (servers, replicas) = (self.options.servers, self.options.replicas);
-        let owner = self.stage("divide", |job| job.first_homes(source))?;
-        let mut division = Division::new(owner, servers, divide::capacity(source.len() as u64, servers));
-        let refined = self.options.method == Method::Cells && servers > 1;
-        // With as many copies as servers every block is everywhere.
-        let copied = self.options.overlap > 0.0 || (1 < replicas && replicas < servers);
-        let mut incoming = None;
-        if self.plan.counts_incoming && (refined || copied) {
-            incoming = Some(self.stage("count", |_| Incoming::count(source, &division.owner, servers))?);
-        }
-        if refined {
-            self.stage("refine", |job| refine::run(source, &mut division, incoming.as_mut(), job.progress))?;
-        }
-        let mut homes = copies::Homes::new(&division.owner, servers);
-        if replicas == servers {
-            homes.of.fill(u64::MAX >> (SERVERS_MAX - servers));
-        } else if copied {
-            self.stage("copies", |job| {
-                let wishes = copies::Wishes::find(source, &division.owner, incoming.as_ref())?;
-                drop(incoming);
-                match replicas {
-                    1 => homes.overlap(&wishes, job.options.overlap),
-                    _ => homes.replicate(&wishes, &division.owner, replicas),
-                }
-                Ok(())
-            })?;
-        }
-        Ok(homes.of)
-    }
-
-    fn first_homes(&self, source: &Source<'_>) -> Result<Vec<u8>> {
-        let (servers, seed) = (self.options.servers, self.options.seed);
-        match self.options.method {
-            _ if servers == 1 => Ok(vec![0; source.len()]),
-            Method::Random => Ok(divide::random(source.len(), servers, seed)),
-            Method::Kmeans => divide::balanced_kmeans(source, servers, self.plan.sample, seed),
-            Method::Cells => cells::divide(source, servers, self.plan.cells, self.plan.sample, seed),
-        }
     }
 
     /// Moves the files up and creates the manifest.
@@ -402,7 +348,35 @@ impl Job<'_> {
         manifest.publish(self.out, self.number)?;
         files::remove_older(self.out, self.number);
         report.build_id = manifest.build_id;
-        report.stages = std::mem::take(&mut self.stages);
+        report.stages = std::mem::take(&mut self.placing.stages);
         Ok(report)
     }
+}
+
+/// Checks the files that all servers share, and names them in the folder `partial`.
+fn share(
+    index: &Path,
+    partial: &Path,
+    number: u64,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+) -> Result<BTreeMap<String, FileEntry>> {
+    let mut shared = BTreeMap::new();
+    for role in parts::SHARED {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let (name, entry) = files::find(manifest, role)?;
+        let from = index.join(name);
+        if files::entry(&from)? != *entry {
+            return Err(Error::corrupt(format!(
+                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index again",
+                from.display()
+            )));
+        }
+        let name = files::name(number, role);
+        parts::link(&from, &partial.join(&name))?;
+        shared.insert(name, entry.clone());
+    }
+    Ok(shared)
 }
