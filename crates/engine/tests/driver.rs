@@ -262,7 +262,7 @@ fn a_cache_changes_nothing_but_its_hits() {
     assert!(plain.iter().all(|e| e.stats.cache_hits == 0));
     let all = u64::from(view.blocks) * (view.block.block_bytes as u64 + 128) * 2;
     for budget in [5 * (view.block.block_bytes as u64 + 128), all / 20, all] {
-        let cache = BlockCache::new(budget, view.block.block_bytes).unwrap();
+        let cache = BlockCache::new(budget, view.blocks, view.block.block_bytes).unwrap();
         let cold = drive(memory(16, 1), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
         let warm = drive(memory(16, 2), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
         assert_eq!(without_hits(&cold), plain);
@@ -274,13 +274,16 @@ fn a_cache_changes_nothing_but_its_hits() {
             assert!(warm.iter().all(|e| e.stats.cache_hits <= e.stats.reads));
         }
     }
-    assert!(BlockCache::new(3 * (view.block.block_bytes as u64 + 128), view.block.block_bytes).is_none());
+    assert!(
+        BlockCache::new(3 * (view.block.block_bytes as u64 + 128), view.blocks, view.block.block_bytes)
+            .is_none()
+    );
 }
 
 #[test]
 fn a_damaged_block_never_enters_the_cache() {
     let view = place().built.index.view();
-    let cache = BlockCache::new(64 << 20, view.block.block_bytes).unwrap();
+    let cache = BlockCache::new(64 << 20, view.blocks, view.block.block_bytes).unwrap();
     for (nth, fault) in [(3, Fault::FlippedBit(999)), (4, Fault::Short(100)), (5, Fault::Error)] {
         let tier = Box::new(MemoryTier::new(place().blocks.clone(), 16, 5).with_fault(nth, fault));
         drive(tier, Some(&cache), params(Mode::Barrier), ASKED, options(8, 4)).unwrap();

@@ -1,7 +1,6 @@
 //! What must hold in any cluster, in any weather. A failing seed is named in the message and repeats.
 
 #[path = "../../engine/tests/common/mod.rs"]
-#[allow(dead_code)]
 mod common;
 
 use std::sync::{Arc, OnceLock};

@@ -307,6 +307,9 @@ impl BlockJob<'_> {
         let mut rows = 0u64;
         self.for_each_row(|id, vector| {
             let b = buckets.partition_point(|b| b.first_id <= id) - 1;
+            if held[b].capacity() == 0 {
+                held[b].reserve_exact(each);
+            }
             held[b].extend_from_slice(&id.to_le_bytes());
             held[b].extend_from_slice(vector);
             if held[b].len() >= each {
@@ -323,6 +326,8 @@ impl BlockJob<'_> {
         for (bytes, at) in held.iter().zip(&next) {
             file.write_all_at(bytes, *at).map_err(|e| failed(&e))?;
         }
+        drop(held);
+        crate::budget::release_freed();
         // The open handle keeps the bytes; the name is not needed, and a killed build leaves nothing.
         let _ = std::fs::remove_file(&path);
         Ok(file)

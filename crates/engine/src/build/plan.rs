@@ -14,6 +14,9 @@ use crate::{Error, Result};
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Reading and writing buffers, per build.
 const BUFFER_BYTES: u64 = 6 << 20;
+/// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
+/// making lie beside them.
+const BLOCK_PART: u64 = 3;
 /// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
 const MEMBERSHIP_BYTES: u64 = 2;
 /// What each thread of a build takes.
@@ -82,7 +85,7 @@ impl BuildPlan {
         let in_ram = n.saturating_mul(point) <= free;
         let points_per_cell = if in_ram { n } else { (free - memberships) / point };
         let block_memory_bytes =
-            free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { 2 };
+            free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { BLOCK_PART };
         let codebook_sample = sample(free).min(n as usize).max(1);
         let peak = if graph {
             (points_per_cell * point).max(codes).max(codebook_sample as u64 * trained)
