@@ -247,6 +247,12 @@ fn stats_dict<'py>(
     stats.set_item("seconds", answers.seconds)?;
     stats.set_item("qps", if answers.seconds > 0.0 { count as f64 / answers.seconds } else { 0.0 })?;
     stats.set_item("latency_us", latency)?;
+    let stages = PyDict::new(py);
+    let each = |ns: u64| ns as f64 / 1000.0 / count.max(1) as f64;
+    stages.set_item("route", each(answers.times.route))?;
+    stages.set_item("access", each(answers.times.access()))?;
+    stages.set_item("verify", each(answers.times.verify))?;
+    stats.set_item("stage_us", stages)?;
     stats.set_item("cpu_us", answers.cpu_us as f64 / count.max(1) as f64)?;
     stats.set_item("threads", options.threads)?;
     stats.set_item("params", params)?;

@@ -32,9 +32,9 @@ class SearchResult:
     distances: NDArray[np.float32]
     #: Microseconds from the start of each query to its answer, shape (nq,), float64.
     latency_us: NDArray[np.float64]
-    #: What it cost: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``cpu_us`` per
-    #: query, ``threads``, ``params``, counters ``per_query`` (means) and in ``totals``, ``io_backend``,
-    #: ``memory`` by component in bytes.
+    #: What it cost: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us`` (its mean as
+    #: route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters ``per_query`` (means) and in
+    #: ``totals``, ``io_backend``, ``memory`` by component in bytes.
     stats: dict[str, Any]
 
 

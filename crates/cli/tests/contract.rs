@@ -65,6 +65,7 @@ fn check_run(run: &Value) {
         "recall",
         "qps",
         "latency_us",
+        "stage_us",
         "cpu_us",
         "queries",
         "failed_queries",
@@ -78,6 +79,9 @@ fn check_run(run: &Value) {
     ];
     assert_eq!(keys(run), set(&expected));
     assert_eq!(keys(&run["latency_us"]), set(&["mean", "p50", "p95", "p99"]));
+    let stages: Vec<f64> = ["route", "access", "verify"].map(|s| run["stage_us"][s].as_f64().unwrap()).into();
+    let mean = run["latency_us"]["mean"].as_f64().unwrap();
+    assert!(stages.iter().all(|&s| s > 0.0) && (stages.iter().sum::<f64>() - mean).abs() < 0.001 * mean);
     let counters = [
         "code_comparisons",
         "full_comparisons",

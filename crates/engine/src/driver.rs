@@ -64,6 +64,31 @@ pub struct DriverOptions {
     pub width: Width,
 }
 
+/// Where a query's time went, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From admission to answer.
+    pub latency: u64,
+    /// Of it, preparing the query and walking the head graph: all before the first read.
+    pub route: u64,
+    /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the thread.
+    pub verify: u64,
+}
+
+impl Times {
+    /// Adds the times of another query.
+    pub fn add(&mut self, other: &Times) {
+        self.latency += other.latency;
+        self.route += other.route;
+        self.verify += other.verify;
+    }
+
+    /// What is neither route nor verify.
+    pub fn access(&self) -> u64 {
+        self.latency.saturating_sub(self.route + self.verify)
+    }
+}
+
 /// The queries given to a thread, and where their answers go.
 pub trait Queries {
     /// The next query's number, or `None` when there is no more.
@@ -72,8 +97,8 @@ pub trait Queries {
     fn remaining(&self) -> usize;
     /// The bytes and parameters of a query.
     fn query(&self, number: usize) -> (&[u8], Params);
-    /// A query ended after `latency_ns`.
-    fn done(&mut self, number: usize, state: &QueryState, latency_ns: u64);
+    /// A query ended.
+    fn done(&mut self, number: usize, state: &QueryState, times: Times);
 }
 
 enum Held<'a> {
@@ -90,6 +115,7 @@ struct Slot<'a> {
     // Counts the queries that the slot has held: an eager query may end with reads under way, and their bytes are not its successor's.
     generation: u16,
     started: Instant,
+    times: Times,
     cache_hits: u64,
     active: bool,
 }
@@ -267,7 +293,8 @@ impl<'a> Driver<'a> {
         self.postponed.retain(|p| p.0 != at);
         let slot = &mut self.slots[at];
         slot.state.set_cache_hits(slot.cache_hits);
-        queries.done(slot.number, &slot.state, slot.started.elapsed().as_nanos() as u64);
+        slot.times.latency = slot.started.elapsed().as_nanos() as u64;
+        queries.done(slot.number, &slot.state, slot.times);
         slot.active = false;
         self.idle.push(at);
     }
@@ -282,6 +309,7 @@ impl<'a> Slot<'a> {
             number: 0,
             generation: 0,
             started: Instant::now(),
+            times: Times::default(),
             cache_hits: 0,
             active: false,
         }
@@ -291,6 +319,7 @@ impl<'a> Slot<'a> {
         self.number = number;
         self.generation = self.generation.wrapping_add(1);
         self.started = Instant::now();
+        self.times = Times::default();
         self.cache_hits = 0;
         self.active = true;
         self.state.restart(params, budget);
@@ -309,7 +338,16 @@ impl<'a> Slot<'a> {
                 },
             })
             .collect();
+        let is_first = self.times.route == 0;
+        // Routing began when the query was admitted, with its tables.
+        let from = if is_first { self.started } else { Instant::now() };
         let step = self.state.step(view, &mut self.scratch, &arrivals);
+        let spent = from.elapsed().as_nanos() as u64;
+        if is_first {
+            self.times.route = spent.max(1);
+        } else {
+            self.times.verify += spent;
+        }
         for (_, held) in self.held.drain(..) {
             if let Held::Buffer(buffer) = held {
                 buffers.push(buffer);

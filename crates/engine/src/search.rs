@@ -9,7 +9,7 @@ use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Mode, Outcome, Params, QueryS
 
 use crate::budget::{self, Account, THREAD_BYTES};
 use crate::calibration;
-use crate::driver::{Admission, Driver, DriverOptions, Queries, Width, failure};
+use crate::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, failure};
 use crate::index::Index;
 use crate::tier::{self, IoChoice};
 use crate::{Error, Progress, Result};
@@ -84,6 +84,8 @@ pub struct Answers {
     pub latency_ns: Vec<u64>,
     /// Sum over the queries.
     pub stats: QueryStats,
+    /// Sum over the queries: where their time went.
+    pub times: Times,
     /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
     pub failed: Vec<(usize, String)>,
     /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds id `u64::MAX`.
@@ -270,11 +272,13 @@ impl Index {
             })?;
         let name = tier.name();
         let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
-        let mut share = Share { batch, stats: QueryStats::default(), left_to_tell: 0 };
+        let mut share =
+            Share { batch, stats: QueryStats::default(), times: Times::default(), left_to_tell: 0 };
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
         batch.progress.advance(share.left_to_tell);
-        let mut total = batch.stats.lock().unwrap_or_else(|e| e.into_inner());
-        total.add(&share.stats);
+        let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
+        sums.0.add(&share.stats);
+        sums.1.add(&share.times);
         ran.map(|()| name).map_err(|e| Error::io("reading", &self.blocks_path, &e))
     }
 }
@@ -295,7 +299,7 @@ struct Batch<'a> {
     latency_ns: Vec<AtomicU64>,
     failed: Mutex<Vec<(usize, String)>>,
     short: AtomicUsize,
-    stats: Mutex<QueryStats>,
+    sums: Mutex<(QueryStats, Times)>,
 }
 
 impl<'a> Batch<'a> {
@@ -324,19 +328,21 @@ impl<'a> Batch<'a> {
             latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::default(),
             short: AtomicUsize::new(0),
-            stats: Mutex::default(),
+            sums: Mutex::default(),
         }
     }
 
     fn into_answers(self) -> Answers {
         let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
+        let (stats, times) = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
         failed.sort_unstable_by_key(|f| f.0);
         Answers {
             k: self.params.k as usize,
             ids: self.ids.into_iter().map(AtomicU64::into_inner).collect(),
             distances: self.distances.into_iter().map(|d| f32::from_bits(d.into_inner())).collect(),
             latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
-            stats: self.stats.into_inner().unwrap_or_else(|e| e.into_inner()),
+            stats,
+            times,
             failed,
             short: self.short.into_inner(),
             seconds: 0.0,
@@ -352,6 +358,7 @@ impl<'a> Batch<'a> {
 struct Share<'a, 'b> {
     batch: &'a Batch<'b>,
     stats: QueryStats,
+    times: Times,
     left_to_tell: u64,
 }
 
@@ -376,10 +383,11 @@ impl Queries for Share<'_, '_> {
         (&self.batch.queries[number * size..(number + 1) * size], params)
     }
 
-    fn done(&mut self, number: usize, state: &QueryState, latency_ns: u64) {
+    fn done(&mut self, number: usize, state: &QueryState, times: Times) {
         let batch = self.batch;
         self.stats.add(state.stats());
-        batch.latency_ns[number].store(latency_ns, Ordering::Relaxed);
+        self.times.add(&times);
+        batch.latency_ns[number].store(times.latency, Ordering::Relaxed);
         let why = match state.outcome() {
             Outcome::OutOfBudget => {
                 Some("the query ran out of its allowance of reads; ask for a lower recall".into())

@@ -9,7 +9,7 @@ use common::{Built, Set, graph_set, hits, nearest, queries, quick};
 use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
 use stratann_engine::cache::BlockCache;
-use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Width};
+use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier};
@@ -77,7 +77,8 @@ impl Queries for Asked {
         (place().asked.row(number % ASKED), self.params)
     }
 
-    fn done(&mut self, number: usize, state: &QueryState, _: u64) {
+    fn done(&mut self, number: usize, state: &QueryState, times: Times) {
+        assert!(times.route > 0 && times.route + times.verify <= times.latency, "{times:?}");
         let results = state.results().iter().map(|h| (h.distance.to_bits(), h.external_id)).collect();
         let before =
             self.ended[number].replace(Ended { outcome: state.outcome(), results, stats: *state.stats() });

@@ -7,6 +7,7 @@ use stratann_core::PAGE;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::{self, Account};
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Latency, SearchOptions, recall};
@@ -125,6 +126,7 @@ pub(crate) struct Run {
     pub(crate) recall: Option<f64>,
     pub(crate) qps: f64,
     pub(crate) latency_us: Latency,
+    stage_us: Stages,
     pub(crate) cpu_us: f64,
     queries: usize,
     pub(crate) failed_queries: usize,
@@ -137,6 +139,21 @@ pub(crate) struct Run {
     memory: serde_json::Value,
     #[serde(skip)]
     account: Account,
+}
+
+/// Where the mean latency goes, microseconds a query.
+#[derive(Clone, Copy, Serialize)]
+struct Stages {
+    route: f64,
+    access: f64,
+    verify: f64,
+}
+
+impl Stages {
+    fn of(times: &Times, queries: usize) -> Stages {
+        let each = |ns: u64| ns as f64 / 1000.0 / queries.max(1) as f64;
+        Stages { route: each(times.route), access: each(times.access()), verify: each(times.verify) }
+    }
 }
 
 /// Means over the queries.
@@ -319,6 +336,7 @@ pub(super) fn check_truth(
 struct Sum {
     latency_ns: Vec<u64>,
     stats: QueryStats,
+    times: Times,
     seconds: f64,
     cpu_us: u64,
     found: f64,
@@ -334,6 +352,7 @@ impl Sum {
         Sum {
             latency_ns: Vec::with_capacity(count),
             stats: QueryStats::default(),
+            times: Times::default(),
             seconds: 0.0,
             cpu_us: 0,
             found: 0.0,
@@ -349,6 +368,7 @@ impl Sum {
         let count = answers.latency_ns.len();
         self.latency_ns.extend_from_slice(&answers.latency_ns);
         self.stats.add(&answers.stats);
+        self.times.add(&answers.times);
         self.seconds += answers.seconds;
         self.cpu_us += answers.cpu_us;
         self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
@@ -389,6 +409,7 @@ impl Sum {
             recall: truth.then(|| self.found / queries as f64),
             qps: queries as f64 / self.seconds.max(1e-9),
             latency_us: Latency::of(&self.latency_ns),
+            stage_us: Stages::of(&self.times, queries),
             cpu_us: self.cpu_us as f64 / queries as f64,
             queries,
             failed_queries: self.failed.len(),

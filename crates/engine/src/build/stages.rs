@@ -241,6 +241,8 @@ impl Build<'_> {
         let packing = Packing { nodes_per_block: per_block, packed: self.options.pack, apart: &apart };
         let placement = place(&reader, order, &graph.cells, rows, packing, self.progress)?;
         graph_stage::write_order(&self.partial.path(IDS), &placement.id_of_row)?;
+        // Packing leaves its memory in pieces, which writing could not use.
+        budget::release_freed();
         self.write_blocks(shape, &placement, order, &graph.cells, Some(&reader), per_block)
     }
 
