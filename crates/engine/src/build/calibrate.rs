@@ -50,7 +50,8 @@ pub(super) fn run(
     }
     // Spare memory caches blocks: the counters do not change, the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
-    let taken = Account::planned(manifest, 0).total() + (16 << 20);
+    // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
+    let taken = Account::planned(manifest, 0).total() + 4 * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
     let open = OpenOptions { ram_budget: None, cache_budget: blocks.min(spare).min(4 << 30) };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
