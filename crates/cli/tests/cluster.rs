@@ -75,3 +75,36 @@ fn what_cannot_be_is_refused() {
     json(&partition(arg(&index), arg(&out), &["--servers", "4", "--force"]));
     assert_eq!(json(&["info", arg(&out)])["cluster"]["servers"], 4);
 }
+
+#[test]
+fn a_simulated_cluster_reads_what_one_server_reads() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8"]);
+    let asked = ["--search-list", "30"];
+    let one = json(&[&["search", arg(&index), arg(&data.queries), "--width", "1"], &asked[..]].concat());
+    let simulate = |more: &[&str]| {
+        json(&[&["simulate", arg(&index), arg(&data.queries)], &asked[..], more].concat())["runs"].clone()
+    };
+    let counter = |run: &serde_json::Value, key: &str| run["per_query"][key].as_f64().unwrap();
+    let runs = simulate(&["--servers", "1,5", "--method", "random"]);
+    for run in runs.as_array().unwrap() {
+        for key in ["reads", "hops", "code_comparisons", "full_comparisons"] {
+            assert_eq!(counter(run, key), counter(&one["runs"][0], key), "{key}");
+        }
+        assert_eq!(run["failed_queries"], 0);
+    }
+    assert_eq!(counter(&runs[0], "hand_overs") + counter(&runs[0], "bytes_sent"), 0.0);
+    assert!(
+        counter(&runs[1], "hand_overs") > 1.0 && runs[1]["bytes_per_hand_over"].as_f64().unwrap() > 100.0
+    );
+    let copied = simulate(&["--servers", "5", "--method", "random", "--replicas", "3"]);
+    assert!(counter(&copied[0], "hand_overs") < counter(&runs[1], "hand_overs"));
+    let nearest = simulate(&["--servers", "5", "--method", "random", "--entry", "nearest"]);
+    assert!(counter(&nearest[0], "hand_overs") < counter(&runs[1], "hand_overs"));
+    for (more, said) in [(["--servers", "0"], "servers is 0"), (["--servers", "65"], "servers is 65")] {
+        let error = refused(&[&["simulate", arg(&index), arg(&data.queries)], &more[..]].concat(), 2);
+        assert!(error.contains(said), "{error}");
+    }
+    let wide = ["simulate", arg(&index), arg(&data.queries), "--servers", "2", "--width", "0"];
+    assert!(refused(&wide, 2).contains("--width is 0"));
+}

@@ -5,6 +5,11 @@ use alloc::vec::Vec;
 /// Most servers of one cluster: the homes of a block are the bits of a word.
 pub const SERVERS_MAX: usize = 64;
 
+/// The bit that stands for a server; none for one that cannot be.
+pub(crate) fn bit(server: u8) -> u64 {
+    1u64.checked_shl(u32::from(server)).unwrap_or(0)
+}
+
 /// The homes of every block. All servers hold it whole: 8 bytes a block, one and a half a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -59,16 +64,12 @@ pub struct Here<'a> {
 impl Here<'_> {
     /// Whether this server holds a block.
     pub fn holds(&self, block: u32) -> bool {
-        self.placement.homes(block) & self.bit() != 0
+        self.placement.homes(block) & bit(self.server) != 0
     }
 
     /// The live servers that hold a block.
     pub fn live_homes(&self, block: u32) -> u64 {
-        self.placement.homes(block) & (self.live | self.bit())
-    }
-
-    fn bit(&self) -> u64 {
-        1u64.checked_shl(u32::from(self.server)).unwrap_or(0)
+        self.placement.homes(block) & (self.live | bit(self.server))
     }
 
     /// The server for a query whose best unread blocks are `wanted`, best first: of the homes of the first, the one that

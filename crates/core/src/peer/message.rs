@@ -18,6 +18,7 @@
 use alloc::vec::Vec;
 
 use crate::format::checksum;
+use crate::query::wire::{self, Reader};
 
 /// The version written and understood.
 pub const VERSION: u32 = 1;
@@ -176,25 +177,9 @@ pub fn decode(frame: &[u8], build: u64) -> Result<Message<'_>, Refused> {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Refused::Length)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u8(&mut self) -> Result<u8, Refused> {
-        self.take::<1>().map(|b| b[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, Refused> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Refused> {
-        self.take().map(u64::from_le_bytes)
+impl From<wire::Refused> for Refused {
+    fn from(refused: wire::Refused) -> Refused {
+        if refused == wire::Refused::Length { Refused::Length } else { Refused::Content }
     }
 }
 

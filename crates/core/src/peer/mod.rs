@@ -14,6 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 
+use crate::place::bit;
 use crate::query::{Budget, Outcome, Params, QueryState, Step, wire};
 use message::{Message, QueryId, Refused};
 
@@ -149,12 +150,6 @@ impl Peer {
         self.vectors.get(query).map(|v| v.bytes.as_slice())
     }
 
-    /// When [`Peer::tick`] has something to do next, in microseconds.
-    pub fn next_tick_us(&self) -> Option<u64> {
-        let origins = self.origins.values().map(|o| o.give_up_at_us.min(o.expires_at_us));
-        origins.chain(self.vectors.values().map(|v| v.expires_at_us)).min()
-    }
-
     /// A client asks. Its query runs here first: the head graph is on every server.
     pub fn ask(
         &mut self,
@@ -173,7 +168,7 @@ impl Peer {
         self.next += 1;
         let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
         let expires_at_us = now_us.saturating_add(time_us);
-        let kept = Vector { bytes: vector.into(), expires_at_us, visited: self.bit(), taken: None };
+        let kept = Vector { bytes: vector.into(), expires_at_us, visited: bit(self.server), taken: None };
         self.vectors.insert(query, kept);
         let origin = Origin {
             client,
@@ -182,7 +177,7 @@ impl Peer {
             attempt: 0,
             give_up_at_us: now_us.saturating_add(self.limits.patience_us),
             expires_at_us,
-            visited: self.bit(),
+            visited: bit(self.server),
         };
         self.origins.insert(number, origin);
         out.push(Action::Start {
@@ -196,7 +191,9 @@ impl Peer {
         match step {
             Step::Wait => {}
             Step::HandOver(to) => self.hand_over(now_us, run, to, state, out),
-            Step::Done if run.query.origin == self.server => self.end(&run.query, 0, state.clone(), out),
+            Step::Done if run.query.origin == self.server => {
+                self.end(&run.query, 0, state.without_beam(), out);
+            }
             Step::Done => {
                 let visited = self.vectors.get(&run.query).map_or(0, |v| v.visited);
                 let mut bytes = Vec::new();
@@ -213,9 +210,8 @@ impl Peer {
         let build = self.build;
         // Released or expired meanwhile: nobody waits for it.
         let Some(kept) = self.vectors.get_mut(&query) else { return };
-        let bit = 1u64.checked_shl(u32::from(to)).unwrap_or(0);
-        let is_known = kept.visited & bit != 0;
-        kept.visited |= bit;
+        let is_known = kept.visited & bit(to) != 0;
+        kept.visited |= bit(to);
         let mut bytes = Vec::new();
         wire::encode(state, &mut bytes);
         let left_us = kept.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
@@ -297,7 +293,7 @@ impl Peer {
     }
 
     fn release(&self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
-        let others = visited & self.live & !self.bit();
+        let others = visited & self.live & !bit(self.server);
         for to in (0..crate::place::SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
             self.send(to, &Message::Release { query: *query }, out);
         }
@@ -336,13 +332,13 @@ impl Peer {
         }
         origin.attempt += 1;
         // Each attempt is given twice the time of the one before.
-        let patience = limits.patience_us << origin.attempt.min(16);
+        let patience = limits.patience_us.saturating_mul(1 << origin.attempt.min(16));
         origin.give_up_at_us = now_us.saturating_add(patience);
         let (params, budget, attempt) = (origin.params, origin.budget, origin.attempt);
         if let Some(kept) = self.vectors.get_mut(&query) {
             // Whoever lost the vector in a crash must be given it again.
             origin.visited |= kept.visited;
-            kept.visited = 1u64.checked_shl(u32::from(self.server)).unwrap_or(0);
+            kept.visited = bit(self.server);
         }
         out.push(Action::Start {
             run: Run { query, attempt },
@@ -352,24 +348,18 @@ impl Peer {
 
     /// A server no longer answers: whatever may have been there begins anew.
     pub fn down(&mut self, now_us: u64, server: u8, out: &mut Vec<Action>) {
-        let bit = 1u64.checked_shl(u32::from(server)).unwrap_or(0);
-        if self.live & bit == 0 || server == self.server {
+        if self.live & bit(server) == 0 || server == self.server {
             return;
         }
-        self.live &= !bit;
+        self.live &= !bit(server);
         self.origins.values_mut().for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);
     }
 
     /// A server answers again; it may have forgotten everything.
     pub fn up(&mut self, server: u8) {
-        let bit = 1u64.checked_shl(u32::from(server)).unwrap_or(0);
-        self.live |= bit;
-        self.vectors.values_mut().for_each(|v| v.visited &= !bit);
-    }
-
-    fn bit(&self) -> u64 {
-        1u64.checked_shl(u32::from(self.server)).unwrap_or(0)
+        self.live |= bit(server);
+        self.vectors.values_mut().for_each(|v| v.visited &= !bit(server));
     }
 
     fn send(&self, to: u8, message: &Message<'_>, out: &mut Vec<Action>) {

@@ -289,7 +289,8 @@ impl Writer<'_> {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Takes numbers off the front of bytes.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
@@ -298,15 +299,15 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    fn u8(&mut self) -> Result<u8, Refused> {
+    pub(crate) fn u8(&mut self) -> Result<u8, Refused> {
         self.take::<1>().map(|b| b[0])
     }
 
-    fn u32(&mut self) -> Result<u32, Refused> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Refused> {
         self.take().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Refused> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Refused> {
         self.take().map(u64::from_le_bytes)
     }
 

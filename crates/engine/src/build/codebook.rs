@@ -62,7 +62,8 @@ pub(super) const fn training_bytes(dim: usize) -> u64 {
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
 /// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a codebook
-/// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result depends on the sample, the options and the machine's instruction set, not on the number of threads.
+/// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result
+/// depends on the sample, the options and the machine's instruction set, not on the number of threads.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,
@@ -99,8 +100,11 @@ pub fn train(
 
 /// Every so many-th row.
 fn even_part(sample: &[f32], dim: usize) -> Vec<f32> {
-    let step = (sample.len() / dim / CORRECTION_ROWS).max(CORRECTION_PART);
-    sample.chunks_exact(dim).step_by(step).flatten().copied().collect()
+    let rows = sample.len() / dim;
+    let step = rows.div_ceil(CORRECTION_ROWS).max(CORRECTION_PART);
+    let mut out = Vec::with_capacity(rows.div_ceil(step) * dim);
+    sample.chunks_exact(dim).step_by(step).for_each(|row| out.extend_from_slice(row));
+    out
 }
 
 /// The centroids of all coarse stages, or the mean alone; `rows` become what these leave of them.
