@@ -7,10 +7,9 @@ use std::io;
 use std::time::Instant;
 
 use stratann_core::format::block;
+use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Scratch, Step, Tag, Want,
-};
+use stratann_core::query::{Arrival, Arrived, Budget, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
 
 use crate::cache::{BlockCache, Cached};
 use crate::tier::{Buffer, Completion, Tier};
@@ -89,16 +88,29 @@ impl Times {
     }
 }
 
-/// The queries given to a thread, and where their answers go.
+/// The queries given to a thread, and where they go from there.
 pub trait Queries {
-    /// The next query's number, or `None` when there is no more.
+    /// The next query's number, or `None` when there is none now. Numbers of queries in flight differ.
     fn next(&mut self) -> Option<usize>;
     /// How many more [`Queries::next`] may give, as far as is known.
     fn remaining(&self) -> usize;
-    /// The bytes and parameters of a query.
-    fn query(&self, number: usize) -> (&[u8], Params);
-    /// A query ended.
-    fn done(&mut self, number: usize, state: &QueryState, times: Times);
+    /// Puts a query's state in the place of `state`, and gives its vector. `widths` (approaching, settled) are those that suit the load.
+    fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
+    /// A query can go no further here: it has ended, or goes on at another server.
+    fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
+    /// In a cluster: a bit for every server that answers, and how much waits on each.
+    fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
+        (u64::MAX, [0; SERVERS_MAX])
+    }
+    /// Asked before the thread waits, with whether it could take another query meanwhile: whether it may. Who says no, or may have more queries
+    /// later, has the tier's waker.
+    fn may_wait(&mut self, _has_room: bool) -> bool {
+        true
+    }
+    /// Whether [`Queries::next`] may give more later although nothing is in flight: then the thread waits to be woken.
+    fn stays(&self) -> bool {
+        false
+    }
 }
 
 enum Held<'a> {
@@ -124,7 +136,7 @@ struct Slot<'a> {
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// What a query may spend. A scan reads every block, a walk ends long before the default.
-fn allowance(view: &IndexView<'_>) -> Budget {
+pub fn allowance(view: &IndexView<'_>) -> Budget {
     let usual = Budget::default();
     match view.graph {
         Some(_) => usual,
@@ -176,19 +188,23 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs until `queries` has no more and all have ended.
+    /// Runs until `queries` has no more, does not stay, and all have ended.
     ///
     /// # Errors
     /// When the tier as a whole is broken; a read that fails ends its own query alone.
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         loop {
+            if let Some(here) = &mut self.view.here {
+                (here.live, here.loads) = queries.others();
+            }
             self.admit(queries);
             self.submit_postponed();
-            if self.idle.len() == self.slots.len() {
+            if self.idle.len() == self.slots.len() && !queries.stays() {
                 return Ok(());
             }
+            let wait = queries.may_wait(!self.idle.is_empty());
             let mut completions = std::mem::take(&mut self.completions);
-            self.tier.poll(true, &mut completions)?;
+            self.tier.poll(wait, &mut completions)?;
             for completion in completions.drain(..) {
                 self.complete(completion, queries);
             }
@@ -205,11 +221,11 @@ impl<'a> Driver<'a> {
             let Some(at) = self.idle.pop() else { return };
             let active = self.slots.len() - self.idle.len();
             let load = (active + queries.remaining()).min(self.slots.len());
-            let (bytes, mut params) = queries.query(number);
-            (params.approach_width, params.width) = self.options.width.at_load(load);
             let slot = &mut self.slots[at];
-            slot.begin(number, params, allowance(&self.view));
-            slot.scratch.prepare(&self.view, bytes);
+            slot.begin(number);
+            let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
+            slot.cache_hits = slot.state.stats().cache_hits;
+            slot.scratch.prepare(&self.view, vector);
             self.advance(at, queries);
         }
     }
@@ -218,8 +234,8 @@ impl<'a> Driver<'a> {
     fn advance(&mut self, at: usize, queries: &mut dyn Queries) {
         loop {
             let step = self.slots[at].step(&self.view, &mut self.buffers);
-            if step == Step::Done {
-                self.finish(at, queries);
+            if step != Step::Wait {
+                self.finish(at, step, queries);
                 return;
             }
             for i in 0..self.slots[at].state.wants().len() {
@@ -289,12 +305,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn finish(&mut self, at: usize, queries: &mut dyn Queries) {
+    fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
         self.postponed.retain(|p| p.0 != at);
         let slot = &mut self.slots[at];
         slot.state.set_cache_hits(slot.cache_hits);
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
-        queries.done(slot.number, &slot.state, slot.times);
+        queries.ended(slot.number, step, &slot.state, slot.times);
         slot.active = false;
         self.idle.push(at);
     }
@@ -315,14 +331,12 @@ impl<'a> Slot<'a> {
         }
     }
 
-    fn begin(&mut self, number: usize, params: Params, budget: Budget) {
+    fn begin(&mut self, number: usize) {
         self.number = number;
         self.generation = self.generation.wrapping_add(1);
         self.started = Instant::now();
         self.times = Times::default();
-        self.cache_hits = 0;
         self.active = true;
-        self.state.restart(params, budget);
     }
 
     fn step(&mut self, view: &IndexView<'_>, buffers: &mut Vec<Buffer>) -> Step {

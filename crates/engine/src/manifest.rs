@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::calibration::Curve;
+use crate::files;
 use crate::{DType, Error, Metric, Result};
 
 /// The version of the format that this program writes, and the newest it reads.
@@ -129,17 +130,61 @@ impl Manifest {
         };
         let path = path_of(folder, number);
         let text = std::fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
-        Ok((number, parse(&text, &path)?))
+        Ok((number, Manifest::from_text(&text, &path)?))
+    }
+
+    /// The manifest that `text` holds; `origin` is where it comes from, for errors.
+    ///
+    /// # Errors
+    /// A damaged manifest, or one of a newer format.
+    pub fn from_text(text: &str, origin: &Path) -> Result<Manifest> {
+        parse(text, origin)
+    }
+
+    /// The manifest as it is stored, with its own checksum.
+    ///
+    /// # Errors
+    /// When it holds what JSON cannot say.
+    pub fn to_text(&self) -> Result<String> {
+        let wrong = |e: serde_json::Error| Error::bad_input(format!("manifest: {e}"));
+        let mut value = serde_json::to_value(self).map_err(wrong)?;
+        let sum = hex(xxh3_64(value.to_string().as_bytes()));
+        value["checksum"] = sum.into();
+        Ok(serde_json::to_string_pretty(&value).map_err(wrong)? + "\n")
+    }
+
+    /// The data files that one server of a spread index opens, or all of them.
+    ///
+    /// # Errors
+    /// A server that the index does not have; names that could lead out of a folder.
+    pub fn needed_by(&self, server: Option<usize>) -> Result<Vec<(&str, &FileEntry)>> {
+        if let Some(bad) = self.files.keys().find(|name| files::role(name).is_none() || name.contains('/')) {
+            return Err(Error::corrupt(format!(
+                "the manifest names {bad:?}, which no index has; build the index again"
+            )));
+        }
+        let servers = self.cluster.as_ref().map_or(0, |c| c.servers);
+        if let Some(server) = server.filter(|&s| s >= servers) {
+            return Err(Error::bad_input(format!(
+                "the index is spread over {servers} servers, there is no server {server}"
+            )));
+        }
+        let own = server.map(files::part);
+        let is_needed = |name: &str| {
+            let role = name.split_once('-').map(|(_, role)| role);
+            own.is_none() || files::role(name) != Some(files::PARTS) || role == own.as_deref()
+        };
+        Ok(self
+            .files
+            .iter()
+            .filter(|(name, _)| is_needed(name))
+            .map(|(name, f)| (name.as_str(), f))
+            .collect())
     }
 
     /// Publishes this manifest as `number`. The name must be free: of two writers one fails.
     pub fn publish(&self, folder: &Path, number: u64) -> Result<()> {
-        let mut value = serde_json::to_value(self).map_err(|e| Error::bad_input(format!("manifest: {e}")))?;
-        let sum = hex(xxh3_64(value.to_string().as_bytes()));
-        value["checksum"] = sum.into();
-        let text = serde_json::to_string_pretty(&value)
-            .map_err(|e| Error::bad_input(format!("manifest: {e}")))?
-            + "\n";
+        let text = self.to_text()?;
         let path = path_of(folder, number);
         // Written aside, then linked: the name appears with its whole content or not at all, and never replaces another.
         let aside = folder.join(format!(".manifest-{number}.{}", std::process::id()));

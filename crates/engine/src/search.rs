@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Mode, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{
+    Budget, MAX_K, MAX_SEARCH_LIST, Mode, Outcome, Params, QueryState, QueryStats, Step,
+};
 
 use crate::budget::{self, Account, THREAD_BYTES};
 use crate::calibration;
-use crate::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, failure};
+use crate::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, allowance, failure};
 use crate::index::Index;
 use crate::tier::{self, IoChoice};
 use crate::{Error, Progress, Result};
@@ -194,12 +196,12 @@ impl Index {
         account
     }
 
-    fn width_limit(&self, options: &SearchOptions) -> u32 {
+    pub(crate) fn width_limit(&self, options: &SearchOptions) -> u32 {
         options.width.at_load(self.in_flight(options)).1
     }
 
     /// State and scratch of one query: look-up tables, beams, the query itself.
-    fn query_bytes(&self, options: &SearchOptions) -> u64 {
+    pub(crate) fn query_bytes(&self, options: &SearchOptions) -> u64 {
         let list = match options.effort {
             Effort::List(list, _) => u64::from(list),
             Effort::Recall(_) => 200,
@@ -208,7 +210,7 @@ impl Index {
         tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
 
-    fn in_flight(&self, options: &SearchOptions) -> usize {
+    pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
         let wanted = options.in_flight.unwrap_or(if self.graph.is_some() { IN_FLIGHT } else { 1 });
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
@@ -288,6 +290,7 @@ struct Batch<'a> {
     index: &'a Index,
     queries: &'a [u8],
     params: Params,
+    allowance: Budget,
     exclude: &'a (dyn Fn(usize) -> u32 + Sync),
     progress: &'a dyn Progress,
     threads: usize,
@@ -317,6 +320,7 @@ impl<'a> Batch<'a> {
             index,
             queries,
             params,
+            allowance: allowance(&index.view()),
             exclude,
             progress,
             threads,
@@ -377,13 +381,16 @@ impl Queries for Share<'_, '_> {
         self.batch.count.saturating_sub(self.batch.next.load(Ordering::Relaxed)) / self.batch.threads
     }
 
-    fn query(&self, number: usize) -> (&[u8], Params) {
-        let size = self.batch.index.block.vector_bytes;
-        let params = Params { exclude: (self.batch.exclude)(number), ..self.batch.params };
-        (&self.batch.queries[number * size..(number + 1) * size], params)
+    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        let batch = self.batch;
+        let exclude = (batch.exclude)(number);
+        let params = Params { exclude, approach_width, width, ..batch.params };
+        state.restart(params, batch.allowance);
+        let size = batch.index.block.vector_bytes;
+        &batch.queries[number * size..(number + 1) * size]
     }
 
-    fn done(&mut self, number: usize, state: &QueryState, times: Times) {
+    fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {
         let batch = self.batch;
         self.stats.add(state.stats());
         self.times.add(&times);

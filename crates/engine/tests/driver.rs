@@ -6,10 +6,10 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use common::{Built, Set, graph_set, hits, nearest, queries, quick};
-use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, QueryStats, Step};
 use stratann_engine::build::Kind;
 use stratann_engine::cache::BlockCache;
-use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width};
+use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, allowance};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier};
@@ -73,11 +73,14 @@ impl Queries for Asked {
         self.count.saturating_sub(self.next)
     }
 
-    fn query(&self, number: usize) -> (&[u8], Params) {
-        (place().asked.row(number % ASKED), self.params)
+    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        state
+            .restart(Params { approach_width, width, ..self.params }, allowance(&place().built.index.view()));
+        place().asked.row(number % ASKED)
     }
 
-    fn done(&mut self, number: usize, state: &QueryState, times: Times) {
+    fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times) {
+        assert_eq!(step, Step::Done, "on one server nothing is handed over");
         assert!(times.route > 0 && times.route + times.verify <= times.latency, "{times:?}");
         let results = state.results().iter().map(|h| (h.distance.to_bits(), h.external_id)).collect();
         let before =

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
 use proptest::prelude::*;
 use stratann_core::format::checksum;
-use stratann_core::query::wire::{Refused, decode, encode};
-use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch};
+use stratann_core::query::wire::{Carry, Refused, decode, encode};
+use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::build::Kind;
 use stratann_engine::{DType, Metric};
 
@@ -37,16 +37,22 @@ fn flat() -> &'static Place {
 }
 
 /// Runs a query that is encoded, forgotten and revived after every step.
-fn teleported(place: &Place, query: &[u8], params: Params, budget: Budget, seed: u64) -> QueryState {
+fn teleported(
+    place: &Place,
+    query: &[u8],
+    params: Params,
+    budget: Budget,
+    (seed, carry): (u64, Carry),
+) -> QueryState {
     let view = place.built.index.view();
     run(&view, &place.blocks, query, QueryState::new(params, budget), seed, |state, scratch, _| {
         let mut bytes = Vec::new();
-        encode(&state, &mut bytes);
+        encode(&state, carry, &mut bytes);
         *scratch = Scratch::default();
         scratch.prepare(&view, query);
         let revived = decode(&bytes).unwrap();
         let mut again = Vec::new();
-        encode(&revived, &mut again);
+        encode(&revived, carry, &mut again);
         assert_eq!(again, bytes);
         revived
     })
@@ -55,11 +61,16 @@ fn teleported(place: &Place, query: &[u8], params: Params, budget: Budget, seed:
 fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
     let view = place.built.index.view();
     let stayed = run_plain(&view, &place.blocks, query, params, budget, 1);
-    let travelled = teleported(place, query, params, budget, 1);
-    assert_eq!(stayed.outcome(), travelled.outcome());
-    assert_eq!(stayed.results(), travelled.results());
-    assert_eq!(stayed.stats(), travelled.stats());
-    assert_eq!(stayed.beam().entries(), travelled.beam().entries());
+    for carry in [Carry::Distances, Carry::Ids] {
+        let travelled = teleported(place, query, params, budget, (1, carry));
+        assert_eq!(stayed.outcome(), travelled.outcome());
+        assert_eq!(stayed.results(), travelled.results());
+        let rescored = travelled.stats().rescored;
+        assert_eq!(QueryStats { rescored, ..*stayed.stats() }, *travelled.stats());
+        let travels_scored = carry == Carry::Distances || place.built.index.view().graph.is_none();
+        assert_eq!(rescored == 0, travels_scored || stayed.beam().entries().is_empty());
+        assert_eq!(stayed.beam().entries(), travelled.beam().entries());
+    }
 }
 
 #[test]
@@ -105,40 +116,51 @@ fn a_flat_query_ends_alike_wherever_it_goes() {
 }
 
 /// A state in the middle of its way, with reads under way, as bytes.
-fn midway() -> &'static Vec<u8> {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| {
-        let (mut bytes, mut steps) = (Vec::new(), 0);
-        let params =
-            Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
-        let state = QueryState::new(params, Budget::default());
-        run(&graph().built.index.view(), &graph().blocks, queries(1, 24).row(0), state, 1, |state, _, _| {
-            steps += 1;
-            if steps == 2 {
-                encode(&state, &mut bytes);
-            }
-            state
-        });
-        assert!(!bytes.is_empty());
-        bytes
-    })
+fn midway(carry: Carry) -> &'static Vec<u8> {
+    static BYTES: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    &BYTES.get_or_init(|| [Carry::Ids, Carry::Distances].map(made_midway))
+        [usize::from(carry == Carry::Distances)]
+}
+
+const CARRIES: [Carry; 2] = [Carry::Ids, Carry::Distances];
+
+fn made_midway(carry: Carry) -> Vec<u8> {
+    let (mut bytes, mut steps) = (Vec::new(), 0);
+    let params = Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
+    let state = QueryState::new(params, Budget::default());
+    run(&graph().built.index.view(), &graph().blocks, queries(1, 24).row(0), state, 1, |state, _, _| {
+        steps += 1;
+        if steps == 2 {
+            encode(&state, carry, &mut bytes);
+        }
+        state
+    });
+    assert!(!bytes.is_empty());
+    bytes
 }
 
 #[test]
 fn every_flipped_bit_and_every_cut_is_refused() {
-    let good = midway();
-    assert!(decode(good).is_ok());
-    let mut bytes = good.clone();
-    for bit in 0..bytes.len() * 8 {
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        assert!(decode(&bytes).is_err(), "bit {bit}");
-        bytes[bit / 8] ^= 1 << (bit % 8);
+    for good in CARRIES.map(midway) {
+        assert!(decode(good).is_ok());
+        let mut bytes = good.clone();
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        for length in 0..good.len() {
+            assert!(decode(&good[..length]).is_err(), "cut to {length}");
+        }
+        bytes.push(0);
+        assert_eq!(decode(&bytes), Err(Refused::Length));
     }
-    for length in 0..good.len() {
-        assert!(decode(&good[..length]).is_err(), "cut to {length}");
-    }
-    bytes.push(0);
-    assert_eq!(decode(&bytes), Err(Refused::Length));
+}
+
+#[test]
+fn a_state_without_distances_is_much_shorter() {
+    let [ids, distances] = CARRIES.map(|carry| midway(carry).len());
+    assert!(ids * 4 < distances * 3, "{ids} of {distances} bytes");
 }
 
 /// Writes length and checksum anew, as a hostile sender would.
@@ -152,15 +174,16 @@ fn reseal(bytes: &mut [u8]) {
 #[test]
 fn counts_beyond_their_limits_are_refused_before_memory_is_taken() {
     // Every aligned or unaligned word of the body in turn becomes a huge count.
-    let good = midway();
-    let mut refused = 0;
-    for at in 16..good.len() - 4 {
-        let mut bytes = good.clone();
-        bytes[at..at + 4].fill(0xFF);
-        reseal(&mut bytes);
-        refused += usize::from(decode(&bytes).is_err());
+    for good in CARRIES.map(midway) {
+        let mut refused = 0;
+        for at in 16..good.len() - 4 {
+            let mut bytes = good.clone();
+            bytes[at..at + 4].fill(0xFF);
+            reseal(&mut bytes);
+            refused += usize::from(decode(&bytes).is_err());
+        }
+        assert!(refused > 20, "{refused}");
     }
-    assert!(refused > 20, "{refused}");
 }
 
 proptest! {
@@ -183,7 +206,8 @@ proptest! {
     /// What a hostile sender seals well may be nonsense, yet it neither panics nor runs for ever.
     #[test]
     fn a_forged_state_steps_without_panic(changes in prop::collection::vec((16usize..4000, any::<u8>()), 1..6), seed in any::<u64>()) {
-        let mut bytes = midway().clone();
+        let carry = CARRIES[(seed % 2) as usize];
+        let mut bytes = midway(carry).clone();
         for (at, value) in changes {
             let at = 16 + (at - 16) % (bytes.len() - 16);
             bytes[at] = value;

@@ -10,6 +10,7 @@ mod world;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::plan::IndexView;
+use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params, QueryState};
 
 /// The bytes of all blocks: an index' file, or memory.
@@ -78,6 +79,8 @@ pub struct Weather {
     pub notice_us: u64,
     /// Limits of every server.
     pub limits: Limits,
+    /// What batons say of their candidates.
+    pub carry: Carry,
 }
 
 impl Default for Weather {
@@ -93,6 +96,7 @@ impl Default for Weather {
             crashes: Vec::new(),
             notice_us: 2000,
             limits: Limits::default(),
+            carry: Carry::default(),
         }
     }
 }

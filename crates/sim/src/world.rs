@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use stratann_core::build::hash;
 use stratann_core::peer::message::{Message, decode};
-use stratann_core::peer::{Action, Peer, Run};
+use stratann_core::peer::{Action, Peer, Run, Served};
 use stratann_core::place::Here;
 use stratann_core::plan::IndexView;
+use stratann_core::query::wire::Carry;
 use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, Want};
 
 use crate::{Asked, Cluster, Report, Told, Weather};
@@ -15,13 +16,17 @@ use crate::{Asked, Cluster, Report, Told, Weather};
 const EVENTS_MAX: u64 = 10_000_000;
 /// All servers serve the same build.
 const BUILD: u64 = 0x5EED;
+
+fn served(view: &IndexView<'_>, carry: Carry) -> Served {
+    Served { build: BUILD, vector_bytes: view.dim * view.dtype.size(), nodes: view.nodes, carry }
+}
 /// How often a server that holds something looks at the clock, microseconds.
 const TICK_US: u64 = 5000;
 
 #[derive(Debug)]
 enum Event {
     Ask(usize),
-    Frame { to: u8, bytes: Vec<u8> },
+    Frame { from: u8, to: u8, bytes: Vec<u8> },
     Read { server: u8, incarnation: u32, run: Run, tag: Tag, block: u32 },
     Tick { server: u8, incarnation: u32 },
     Crash(u8),
@@ -62,7 +67,7 @@ impl<'a> World<'a> {
     pub(crate) fn new(cluster: &'a Cluster<'a>, asked: &'a [Asked<'a>], weather: &'a Weather) -> World<'a> {
         let count = cluster.placement.servers();
         let server = |s: usize| Server {
-            peer: Peer::new(s as u8, 0, BUILD, weather.limits),
+            peer: Peer::new(s as u8, 0, served(&cluster.view, weather.carry), u64::MAX, weather.limits),
             incarnation: 0,
             is_up: true,
             is_ticking: false,
@@ -142,12 +147,12 @@ impl<'a> World<'a> {
                 server.peer.ask(now, q as u64, what, asked.vector, asked.time_us, &mut actions);
                 asked.origin
             }
-            Event::Frame { to, bytes } => {
+            Event::Frame { from, to, bytes } => {
                 let server = &mut self.servers[usize::from(to)];
                 if !server.is_up {
                     return;
                 }
-                if server.peer.received(now, &bytes, &mut actions).is_err() {
+                if server.peer.received(now, from, &bytes, &mut actions).is_err() {
                     self.report.refused += 1;
                 }
                 to
@@ -181,7 +186,7 @@ impl<'a> World<'a> {
     fn act(&mut self, server: u8, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { to, frame } => self.send(to, frame),
+                Action::Send { to, frame } => self.send(server, to, frame),
                 Action::Start { run, state } => self.start(server, run, state),
                 Action::Answer { client, state } => self.tell(client, Told::Answer(state)),
                 Action::Fail { client, why } => self.tell(client, Told::Failed(why)),
@@ -203,9 +208,9 @@ impl<'a> World<'a> {
         }
     }
 
-    fn send(&mut self, to: u8, frame: Vec<u8>) {
+    fn send(&mut self, from: u8, to: u8, frame: Vec<u8>) {
         match decode(&frame, BUILD) {
-            Ok(Message::Baton { vector, .. }) => {
+            Ok((Message::Baton { vector, .. }, _)) => {
                 self.report.batons += 1;
                 self.report.vector_bytes += vector.len() as u64;
                 self.report.baton_bytes += (frame.len() - vector.len()) as u64;
@@ -222,14 +227,15 @@ impl<'a> World<'a> {
         };
         for _ in 0..copies {
             let at = self.now_us + self.delay(self.weather.link_us);
-            self.schedule(at, Event::Frame { to, bytes: frame.clone() });
+            self.schedule(at, Event::Frame { from, to, bytes: frame.clone() });
         }
     }
 
     fn start(&mut self, server: u8, run: Run, state: Box<QueryState>) {
         let view = self.view(server);
         let s = &mut self.servers[usize::from(server)];
-        let Some(vector) = s.peer.vector(&run.query) else { return };
+        s.peer.set_load(s.running.len() + 1);
+        let Some(vector) = s.peer.begin(self.now_us, &run) else { return };
         let mut scratch = Scratch::default();
         scratch.prepare(&view, vector);
         s.running.insert(run, Running { state, scratch, arrived: Vec::new() });
@@ -237,8 +243,8 @@ impl<'a> World<'a> {
     }
 
     fn view(&self, server: u8) -> IndexView<'a> {
-        let live = self.servers[usize::from(server)].peer.live();
-        let here = Here { placement: self.cluster.placement, server, live };
+        let peer = &self.servers[usize::from(server)].peer;
+        let here = Here { placement: self.cluster.placement, server, live: peer.live(), loads: peer.loads() };
         IndexView { here: Some(here), ..self.cluster.view }
     }
 
@@ -305,7 +311,13 @@ impl<'a> World<'a> {
         s.is_up = true;
         s.is_ticking = false;
         s.running.clear();
-        s.peer = Peer::new(server, s.incarnation, BUILD, self.weather.limits);
+        s.peer = Peer::new(
+            server,
+            s.incarnation,
+            served(&self.cluster.view, self.weather.carry),
+            u64::MAX,
+            self.weather.limits,
+        );
         self.announce(server, true);
     }
 

@@ -237,7 +237,7 @@ impl Job<'_> {
         let mut state = QueryState::new(self.params, Budget::default());
         state.step(&view, &mut scratch, &[]);
         let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
-        let here = Here { placement, server: turn as u8, live: u64::MAX };
+        let here = Here { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
         if here.holds(block) {
             return turn as u8;
         }

@@ -10,6 +10,25 @@ use crate::plan::{GraphView, IndexView};
 use crate::query::{Candidate, Outcome, Progress, QueryState, Scratch};
 use crate::verify;
 
+/// Computes the distances of a beam that came without: codes and tables are the same on every server, so they are those that were left out.
+pub(crate) fn rescore(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    graph: &GraphView<'_>,
+    scratch: &mut Scratch,
+) {
+    if core::mem::replace(&mut state.is_scored, true) {
+        return;
+    }
+    scratch.ids.clear();
+    // A state from outside may name what is not there; it does no harm as a neighbour of the last node.
+    let last = view.nodes.saturating_sub(1);
+    scratch.ids.extend(state.beam.entries().iter().map(|c| c.id.min(last)));
+    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
+    state.beam.rescore(&scratch.distances);
+    state.stats.rescored += scratch.ids.len() as u64;
+}
+
 /// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam would take.
 ///
 /// `None` when a list makes no sense.

@@ -7,6 +7,7 @@
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
 //! | 1 | kind: 0 baton, 1 answer, 2 release |
+//! | 1 | how much waits at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: server it came to first, that server's incarnation, its number there |
 //! | 1 | attempt; absent in a release |
 //! | 8 | a bit for every server that has been given the query's vector; absent in a release |
@@ -21,7 +22,7 @@ use crate::format::checksum;
 use crate::query::wire::{self, Reader};
 
 /// The version written and understood.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
 /// Longest frame that is taken in: a beam of the greatest length and a vector of 4,096 f32 are well below it.
@@ -90,14 +91,13 @@ pub enum Refused {
 }
 
 impl Message<'_> {
-    /// Appends the message to `out` as a frame.
-    pub fn encode(&self, build: u64, out: &mut Vec<u8>) {
+    /// Appends the message to `out` as a frame, from a server that serves `build` and where `load` waits.
+    pub fn encode(&self, build: u64, load: u8, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         out.extend_from_slice(&build.to_le_bytes());
         let head = |kind: u8, query: &QueryId, out: &mut Vec<u8>| {
-            out.push(kind);
-            out.push(query.origin);
+            out.extend_from_slice(&[kind, load, query.origin]);
             out.extend_from_slice(&query.incarnation.to_le_bytes());
             out.extend_from_slice(&query.number.to_le_bytes());
         };
@@ -141,11 +141,11 @@ impl Message<'_> {
     }
 }
 
-/// The message that `frame` (all of it) holds, when it speaks of `build`.
+/// The message that `frame` (all of it) holds, when it speaks of `build`, and what waits at its sender.
 ///
 /// # Errors
 /// Whatever is wrong with it; nothing of it is to be used then, and the connection it came by not to be trusted.
-pub fn decode(frame: &[u8], build: u64) -> Result<Message<'_>, Refused> {
+pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
     let (header, _) = frame.split_first_chunk::<HEADER>().ok_or(Refused::Length)?;
     if Message::frame_len(header)? != frame.len() {
         return Err(Refused::Length);
@@ -159,22 +159,23 @@ pub fn decode(frame: &[u8], build: u64) -> Result<Message<'_>, Refused> {
     if theirs != build {
         return Err(Refused::Build(theirs));
     }
-    let kind = r.u8()?;
+    let (kind, load) = (r.u8()?, r.u8()?);
     let query = QueryId { origin: r.u8()?, incarnation: r.u32()?, number: r.u64()? };
     if usize::from(query.origin) >= crate::place::SERVERS_MAX {
         return Err(Refused::Content);
     }
-    match kind {
+    let message = match kind {
         0 => {
             let (attempt, visited, left_us) = (r.u8()?, r.u64()?, r.u32()?);
             let length = r.u32()? as usize;
             let (vector, state) = r.0.split_at_checked(length).ok_or(Refused::Length)?;
-            Ok(Message::Baton { query, attempt, visited, left_us, vector, state })
+            Message::Baton { query, attempt, visited, left_us, vector, state }
         }
-        1 => Ok(Message::Answer { query, attempt: r.u8()?, visited: r.u64()?, state: r.0 }),
-        2 if r.0.is_empty() => Ok(Message::Release { query }),
-        _ => Err(Refused::Content),
-    }
+        1 => Message::Answer { query, attempt: r.u8()?, visited: r.u64()?, state: r.0 },
+        2 if r.0.is_empty() => Message::Release { query },
+        _ => return Err(Refused::Content),
+    };
+    Ok((message, load))
 }
 
 impl From<wire::Refused> for Refused {
@@ -201,7 +202,7 @@ mod tests {
 
     fn frame(message: &Message<'_>) -> Vec<u8> {
         let mut out = vec![];
-        message.encode(77, &mut out);
+        message.encode(77, 5, &mut out);
         out
     }
 
@@ -209,7 +210,7 @@ mod tests {
     fn messages_come_back() {
         let answer = Message::Answer { query: QUERY, attempt: 2, visited: 6, state: &[4; 9] };
         for message in [BATON, answer, Message::Release { query: QUERY }] {
-            assert_eq!(decode(&frame(&message), 77), Ok(message));
+            assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
     }

@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 
-use crate::place::bit;
+use crate::place::{SERVERS_MAX, bit};
 use crate::query::{Budget, Outcome, Params, QueryState, Step, wire};
 use message::{Message, QueryId, Refused};
 
@@ -37,7 +37,7 @@ pub enum Action {
         /// A whole frame.
         frame: Vec<u8>,
     },
-    /// Step this state until it hands over or is done, then tell [`Peer::stepped`]. Its vector: [`Peer::vector`].
+    /// When there is room, ask [`Peer::begin`], step this state until it hands over or is done, then tell [`Peer::stepped`].
     Start {
         /// What runs.
         run: Run,
@@ -69,6 +69,19 @@ pub enum Failure {
     Expired,
 }
 
+/// What a server serves; frames that speak of anything else are refused.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// Build of the index.
+    pub build: u64,
+    /// Bytes of a query's vector.
+    pub vector_bytes: usize,
+    /// Nodes of the index.
+    pub nodes: u32,
+    /// What batons say of their candidates. Servers need not agree on it.
+    pub carry: wire::Carry,
+}
+
 /// Limits of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -94,6 +107,8 @@ struct Origin {
     params: Params,
     budget: Budget,
     attempt: u8,
+    // Whether this attempt has had its turn; nothing can be lost before.
+    has_begun: bool,
     give_up_at_us: u64,
     expires_at_us: u64,
     visited: u64,
@@ -112,8 +127,9 @@ struct Vector {
 pub struct Peer {
     server: u8,
     incarnation: u32,
-    build: u64,
+    served: Served,
     live: u64,
+    loads: [u8; SERVERS_MAX],
     limits: Limits,
     next: u64,
     origins: BTreeMap<u64, Origin>,
@@ -121,13 +137,15 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The server `server`, started for the `incarnation`th time, which serves `build` of an index.
-    pub fn new(server: u8, incarnation: u32, build: u64, limits: Limits) -> Peer {
+    /// The server `server`, in its life number `incarnation`, which differs from those before. `live` has a bit for every server
+    /// that answers, as far as is known.
+    pub fn new(server: u8, incarnation: u32, served: Served, live: u64, limits: Limits) -> Peer {
         Peer {
             server,
             incarnation,
-            build,
-            live: u64::MAX,
+            served,
+            live,
+            loads: [0; SERVERS_MAX],
             limits,
             next: 0,
             origins: BTreeMap::new(),
@@ -140,14 +158,45 @@ impl Peer {
         self.live
     }
 
+    /// How much waits on each server: here as [`Peer::set_load`] said, elsewhere as the last frame from there did, fading with every tick.
+    pub fn loads(&self) -> [u8; SERVERS_MAX] {
+        self.loads
+    }
+
+    /// Says how many queries run or wait here.
+    pub fn set_load(&mut self, queries: usize) {
+        if let Some(own) = self.loads.get_mut(usize::from(self.server)) {
+            *own = u8::try_from(queries).unwrap_or(u8::MAX);
+        }
+    }
+
+    fn own_load(&self) -> u8 {
+        self.loads.get(usize::from(self.server)).copied().unwrap_or(0)
+    }
+
     /// Queries of clients, and vectors, that are kept.
     pub fn held(&self) -> (usize, usize) {
         (self.origins.len(), self.vectors.len())
     }
 
-    /// The vector of a query, while it is known here.
-    pub fn vector(&self, query: &QueryId) -> Option<&[u8]> {
-        self.vectors.get(query).map(|v| v.bytes.as_slice())
+    /// An attempt that was started gets its turn here: its query's vector, or nothing when nobody waits for it any more. The origin's patience
+    /// with an attempt counts from its first turn, so that one that waits in a long queue is not begun again and again.
+    pub fn begin(&mut self, now_us: u64, run: &Run) -> Option<&[u8]> {
+        let kept = self.vectors.get(&run.query)?;
+        if run.query.origin != self.server {
+            let is_outdated = kept.taken.is_some_and(|taken| taken.0 > run.attempt);
+            return (!is_outdated).then_some(&kept.bytes);
+        }
+        let origin = self.origins.get_mut(&run.query.number).filter(|o| o.attempt == run.attempt)?;
+        if !origin.has_begun {
+            origin.has_begun = true;
+            // Each attempt is given twice the time of the one before.
+            let patience = self.limits.patience_us.saturating_mul(1 << run.attempt.min(16));
+            let is_last = run.attempt + 1 >= self.limits.attempts;
+            origin.give_up_at_us =
+                if is_last { origin.expires_at_us } else { now_us.saturating_add(patience) };
+        }
+        Some(&kept.bytes)
     }
 
     /// A client asks. Its query runs here first: the head graph is on every server.
@@ -175,7 +224,8 @@ impl Peer {
             params,
             budget,
             attempt: 0,
-            give_up_at_us: now_us.saturating_add(self.limits.patience_us),
+            has_begun: false,
+            give_up_at_us: expires_at_us,
             expires_at_us,
             visited: bit(self.server),
         };
@@ -197,7 +247,7 @@ impl Peer {
             Step::Done => {
                 let visited = self.vectors.get(&run.query).map_or(0, |v| v.visited);
                 let mut bytes = Vec::new();
-                wire::encode(&state.without_beam(), &mut bytes);
+                wire::encode(&state.without_beam(), wire::Carry::Ids, &mut bytes);
                 let Run { query, attempt } = run;
                 let message = Message::Answer { query, attempt, visited, state: &bytes };
                 self.send(query.origin, &message, out);
@@ -207,13 +257,13 @@ impl Peer {
 
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: &QueryState, out: &mut Vec<Action>) {
         let Run { query, attempt } = run;
-        let build = self.build;
+        let (build, load) = (self.served.build, self.own_load());
         // Released or expired meanwhile: nobody waits for it.
         let Some(kept) = self.vectors.get_mut(&query) else { return };
         let is_known = kept.visited & bit(to) != 0;
         kept.visited |= bit(to);
         let mut bytes = Vec::new();
-        wire::encode(state, &mut bytes);
+        wire::encode(state, self.served.carry, &mut bytes);
         let left_us = kept.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
         let message = Message::Baton {
             query,
@@ -224,18 +274,29 @@ impl Peer {
             state: &bytes,
         };
         let mut frame = Vec::new();
-        message.encode(build, &mut frame);
+        message.encode(build, load, &mut frame);
         out.push(Action::Send { to, frame });
     }
 
-    /// A frame has come.
+    /// A frame has come from a server.
     ///
     /// # Errors
     /// When it is not to be trusted; nothing has changed then.
-    pub fn received(&mut self, now_us: u64, frame: &[u8], out: &mut Vec<Action>) -> Result<(), Refused> {
-        match message::decode(frame, self.build)? {
+    pub fn received(
+        &mut self,
+        now_us: u64,
+        from: u8,
+        frame: &[u8],
+        out: &mut Vec<Action>,
+    ) -> Result<(), Refused> {
+        let (message, load) = message::decode(frame, self.served.build)?;
+        match message {
             Message::Baton { query, attempt, visited, left_us, vector, state } => {
                 let state = wire::decode(state).map_err(|_| Refused::Content)?;
+                let fits = vector.is_empty() || vector.len() == self.served.vector_bytes;
+                if !fits || !state.is_baton(self.served.nodes) {
+                    return Err(Refused::Content);
+                }
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 let came = Vector { bytes: vector.into(), expires_at_us, visited, taken: None };
                 self.take(Run { query, attempt }, state, came, out);
@@ -250,6 +311,9 @@ impl Peer {
                     self.vectors.remove(&query);
                 }
             }
+        }
+        if let Some(theirs) = self.loads.get_mut(usize::from(from)).filter(|_| from != self.server) {
+            *theirs = load;
         }
         Ok(())
     }
@@ -294,7 +358,7 @@ impl Peer {
 
     fn release(&self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
         let others = visited & self.live & !bit(self.server);
-        for to in (0..crate::place::SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
+        for to in (0..SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
             self.send(to, &Message::Release { query: *query }, out);
         }
     }
@@ -311,6 +375,10 @@ impl Peer {
             self.begin_anew(now_us, number, out);
         }
         self.vectors.retain(|_, v| now_us < v.expires_at_us);
+        // Word of a load grows old: a server that was shunned for it, and says nothing since, is tried again.
+        let own = self.own_load();
+        self.loads.iter_mut().for_each(|load| *load /= 2);
+        self.set_load(own.into());
     }
 
     fn begin_anew(&mut self, now_us: u64, number: u64, out: &mut Vec<Action>) {
@@ -331,9 +399,8 @@ impl Peer {
             return;
         }
         origin.attempt += 1;
-        // Each attempt is given twice the time of the one before.
-        let patience = limits.patience_us.saturating_mul(1 << origin.attempt.min(16));
-        origin.give_up_at_us = now_us.saturating_add(patience);
+        origin.has_begun = false;
+        origin.give_up_at_us = origin.expires_at_us;
         let (params, budget, attempt) = (origin.params, origin.budget, origin.attempt);
         if let Some(kept) = self.vectors.get_mut(&query) {
             // Whoever lost the vector in a crash must be given it again.
@@ -352,7 +419,7 @@ impl Peer {
             return;
         }
         self.live &= !bit(server);
-        self.origins.values_mut().for_each(|o| o.give_up_at_us = now_us);
+        self.origins.values_mut().filter(|o| o.has_begun).for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);
     }
 
@@ -364,7 +431,7 @@ impl Peer {
 
     fn send(&self, to: u8, message: &Message<'_>, out: &mut Vec<Action>) {
         let mut frame = Vec::new();
-        message.encode(self.build, &mut frame);
+        message.encode(self.served.build, self.own_load(), &mut frame);
         out.push(Action::Send { to, frame });
     }
 }

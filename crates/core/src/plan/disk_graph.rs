@@ -15,6 +15,7 @@ pub(super) fn step(
     scratch: &mut Scratch,
     arrived: &[Arrival<'_>],
 ) {
+    graph_walk::rescore(state, view, graph, scratch);
     if !state.started {
         state.started = true;
         route::enter(state, graph, scratch);

@@ -119,6 +119,13 @@ impl Beam {
         &self.entries
     }
 
+    /// Gives the candidates other distances, in the order of [`Beam::entries`], and sorts them anew.
+    pub(crate) fn rescore(&mut self, distances: &[u32]) {
+        self.entries.iter_mut().zip(distances).for_each(|(c, &d)| c.distance = d);
+        self.entries.sort_unstable_by_key(Candidate::key);
+        self.first_fresh = 0;
+    }
+
     /// How many candidates are kept at most.
     pub fn capacity(&self) -> usize {
         self.capacity

@@ -179,6 +179,8 @@ pub struct QueryState {
     pub(crate) params: Params,
     pub(crate) budget: Budget,
     pub(crate) started: bool,
+    // False between the arrival of a state without distances and its next step.
+    pub(crate) is_scored: bool,
     pub(crate) next_tag: u32,
     pub(crate) next_block: u32,
     // Reads since the results last changed.
@@ -206,6 +208,7 @@ impl QueryState {
             params,
             budget,
             started: false,
+            is_scored: true,
             next_tag: 0,
             next_block: 0,
             fruitless: 0,
@@ -226,6 +229,7 @@ impl QueryState {
         self.params = params;
         self.budget = budget;
         self.started = false;
+        self.is_scored = true;
         self.next_tag = 0;
         self.next_block = 0;
         self.fruitless = 0;
@@ -290,6 +294,13 @@ impl QueryState {
     /// How it ended, or that it runs.
     pub fn outcome(&self) -> Outcome {
         self.outcome
+    }
+
+    /// Whether the state may go on at another server of an index with `nodes` nodes: it runs, waits for nothing, and knows real nodes alone.
+    pub fn is_baton(&self, nodes: u32) -> bool {
+        self.outcome == Outcome::Running
+            && self.outstanding.is_empty()
+            && self.beam.entries().iter().all(|c| c.id < nodes)
     }
 
     /// How it ended, with results and counters alone: all that an answer needs.

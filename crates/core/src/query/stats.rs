@@ -23,6 +23,9 @@ pub struct QueryStats {
     pub unreachable: u64,
     /// Nodes whose neighbour lists were followed.
     pub expanded: u64,
+    /// Code distances that a server computed again because the query came without them. Not among [`QueryStats::code_comparisons`], which
+    /// are those that a single server makes too.
+    pub rescored: u64,
 }
 
 impl QueryStats {
@@ -38,5 +41,6 @@ impl QueryStats {
         self.hand_overs += other.hand_overs;
         self.unreachable += other.unreachable;
         self.expanded += other.expanded;
+        self.rescored += other.rescored;
     }
 }

@@ -6,12 +6,13 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | … | parameters, budget, counters of the walk, outcome; statistics, a varint each |
-//! | … | beam: count, bits of an id; then id and progress (2 bits) of each, packed; then the step up from the distance before, a varint each |
+//! | … | beam with distances: count, bits of an id; then id and progress (2 bits) of each, packed; then the step up from the distance before, a varint each |
+//! | … | beam without: count, bits of a progress, bits of a remainder; then, by ascending id, the step up from the id before in Golomb–Rice code, and the progress, packed |
 //! | … | results: count, then distance (4 bytes), external id (varint) each |
 //! | … | reads under way: count, then tag, block (4 bytes) each |
 //!
 //! All numbers are little-endian, counts are varints (7 bits a byte, the lowest first). A beam of 200 over a million nodes takes about 4 bytes
-//! an entry. Wants are not carried: they have been submitted when a state travels. Every count is checked against its limit before memory
+//! an entry with its distances, and 2 without: whoever has the codes computes them again, to the bit. Wants are not carried: they have been submitted when a state travels. Every count is checked against its limit before memory
 //! is taken for it.
 
 use alloc::vec::Vec;
@@ -24,7 +25,7 @@ use super::{
 use crate::format::checksum;
 
 /// The version written and understood.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const HEADER: usize = 16;
 
 /// Why bytes are not a state.
@@ -40,8 +41,18 @@ pub enum Refused {
     Content,
 }
 
-/// Appends the state to `out`.
-pub fn encode(state: &QueryState, out: &mut Vec<u8>) {
+/// What is said of the candidates in a beam.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carry {
+    /// Which, and how far: the receiver computes their distances again.
+    #[default]
+    Ids,
+    /// Their distances too.
+    Distances,
+}
+
+/// Appends the state to `out`. A state that came without distances and has not been stepped since goes on without.
+pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
     let mut w = Writer(out);
@@ -49,13 +60,17 @@ pub fn encode(state: &QueryState, out: &mut Vec<u8>) {
     w.u32(state.budget.hops);
     w.u32(state.budget.reads);
     w.u32(state.budget.hand_overs);
-    w.u8(u8::from(state.started));
+    let carry = if state.is_scored { carry } else { Carry::Ids };
+    w.u8(u8::from(state.started) | u8::from(carry == Carry::Distances) << 1);
     w.u32(state.next_tag);
     w.u32(state.next_block);
     w.u32(state.fruitless);
     write_outcome(state.outcome, &mut w);
     stats_fields(&state.stats).into_iter().for_each(|x| w.varint(x));
-    write_beam(&state.beam, &mut w);
+    match carry {
+        Carry::Distances => write_beam(&state.beam, &mut w),
+        Carry::Ids => write_ids(&state.beam, &mut w),
+    }
     w.varint(state.results.len() as u64);
     for hit in &state.results {
         w.u32(hit.distance.to_bits());
@@ -91,13 +106,19 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     let params = read_params(&mut r)?;
     let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
     let mut state = QueryState::new(params, budget);
-    state.started = r.u8()? != 0;
+    let flags = r.u8()?;
+    if flags > 3 {
+        return Err(Refused::Content);
+    }
+    state.started = flags & 1 != 0;
+    state.is_scored = flags & 2 != 0;
     state.next_tag = r.u32()?;
     state.next_block = r.u32()?;
     state.fruitless = r.u32()?;
     state.outcome = read_outcome(&mut r)?;
     state.stats = read_stats(&mut r)?;
-    state.beam = read_beam(&mut r, params.search_list as usize)?;
+    let capacity = params.search_list as usize;
+    state.beam = if state.is_scored { read_beam(&mut r, capacity)? } else { read_ids(&mut r, capacity)? };
     for _ in 0..r.count(params.k)? {
         let hit = Hit { distance: f32::from_bits(r.u32()?), external_id: r.varint()? };
         state.results.push(hit);
@@ -178,7 +199,7 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
     }
 }
 
-fn stats_fields(s: &QueryStats) -> [u64; 10] {
+fn stats_fields(s: &QueryStats) -> [u64; 11] {
     [
         s.code_comparisons,
         s.full_comparisons,
@@ -190,6 +211,7 @@ fn stats_fields(s: &QueryStats) -> [u64; 10] {
         s.hand_overs,
         s.unreachable,
         s.expanded,
+        s.rescored,
     ]
 }
 
@@ -205,6 +227,7 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
         hand_overs: r.counter()?,
         unreachable: r.counter()?,
         expanded: r.counter()?,
+        rescored: r.counter()?,
     })
 }
 
@@ -213,19 +236,12 @@ fn write_beam(beam: &Beam, w: &mut Writer<'_>) {
     let id_bits = 32 - entries.iter().fold(0, |all, c| all | c.id).leading_zeros();
     w.varint(entries.len() as u64);
     w.u8(id_bits as u8);
-    let (mut held, mut bits) = (0u64, 0);
+    let mut packed = Packer::new(w);
     for c in entries {
-        held |= (u64::from(c.id) << 2 | c.progress as u64) << bits;
-        bits += id_bits + 2;
-        while bits >= 8 {
-            w.u8(held as u8);
-            held >>= 8;
-            bits -= 8;
-        }
+        packed.put(c.progress as u32, 2);
+        packed.put(c.id, id_bits);
     }
-    if bits > 0 {
-        w.u8(held as u8);
-    }
+    packed.finish();
     let mut before = 0;
     for c in entries {
         w.varint(u64::from(c.distance - before));
@@ -236,37 +252,159 @@ fn write_beam(beam: &Beam, w: &mut Writer<'_>) {
 fn read_beam(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
     let mut beam = Beam::default();
     beam.reset(capacity);
-    let count = r.count(capacity as u32)? as usize;
-    let width = u32::from(r.u8()?) + 2;
-    if width > 34 {
+    let count = r.count(capacity as u32)?;
+    let id_bits = u32::from(r.u8()?);
+    if id_bits > 32 {
         return Err(Refused::Content);
     }
-    let packed = r.slice((count * width as usize).div_ceil(8))?;
-    let (mut bytes, mut held, mut bits) = (packed.iter(), 0u64, 0);
+    let mut packed = Unpacker::new(Reader(r.slice((count as usize * (id_bits as usize + 2)).div_ceil(8))?));
     let mut distance = 0u32;
     for _ in 0..count {
-        while bits < width {
-            held |= u64::from(*bytes.next().ok_or(Refused::Length)?) << bits;
-            bits += 8;
-        }
-        let (id, progress) = ((held & ((1 << width) - 1)) >> 2, held & 3);
-        held >>= width;
-        bits -= width;
-        let progress = match progress {
-            0 => Progress::Fresh,
-            1 => Progress::Awaited,
-            2 => Progress::Expanded,
-            _ => return Err(Refused::Content),
-        };
+        let (progress, id) = (progress(packed.take(2)?)?, packed.take(id_bits)?);
         let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
         distance = distance.checked_add(step).ok_or(Refused::Content)?;
         let last: Option<&Candidate> = beam.entries().last();
-        let is_sorted = last.is_none_or(|c| (c.distance, c.id) < (distance, id as u32));
-        if !is_sorted || !beam.offer(distance, id as u32, progress) {
+        let is_sorted = last.is_none_or(|c| (c.distance, c.id) < (distance, id));
+        if !is_sorted || !beam.offer(distance, id, progress) {
             return Err(Refused::Content);
         }
     }
+    packed.finish()?;
     Ok(beam)
+}
+
+fn progress(number: u32) -> Result<Progress, Refused> {
+    match number {
+        0 => Ok(Progress::Fresh),
+        1 => Ok(Progress::Awaited),
+        2 => Ok(Progress::Expanded),
+        _ => Err(Refused::Content),
+    }
+}
+
+/// Steps between the sorted ids of a beam are small where it covers much of the index, or few of its blocks; a state that is handed over
+/// awaits nothing, so a bit says how far a candidate is.
+fn write_ids(beam: &Beam, w: &mut Writer<'_>) {
+    let mut sorted = beam.entries().to_vec();
+    sorted.sort_unstable_by_key(|c| c.id);
+    let awaits = sorted.iter().any(|c| c.progress == Progress::Awaited);
+    let steps =
+        || sorted.iter().scan(0, |next, c| Some(c.id - core::mem::replace(next, c.id.wrapping_add(1))));
+    let remainder_bits = rice_bits(steps(), sorted.len());
+    w.varint(sorted.len() as u64);
+    w.u8(1 + u8::from(awaits));
+    w.u8(remainder_bits as u8);
+    let mut packed = Packer::new(w);
+    for (c, step) in sorted.iter().zip(steps()) {
+        for _ in 0..step >> remainder_bits {
+            packed.put(1, 1);
+        }
+        packed.put(0, 1);
+        packed.put(step & ((1 << remainder_bits) - 1), remainder_bits);
+        match awaits {
+            true => packed.put(c.progress as u32, 2),
+            false => packed.put(u32::from(c.progress == Progress::Expanded), 1),
+        }
+    }
+    packed.finish();
+}
+
+/// The length of the remainders that makes the whole shortest, near the logarithm of the mean step.
+fn rice_bits(steps: impl Iterator<Item = u32> + Clone, count: usize) -> u32 {
+    let sum: u64 = steps.clone().map(u64::from).sum();
+    let most = (sum / count.max(1) as u64 + 1).ilog2().min(31);
+    let cost = |bits: u32| steps.clone().map(|s| u64::from((s >> bits) + 1 + bits)).sum::<u64>();
+    (most.saturating_sub(8)..=most).min_by_key(|&bits| cost(bits)).unwrap_or(0)
+}
+
+/// The candidates by ascending id, their distances 0 until they are computed again.
+fn read_ids(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
+    let mut beam = Beam::default();
+    beam.reset(capacity);
+    let count = r.count(capacity as u32)?;
+    let (progress_bits, remainder_bits) = (u32::from(r.u8()?), u32::from(r.u8()?));
+    if !(1..=2).contains(&progress_bits) || remainder_bits > 31 {
+        return Err(Refused::Content);
+    }
+    let mut packed = Unpacker::new(Reader(r.0));
+    let mut next = 0u64;
+    for _ in 0..count {
+        let mut step = 0u64;
+        while packed.take(1)? == 1 {
+            step += 1 << remainder_bits;
+            if step > u64::from(u32::MAX) {
+                return Err(Refused::Content);
+            }
+        }
+        let id = next + step + u64::from(packed.take(remainder_bits)?);
+        let far = packed.take(progress_bits)?;
+        let progress = progress(if progress_bits == 1 { far * 2 } else { far })?;
+        let id = u32::try_from(id).map_err(|_| Refused::Content)?;
+        next = u64::from(id) + 1;
+        if !beam.offer(0, id, progress) {
+            return Err(Refused::Content);
+        }
+    }
+    r.0 = packed.finish()?;
+    Ok(beam)
+}
+
+/// Numbers of any length in bits, the lowest bit first.
+struct Packer<'a, 'b> {
+    out: &'a mut Writer<'b>,
+    held: u64,
+    bits: u32,
+}
+
+impl<'a, 'b> Packer<'a, 'b> {
+    fn new(out: &'a mut Writer<'b>) -> Packer<'a, 'b> {
+        Packer { out, held: 0, bits: 0 }
+    }
+
+    fn put(&mut self, number: u32, bits: u32) {
+        self.held |= u64::from(number) << self.bits;
+        self.bits += bits;
+        while self.bits >= 8 {
+            self.out.u8(self.held as u8);
+            self.held >>= 8;
+            self.bits -= 8;
+        }
+    }
+
+    fn finish(self) {
+        if self.bits > 0 {
+            self.out.u8(self.held as u8);
+        }
+    }
+}
+
+/// Takes them out again.
+struct Unpacker<'a> {
+    bytes: Reader<'a>,
+    held: u64,
+    bits: u32,
+}
+
+impl<'a> Unpacker<'a> {
+    fn new(bytes: Reader<'a>) -> Unpacker<'a> {
+        Unpacker { bytes, held: 0, bits: 0 }
+    }
+
+    fn take(&mut self, bits: u32) -> Result<u32, Refused> {
+        while self.bits < bits {
+            self.held |= u64::from(self.bytes.u8()?) << self.bits;
+            self.bits += 8;
+        }
+        let number = self.held & ((1 << bits) - 1);
+        self.held >>= bits;
+        self.bits -= bits;
+        Ok(number as u32)
+    }
+
+    /// What comes after the last number, which must end within its byte, the rest of which is zero.
+    fn finish(self) -> Result<&'a [u8], Refused> {
+        if self.held == 0 { Ok(self.bytes.0) } else { Err(Refused::Content) }
+    }
 }
 
 struct Writer<'a>(&'a mut Vec<u8>);

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use stratann_core::place::{Here, Placement};
+use stratann_core::place::{Here, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{Cluster, Manifest, read_file};
-use crate::tier::{self, Buffer, Completion, IoChoice, Tier};
+use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
 
 /// Blocks between two counts of [`Ranks`].
@@ -95,8 +95,18 @@ impl Shard {
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
-        let here = Here { placement: &self.placement, server: self.ranks.server as u8, live };
+        let here = Here {
+            placement: &self.placement,
+            server: self.ranks.server as u8,
+            live,
+            loads: [0; SERVERS_MAX],
+        };
         IndexView { here: Some(here), ..self.index.view() }
+    }
+
+    /// What was opened, with this server's blocks.
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
     }
 
     /// This server's number.
@@ -179,6 +189,10 @@ impl Tier for ShardTier<'_> {
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
         self.inner.poll(wait, done)
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        self.inner.waker()
     }
 
     fn buffers(&mut self) -> Vec<Buffer> {

@@ -47,6 +47,40 @@ pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
     assert_eq!(seen, 200);
 }
 
+/// Runs the contract of [`Tier::waker`] against a tier that serves [`sample`] and has nothing under way.
+///
+/// # Panics
+/// When the tier breaks the contract. One that never wakes hangs.
+pub fn check_waker(tier: &mut dyn Tier) {
+    let waker = tier.waker().expect("this tier can be woken");
+    let mut done = Vec::new();
+    // Before the wait, and several at once.
+    waker.wake();
+    waker.wake();
+    tier.poll(true, &mut done).expect("the tier works");
+    assert!(done.is_empty(), "a wake brings no bytes");
+    for round in 0..100u64 {
+        let other = waker.clone();
+        let from_afar = std::thread::spawn(move || other.wake());
+        // A read under way may end the wait too.
+        let reads = round % 2;
+        if reads == 1 {
+            tier.submit(round, 0, Buffer::new(PAGE));
+        }
+        let mut came = 0;
+        while came < reads as usize {
+            tier.poll(true, &mut done).expect("the tier works");
+            came = done.len();
+        }
+        from_afar.join().expect("waking does not fail");
+        done.clear();
+        // Whether or not the wake was seen among the reads, one more ends a wait with nothing under way.
+        waker.wake();
+        tier.poll(true, &mut done).expect("the tier works");
+        assert!(done.is_empty());
+    }
+}
+
 fn collect(
     tier: &mut dyn Tier,
     wait: bool,
@@ -93,7 +127,9 @@ mod tests {
     fn pread_conforms() {
         let (_folder, file) = file();
         for depth in [1, 5, 64] {
-            check(open(&file, depth, PAGE, IoChoice::Pread).unwrap().as_mut(), 20, depth);
+            let mut tier = open(&file, depth, PAGE, IoChoice::Pread).unwrap();
+            check(tier.as_mut(), 20, depth);
+            check_waker(tier.as_mut());
         }
     }
 
@@ -105,7 +141,9 @@ mod tests {
         }
         let (_folder, file) = file();
         for depth in [1, 5, 64] {
-            check(open(&file, depth, PAGE, IoChoice::Uring).unwrap().as_mut(), 20, depth);
+            let mut tier = open(&file, depth, PAGE, IoChoice::Uring).unwrap();
+            check(tier.as_mut(), 20, depth);
+            check_waker(tier.as_mut());
         }
     }
 }

@@ -31,6 +31,22 @@ pub struct Completion {
     pub result: io::Result<usize>,
 }
 
+/// Ends the wait of a tier's thread, from any other.
+#[derive(Clone)]
+pub struct Waker(std::sync::Arc<dyn Fn() + Send + Sync>);
+
+impl Waker {
+    /// A waker that does this.
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Waker {
+        Waker(std::sync::Arc::new(wake))
+    }
+
+    /// Ends the present wait, or the next.
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
 /// One source of bytes, used by one thread.
 pub trait Tier {
     /// How many more reads can be submitted now.
@@ -47,6 +63,15 @@ pub trait Tier {
     /// # Errors
     /// When the tier as a whole is broken; single reads fail in their [`Completion`].
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()>;
+
+    /// Something that ends a wait from another thread. Once it was asked for, [`Tier::poll`] with `wait` blocks with nothing under way as well; each
+    /// [`Waker::wake`] makes one wait, the present or the next, end.
+    ///
+    /// # Errors
+    /// When this tier cannot be woken, or the system has nothing left to do it with.
+    fn waker(&mut self) -> io::Result<Waker> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this tier cannot be woken"))
+    }
 
     /// Buffers that this tier reads into at less cost (registered with the kernel), once; the caller uses them like any other.
     fn buffers(&mut self) -> Vec<Buffer> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use super::{Buffer, Completion, Tier};
+use super::{Buffer, Completion, Tier, Waker};
 
 struct Job {
     tag: u64,
@@ -19,7 +19,10 @@ struct Job {
 pub struct PreadTier {
     // One queue per thread, filled in turn; closing them ends the threads.
     jobs: Vec<Sender<Job>>,
-    done: Receiver<Completion>,
+    // Nothing instead of a completion: somebody wants to be looked at.
+    done: Receiver<Option<Completion>>,
+    finished: Sender<Option<Completion>>,
+    is_wakeable: bool,
     threads: Vec<JoinHandle<()>>,
     next: usize,
     in_flight: usize,
@@ -42,13 +45,13 @@ impl PreadTier {
             threads.push(std::thread::spawn(move || {
                 for Job { tag, offset, mut buffer } in queue {
                     let result = read_fully(&file, buffer.bytes_mut(), offset);
-                    if finished.send(Completion { tag, buffer, result }).is_err() {
+                    if finished.send(Some(Completion { tag, buffer, result })).is_err() {
                         return;
                     }
                 }
             }));
         }
-        PreadTier { jobs, done, threads, next: 0, in_flight: 0, depth }
+        PreadTier { jobs, done, finished, is_wakeable: false, threads, next: 0, in_flight: 0, depth }
     }
 }
 
@@ -85,16 +88,24 @@ impl Tier for PreadTier {
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        if wait && self.in_flight > 0 {
-            let first = self.done.recv().map_err(|_| io::Error::other("the reading threads ended"))?;
-            done.push(first);
-            self.in_flight -= 1;
-        }
-        while let Ok(completion) = self.done.try_recv() {
-            done.push(completion);
-            self.in_flight -= 1;
+        let mut next = match wait && (self.in_flight > 0 || self.is_wakeable) {
+            true => self.done.recv().ok(),
+            false => self.done.try_recv().ok(),
+        };
+        while let Some(come) = next {
+            if let Some(completion) = come {
+                done.push(completion);
+                self.in_flight -= 1;
+            }
+            next = self.done.try_recv().ok();
         }
         Ok(())
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        self.is_wakeable = true;
+        let finished = self.finished.clone();
+        Ok(Waker::new(move || drop(finished.send(None))))
     }
 
     fn name(&self) -> &'static str {

@@ -5,12 +5,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::{Buffer, Completion, Tier};
+use super::{Buffer, Completion, Tier, Waker};
 
 /// The ring of one thread over one file.
 pub struct UringTier {
@@ -21,8 +22,20 @@ pub struct UringTier {
     unsubmitted: usize,
     // Registered, not yet given out.
     own: Vec<Buffer>,
+    bell: Option<Bell>,
     // Kept open as long as the ring may use it.
     _file: Arc<File>,
+}
+
+/// What a read of the bell is called; slots are far fewer.
+const BELL: u64 = u64::MAX;
+
+/// An eventfd that the ring reads from at all times: whoever writes to it wakes the ring's thread.
+struct Bell {
+    event: Arc<File>,
+    // The kernel writes the counter here when the bell rings.
+    counter: Box<[u8; 8]>,
+    is_rung: bool,
 }
 
 impl UringTier {
@@ -46,6 +59,7 @@ impl UringTier {
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth as u32).rev().collect(),
             unsubmitted: 0,
+            bell: None,
             _file: file,
         })
     }
@@ -75,9 +89,15 @@ impl UringTier {
         }
     }
 
+    /// Takes completions in; their number, the bell's included.
     fn reap(&mut self, done: &mut Vec<Completion>) -> usize {
-        let before = done.len();
+        let mut seen = 0;
         for entry in self.ring.completion() {
+            seen += 1;
+            if entry.user_data() == BELL {
+                self.bell.iter_mut().for_each(|bell| bell.is_rung = true);
+                continue;
+            }
             let slot = entry.user_data() as usize;
             let Some((tag, buffer)) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
             self.free.push(slot as u32);
@@ -87,7 +107,26 @@ impl UringTier {
             };
             done.push(Completion { tag, buffer, result });
         }
-        done.len() - before
+        self.listen();
+        seen
+    }
+
+    /// Lets the ring read from the bell again, when it has rung.
+    fn listen(&mut self) {
+        let Some(bell) = self.bell.as_mut().filter(|b| b.is_rung) else { return };
+        let to = types::Fd(bell.event.as_raw_fd());
+        let read = opcode::Read::new(to, bell.counter.as_mut_ptr(), 8).build().user_data(BELL);
+        // SAFETY: the counter lives in `bell`, at a fixed address, until `drop` has seen the last completion.
+        let mut pushed = unsafe { self.ring.submission().push(&read) };
+        if pushed.is_err() && self.ring.submit().is_ok() {
+            // The queue was full of reads; now it is empty.
+            // SAFETY: as above.
+            pushed = unsafe { self.ring.submission().push(&read) };
+        }
+        if pushed.is_ok() {
+            bell.is_rung = false;
+            self.unsubmitted += 1;
+        }
     }
 }
 
@@ -122,15 +161,20 @@ impl Tier for UringTier {
         };
         let read = read.user_data(u64::from(slot));
         self.slots[slot as usize] = Some((tag, buffer));
-        // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits for all. The ring has as
-        // many entries as there are slots, so the queue cannot be full.
+        // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits for all.
         let pushed = unsafe { self.ring.submission().push(&read) };
-        debug_assert!(pushed.is_ok(), "as many entries as slots");
+        if pushed.is_err() {
+            // The bell's read took the last place: make room.
+            let _ = self.ring.submit();
+            // SAFETY: as above.
+            let pushed = unsafe { self.ring.submission().push(&read) };
+            debug_assert!(pushed.is_ok(), "the queue is empty after a submission");
+        }
         self.unsubmitted += 1;
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        if self.in_flight() == 0 {
+        if self.in_flight() == 0 && self.bell.is_none() {
             return Ok(());
         }
         if self.unsubmitted == 0 && self.reap(done) > 0 {
@@ -139,6 +183,25 @@ impl Tier for UringTier {
         self.enter(usize::from(wait))?;
         self.reap(done);
         Ok(())
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        let event = match &self.bell {
+            Some(bell) => bell.event.clone(),
+            None => {
+                // SAFETY: a plain system call; its result is checked.
+                let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+                if fd < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                // SAFETY: the descriptor is new and nobody else's.
+                let event = Arc::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+                self.bell = Some(Bell { event: event.clone(), counter: Box::new([0; 8]), is_rung: true });
+                self.listen();
+                event
+            }
+        };
+        Ok(Waker::new(move || drop((&*event).write(&1u64.to_ne_bytes()))))
     }
 
     fn buffers(&mut self) -> Vec<Buffer> {
@@ -153,13 +216,21 @@ impl Tier for UringTier {
 impl Drop for UringTier {
     fn drop(&mut self) {
         let mut done = Vec::new();
-        while self.in_flight() > 0 {
+        // A last ring ends the read of the bell; that one is not repeated, for there is no bell to listen to any more.
+        let mut bell = self.bell.take();
+        let mut awaited = self.in_flight();
+        if let Some(bell) = bell.as_ref().filter(|b| !b.is_rung) {
+            let _ = (&*bell.event).write(&1u64.to_ne_bytes());
+            awaited += 1;
+        }
+        while awaited > 0 {
             if self.enter(1).is_err() {
-                // The kernel may still write into these buffers: leaking them is the safe way out.
+                // The kernel may still write into this memory: leaking it is the safe way out.
                 self.slots.drain(..).for_each(std::mem::forget);
+                std::mem::forget(bell.take());
                 return;
             }
-            self.reap(&mut done);
+            awaited -= self.reap(&mut done).min(awaited);
         }
     }
 }

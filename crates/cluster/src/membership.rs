@@ -1,0 +1,455 @@
+//! Who is in a cluster, and where: keys in etcd that live as long as their servers do.
+//!
+//! | key | value |
+//! |---|---|
+//! | `/stratann/CLUSTER/servers/NN` | JSON: where server NN is reached by the others and by clients, and what it serves. Under a lease: it goes a few seconds after its server |
+//! | `/stratann/CLUSTER/version` | the number of the newest version in the store. A wake-up: what counts is the store |
+//!
+//! Nothing here could be lost for ever, and nothing waits for it: a server that etcd does not answer serves on with the addresses that it
+//! knows, and says so once. Whether a server lives, its connections tell sooner than a lease.
+//!
+//! etcd is spoken to in JSON over HTTP (its gateway, `/v3/…`), so no gRPC has to be compiled.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use stratann_engine::{Error, Kind, Result};
+use tokio::sync::watch;
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// `HOST:PORT` for other servers.
+    pub address: String,
+    /// `HOST:PORT` for clients.
+    pub http: String,
+    /// Build of the index that it serves.
+    pub build: String,
+}
+
+/// What etcd knows of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Servers by number.
+    pub servers: BTreeMap<u8, Member>,
+    /// Newest version in the store, when somebody said.
+    pub version: Option<u64>,
+}
+
+/// Where etcd is, and which cluster is meant.
+#[derive(Clone)]
+pub struct EtcdOptions {
+    /// `http://HOST:PORT` of its members; the first that answers is used.
+    pub endpoints: Vec<String>,
+    /// Name of the cluster: letters, digits, dashes.
+    pub cluster: String,
+    /// Seconds after which a silent server's key goes.
+    pub lease_s: u64,
+    /// Where to say what happens.
+    pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Between attempts to reach etcd.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A request that takes longer has failed.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A server's presence in etcd: a thread that keeps its key alive and watches those of the others. Dropping it takes the key away.
+pub struct Membership {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Membership {
+    /// Announces server `number`, and tells `changed` who is there: once etcd answers, and at every change. Comes back at once, whether or not
+    /// etcd answers.
+    ///
+    /// # Errors
+    /// A name or an address that cannot be; a system without threads.
+    pub fn join(
+        options: EtcdOptions,
+        number: u8,
+        member: Member,
+        changed: impl Fn(&Members) + Send + 'static,
+    ) -> Result<Membership> {
+        options.check()?;
+        let value = serde_json::to_string(&member).map_err(|e| Error::bad_input(e.to_string()))?;
+        let (stop, stopped) = watch::channel(false);
+        let runtime = crate::runtime()?;
+        let thread = std::thread::spawn(move || {
+            let own = (options.key(number), value);
+            runtime.block_on(stay(options, own, stopped, changed));
+        });
+        Ok(Membership { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl EtcdOptions {
+    fn check(&self) -> Result<()> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if self.cluster.is_empty() || !self.cluster.chars().all(is_name) {
+            return Err(Error::bad_input(format!(
+                "{:?} is no name of a cluster; use letters, digits and dashes",
+                self.cluster
+            )));
+        }
+        match self.endpoints.iter().find(|e| !e.starts_with("http://") && !e.starts_with("https://")) {
+            Some(bad) => {
+                Err(Error::bad_input(format!("{bad:?} is no address of etcd; write http://HOST:PORT")))
+            }
+            None if self.endpoints.is_empty() => {
+                Err(Error::bad_input("no address of etcd is given; write http://HOST:PORT"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn prefix(&self) -> String {
+        format!("/stratann/{}/", self.cluster)
+    }
+
+    fn key(&self, number: u8) -> String {
+        format!("{}servers/{number:02}", self.prefix())
+    }
+
+    /// Takes the lowest number below `servers` that no server has, and holds it for one lease: time to fetch that server's parts is not
+    /// counted, for the number is kept alive by a thread until it is handed to [`Membership::join`] or dropped.
+    ///
+    /// # Errors
+    /// When etcd does not answer, or all numbers are taken.
+    pub fn claim(&self, servers: usize) -> Result<Claim> {
+        self.check()?;
+        let runtime = crate::runtime()?;
+        let (sender, claimed) = std::sync::mpsc::channel();
+        let (stop, stopped) = watch::channel(false);
+        let options = self.clone();
+        let thread = std::thread::spawn(move || runtime.block_on(hold(&options, servers, &sender, stopped)));
+        let answer = claimed
+            .recv()
+            .map_err(|_| Error { kind: Kind::Io, message: "the client of etcd ended".into() })?;
+        let holder = Membership { stop, thread: Some(thread) };
+        answer.map(|number| Claim { number, _holder: holder })
+    }
+
+    /// Tells all servers that version `number` was published.
+    ///
+    /// # Errors
+    /// When etcd does not answer: who polls the store learns of it later.
+    pub fn announce_version(&self, number: u64) -> Result<()> {
+        self.check()?;
+        let runtime = crate::runtime()?;
+        runtime
+            .block_on(async {
+                let (etcd, _) = Etcd::reach(self).await?;
+                let key = format!("{}version", self.prefix());
+                etcd.call("kv/put", &json!({ "key": code(&key), "value": code(&number.to_string()) }))
+                    .await
+                    .map(|_| ())
+            })
+            .map_err(|why| Error { kind: Kind::Io, message: format!("etcd: {why}; check that it runs") })
+    }
+}
+
+/// A number that no other server can take meanwhile.
+pub struct Claim {
+    /// The number.
+    pub number: u8,
+    _holder: Membership,
+}
+
+/// Why something did not work, in words.
+type Words<T> = std::result::Result<T, String>;
+
+/// One member of etcd, over HTTP.
+struct Etcd {
+    client: reqwest::Client,
+    endpoint: String,
+}
+
+fn code(text: &str) -> String {
+    STANDARD.encode(text)
+}
+
+fn decode(value: &Value) -> Option<String> {
+    String::from_utf8(STANDARD.decode(value.as_str()?).ok()?).ok()
+}
+
+/// etcd writes 64-bit numbers as strings.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
+}
+
+impl Etcd {
+    /// The first endpoint that answers, and the revision of its data.
+    async fn reach(options: &EtcdOptions) -> Words<(Etcd, u64)> {
+        crate::install_cryptography();
+        let client =
+            reqwest::Client::builder().connect_timeout(TIMEOUT).build().map_err(|e| e.to_string())?;
+        let mut why = String::new();
+        for endpoint in &options.endpoints {
+            let etcd = Etcd { client: client.clone(), endpoint: endpoint.trim_end_matches('/').to_string() };
+            let asked = json!({ "key": code(&options.prefix()), "count_only": true });
+            match etcd.call("kv/range", &asked).await {
+                Ok(answer) => return Ok((etcd, number(&answer["header"]["revision"]).unwrap_or(0))),
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
+    }
+
+    async fn call(&self, path: &str, body: &Value) -> Words<Value> {
+        let request =
+            self.client.post(format!("{}/v3/{path}", self.endpoint)).timeout(TIMEOUT).body(body.to_string());
+        let response = request.send().await.map_err(|e| self.words(&e))?;
+        let status = response.status();
+        let text = response.text().await.map_err(|e| self.words(&e))?;
+        let value: Value = serde_json::from_str(text.lines().next().unwrap_or_default())
+            .map_err(|_| format!("{} answers what etcd would not ({status})", self.endpoint))?;
+        match value["error"].as_str().or(value["error"]["message"].as_str()) {
+            Some(error) => Err(format!("{} says: {error}", self.endpoint)),
+            None if status.is_success() => Ok(value),
+            None => Err(format!("{} answers {status}", self.endpoint)),
+        }
+    }
+
+    fn words(&self, error: &reqwest::Error) -> String {
+        let mut all = format!("{} does not answer", self.endpoint);
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            all = format!("{all}: {cause}");
+            source = cause.source();
+        }
+        all
+    }
+
+    async fn grant(&self, seconds: u64) -> Words<u64> {
+        let answer = self.call("lease/grant", &json!({ "TTL": seconds.to_string() })).await?;
+        number(&answer["ID"]).ok_or_else(|| "a lease without a number".into())
+    }
+
+    /// Fails when the lease has ended.
+    async fn keep_alive(&self, lease: u64) -> Words<()> {
+        let answer = self.call("lease/keepalive", &json!({ "ID": lease.to_string() })).await?;
+        match number(&answer["result"]["TTL"]) {
+            Some(seconds) if seconds > 0 => Ok(()),
+            _ => Err("the lease has ended".into()),
+        }
+    }
+
+    async fn revoke(&self, lease: u64) {
+        // Should this fail, the lease ends by itself.
+        let _ = self.call("lease/revoke", &json!({ "ID": lease.to_string() })).await;
+    }
+
+    /// Creates a key under a lease. False when it exists.
+    async fn create(&self, key: &str, value: &str, lease: u64) -> Words<bool> {
+        let asked = json!({
+            "compare": [{ "key": code(key), "target": "CREATE", "create_revision": "0" }],
+            "success": [{ "request_put": { "key": code(key), "value": code(value), "lease": lease.to_string() } }],
+        });
+        Ok(self.call("kv/txn", &asked).await?["succeeded"].as_bool().unwrap_or(false))
+    }
+
+    /// All that is said of a cluster, and the revision of that.
+    async fn members(&self, options: &EtcdOptions) -> Words<(Members, u64)> {
+        let answer = self.call("kv/range", &range(options)).await?;
+        let mut members = Members::default();
+        for kv in answer["kvs"].as_array().into_iter().flatten() {
+            members.put(options, kv, false);
+        }
+        Ok((members, number(&answer["header"]["revision"]).unwrap_or(0)))
+    }
+}
+
+/// The keys of a cluster: from its prefix up to the next string that does not begin with it.
+fn range(options: &EtcdOptions) -> Value {
+    let prefix = options.prefix();
+    let end = format!("{}0", prefix.trim_end_matches('/'));
+    json!({ "key": code(&prefix), "range_end": code(&end) })
+}
+
+impl Members {
+    /// Takes in one key; what makes no sense is left out.
+    fn put(&mut self, options: &EtcdOptions, kv: &Value, is_gone: bool) {
+        let Some(key) = decode(&kv["key"]) else { return };
+        let Some(name) = key.strip_prefix(&options.prefix()) else { return };
+        let value = decode(&kv["value"]).filter(|_| !is_gone);
+        if name == "version" {
+            self.version = value.and_then(|v| v.parse().ok());
+        } else if let Some(server) = name.strip_prefix("servers/").and_then(|n| n.parse::<u8>().ok()) {
+            match value.and_then(|v| serde_json::from_str(&v).ok()) {
+                Some(member) => self.servers.insert(server, member),
+                None => self.servers.remove(&server),
+            };
+        }
+    }
+}
+
+/// Holds the lowest free number until it is told to stop.
+async fn hold(
+    options: &EtcdOptions,
+    servers: usize,
+    claimed: &Sender<Result<u8>>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let taken = async {
+        let (etcd, _) = Etcd::reach(options).await?;
+        let lease = etcd.grant(options.lease_s).await?;
+        for server in 0..servers.min(64) as u8 {
+            // The key of the claim is not that of the server: that one says where it is, once it serves.
+            let key = format!("{}claims/{server:02}", options.prefix());
+            let is_free = !etcd.members(options).await?.0.servers.contains_key(&server);
+            if is_free && etcd.create(&key, "claimed", lease).await? {
+                return Ok(Some((etcd, lease, server)));
+            }
+        }
+        etcd.revoke(lease).await;
+        Ok::<_, String>(None)
+    };
+    let (etcd, lease, server) = match taken.await {
+        Ok(Some(taken)) => taken,
+        Ok(None) => {
+            let _ = claimed.send(Err(Error::bad_input(format!(
+                "all {servers} servers of the cluster are there already"
+            ))));
+            return;
+        }
+        Err(why) => {
+            let _ = claimed.send(Err(Error {
+                kind: Kind::Io,
+                message: format!("etcd: {why}; check that it runs, or set server"),
+            }));
+            return;
+        }
+    };
+    let _ = claimed.send(Ok(server));
+    let every = Duration::from_secs(options.lease_s) / 3;
+    while tokio::time::timeout(every, stopped.changed()).await.is_err() {
+        let _ = etcd.keep_alive(lease).await;
+    }
+    etcd.revoke(lease).await;
+}
+
+/// Announces and watches, again and again, until it is told to stop.
+async fn stay(
+    options: EtcdOptions,
+    own: (String, String),
+    mut stopped: watch::Receiver<bool>,
+    changed: impl Fn(&Members),
+) {
+    let known = Mutex::new(None);
+    // The same news is told once, however often etcd is asked.
+    let tell = |members: &Members| {
+        let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
+        if known.as_ref() != Some(members) {
+            changed(members);
+            *known = Some(members.clone());
+        }
+    };
+    let mut told = String::new();
+    loop {
+        let why = tokio::select! {
+            why = session(&options, &own, &tell, stopped.clone()) => why,
+            _ = stopped.wait_for(|stop| *stop) => return,
+        };
+        match why {
+            Ok(()) => return,
+            Err(why) if why != told => {
+                (options.log)(&format!("etcd: {why}; serving on with what is known"));
+                told = why;
+            }
+            Err(_) => {}
+        }
+        if tokio::time::timeout(PAUSE, stopped.wait_for(|stop| *stop)).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// One lease, from its beginning to its end, or until told to stop.
+async fn session(
+    options: &EtcdOptions,
+    (key, value): &(String, String),
+    tell: &impl Fn(&Members),
+    mut stopped: watch::Receiver<bool>,
+) -> Words<()> {
+    let (etcd, _) = Etcd::reach(options).await?;
+    let lease = etcd.grant(options.lease_s).await?;
+    let put = json!({ "key": code(key), "value": code(value), "lease": lease.to_string() });
+    etcd.call("kv/put", &put).await?;
+    let (members, revision) = etcd.members(options).await?;
+    tell(&members);
+    let keeping = async {
+        let every = Duration::from_secs(options.lease_s) / 3;
+        loop {
+            tokio::time::sleep(every).await;
+            if let Err(why) = etcd.keep_alive(lease).await {
+                return why;
+            }
+        }
+    };
+    let ended = tokio::select! {
+        why = keeping => Err(why),
+        why = watch_keys(&etcd, options, members, revision, tell) => Err(why),
+        _ = stopped.wait_for(|stop| *stop) => Ok(()),
+    };
+    etcd.revoke(lease).await;
+    ended
+}
+
+/// Follows the keys of the cluster from a revision on; comes back when the stream ends.
+async fn watch_keys(
+    etcd: &Etcd,
+    options: &EtcdOptions,
+    mut members: Members,
+    revision: u64,
+    tell: &impl Fn(&Members),
+) -> String {
+    let mut create = range(options);
+    create["start_revision"] = (revision + 1).to_string().into();
+    let request = etcd.client.post(format!("{}/v3/watch", etcd.endpoint));
+    let mut response = match request.body(json!({ "create_request": create }).to_string()).send().await {
+        Ok(response) => response,
+        Err(e) => return etcd.words(&e),
+    };
+    let mut line = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => line.extend_from_slice(&chunk),
+            Ok(None) => return format!("{} ended the watch", etcd.endpoint),
+            Err(e) => return etcd.words(&e),
+        }
+        // One answer a line; a line may come in parts.
+        while let Some(end) = line.iter().position(|&b| b == b'\n') {
+            let rest = line.split_off(end + 1);
+            let answer: Value = serde_json::from_slice(&line).unwrap_or_default();
+            line = rest;
+            if answer["result"]["canceled"].as_bool() == Some(true) {
+                return format!("{} cancelled the watch", etcd.endpoint);
+            }
+            for event in answer["result"]["events"].as_array().into_iter().flatten() {
+                members.put(options, &event["kv"], event["type"] == "DELETE");
+            }
+            tell(&members);
+        }
+        if line.len() > 1 << 20 {
+            return format!("{} sends lines without end", etcd.endpoint);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What one server needs of a version, into a folder of its own.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path as FilePath, PathBuf};
+
+use futures_util::StreamExt;
+use object_store::ObjectStoreExt;
+use stratann_engine::manifest::{FileEntry, hex, sync_folder};
+use stratann_engine::{Error, Kind, Progress, Result};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Store;
+
+/// A version on this machine's disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// Its number in the store.
+    pub number: u64,
+    /// The folder to open.
+    pub folder: PathBuf,
+    /// Bytes that were downloaded; the rest was there.
+    pub downloaded_bytes: u64,
+}
+
+impl Store {
+    /// Downloads what `server` needs of the newest version (all of it for `None`) to a folder under `home`, named after the build.
+    /// Files that are there and sound are kept, so an interrupted download goes on where it was.
+    ///
+    /// # Errors
+    /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged; a full disk;
+    /// an interruption.
+    pub fn fetch(&self, home: &FilePath, server: Option<u8>, progress: &dyn Progress) -> Result<Fetched> {
+        let (number, manifest) = self.newest()?.ok_or_else(|| {
+            Error::bad_input(format!(
+                "{} holds no index; publish one with `stratann cluster publish`",
+                self.name
+            ))
+        })?;
+        let folder = home.join(&manifest.build_id);
+        std::fs::create_dir_all(&folder).map_err(|e| Error::io("creating", &folder, &e))?;
+        let needed = manifest.needed_by(server.map(usize::from))?;
+        progress.stage("fetching", needed.iter().map(|(_, f)| f.bytes).sum(), "bytes");
+        let mut downloaded_bytes = 0;
+        for (name, entry) in needed {
+            if is_sound(&folder.join(name), entry, progress)? {
+                progress.advance(entry.bytes);
+            } else {
+                self.download(&manifest.build_id, name, entry, &folder, progress)?;
+                downloaded_bytes += entry.bytes;
+            }
+        }
+        if stratann_engine::manifest::newest(&folder)? != Some(number) {
+            manifest.publish(&folder, number)?;
+        }
+        Ok(Fetched { number, folder, downloaded_bytes })
+    }
+
+    fn download(
+        &self,
+        build: &str,
+        name: &str,
+        entry: &FileEntry,
+        folder: &FilePath,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let from = self.file_path(build, name);
+        let aside = folder.join(format!("{name}.partial"));
+        let mut file = File::create(&aside).map_err(|e| Error::io("creating", &aside, &e))?;
+        let (mut sum, mut length) = (Xxh3::new(), 0u64);
+        let got = self.runtime.block_on(self.objects.get(&from));
+        let mut stream = got.map_err(|e| self.failed("fetching", &from, &e))?.into_stream();
+        while let Some(chunk) = self.runtime.block_on(stream.next()) {
+            if progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let chunk = chunk.map_err(|e| self.failed("fetching", &from, &e))?;
+            sum.update(&chunk);
+            length += chunk.len() as u64;
+            file.write_all(&chunk).map_err(|e| Error::io("writing", &aside, &e))?;
+            progress.advance(chunk.len() as u64);
+        }
+        if length != entry.bytes || hex(sum.digest()) != entry.xxh3 {
+            let _ = std::fs::remove_file(&aside);
+            return Err(Error {
+                kind: Kind::Corrupt,
+                message: format!(
+                    "{} arrived damaged, or is not what its manifest says; try again, then publish the index anew",
+                    self.shown(&from).display()
+                ),
+            });
+        }
+        let path = folder.join(name);
+        file.sync_all()
+            .and_then(|()| std::fs::rename(&aside, &path))
+            .map_err(|e| Error::io("writing", &path, &e))?;
+        sync_folder(folder)
+    }
+}
+
+/// Whether a file is there with the content that the manifest says.
+fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Result<bool> {
+    let Ok(mut file) = File::open(path) else { return Ok(false) };
+    if file.metadata().is_ok_and(|m| m.len() != entry.bytes) {
+        return Ok(false);
+    }
+    let mut sum = Xxh3::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        match file.read(&mut chunk).map_err(|e| Error::io("reading", path, &e))? {
+            0 => return Ok(hex(sum.digest()) == entry.xxh3),
+            count => sum.update(&chunk[..count]),
+        }
+    }
+}
+
+/// Removes the folders of other builds under `home`: nobody may have them open.
+///
+/// # Errors
+/// When one cannot be removed.
+pub fn drop_others(home: &FilePath, keep: &FilePath) -> Result<()> {
+    let entries = std::fs::read_dir(home).map_err(|e| Error::io("reading", home, &e))?;
+    for path in entries.flatten().map(|e| e.path()).filter(|p| p.is_dir() && p != keep) {
+        // Only what this program made: a folder with a manifest, or one that was being fetched.
+        let is_build = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .is_some_and(|n| n.len() == 16 && n.bytes().all(|b| b.is_ascii_hexdigit()));
+        if is_build {
+            std::fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Where the servers of a cluster get their index from: a folder that all can read, or an S3-compatible object store.
+//!
+//! | object | content |
+//! |---|---|
+//! | `PREFIX/BUILD/vN-….bin` | the data files of one build, under its id; never changed once written |
+//! | `PREFIX/manifest-N.json` | version N: the manifest of a build; created once, never changed |
+//!
+//! A version exists when its manifest does, and its manifest is created last, by a request that fails if the name is taken. So of two who
+//! publish at once one fails and nothing is mixed; who reads sees whole versions only. Data files lie under the hash of their
+//! content: to upload a build again is to write the same bytes again.
+
+mod fetch;
+mod publish;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::{Error, Kind, Result};
+
+pub use fetch::{Fetched, drop_others};
+
+/// One index' place in a store.
+pub struct Store {
+    objects: Arc<dyn ObjectStore>,
+    prefix: Path,
+    name: String,
+    // The store's client is asynchronous; nothing else here is.
+    runtime: tokio::runtime::Runtime,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.name)
+    }
+}
+
+impl Store {
+    /// `s3://BUCKET/PREFIX`, with region, endpoint and credentials from the usual `AWS_…` variables of the environment; or a folder, which is
+    /// made when it is missing.
+    ///
+    /// # Errors
+    /// An address that is neither; a folder that cannot be made.
+    pub fn open(place: &str) -> Result<Store> {
+        Store::open_with(place, std::env::vars())
+    }
+
+    /// [`Store::open`] with other variables than those of the environment.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<Store> {
+        let runtime = crate::runtime()?;
+        let (objects, prefix): (Arc<dyn ObjectStore>, Path) = match place.split_once("://") {
+            Some(("s3", rest)) => {
+                (Arc::new(s3(place, variables)?), Path::from(rest.split_once('/').map_or("", |(_, p)| p)))
+            }
+            Some((other, _)) => {
+                return Err(Error::bad_input(format!(
+                    "{place}: stores of kind {other} are unknown; use s3://BUCKET/PREFIX or a folder"
+                )));
+            }
+            None => (Arc::new(folder(place)?), Path::default()),
+        };
+        Ok(Store { objects, prefix, name: place.to_string(), runtime })
+    }
+
+    /// The newest version, if there is any: its number and manifest.
+    ///
+    /// # Errors
+    /// A store that does not answer; a manifest that is damaged, or of a newer format.
+    pub fn newest(&self) -> Result<Option<(u64, Manifest)>> {
+        let Some(&number) = self.versions()?.last() else { return Ok(None) };
+        self.manifest(number).map(|manifest| Some((number, manifest)))
+    }
+
+    /// The numbers of all versions, ascending.
+    ///
+    /// # Errors
+    /// A store that does not answer.
+    pub fn versions(&self) -> Result<Vec<u64>> {
+        let under = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
+        let listed = self.runtime.block_on(self.objects.list_with_delimiter(under));
+        let listed = listed.map_err(|e| self.failed("listing", &self.prefix, &e))?;
+        let number = |path: &Path| {
+            path.filename()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
+        };
+        let mut numbers: Vec<u64> = listed.objects.iter().filter_map(|o| number(&o.location)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn manifest(&self, number: u64) -> Result<Manifest> {
+        let path = self.manifest_path(number);
+        let got = self.runtime.block_on(async { self.objects.get(&path).await?.bytes().await });
+        let bytes = got.map_err(|e| self.failed("reading", &path, &e))?;
+        Manifest::from_text(&String::from_utf8_lossy(&bytes), &self.shown(&path))
+    }
+
+    fn manifest_path(&self, number: u64) -> Path {
+        self.prefix.clone().join(format!("manifest-{number}.json"))
+    }
+
+    fn file_path(&self, build: &str, name: &str) -> Path {
+        self.prefix.clone().join(build).join(name)
+    }
+
+    /// Deletes all versions but the newest `keep`, and the files that no other version names.
+    ///
+    /// Who is fetching one of them fails and finds a newer one.
+    ///
+    /// # Errors
+    /// A store that does not answer; some versions may have gone then, whole.
+    pub fn drop_old(&self, keep: usize) -> Result<Vec<u64>> {
+        let versions = self.versions()?;
+        let (old, kept) = versions.split_at(versions.len().saturating_sub(keep.max(1)));
+        let needed: Vec<String> =
+            kept.iter().map(|&n| Ok(self.manifest(n)?.build_id)).collect::<Result<_>>()?;
+        for &number in old {
+            let build = self.manifest(number)?.build_id;
+            // The manifest first: a version without it does not exist, and nobody begins to fetch it.
+            self.delete(&self.manifest_path(number))?;
+            if !needed.contains(&build) {
+                self.delete_all(&self.prefix.clone().join(build))?;
+            }
+        }
+        Ok(old.to_vec())
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        match self.runtime.block_on(self.objects.delete(path)) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(self.failed("deleting", path, &e)),
+        }
+    }
+
+    fn delete_all(&self, under: &Path) -> Result<()> {
+        let listed = self.runtime.block_on(self.objects.list(Some(under)).try_collect::<Vec<_>>());
+        let listed = listed.map_err(|e| self.failed("listing", under, &e))?;
+        listed.iter().try_for_each(|object| self.delete(&object.location))
+    }
+
+    fn shown(&self, path: &Path) -> PathBuf {
+        let inner = path.as_ref().strip_prefix(self.prefix.as_ref()).unwrap_or(path.as_ref());
+        PathBuf::from(format!("{}/{}", self.name.trim_end_matches('/'), inner.trim_start_matches('/')))
+    }
+
+    fn failed(&self, what: &str, path: &Path, error: &object_store::Error) -> Error {
+        let shown = self.shown(path);
+        let (kind, hint) = match error {
+            object_store::Error::NotFound { .. } => (Kind::BadInput, "check the address of the store"),
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+                (Kind::Io, "check the AWS_… variables of the environment")
+            }
+            _ => (Kind::Io, "check that the store can be reached"),
+        };
+        // The client's messages can have several lines, one for each attempt.
+        let words = error.to_string();
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        Error { kind, message: format!("{what} {}: {words}; {hint}", shown.display()) }
+    }
+}
+
+fn s3(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<impl ObjectStore> {
+    crate::install_cryptography();
+    let known = variables.into_iter().filter_map(|(name, value)| {
+        let key = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>())?;
+        Some((key.ok()?, value))
+    });
+    known
+        .fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value))
+        .with_url(place)
+        .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .build()
+        .map_err(|e| Error::bad_input(format!("{place}: {e}; write s3://BUCKET/PREFIX")))
+}
+
+fn folder(place: &str) -> Result<impl ObjectStore> {
+    std::fs::create_dir_all(place).map_err(|e| Error::io("creating", place.as_ref(), &e))?;
+    let store = LocalFileSystem::new_with_prefix(place)
+        .map_err(|e| Error::bad_input(format!("{place}: {e}; give a folder")))?;
+    Ok(store.with_fsync(true))
+}

@@ -1,0 +1,173 @@
+//! Membership against a real etcd, where the program `etcd` is installed.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use stratann_cluster::membership::{EtcdOptions, Member, Members, Membership};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Etcd {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Etcd {
+    fn start() -> Option<Etcd> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        if !std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file()) {
+            eprintln!("etcd is not installed: the tests with a real one are left out");
+            return None;
+        }
+        let [port, other] =
+            [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+        let folder = tempfile::tempdir().unwrap();
+        let mut etcd = Etcd { child: Etcd::run(&folder.path().join("data"), port, other), port, folder };
+        etcd.wait();
+        Some(etcd)
+    }
+
+    fn run(data: &PathBuf, port: u16, other: u16) -> Child {
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{other}"));
+        Command::new("etcd")
+            .arg("--data-dir")
+            .arg(data)
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn wait(&mut self) {
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(
+                start.elapsed() < PATIENCE && self.child.try_wait().unwrap().is_none(),
+                "etcd does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn options(&self, said: &Arc<Mutex<Vec<String>>>) -> EtcdOptions {
+        let said = said.clone();
+        EtcdOptions {
+            endpoints: vec!["http://127.0.0.1:9".into(), format!("http://127.0.0.1:{}", self.port)],
+            cluster: "tests".into(),
+            lease_s: 2,
+            log: Arc::new(move |line| said.lock().unwrap().push(line.into())),
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn member(port: u16) -> Member {
+    Member { address: format!("127.0.0.1:{port}"), http: "127.0.0.1:80".into(), build: "b".into() }
+}
+
+fn join(options: EtcdOptions, number: u8) -> (Membership, Receiver<Members>) {
+    let (sender, news) = channel();
+    let tell = move |members: &Members| drop(sender.send(members.clone()));
+    (Membership::join(options, number, member(1000 + u16::from(number)), tell).unwrap(), news)
+}
+
+/// Waits for news in which exactly these servers are there.
+fn until(news: &Receiver<Members>, servers: &[u8]) -> Members {
+    loop {
+        let members = news.recv_timeout(PATIENCE).expect("news come");
+        if members.servers.keys().eq(servers) {
+            return members;
+        }
+    }
+}
+
+#[test]
+fn servers_come_and_go_and_all_others_hear_of_it() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let said = Arc::default();
+    let (first, heard) = join(etcd.options(&said), 0);
+    until(&heard, &[0]);
+    let (second, other) = join(etcd.options(&said), 1);
+    assert_eq!(until(&other, &[0, 1]).servers[&0], member(1000));
+    assert_eq!(until(&heard, &[0, 1]).servers[&1], member(1001));
+    etcd.options(&said).announce_version(7).unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE).unwrap().version, Some(7));
+    // An orderly end takes the key at once.
+    drop(second);
+    until(&heard, &[0]);
+
+    // etcd goes and comes back: nothing ends, and the key is there again.
+    let port = etcd.port;
+    etcd.kill();
+    let start = Instant::now();
+    while !said.lock().unwrap().iter().any(|line| line.contains("serving on")) {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    etcd.child = Etcd::run(&etcd.folder.path().join("data2"), port, other);
+    etcd.wait();
+    let (_third, heard_anew) = join(etcd.options(&said), 2);
+    until(&heard_anew, &[0, 2]);
+    drop(first);
+    until(&heard_anew, &[2]);
+}
+
+#[test]
+fn a_number_is_claimed_once_and_free_again_after_its_server() {
+    let Some(etcd) = Etcd::start() else { return };
+    let said = Arc::default();
+    let options = etcd.options(&said);
+    let (_zero, heard) = join(options.clone(), 0);
+    until(&heard, &[0]);
+    let claims: Vec<_> = (0..2).map(|_| options.claim(3).unwrap()).collect();
+    assert_eq!(claims.iter().map(|c| c.number).collect::<Vec<_>>(), [1, 2]);
+    let error = options.claim(3).err().unwrap();
+    assert!(error.message.contains("all 3 servers"), "{error}");
+    // A claim outlives its lease while it is held.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(options.claim(3).is_err());
+    drop(claims);
+    assert_eq!(options.claim(3).unwrap().number, 1);
+}
+
+#[test]
+fn what_cannot_be_etcd_is_refused_or_waited_for() {
+    let options = |endpoint: &str, cluster: &str| EtcdOptions {
+        endpoints: vec![endpoint.into()],
+        cluster: cluster.into(),
+        lease_s: 2,
+        log: Arc::new(|_| {}),
+    };
+    for (endpoint, cluster, word) in
+        [("ftp://x", "a", "http://"), ("http://127.0.0.1:9", "a/b", "name of a cluster")]
+    {
+        let error = options(endpoint, cluster).claim(3).err().unwrap();
+        assert!(error.message.contains(word), "{error}");
+    }
+    let gone = options("http://127.0.0.1:9", "a");
+    assert!(gone.claim(3).err().unwrap().message.contains("does not answer"));
+    // Joining does not wait, and leaving does not either.
+    let (joined, news) = join(gone, 0);
+    assert!(news.recv_timeout(Duration::from_millis(200)).is_err());
+    drop(joined);
+}

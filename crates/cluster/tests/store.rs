@@ -1,0 +1,295 @@
+//! Publishing and fetching: in a folder, and on an S3-compatible server where the program `versitygw` is at hand.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stratann_cluster::store::{Store, drop_others};
+use stratann_engine::manifest::{BlockShape, Cluster, FORMAT_VERSION, FileEntry, Manifest, hex};
+use stratann_engine::{Kind, Progress, Quiet};
+use tempfile::TempDir;
+use xxhash_rust::xxh3::xxh3_64;
+
+const SERVERS: usize = 3;
+
+/// A folder with the files of an index that is spread over three servers; their content is noise.
+fn index(seed: u64) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = ["codes.bin", "codebook.bin", "map.bin", "head.bin", "placement.bin"];
+    let parts = ["blocks-00.bin", "blocks-01.bin", "blocks-02.bin"];
+    let mut files = BTreeMap::new();
+    for (i, role) in shared.into_iter().chain(parts).enumerate() {
+        let length = if role.starts_with("blocks") { 9_000_000 + i } else { 5000 + i };
+        let bytes: Vec<u8> = (0..length as u64).map(|x| (x.wrapping_mul(seed + 77) >> 7) as u8).collect();
+        let name = format!("v1-{role}");
+        std::fs::write(dir.path().join(&name), &bytes).unwrap();
+        files.insert(name, FileEntry { bytes: length as u64, xxh3: hex(xxh3_64(&bytes)) });
+    }
+    let mut manifest = Manifest {
+        format_version: FORMAT_VERSION,
+        kind: "disk-graph".into(),
+        metric: "l2".into(),
+        dtype: "f32".into(),
+        rows: 1000,
+        dim: 24,
+        blocks: BlockShape { count: 100, bytes: 4096, id_bytes: 4 },
+        code_error: 0.25,
+        build: BTreeMap::new(),
+        build_id: String::new(),
+        files,
+        curves: Vec::new(),
+        cluster: Some(Cluster {
+            servers: SERVERS,
+            replicas: 1,
+            overlap: 0.0,
+            method: "cells".into(),
+            seed,
+            source: "0".into(),
+            held: vec![40, 30, 30],
+            cut_share: 0.1,
+        }),
+    };
+    manifest.build_id = manifest.content_id();
+    manifest.publish(dir.path(), 1).unwrap();
+    dir
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut all: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+/// Runs all that a store promises against the one that `open` opens.
+fn conforms(open: &(dyn Fn() -> Store + Sync)) {
+    let store = open();
+    let home = tempfile::tempdir().unwrap();
+    let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
+    assert!(error.kind == Kind::BadInput && error.message.contains("holds no index"), "{error}");
+
+    let (first, second) = (index(1), index(2));
+    assert_eq!(store.publish(first.path(), &Quiet).unwrap(), 1);
+    assert_eq!(store.publish(first.path(), &Quiet).unwrap(), 1, "the same build is one version");
+    let got = store.fetch(home.path(), Some(1), &Quiet).unwrap();
+    assert_eq!(got.number, 1);
+    assert_eq!(
+        names(&got.folder),
+        [
+            "manifest-1.json",
+            "v1-blocks-01.bin",
+            "v1-codebook.bin",
+            "v1-codes.bin",
+            "v1-head.bin",
+            "v1-map.bin",
+            "v1-placement.bin"
+        ]
+    );
+    for name in names(&got.folder) {
+        let (here, there) = (std::fs::read(got.folder.join(&name)), std::fs::read(first.path().join(&name)));
+        assert_eq!(here.unwrap(), there.unwrap(), "{name}");
+    }
+    let again = store.fetch(home.path(), Some(1), &Quiet).unwrap();
+    assert_eq!((again.downloaded_bytes, &again.folder), (0, &got.folder));
+    // One file is damaged on the disk, another was never finished: these two are fetched again.
+    std::fs::write(
+        got.folder.join("v1-map.bin"),
+        vec![0; std::fs::read(first.path().join("v1-map.bin")).unwrap().len()],
+    )
+    .unwrap();
+    std::fs::remove_file(got.folder.join("v1-head.bin")).unwrap();
+    std::fs::write(got.folder.join("v1-head.bin.partial"), b"half").unwrap();
+    let mended = store.fetch(home.path(), Some(1), &Quiet).unwrap();
+    assert_eq!(mended.downloaded_bytes, 5002 + 5003);
+
+    assert_eq!(store.publish(second.path(), &Quiet).unwrap(), 2);
+    let new = store.fetch(home.path(), None, &Quiet).unwrap();
+    assert_eq!((new.number, names(&new.folder).len()), (2, 9));
+    assert_ne!(new.folder, got.folder);
+    assert_eq!(Manifest::read(&new.folder).unwrap().0, 2);
+    std::fs::write(home.path().join("a note of mine"), "").unwrap();
+    drop_others(home.path(), &new.folder).unwrap();
+    assert_eq!(names(home.path()).len(), 2, "the old build has gone, what is not ours stays");
+    let error = store.fetch(home.path(), Some(3), &Quiet).unwrap_err();
+    assert!(error.message.contains("no server 3"), "{error}");
+
+    assert_eq!(store.versions().unwrap(), [1, 2]);
+    assert_eq!(store.drop_old(1).unwrap(), [1]);
+    assert_eq!(store.versions().unwrap(), [2]);
+    store.fetch(tempfile::tempdir().unwrap().path(), Some(2), &Quiet).unwrap();
+    race(open);
+    interruptions(open);
+}
+
+/// Of many who publish different builds at once each version has one winner, and all versions are whole.
+fn race(open: &(dyn Fn() -> Store + Sync)) {
+    let before = *open().versions().unwrap().last().unwrap();
+    let indexes: Vec<TempDir> = (10..14).map(index).collect();
+    let won: Vec<bool> = std::thread::scope(|scope| {
+        let publish = |dir: &TempDir| {
+            let path = dir.path().to_path_buf();
+            scope.spawn(move || open().publish(&path, &Quiet))
+        };
+        let all: Vec<_> = indexes.iter().map(publish).collect();
+        all.into_iter()
+            .map(|thread| match thread.join().unwrap() {
+                Ok(_) => true,
+                Err(e) => {
+                    assert!(e.message.contains("somebody else"), "{e}");
+                    false
+                }
+            })
+            .collect()
+    });
+    let store = open();
+    let winners = won.iter().filter(|&&w| w).count() as u64;
+    assert!(winners >= 1);
+    assert_eq!(store.newest().unwrap().unwrap().0, before + winners);
+    store.fetch(tempfile::tempdir().unwrap().path(), None, &Quiet).unwrap();
+}
+
+struct Stop(AtomicI64);
+
+impl Progress for Stop {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+fn interruptions(open: &(dyn Fn() -> Store + Sync)) {
+    let store = open();
+    let (dir, home) = (index(99), tempfile::tempdir().unwrap());
+    let before = store.versions().unwrap();
+    let mut stopped = 0;
+    for patience in (0..).step_by(7) {
+        match store.publish(dir.path(), &Stop(AtomicI64::new(patience))) {
+            Ok(_) => break,
+            Err(e) => assert_eq!(e.kind, Kind::Interrupted),
+        }
+        assert_eq!(store.versions().unwrap(), before);
+        stopped += 1;
+    }
+    for patience in (0..).step_by(300) {
+        match store.fetch(home.path(), Some(0), &Stop(AtomicI64::new(patience))) {
+            Ok(_) => break,
+            Err(e) => assert_eq!(e.kind, Kind::Interrupted),
+        }
+        stopped += 1;
+    }
+    assert!(stopped > 1, "{stopped}");
+}
+
+#[test]
+fn a_folder_is_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("shared");
+    conforms(&|| Store::open(place.to_str().unwrap()).unwrap());
+}
+
+#[test]
+fn an_s3_server_is_a_store() {
+    let Some(gateway) = Gateway::start() else {
+        eprintln!("versitygw is not installed: the test with a real S3 server is left out");
+        return;
+    };
+    let at = |place: &str| Store::open_with(place, gateway.variables.clone()).unwrap();
+    conforms(&|| at(&format!("s3://{}/indexes/one", gateway.bucket)));
+    let gone = at("s3://no-such-bucket/x").newest().unwrap_err();
+    assert!(gone.message.contains("no-such-bucket"), "{gone}");
+}
+
+#[test]
+fn what_is_damaged_is_neither_published_nor_taken() {
+    let (dir, place) = (index(5), tempfile::tempdir().unwrap());
+    let store = Store::open(place.path().to_str().unwrap()).unwrap();
+    let path = dir.path().join("v1-codes.bin");
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    bad[1000] ^= 4;
+    for damaged in [&bad[..], &good[..100], &[]] {
+        std::fs::write(&path, damaged).unwrap();
+        let error = store.publish(dir.path(), &Quiet).unwrap_err();
+        assert!(error.kind == Kind::Corrupt && error.message.contains("v1-codes.bin"), "{error}");
+        assert!(store.newest().unwrap().is_none());
+    }
+    std::fs::write(&path, &good).unwrap();
+    assert_eq!(store.publish(dir.path(), &Quiet).unwrap(), 1);
+    let build = Manifest::read(dir.path()).unwrap().1.build_id;
+    for (name, word) in
+        [(format!("{build}/v1-codes.bin"), "arrived damaged"), ("manifest-1.json".into(), "damaged")]
+    {
+        let stored = place.path().join(name);
+        let good = std::fs::read(&stored).unwrap();
+        let mut bad = good.clone();
+        bad[good.len() / 2] ^= 1;
+        std::fs::write(&stored, &bad).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
+        assert!(error.kind == Kind::Corrupt && error.message.contains(word), "{error}");
+        assert!(stratann_engine::manifest::newest(&home.path().join(&build)).ok().flatten().is_none());
+        std::fs::write(&stored, &good).unwrap();
+    }
+    let error = Store::open("gopher://x/y").unwrap_err();
+    assert!(error.message.contains("gopher"), "{error}");
+}
+
+/// A real S3-compatible server on loopback, over a temporary folder.
+struct Gateway {
+    child: Child,
+    bucket: String,
+    variables: Vec<(String, String)>,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    fn start() -> Option<Gateway> {
+        let program = program()?;
+        let folder = tempfile::tempdir().unwrap();
+        static BUCKETS: AtomicU64 = AtomicU64::new(0);
+        let bucket = format!("bucket{}", BUCKETS.fetch_add(1, Ordering::Relaxed));
+        std::fs::create_dir(folder.path().join(&bucket)).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let child = Command::new(program)
+            .args(["--access", "tester", "--secret", "not a secret", "--region", "us-east-1"])
+            .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(start.elapsed() < Duration::from_secs(20), "versitygw does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let variables = [
+            ("AWS_ACCESS_KEY_ID", "tester".to_string()),
+            ("AWS_SECRET_ACCESS_KEY", "not a secret".to_string()),
+            ("AWS_REGION", "us-east-1".to_string()),
+            ("AWS_ALLOW_HTTP", "true".to_string()),
+            ("AWS_ENDPOINT", format!("http://127.0.0.1:{port}")),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_string(), value)).to_vec();
+        Some(Gateway { child, bucket, variables, _folder: folder })
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `versitygw` on the path, or where `make` installs it.
+fn program() -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain([own]).map(|dir| dir.join("versitygw")).find(|p| p.is_file())
+}

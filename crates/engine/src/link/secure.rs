@@ -1,0 +1,131 @@
+//! Connections in the clear, or under TLS with certificates on both sides.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned, version,
+};
+
+use crate::{Error, Result};
+
+/// The certificates of a server: it shows its own, and trusts those that the cluster's authority signed. TLS 1.3 alone.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// From PEM files. The certificate must name the host, or the address, by which the other servers know this one.
+    ///
+    /// # Errors
+    /// A file that cannot be read or holds something else; a key that is not the certificate's.
+    pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Tls> {
+        let own = certificates(certificate)?;
+        let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable("private key", key, &e))?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates(authority)? {
+            roots.add(root).map_err(|e| unfit(authority, &e))?;
+        }
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+            .build()
+            .map_err(|e| {
+            Error::bad_input(format!("{}: {e}; give the authority's certificate", authority.display()))
+        })?;
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(|e| unfit(certificate, &e))?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(own.clone(), private.clone_key())
+            .map_err(|e| unfit(certificate, &e))?;
+        // Connections are few and long: there is nothing to resume.
+        server.send_tls13_tickets = 0;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13])
+            .map_err(|e| unfit(certificate, &e))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(own, private)
+            .map_err(|e| unfit(certificate, &e))?;
+        Ok(Tls { client: Arc::new(client), server: Arc::new(server) })
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    match all.map_err(|e| unreadable("certificate", path, &e))? {
+        none if none.is_empty() => {
+            Err(Error::bad_input(format!("{} holds no certificate; give a PEM file", path.display())))
+        }
+        some => Ok(some),
+    }
+}
+
+fn unreadable(what: &str, path: &Path, error: &pem::Error) -> Error {
+    Error::bad_input(format!("{}: no {what} can be read from it ({error}); give a PEM file", path.display()))
+}
+
+fn unfit(path: &Path, error: &rustls::Error) -> Error {
+    Error::bad_input(format!("{}: {error}; check certificate, key and authority", path.display()))
+}
+
+/// A connection.
+pub(super) enum Wire {
+    Plain(TcpStream),
+    Dialed(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Accepted(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
+
+impl Wire {
+    /// Over a connection to the server that `peer` (`HOST:PORT`) names.
+    pub(super) fn dial(tls: Option<&Tls>, peer: &str, stream: TcpStream) -> io::Result<Wire> {
+        let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
+        let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        let connection = ClientConnection::new(tls.client.clone(), name).map_err(io::Error::other)?;
+        Ok(Wire::Dialed(Box::new(StreamOwned::new(connection, stream))))
+    }
+
+    /// Over a connection that was accepted.
+    pub(super) fn accept(tls: Option<&Tls>, stream: TcpStream) -> io::Result<Wire> {
+        let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
+        let connection = ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;
+        Ok(Wire::Accepted(Box::new(StreamOwned::new(connection, stream))))
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.read(bytes),
+            Wire::Dialed(stream) => stream.read(bytes),
+            Wire::Accepted(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(stream) => stream.write(bytes),
+            Wire::Dialed(stream) => stream.write(bytes),
+            Wire::Accepted(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.flush(),
+            Wire::Dialed(stream) => stream.flush(),
+            Wire::Accepted(stream) => stream.flush(),
+        }
+    }
+}

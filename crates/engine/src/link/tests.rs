@@ -1,0 +1,371 @@
+use std::io::{Read, Write};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode};
+
+use super::greeting::NONCE_BYTES;
+use super::*;
+
+const BUILD: u64 = 0xB0;
+const SECRET: &[u8] = b"between us";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, PartialEq)]
+enum News {
+    Frame(u8, Vec<u8>),
+    Up(u8),
+    Down(u8),
+}
+
+struct Ear(Mutex<Sender<News>>);
+
+impl Receive for Ear {
+    fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
+        decode(frame, BUILD)?;
+        let _ = lock(&self.0).send(News::Frame(server, frame.to_vec()));
+        Ok(())
+    }
+
+    fn up(&self, server: u8) {
+        let _ = lock(&self.0).send(News::Up(server));
+    }
+
+    fn down(&self, server: u8) {
+        let _ = lock(&self.0).send(News::Down(server));
+    }
+}
+
+struct Node {
+    link: Link,
+    news: Receiver<News>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Node {
+    fn start(server: u8, listen: SocketAddr, peers: &[SocketAddr], secret: &[u8], build: u64) -> Node {
+        Node::with_tls(server, listen, peers, (secret, build), None)
+    }
+
+    fn with_tls(
+        server: u8,
+        listen: SocketAddr,
+        peers: &[SocketAddr],
+        (secret, build): (&[u8], u64),
+        tls: Option<Tls>,
+    ) -> Node {
+        let (sender, news) = channel();
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = said.clone();
+        let options = LinkOptions {
+            server,
+            incarnation: 1,
+            build,
+            listen,
+            peers: peers.iter().map(SocketAddr::to_string).collect(),
+            secret: secret.to_vec(),
+            tls,
+            queue_bytes: 1 << 20,
+            log: Arc::new(move |line| lock(&lines).push(line.to_string())),
+        };
+        Node { link: Link::start(options, Arc::new(Ear(Mutex::new(sender)))).unwrap(), news, said }
+    }
+
+    fn next(&self) -> News {
+        self.news.recv_timeout(PATIENCE).expect("something happens")
+    }
+
+    fn waits_for_word(&self, word: &str) {
+        let start = Instant::now();
+        while !lock(&self.said).iter().any(|line| line.contains(word)) {
+            assert!(start.elapsed() < PATIENCE, "nobody said {word:?}: {:?}", lock(&self.said));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Addresses that were free a moment ago.
+fn addresses(count: usize) -> Vec<SocketAddr> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|l| l.local_addr().unwrap()).collect()
+}
+
+fn pair() -> (Node, Node) {
+    let at = addresses(2);
+    let nodes = (Node::start(0, at[0], &at, SECRET, BUILD), Node::start(1, at[1], &at, SECRET, BUILD));
+    assert_eq!((nodes.0.next(), nodes.1.next()), (News::Up(1), News::Up(0)));
+    nodes
+}
+
+/// A frame with `length` bytes of state.
+fn frame(number: u64, length: usize) -> Vec<u8> {
+    let query = QueryId { origin: 0, incarnation: 1, number };
+    let state = vec![number as u8; length];
+    let mut out = Vec::new();
+    Message::Answer { query, attempt: 0, visited: 0, state: &state }.encode(BUILD, 0, &mut out);
+    out
+}
+
+#[test]
+fn frames_come_whole_and_in_order_in_fewer_writes_than_frames() {
+    let (a, b) = pair();
+    let length = |n: u64| if n % 500 == 3 { 300_000 } else { n as usize % 1000 };
+    for n in 0..2000 {
+        while !a.link.send(1, &frame(n, length(n))) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    for n in 0..2000 {
+        assert_eq!(b.next(), News::Frame(0, frame(n, length(n))));
+    }
+    let traffic = a.link.traffic();
+    assert_eq!(traffic.frames, 2000);
+    assert!(traffic.writes < 2000, "{traffic:?}");
+    // The longest frame finds room although it is longer than the queue.
+    let long = frame(1, FRAME_MAX - 200);
+    assert!(a.link.send(1, &long) && b.next() == News::Frame(0, long));
+    assert!(!a.link.send(7, &frame(0, 1)), "there is no server 7");
+}
+
+#[test]
+fn a_server_that_goes_is_missed_and_one_that_comes_back_is_greeted() {
+    let at = addresses(2);
+    let a = Node::start(0, at[0], &at, SECRET, BUILD);
+    for _ in 0..3 {
+        let b = Node::start(1, at[1], &at, SECRET, BUILD);
+        assert_eq!((a.next(), b.next()), (News::Up(1), News::Up(0)));
+        assert!(a.link.send(1, &frame(9, 10)));
+        assert_eq!(b.next(), News::Frame(0, frame(9, 10)));
+        drop(b);
+        assert_eq!(a.next(), News::Down(1));
+        assert!(!a.link.send(1, &frame(9, 10)), "nobody is there to take it");
+    }
+}
+
+#[test]
+fn another_secret_build_or_number_is_refused_and_said() {
+    for (secret, build, word) in [(b"stolen".as_slice(), BUILD, "secret"), (SECRET, BUILD + 1, "build")] {
+        let at = addresses(2);
+        let a = Node::start(0, at[0], &at, SECRET, BUILD);
+        let b = Node::start(1, at[1], &at, secret, build);
+        a.waits_for_word(word);
+        b.waits_for_word(word);
+        assert!(a.news.try_recv().is_err() && b.news.try_recv().is_err(), "nobody came up");
+    }
+    // The list of peers is wrong: what should be server 2 is server 1.
+    let at = addresses(2);
+    let a = Node::start(0, at[0], &[at[0], at[1], at[1]], SECRET, BUILD);
+    let _b = Node::start(1, at[1], &[at[0], at[1], at[1]], SECRET, BUILD);
+    assert_eq!(a.next(), News::Up(1));
+    a.waits_for_word("list of peers");
+}
+
+/// A connection to `node` that has greeted as server 1 would.
+fn greeted(node: &Node) -> TcpStream {
+    let mut stream = TcpStream::connect(node.link.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+    greeting::dial(&me, 0, &mut stream).unwrap();
+    stream
+}
+
+fn is_closed(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The end, or a reset where bytes were left unread.
+    assert!(matches!(stream.read(&mut [0; 64]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
+    let (a, b) = pair();
+    let good = frame(1, 50);
+    let mut flipped = good.clone();
+    flipped[40] ^= 1;
+    let mut oversized = good.clone();
+    oversized[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut old = good.clone();
+    old[..4].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    let noise = vec![0xA5; 5000];
+    for bytes in [&flipped, &oversized, &old, &noise] {
+        let mut stream = greeted(&a);
+        stream.write_all(bytes).unwrap();
+        is_closed(stream);
+    }
+    a.waits_for_word("refused (Checksum)");
+    a.waits_for_word("refused (Length)");
+    a.waits_for_word(&format!("refused (Version({}))", VERSION + 1));
+    // A greeting that is none, one that ends halfway, and a proof that was heard before.
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n and more bytes than a greeting has, so that it can be judged at once ......."[..], b"STRA"] {
+        let mut stream = TcpStream::connect(a.link.address()).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        assert!(said.len() <= 8 + 4 + NONCE_BYTES, "a stranger learns nothing more");
+    }
+    a.waits_for_word("no stratann server");
+    // The real server dials anew when its place was taken, and both are as before.
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < PATIENCE);
+        if b.link.send(0, &good)
+            && matches!(a.news.recv_timeout(Duration::from_millis(300)), Ok(News::Frame(1, _)))
+        {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_recorded_greeting_is_worth_nothing() {
+    let at = addresses(1);
+    let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
+    let recorded = {
+        let mut tape = Tape { stream: TcpStream::connect(at[0]).unwrap(), said: Vec::new() };
+        let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+        greeting::dial(&me, 0, &mut tape).unwrap();
+        tape.said
+    };
+    let mut stream = TcpStream::connect(at[0]).unwrap();
+    stream.write_all(&recorded).unwrap();
+    let mut heard = [0; 8 + 4 + NONCE_BYTES + 1];
+    stream.read_exact(&mut heard).unwrap();
+    assert_eq!(heard.last(), Some(&1), "the verdict is: another secret");
+    a.waits_for_word("another secret");
+}
+
+struct Tape {
+    stream: TcpStream,
+    said: Vec<u8>,
+}
+
+impl Read for Tape {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Tape {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.said.extend_from_slice(bytes);
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+#[test]
+fn a_server_that_does_not_read_fills_its_own_queue_alone() {
+    let at = addresses(3);
+    let a = Node::start(0, at[0], &at, SECRET, BUILD);
+    let b = Node::start(1, at[1], &at, SECRET, BUILD);
+    // Server 2 greets and then never reads.
+    let deaf = TcpListener::bind(at[2]).unwrap();
+    let deaf = std::thread::spawn(move || {
+        let me = greeting::Myself { server: 2, servers: 3, incarnation: 5, build: BUILD, secret: SECRET };
+        let mut kept = Vec::new();
+        while kept.len() < 2 {
+            let (mut stream, _) = deaf.accept().unwrap();
+            if greeting::answer(&me, &mut stream).is_ok() {
+                kept.push(stream);
+            }
+        }
+        kept
+    });
+    assert_eq!(a.next(), News::Up(1));
+    let kept = deaf.join().unwrap();
+    let big = frame(5, 100_000);
+    let start = Instant::now();
+    while a.link.send(2, &big) || a.link.traffic().dropped == 0 {
+        assert!(start.elapsed() < PATIENCE, "a queue that nobody empties is full one day");
+    }
+    for n in 0..100 {
+        assert!(a.link.send(1, &frame(n, 10)));
+        loop {
+            match b.next() {
+                News::Frame(0, got) => break assert_eq!(got, frame(n, 10)),
+                other => assert_eq!(other, News::Up(0)),
+            }
+        }
+    }
+    drop(kept);
+}
+
+#[test]
+fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
+    let at = addresses(2);
+    let a = Node::start(0, at[0], &at, SECRET, BUILD);
+    let mute = TcpListener::bind(at[1]).unwrap();
+    let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+    let dialed = greeted(&a);
+    let (mut heard, _) = mute.accept().unwrap();
+    greeting::answer(&me, &mut heard).unwrap();
+    assert_eq!(a.next(), News::Up(1));
+    assert_eq!(a.next(), News::Down(1));
+    a.waits_for_word("nothing came for");
+    drop(dialed);
+    let header = [0u8; HEADER];
+    assert!(Message::frame_len(&header).is_err(), "a frame of zeros is none");
+    let start = Instant::now();
+    a.link.stop();
+    assert!(start.elapsed() < PATIENCE);
+}
+
+/// Files of an authority and of two servers that it signed, one for loopback and one for another host; and a second authority's.
+fn certificates(folder: &std::path::Path) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    for authority in ["ours", "theirs"] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).unwrap();
+        std::fs::write(folder.join(format!("{authority}.pem")), root.pem()).unwrap();
+        let issuer = Issuer::new(params, key);
+        for (name, host) in [("here", "127.0.0.1"), ("there", "elsewhere.example")] {
+            let key = KeyPair::generate().unwrap();
+            let signed =
+                CertificateParams::new(vec![host.to_string()]).unwrap().signed_by(&key, &issuer).unwrap();
+            std::fs::write(folder.join(format!("{authority}-{name}.pem")), signed.pem()).unwrap();
+            std::fs::write(folder.join(format!("{authority}-{name}.key")), key.serialize_pem()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn under_tls_both_sides_must_be_signed_and_be_who_they_say() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name);
+    let tls = |own: &str, authority: &str| {
+        Tls::read(
+            &file(&format!("{own}.pem")),
+            &file(&format!("{own}.key")),
+            &file(&format!("{authority}.pem")),
+        )
+        .unwrap()
+    };
+    let start = |server: usize, at: &[SocketAddr], tls: Option<Tls>| {
+        Node::with_tls(server as u8, at[server], at, (SECRET, BUILD), tls)
+    };
+    let at = addresses(2);
+    let (a, b) =
+        (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, Some(tls("ours-here", "ours"))));
+    assert_eq!((a.next(), b.next()), (News::Up(1), News::Up(0)));
+    for n in 0..100 {
+        assert!(a.link.send(1, &frame(n, 5000)));
+        assert_eq!(b.next(), News::Frame(0, frame(n, 5000)));
+    }
+    // Signed by somebody else, made for another host, or no certificate at all.
+    for other in [Some(tls("theirs-here", "theirs")), Some(tls("ours-there", "ours")), None] {
+        let at = addresses(2);
+        let (a, b) = (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, other));
+        a.waits_for_word("server 1 at");
+        assert!(a.news.try_recv().is_err() && b.news.try_recv().is_err(), "nobody came up");
+    }
+    let own = |name: &str| Tls::read(&file(name), &file("ours-here.key"), &file("ours.pem"));
+    assert!(own("missing.pem").unwrap_err().message.contains("missing.pem"));
+    assert!(own("ours-here.key").unwrap_err().message.contains("no certificate"));
+    assert!(own("ours-there.pem").is_err(), "the key belongs to another certificate");
+}

@@ -1,0 +1,695 @@
+//! One server: driver threads over an index, or over its share of one that is spread; the protocol with the other servers
+//! ([`stratann_core::peer`]) over a [`Link`]; and the queries of clients.
+//!
+//! ```text
+//! client ── ask ──▶ Peer ── Start ──▶ Inbox ──▶ driver thread ── stepped ──▶ Peer ──▶ Answer ──▶ client
+//!                    ▲                                                        │
+//!                    └──────────────── frames ◀── Link ◀──────────────────────┘
+//! ```
+//!
+//! The protocol is one state machine behind one lock, held for microseconds at a time. What it decides is carried out after the lock
+//! is given back.
+
+mod inbox;
+mod status;
+mod worker;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use stratann_core::format::checksum;
+use stratann_core::peer::message::Refused;
+use stratann_core::peer::{Action, Failure, Limits, Peer, Served};
+use stratann_core::place::SERVERS_MAX;
+use stratann_core::plan::IndexView;
+use stratann_core::query::wire::Carry;
+use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
+
+use self::inbox::{Inbox, Job};
+pub use self::status::Status;
+use self::worker::Worker;
+use crate::budget::{Account, THREAD_BYTES};
+use crate::cluster::Shard;
+use crate::driver::{Driver, DriverOptions, Width, allowance};
+use crate::index::{Index, OpenOptions};
+use crate::link::{Link, LinkOptions, Log, Receive, Tls};
+use crate::manifest::Manifest;
+use crate::search::{Effort, SearchOptions};
+use crate::tier::{self, IoChoice, Tier, Waker};
+use crate::{Error, Result};
+
+/// What a server serves, and how.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// A plain index, or one that is spread over servers.
+    pub index: PathBuf,
+    /// This server's number in a spread index; `None` for a plain one.
+    pub server: Option<u8>,
+    /// Where the other servers reach it; `None` when it is alone.
+    pub listen: Option<SocketAddr>,
+    /// `HOST:PORT` of all servers, by number; this one's entry is not used, nor one that is empty. No entries when it is alone.
+    pub peers: Vec<String>,
+    /// What all servers of the cluster know.
+    pub secret: Vec<u8>,
+    /// Certificates, when what servers say to each other is to be encrypted.
+    pub tls: Option<Tls>,
+    /// Driver threads.
+    pub threads: usize,
+    /// Queries in flight on each; `None` picks.
+    pub in_flight: Option<usize>,
+    /// How blocks are read.
+    pub io: IoChoice,
+    /// Everything that the server may take, in bytes; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Of it, what the block cache may take.
+    pub cache_budget: u64,
+    /// Queries of clients that are held at a time; one more is refused.
+    pub queue: usize,
+    /// Where to say what happens, a line each.
+    pub log: Log,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            index: PathBuf::new(),
+            server: None,
+            listen: None,
+            peers: Vec::new(),
+            secret: Vec::new(),
+            tls: None,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            in_flight: None,
+            io: IoChoice::Auto,
+            ram_budget: None,
+            cache_budget: 0,
+            queue: 4096,
+            log: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// A query of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// `dim` components of the index' element type, as bytes.
+    pub vector: &'a [u8],
+    /// What is asked: see [`Server::params`].
+    pub params: Params,
+    /// How long the client waits.
+    pub timeout: Duration,
+    /// Whether an answer without the parts that no live server holds will do.
+    pub partial: bool,
+}
+
+/// What a client gets.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// External ids, closest first.
+    pub ids: Vec<u64>,
+    /// Distances, ascending.
+    pub distances: Vec<f32>,
+    /// Whether parts of the index could not be reached.
+    pub is_partial: bool,
+    /// What the query cost, on all servers.
+    pub stats: QueryStats,
+    /// Microseconds from question to answer.
+    pub latency_us: u64,
+}
+
+/// Why a client gets no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// Too many queries wait already.
+    Overloaded,
+    /// The time that the client waits is up.
+    Expired,
+    /// No live server holds a part of the index that the query wanted.
+    Unreachable,
+    /// Something broke; why, in words.
+    Failed(String),
+}
+
+impl std::fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unanswered::Overloaded => {
+                write!(f, "the server holds as many queries as it may; ask again later, or another server")
+            }
+            Unanswered::Expired => write!(
+                f,
+                "the query took longer than its client waits; allow more time, or ask for a lower recall"
+            ),
+            Unanswered::Unreachable => write!(
+                f,
+                "no server that answers holds a part of the index that the query wanted; start the missing servers, or accept a \
+                 partial answer"
+            ),
+            Unanswered::Failed(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
+/// Is told how a question ended; called once.
+pub type Reply = Box<dyn FnOnce(std::result::Result<Answer, Unanswered>) + Send>;
+
+/// Bytes that may wait for one other server.
+const QUEUE_BYTES: usize = 512 << 10;
+/// How often expired queries and attempts are looked for.
+const TICK: Duration = Duration::from_millis(10);
+/// What a lost frame costs its query. A server that dies is noticed sooner, with its connection.
+const PATIENCE_US: u64 = 3_000_000;
+/// Vectors of other servers' queries that are kept, for each query of own clients.
+const HOSTED_PER_QUERY: usize = 4;
+
+/// What is open: all of an index, or one server's share.
+enum Held {
+    Whole(Index),
+    Part(Shard),
+}
+
+impl Held {
+    fn open(options: &ServeOptions) -> Result<Held> {
+        let open = OpenOptions { ram_budget: options.ram_budget, cache_budget: options.cache_budget };
+        match options.server {
+            Some(server) => Shard::open(&options.index, server.into(), open).map(Held::Part),
+            None => Index::open(&options.index, open).map(Held::Whole),
+        }
+    }
+
+    fn index(&self) -> &Index {
+        match self {
+            Held::Whole(index) => index,
+            Held::Part(shard) => shard.index(),
+        }
+    }
+
+    fn view(&self, live: u64) -> IndexView<'_> {
+        match self {
+            Held::Whole(index) => index.view(),
+            Held::Part(shard) => shard.view(live),
+        }
+    }
+
+    fn tier(&self, depth: usize, io: IoChoice) -> std::io::Result<Box<dyn Tier + '_>> {
+        match self {
+            Held::Whole(index) => {
+                let tier = tier::open(&index.blocks_file, depth, index.block.block_bytes, io)?;
+                Ok(tier)
+            }
+            Held::Part(shard) => shard.tier(depth, io),
+        }
+    }
+
+    fn account(&self) -> Account {
+        match self {
+            Held::Whole(index) => index.account(),
+            Held::Part(shard) => shard.account(),
+        }
+    }
+
+    /// The sets of servers that hold the same blocks.
+    fn homes(&self) -> Vec<u64> {
+        match self {
+            Held::Whole(_) => Vec::new(),
+            Held::Part(shard) => {
+                shard.placement().all().iter().copied().collect::<BTreeSet<u64>>().into_iter().collect()
+            }
+        }
+    }
+}
+
+/// What was counted since the start.
+#[derive(Default)]
+struct Counters {
+    queries: AtomicU64,
+    answered: AtomicU64,
+    refused: AtomicU64,
+    hand_overs_out: AtomicU64,
+    hand_overs_in: AtomicU64,
+}
+
+/// Who waits for an answer.
+struct Client {
+    reply: Reply,
+    asked: Instant,
+    partial: bool,
+}
+
+/// What all threads of a server have in common.
+struct Shared {
+    options: ServeOptions,
+    held: Held,
+    homes: Vec<u64>,
+    allowance: Budget,
+    peer: Mutex<Peer>,
+    live: AtomicU64,
+    loads: Mutex<[u8; SERVERS_MAX]>,
+    inbox: Inbox,
+    link: OnceLock<Link>,
+    clients: Mutex<HashMap<u64, Client>>,
+    next_client: AtomicU64,
+    running: AtomicUsize,
+    counters: Counters,
+    started: Instant,
+    backend: OnceLock<String>,
+    // Why a driver thread ended before its time.
+    broken: OnceLock<String>,
+    stopped: (Mutex<bool>, Condvar),
+    is_stopped: AtomicBool,
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the index, starts the threads, and begins to look for the other servers. It answers at once, as far as what it reaches allows.
+    ///
+    /// # Errors
+    /// As [`Index::open`] and [`Shard::open`]; a list of peers that does not fit the index; an address that cannot be listened on; a
+    /// budget too small.
+    pub fn start(options: ServeOptions) -> Result<Server> {
+        check(&options)?;
+        let held = Held::open(&options)?;
+        let servers = held.index().manifest().cluster.as_ref().map_or(1, |c| c.servers);
+        if options.listen.is_some() && options.peers.len() != servers {
+            return Err(Error::bad_input(format!(
+                "{} is spread over {servers} servers, the list of peers has {}; list all of them, by number",
+                options.index.display(),
+                options.peers.len()
+            )));
+        }
+        let shared = Arc::new(Shared::new(options, held));
+        shared.account().check(shared.options.ram_budget, "serve this index so")?;
+        let mut server = Server { shared, threads: Vec::new() };
+        server.start_drivers()?;
+        server.start_link()?;
+        let ticking = server.shared.clone();
+        server.threads.push(std::thread::spawn(move || ticking.keep_ticking()));
+        Ok(server)
+    }
+
+    fn start_drivers(&mut self) -> Result<()> {
+        let (sender, ready) = std::sync::mpsc::channel();
+        for thread in 0..self.shared.options.threads {
+            let (shared, sender) = (self.shared.clone(), sender.clone());
+            self.threads.push(std::thread::spawn(move || shared.drive(thread, &sender)));
+        }
+        drop(sender);
+        for _ in 0..self.shared.options.threads {
+            let (thread, waker, name) = ready
+                .recv()
+                .map_err(|_| Error::corrupt("a driver thread ended at once; please report it"))?
+                .map_err(|e| Error { kind: crate::Kind::Io, message: e })?;
+            self.shared.inbox.set_waker(thread, waker);
+            let _ = self.shared.backend.set(self.shared.held.index().backend_name(name));
+        }
+        Ok(())
+    }
+
+    fn start_link(&self) -> Result<()> {
+        let options = &self.shared.options;
+        let (Some(listen), Some(server)) = (options.listen, options.server) else { return Ok(()) };
+        let link = LinkOptions {
+            server,
+            incarnation: incarnation(),
+            build: self.shared.build(),
+            listen,
+            peers: options.peers.clone(),
+            secret: options.secret.clone(),
+            tls: options.tls.clone(),
+            queue_bytes: QUEUE_BYTES,
+            log: options.log.clone(),
+        };
+        let link = Link::start(link, Arc::new(Ear(Arc::downgrade(&self.shared)))).map_err(|e| Error {
+            kind: crate::Kind::Io,
+            message: format!("listening on {listen} failed: {e}; choose another address for listen"),
+        })?;
+        let _ = self.shared.link.set(link);
+        Ok(())
+    }
+
+    /// Where other servers reach it, when it has others.
+    pub fn listening(&self) -> Option<SocketAddr> {
+        self.shared.link.get().map(Link::address)
+    }
+
+    /// Where another server is from now on; `ServeOptions::peers` may have left it empty.
+    pub fn set_peer(&self, server: u8, address: String) {
+        if let Some(link) = self.shared.link.get() {
+            link.set_peer(server, address);
+        }
+    }
+
+    /// What is served.
+    pub fn manifest(&self) -> &Manifest {
+        self.shared.held.index().manifest()
+    }
+
+    /// The parameters that `options` come to, the width by the present load.
+    ///
+    /// # Errors
+    /// As [`Index::params`].
+    pub fn params(&self, options: &SearchOptions) -> Result<Params> {
+        let load = lock(&self.shared.clients).len() / self.shared.options.threads + 1;
+        let mut params = self.shared.held.index().params(options)?;
+        (params.approach_width, params.width) = options.width.at_load(load);
+        if params.is_valid() {
+            Ok(params)
+        } else {
+            Err(Error::bad_input("width is out of range; use 1 to 64"))
+        }
+    }
+
+    /// Asks a query; `reply` is called once, from any thread, perhaps before this returns. The vector must have been checked.
+    pub fn ask(&self, question: Question<'_>, reply: Reply) {
+        let shared = &self.shared;
+        shared.counters.queries.fetch_add(1, Ordering::Relaxed);
+        let refusal = match shared.broken.get() {
+            Some(why) => Some(why.clone()),
+            None if shared.is_stopped() => Some("the server stops".to_string()),
+            None if question.vector.len() != shared.held.index().block.vector_bytes => {
+                Some("the query has another number of bytes than a vector of the index".to_string())
+            }
+            None => None,
+        };
+        if let Some(why) = refusal {
+            shared.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return reply(Err(Unanswered::Failed(why)));
+        }
+        let client = shared.next_client.fetch_add(1, Ordering::Relaxed);
+        let waiting = Client { reply, asked: Instant::now(), partial: question.partial };
+        lock(&shared.clients).insert(client, waiting);
+        let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
+        let what = (question.params, shared.allowance);
+        shared.with_peer(|peer, now_us, out| peer.ask(now_us, client, what, question.vector, time_us, out));
+    }
+
+    /// How the server fares.
+    pub fn status(&self) -> Status {
+        Status::of(&self.shared)
+    }
+
+    /// Queries of clients, and vectors of queries, that the protocol holds now.
+    pub fn held(&self) -> (usize, usize) {
+        self.shared.lock_peer().held()
+    }
+
+    /// Ends all threads; queries that still wait are refused.
+    pub fn stop(self) {}
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        shared.is_stopped.store(true, Ordering::SeqCst);
+        *lock(&shared.stopped.0) = true;
+        shared.stopped.1.notify_all();
+        shared.inbox.wake_all();
+        if let Some(link) = shared.link.get() {
+            link.stop();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        let waiting: Vec<Client> = lock(&shared.clients).drain().map(|(_, client)| client).collect();
+        for client in waiting {
+            (client.reply)(Err(Unanswered::Failed("the server stops".into())));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What can be told to be wrong without the index.
+fn check(options: &ServeOptions) -> Result<()> {
+    let wrong = |what: &str| Err(Error::bad_input(what));
+    if options.threads == 0 || options.queue == 0 {
+        return wrong("threads and queue must be 1 or more");
+    }
+    match (options.server, options.listen) {
+        (None, Some(_)) => wrong("a server that listens to others needs its number; set server"),
+        (Some(_), None) if options.peers.len() > 1 => {
+            wrong("a server with peers needs an address for them; set listen")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A number that differs each time the server starts.
+fn incarnation() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u32)
+}
+
+/// The link's way to a server that may have gone.
+struct Ear(Weak<Shared>);
+
+impl Receive for Ear {
+    fn frame(&self, server: u8, frame: &[u8]) -> std::result::Result<(), Refused> {
+        let Some(shared) = self.0.upgrade() else { return Ok(()) };
+        let mut taken = Ok(());
+        shared.with_peer(|peer, now_us, out| taken = peer.received(now_us, server, frame, out));
+        taken
+    }
+
+    fn up(&self, server: u8) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.with_peer(|peer, _, _| peer.up(server));
+        }
+    }
+
+    fn down(&self, server: u8) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.with_peer(|peer, now_us, out| peer.down(now_us, server, out));
+        }
+    }
+}
+
+impl Shared {
+    fn new(options: ServeOptions, held: Held) -> Shared {
+        let view = held.view(0);
+        let served = Served {
+            build: checksum(held.index().manifest().build_id.as_bytes()),
+            vector_bytes: held.index().block.vector_bytes,
+            nodes: view.nodes,
+            carry: Carry::Ids,
+        };
+        let server = options.server.unwrap_or(0);
+        let limits = Limits {
+            origins: options.queue,
+            hosted: options.queue.saturating_mul(HOSTED_PER_QUERY),
+            patience_us: PATIENCE_US,
+            ..Limits::default()
+        };
+        let live = 1u64.checked_shl(server.into()).unwrap_or(0);
+        Shared {
+            allowance: allowance(&view),
+            homes: held.homes(),
+            peer: Mutex::new(Peer::new(server, incarnation(), served, live, limits)),
+            live: AtomicU64::new(live),
+            loads: Mutex::new([0; SERVERS_MAX]),
+            inbox: Inbox::new(options.threads),
+            link: OnceLock::new(),
+            clients: Mutex::default(),
+            next_client: AtomicU64::new(0),
+            running: AtomicUsize::new(0),
+            counters: Counters::default(),
+            started: Instant::now(),
+            backend: OnceLock::new(),
+            broken: OnceLock::new(),
+            stopped: Default::default(),
+            is_stopped: AtomicBool::new(false),
+            options,
+            held,
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    fn build(&self) -> u64 {
+        checksum(self.held.index().manifest().build_id.as_bytes())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    fn lock_loads(&self) -> MutexGuard<'_, [u8; SERVERS_MAX]> {
+        lock(&self.loads)
+    }
+
+    fn lock_peer(&self) -> MutexGuard<'_, Peer> {
+        lock(&self.peer)
+    }
+
+    /// Lets the protocol decide, then does what it decided.
+    fn with_peer(&self, decide: impl FnOnce(&mut Peer, u64, &mut Vec<Action>)) {
+        let mut actions = Vec::new();
+        let mut peer = self.lock_peer();
+        peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
+        // The clock is read under the lock, so that the protocol never sees it go back.
+        decide(&mut peer, self.now_us(), &mut actions);
+        self.live.store(peer.live(), Ordering::Relaxed);
+        *self.lock_loads() = peer.loads();
+        drop(peer);
+        for action in actions {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&self, action: Action) {
+        match action {
+            Action::Send { to, frame } => {
+                // What is dropped here its origin asks for again.
+                let _ = self.link.get().is_some_and(|link| link.send(to, &frame));
+            }
+            Action::Start { run, state } => {
+                if state.stats().hand_overs > 0 {
+                    self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
+                }
+                self.inbox.push(Job { run, state });
+            }
+            Action::Answer { client, state } => self.answer(client, &state),
+            Action::Fail { client, why } => self.refuse(
+                client,
+                match why {
+                    Failure::Overloaded => Unanswered::Overloaded,
+                    Failure::Expired => Unanswered::Expired,
+                },
+            ),
+        }
+    }
+
+    fn answer(&self, client: u64, state: &QueryState) {
+        let Some(Client { reply, asked, partial }) = lock(&self.clients).remove(&client) else { return };
+        let verdict = match state.outcome() {
+            Outcome::Complete => Ok(()),
+            Outcome::Partial if partial => Ok(()),
+            Outcome::Partial => Err(Unanswered::Unreachable),
+            Outcome::OutOfBudget => Err(Unanswered::Failed(
+                "the query ran out of its allowance of reads; ask for a lower recall".into(),
+            )),
+            Outcome::Lost { block, loss } => Err(Unanswered::Failed(format!(
+                "block {block} could not be used ({loss:?}); run `stratann verify` on the servers that hold it"
+            ))),
+            Outcome::Running => {
+                Err(Unanswered::Failed("the query came back unfinished; please report it".into()))
+            }
+        };
+        let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        reply(verdict.map(|()| Answer {
+            ids: state.results().iter().map(|h| h.external_id).collect(),
+            distances: state.results().iter().map(|h| h.distance).collect(),
+            is_partial: state.outcome() == Outcome::Partial,
+            stats: *state.stats(),
+            latency_us: asked.elapsed().as_micros() as u64,
+        }));
+    }
+
+    fn refuse(&self, client: u64, why: Unanswered) {
+        let Some(waiting) = lock(&self.clients).remove(&client) else { return };
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        (waiting.reply)(Err(why));
+    }
+
+    /// Memory by component.
+    fn account(&self) -> Account {
+        let options = self.search_options();
+        let index = self.held.index();
+        let mut account = self.held.account();
+        if self.options.cache_budget > 0 {
+            account.components.retain(|c| c.0 != "block cache");
+            account.add("block cache", self.options.cache_budget);
+        }
+        let widest = Width::Auto.at_load(1).1 as u64;
+        let per_query = index.query_bytes(&options) + widest * index.block.block_bytes as u64;
+        let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
+        account.add("queries in flight", in_flight * per_query);
+        account.add("threads", self.options.threads as u64 * THREAD_BYTES);
+        let vectors =
+            self.options.queue * if self.options.peers.len() > 1 { 1 + HOSTED_PER_QUERY } else { 1 };
+        let kept = vectors as u64 * (index.block.vector_bytes as u64 + KEPT_BYTES);
+        account.add("queries that wait", kept + self.options.queue as u64 * WAITING_BYTES);
+        let others = self.options.peers.len().saturating_sub(1) as u64;
+        account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)));
+        account
+    }
+
+    fn search_options(&self) -> SearchOptions {
+        SearchOptions {
+            effort: Effort::Recall(0.95),
+            in_flight: self.options.in_flight,
+            threads: self.options.threads,
+            ..SearchOptions::default()
+        }
+    }
+
+    /// One driver thread, from its tier to its end.
+    fn drive(
+        &self,
+        thread: usize,
+        ready: &Sender<std::result::Result<(usize, Waker, &'static str), String>>,
+    ) {
+        let index = self.held.index();
+        let options = self.search_options();
+        let in_flight = index.in_flight(&options);
+        let depth = (in_flight * index.width_limit(&options) as usize).clamp(8, 1024);
+        let opened = self.held.tier(depth, self.options.io).and_then(|mut tier| {
+            let waker = tier.waker()?;
+            Ok((tier, waker))
+        });
+        let (tier, waker) = match opened {
+            Ok(opened) => opened,
+            Err(e) => {
+                let _ = ready.send(Err(format!("reading blocks is not possible: {e}; use another io")));
+                return;
+            }
+        };
+        let _ = ready.send(Ok((thread, waker, tier.name())));
+        let driver = DriverOptions { in_flight, admission: Default::default(), width: Width::Auto };
+        let view = self.held.view(self.live.load(Ordering::Relaxed));
+        let ran = Driver::new(view, index.cache.as_ref(), tier, driver).run(&mut Worker::new(self, thread));
+        if let Err(e) = ran {
+            let why = format!(
+                "reading {} failed: {e}; check the disk and start the server again",
+                index.blocks_path.display()
+            );
+            (self.options.log)(&why);
+            let _ = self.broken.set(why);
+        }
+    }
+
+    /// Looks at the clock for the protocol until the server stops.
+    fn keep_ticking(&self) {
+        let mut stopped = lock(&self.stopped.0);
+        while !*stopped {
+            let waited = self.stopped.1.wait_timeout(stopped, TICK);
+            stopped = waited.unwrap_or_else(|e| e.into_inner()).0;
+            let holds = self.lock_peer().held() != (0, 0);
+            if holds && !*stopped {
+                self.with_peer(|peer, now_us, out| peer.tick(now_us, out));
+            }
+        }
+    }
+}
+
+/// What the protocol keeps with each vector.
+const KEPT_BYTES: u64 = 256;
+/// What is kept of a query of a client until it runs, besides its vector.
+const WAITING_BYTES: u64 = 1024;

@@ -1,0 +1,280 @@
+//! Running servers, alone and together, over real sockets on loopback: equal answers, deaths, overload, expiry. Processes are killed in the
+//! tests of the program; here servers are dropped.
+
+mod common;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use common::{Built, Set, clustered, queries, quick};
+use stratann_core::query::Mode;
+use stratann_engine::build::Kind;
+use stratann_engine::cluster::{PartitionOptions, partition};
+use stratann_engine::driver::Width;
+use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::serve::{Answer, Question, ServeOptions, Server, Unanswered};
+use stratann_engine::tier::IoChoice;
+use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet};
+use tempfile::TempDir;
+
+const DIM: usize = 24;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn source() -> &'static Built {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let set = Set::new(DType::F32, DIM, &clustered(6000, DIM, 40, 1));
+        let mut options = quick(Kind::DiskGraph, Metric::L2);
+        options.nodes_per_block = Some(6);
+        Built::new(set, &options)
+    })
+}
+
+fn one_at_a_time() -> SearchOptions {
+    SearchOptions {
+        effort: Effort::List(40, None),
+        width: Width::Fixed(1),
+        mode: Mode::Barrier,
+        ..Default::default()
+    }
+}
+
+fn expected(asked: &Set) -> Answers {
+    source().index.search(&asked.bytes, &one_at_a_time(), &Quiet).unwrap()
+}
+
+type Said = Arc<Mutex<Vec<String>>>;
+
+fn options(folder: &Path, said: &Said) -> ServeOptions {
+    let said = said.clone();
+    let log = Arc::new(move |line: &str| said.lock().unwrap().push(line.to_string()));
+    ServeOptions { index: folder.into(), threads: 1, in_flight: Some(8), log, ..ServeOptions::default() }
+}
+
+/// Servers of one spread index; any may be missing.
+struct Cluster {
+    dir: TempDir,
+    addresses: Vec<SocketAddr>,
+    servers: Vec<Option<Server>>,
+    said: Said,
+}
+
+impl Cluster {
+    fn start(count: usize, replicas: usize) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let spread = PartitionOptions { replicas, threads: 2, ..PartitionOptions::new(count) };
+        partition(source().dir.path(), dir.path(), &spread, &Quiet).unwrap();
+        let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
+        drop(held);
+        let mut cluster = Cluster { dir, addresses, servers: Vec::new(), said: Said::default() };
+        cluster.servers = (0..count).map(|s| Some(cluster.open(s))).collect();
+        cluster.settle();
+        cluster
+    }
+
+    fn open(&self, server: usize) -> Server {
+        let peers = self.addresses.iter().map(SocketAddr::to_string).collect();
+        let options = ServeOptions {
+            server: Some(server as u8),
+            listen: Some(self.addresses[server]),
+            peers,
+            secret: b"of these tests".to_vec(),
+            ..options(self.dir.path(), &self.said)
+        };
+        Server::start(options).unwrap()
+    }
+
+    fn up(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().flatten()
+    }
+
+    /// Waits until all that run know of each other, and of nobody else.
+    fn settle(&self) {
+        let alive: Vec<bool> = self.servers.iter().map(Option::is_some).collect();
+        let start = Instant::now();
+        while self.up().any(|s| s.status().live != alive) {
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.said.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ask(&self, server: usize, vector: &[u8], partial: bool) -> Receiver<Result<Answer, Unanswered>> {
+        ask(self.servers[server].as_ref().unwrap(), vector, partial, PATIENCE)
+    }
+}
+
+fn ask(
+    server: &Server,
+    vector: &[u8],
+    partial: bool,
+    timeout: Duration,
+) -> Receiver<Result<Answer, Unanswered>> {
+    let (sender, answer) = channel();
+    let params = server.params(&one_at_a_time()).unwrap();
+    let question = Question { vector, params, timeout, partial };
+    server.ask(question, Box::new(move |got| drop(sender.send(got))));
+    answer
+}
+
+fn check(asked: &Set, expected: &Answers, i: usize, got: &Answer) {
+    let (row, k) = (i % asked.len(), expected.k);
+    assert_eq!(got.ids, expected.ids[row * k..(row + 1) * k], "query {i}");
+    assert_eq!(got.distances, expected.distances[row * k..(row + 1) * k], "query {i}");
+}
+
+#[test]
+fn one_server_answers_as_a_search_does_and_counts_the_same() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let expected = expected(&asked);
+    for io in [IoChoice::Auto, IoChoice::Pread] {
+        let server =
+            Server::start(ServeOptions { threads: 2, io, ..options(source().dir.path(), &said) }).unwrap();
+        let answers: Vec<_> = (0..200).map(|i| ask(&server, asked.row(i % 50), false, PATIENCE)).collect();
+        let (mut reads, mut compared) = (0, 0);
+        for (i, answer) in answers.iter().enumerate() {
+            let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
+            check(&asked, &expected, i, &got);
+            reads += got.stats.reads;
+            compared += got.stats.code_comparisons;
+        }
+        assert_eq!((reads, compared), (4 * expected.stats.reads, 4 * expected.stats.code_comparisons));
+        let status = server.status();
+        assert_eq!((status.queries, status.answered, status.refused, status.in_flight), (200, 200, 0, 0));
+        assert!(status.is_complete && status.servers == 1 && status.waiting == 0, "{status:?}");
+    }
+}
+
+#[test]
+fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
+    let asked = queries(50, DIM);
+    let expected = expected(&asked);
+    for replicas in [1, 2] {
+        let cluster = Cluster::start(4, replicas);
+        let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 4, asked.row(i % 50), false)).collect();
+        let (mut reads, mut compared, mut handed) = (0, 0, 0);
+        for (i, answer) in answers.iter().enumerate() {
+            let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
+            check(&asked, &expected, i, &got);
+            reads += got.stats.reads;
+            compared += got.stats.code_comparisons;
+            handed += got.stats.hand_overs;
+        }
+        assert_eq!((reads, compared), (4 * expected.stats.reads, 4 * expected.stats.code_comparisons));
+        let sum = |of: fn(&stratann_engine::serve::Status) -> u64| {
+            cluster.up().map(|s| of(&s.status())).sum::<u64>()
+        };
+        assert_eq!((sum(|s| s.hand_overs_out), sum(|s| s.hand_overs_in)), (handed, handed));
+        assert!(handed > 100 && sum(|s| s.dropped_frames) == 0, "{handed} hand-overs");
+        assert!(sum(|s| s.frames_sent) > handed && sum(|s| s.bytes_sent) > 100 * handed);
+        // Releases are on their way; then nobody holds anything.
+        let start = Instant::now();
+        while cluster.up().any(|s| s.held() != (0, 0)) {
+            assert!(start.elapsed() < PATIENCE, "something is kept for ever");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn with_two_homes_a_server_dies_and_comes_back_and_no_answer_is_lost_or_wrong() {
+    let asked = queries(50, DIM);
+    let expected = expected(&asked);
+    let mut cluster = Cluster::start(4, 2);
+    let origins = [0, 1, 3];
+    for round in 0..3 {
+        let mut answers = Vec::new();
+        for i in 0..600 {
+            answers.push(cluster.ask(origins[i % 3], asked.row(i % 50), false));
+            match i {
+                200 => drop(cluster.servers[2].take()),
+                400 => cluster.servers[2] = Some(cluster.open(2)),
+                _ => {}
+            }
+        }
+        for (i, answer) in answers.iter().enumerate() {
+            let got = answer.recv_timeout(PATIENCE).expect("every query is answered");
+            check(&asked, &expected, i, &got.unwrap_or_else(|e| panic!("round {round}, query {i}: {e}")));
+            assert!(answer.recv().is_err(), "one answer each");
+        }
+        cluster.settle();
+    }
+    let again = cluster.ask(2, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
+    check(&asked, &expected, 0, &again);
+}
+
+#[test]
+fn without_a_live_home_the_answer_is_partial_or_refused_as_was_asked() {
+    let asked = queries(50, DIM);
+    let mut cluster = Cluster::start(3, 1);
+    cluster.servers[1] = None;
+    cluster.settle();
+    assert!(cluster.up().all(|s| !s.status().is_complete));
+    let (mut partial, mut whole, mut refused) = (0, 0, 0);
+    for i in 0..50 {
+        let got = cluster.ask(0, asked.row(i), true).recv_timeout(PATIENCE).unwrap().unwrap();
+        assert_eq!(got.is_partial, got.stats.unreachable > 0);
+        partial += usize::from(got.is_partial);
+        match cluster.ask(2, asked.row(i), false).recv_timeout(PATIENCE).unwrap() {
+            Ok(got) => whole += usize::from(!got.is_partial),
+            Err(Unanswered::Unreachable) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(partial > 10 && refused == partial && whole == 50 - refused, "{partial} {whole} {refused}");
+}
+
+#[test]
+fn too_many_queries_are_refused_at_once_and_late_ones_expire() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let narrow = ServeOptions { queue: 20, in_flight: Some(1), ..options(source().dir.path(), &said) };
+    let server = Server::start(narrow).unwrap();
+    let answers: Vec<_> = (0..500).map(|i| ask(&server, asked.row(i % 50), false, PATIENCE)).collect();
+    let got: Vec<_> = answers.iter().map(|a| a.recv_timeout(PATIENCE).unwrap()).collect();
+    let overloaded = got.iter().filter(|g| matches!(g, Err(Unanswered::Overloaded))).count();
+    assert!(overloaded > 0 && got.iter().filter(|g| g.is_ok()).count() == 500 - overloaded);
+    let late = ask(&server, asked.row(0), false, Duration::ZERO).recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(late, Ok(_) | Err(Unanswered::Expired)), "{late:?}");
+    let wrong = ask(&server, &asked.bytes[..7], false, PATIENCE).recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(&wrong, Err(Unanswered::Failed(why)) if why.contains("bytes")), "{wrong:?}");
+    let waiting: Vec<_> = (0..20).map(|i| ask(&server, asked.row(i), false, PATIENCE)).collect();
+    drop(server);
+    for answer in waiting {
+        answer.recv_timeout(PATIENCE).expect("who waits is told, whatever happens").ok();
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let said = Said::default();
+    let dir = tempfile::tempdir().unwrap();
+    partition(source().dir.path(), dir.path(), &PartitionOptions::new(3), &Quiet).unwrap();
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let peers = |n: usize| vec!["127.0.0.1:9".to_string(); n];
+    let plain = || options(source().dir.path(), &said);
+    let spread = || options(dir.path(), &said);
+    let cases = [
+        (ServeOptions { server: Some(3), ..spread() }, "servers 0 to 2"),
+        (spread(), "spread over 3 servers"),
+        (ServeOptions { server: Some(0), ..plain() }, "not spread"),
+        (ServeOptions { server: Some(0), listen, peers: peers(2), ..spread() }, "the list of peers has 2"),
+        (ServeOptions { server: Some(0), peers: peers(3), ..spread() }, "set listen"),
+        (ServeOptions { listen, ..plain() }, "set server"),
+        (ServeOptions { threads: 0, ..plain() }, "threads"),
+        (ServeOptions { index: "no such folder".into(), ..plain() }, "no such folder"),
+    ];
+    for (options, word) in cases {
+        let error = Server::start(options).err().unwrap_or_else(|| panic!("not refused: {word}"));
+        assert!(error.message.contains(word), "{error}");
+    }
+    let error = Server::start(ServeOptions { ram_budget: Some(1 << 20), ..plain() }).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Budget);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = Some(taken.local_addr().unwrap());
+    let error =
+        Server::start(ServeOptions { server: Some(0), listen, peers: peers(3), ..spread() }).err().unwrap();
+    assert!(error.message.contains("another address"), "{error}");
+}
