@@ -16,6 +16,7 @@ pub mod index;
 pub mod manifest;
 pub mod progress;
 pub mod search;
+pub mod serve;
 pub mod tier;
 pub mod tune;
 pub mod verify;
