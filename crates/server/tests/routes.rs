@@ -135,7 +135,7 @@ fn what_is_wrong_is_refused_in_one_line() {
     let row = numbers(&rows(1, 2));
     for (body, said) in [
         (json!({ "queries": [[1, 2]] }), "query 0 has 2 dimensions, the index has 16"),
-        (json!({ "queries": [[0; DIM]] }), "query 0: a zero vector"),
+        (json!({ "queries": [vec![0; DIM]] }), "query 0: a zero vector"),
         (json!({ "queries": [] }), "no queries"),
         (json!({ "queries": row, "k": 0 }), "k is 0"),
         (json!({ "queries": row, "k": 20_000 }), "k is 20000"),
