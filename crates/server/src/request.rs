@@ -342,7 +342,7 @@ mod tests {
             (r#"{"queries":[7]}"#, "query 0: invalid type"),
             (r#"{"queries":[[1,null]]}"#, "query 0: invalid type: null"),
             (r#"{"queries":[[1,NaN]]}"#, "the body: expected value"),
-            (r#"{"queries":[[1,1e39]]}"#, "query 0: component 1 is infinite"),
+            (r#"{"queries":[[1,1e39]]}"#, "query 0: number out of range"),
             (r#"{"queries":[[1,2],[0,0.0]]}"#, "query 1: a zero vector"),
             (r#"{"queries":[[1,2]],"colour":1}"#, "unknown field `colour`"),
             (r#"{"queries":[[1,2]],"k":-1}"#, "invalid value"),
