@@ -17,13 +17,15 @@ Build an index under one RAM budget, open it, and search with a recall target:
 
 from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
-from ._errors import BudgetError, CorruptIndexError, DiskError, Error, InputError, QueryError
+from ._client import Client, connect
+from ._errors import BudgetError, CorruptIndexError, DiskError, Error, InputError, QueryError, ServerError
 from ._index import Index, SearchResult, open
 from ._stratann import __version__
 
 __all__ = [
     "BudgetError",
     "BuildReport",
+    "Client",
     "CorruptIndexError",
     "DiskError",
     "Error",
@@ -32,8 +34,10 @@ __all__ = [
     "Neighbors",
     "QueryError",
     "SearchResult",
+    "ServerError",
     "__version__",
     "build",
+    "connect",
     "groundtruth",
     "open",
     "read_vectors",

@@ -28,6 +28,10 @@ class DiskError(Error, OSError):
     """The operating system refused: disk full, no permission, an I/O error."""
 
 
+class ServerError(Error, ConnectionError):
+    """No server answers, or all have too much to do: start one, name others, or ask again later."""
+
+
 class QueryError(Error):
     """Some queries of a batch have no answer.
 

@@ -6,6 +6,7 @@ mod options;
 mod output;
 mod progress;
 mod queries;
+mod remote;
 
 use std::process::ExitCode;
 
@@ -62,16 +63,18 @@ enum Command {
     Explain(commands::explain::Args),
     Bench(commands::bench::Args),
     Cluster(commands::cluster::Args),
+    Serve(commands::serve::Args),
     Simulate(commands::simulate::Args),
     Doctor(commands::doctor::Args),
     Completions(commands::completions::Args),
 }
 
-/// What a command has to say in the end: that all is well, or that something it reported is not.
+/// What a command has to say in the end: that all is well, that something it reported is not, or that Ctrl-C ended what runs until then.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Fine,
     Failed,
+    Interrupted,
 }
 
 fn main() -> ExitCode {
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
     match run(cli.command, output) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Failed) => ExitCode::from(1),
+        Ok(Verdict::Interrupted) => ExitCode::from(130),
         Err(e) => {
             output.error(&e);
             ExitCode::from(match e.kind {
@@ -109,6 +113,7 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
         Command::Explain(args) => commands::explain::run(&args, output),
         Command::Bench(args) => commands::bench::run(&args, output),
         Command::Cluster(args) => commands::cluster::run(&args, output),
+        Command::Serve(args) => commands::serve::run(&args, output),
         Command::Simulate(args) => commands::simulate::run(&args, output),
         Command::Doctor(args) => commands::doctor::run(&args, output),
         Command::Completions(args) => commands::completions::run(&args, Cli::command()),

@@ -1,11 +1,15 @@
 //! Options that several commands share, and how their values are read.
 
+use std::path::{Path, PathBuf};
+
 use clap::ValueEnum;
 use stratann_core::query::Mode;
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::tier::IoChoice;
-use stratann_engine::{DType, Metric, build, dataset};
+use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
+
+use crate::remote;
 
 /// `--metric`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -208,6 +212,50 @@ pub(crate) fn dtype_words(dtype: DType) -> &'static str {
         DType::F16 => "f16 (2 bytes)",
         DType::U8 => "u8 (1 byte)",
         DType::I8 => "i8 (1 byte)",
+    }
+}
+
+/// What is searched, and with which queries: shared by `search` and `bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Searched {
+    /// The folder of the index; not given with --connect
+    #[arg(value_name = "INDEX")]
+    first: PathBuf,
+    /// Queries, in any vector format; f32 and f16 are converted to each other
+    #[arg(value_name = "QUERIES")]
+    second: Option<PathBuf>,
+    /// Ask running servers of one index instead of opening it, each in turn
+    ///
+    /// A request that a server cannot answer goes to the next one, once to each. CPU time and memory are sums over the servers that are named.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = remote::address)]
+    pub(crate) connect: Vec<String>,
+}
+
+/// What [`Searched`] comes to.
+pub(crate) enum Target<'a> {
+    /// An index on this machine.
+    Index { index: &'a Path, queries: &'a Path },
+    /// Running servers.
+    Servers { addresses: &'a [String], queries: &'a Path },
+}
+
+impl Searched {
+    /// # Errors
+    /// One path too many or too few.
+    pub(crate) fn target(&self) -> Checked<Target<'_>> {
+        match (self.connect.as_slice(), &self.second) {
+            ([], Some(queries)) => Ok(Target::Index { index: &self.first, queries }),
+            ([], None) => Err(Error::bad_input(format!(
+                "{} is one path, an index and a file of queries are needed; or name servers with --connect",
+                self.first.display()
+            ))),
+            (addresses, None) => Ok(Target::Servers { addresses, queries: &self.first }),
+            (_, Some(queries)) => Err(Error::bad_input(format!(
+                "with --connect the servers have the index; leave out {}, give {} alone",
+                self.first.display(),
+                queries.display()
+            ))),
+        }
     }
 }
 

@@ -9,6 +9,14 @@ use stratann_engine::{DType, Error, Metric, Result};
 
 use crate::output::Output;
 
+/// What an index wants queries to look like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) dim: usize,
+    pub(crate) dtype: DType,
+    pub(crate) metric: Metric,
+}
+
 /// Queries that fit an index.
 pub(crate) struct Queries {
     reader: Reader,
@@ -19,15 +27,21 @@ pub(crate) struct Queries {
 impl Queries {
     /// Opens the file and compares it with the index. Floats of the other width are converted, and a note says so.
     pub(crate) fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
-        let reader = Reader::open(path)?;
-        let (found, name) = (reader.shape(), path.display());
         let (Some(dtype), Some(metric)) = (manifest.dtype(), manifest.metric()) else {
             return Err(Error::bad_input("the index is of a newer version; use a newer stratann"));
         };
-        if found.dim != manifest.dim {
+        Queries::open_for(path, Wanted { dim: manifest.dim, dtype, metric }, output)
+    }
+
+    /// Like [`Queries::open`], when it is known what the index wants.
+    pub(crate) fn open_for(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
+        let reader = Reader::open(path)?;
+        let (found, name) = (reader.shape(), path.display());
+        let Wanted { dim, dtype, metric } = wanted;
+        if found.dim != dim {
             return Err(Error::bad_input(format!(
-                "{name} has {} dimensions, the index has {}; search with vectors of the same model",
-                found.dim, manifest.dim
+                "{name} has {} dimensions, the index has {dim}; search with vectors of the same model",
+                found.dim
             )));
         }
         let (have, want) = (found.dtype.name(), dtype.name());

@@ -209,6 +209,8 @@ fn help_and_completions_name_every_command() {
         "explain",
         "bench",
         "cluster",
+        "serve",
+        "simulate",
         "doctor",
         "completions",
     ] {

@@ -131,11 +131,18 @@ fn dependencies_point_downwards() {
         let strangers = dependencies(name).into_iter().filter(|d| !allowed.contains(&d.as_str()));
         violations.extend(strangers.map(|d| format!("{name} depends on {d}")));
     }
-    let engine = dependencies("engine")
-        .into_iter()
-        .filter(|d| ["stratann", "clap", "indicatif"].contains(&d.as_str()));
+    let engine = dependencies("engine").into_iter().filter(|d| {
+        ["stratann", "stratann-server", "clap", "indicatif", "tokio", "axum"].contains(&d.as_str())
+    });
     violations.extend(engine.map(|d| format!("engine depends on {d}")));
-    demand_none("kernel, core and sim stand alone, the engine knows no command line", &violations);
+    let server = dependencies("server").into_iter().filter(|d| {
+        ["stratann", "stratann-kernel", "stratann-sim", "clap", "indicatif"].contains(&d.as_str())
+    });
+    violations.extend(server.map(|d| format!("server depends on {d}")));
+    demand_none(
+        "kernel, core and sim stand alone, the engine knows no command line and no async runtime, the server no command line",
+        &violations,
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `stratann bench`: sweeps search settings over one index.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_engine::driver::Width;
@@ -10,22 +10,27 @@ use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, verdict};
-use crate::options::{self, AdmissionName, IoName, ModeName};
+use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, count, table};
 use crate::progress::Teller;
+
+mod open_loop;
 
 /// Sweep search settings over an index: every combination, in rounds, medians
 ///
 /// Rounds are interleaved, so that a disturbance of the machine does not fall on one setting alone. Counters do not vary; times are medians over the rounds.
+///
+/// With --connect and --rate, an open loop against running servers: queries arrive when they arrive, whether or not earlier ones are answered, and
+/// latency counts from the moment a query was due.
 #[derive(clap::Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(override_usage = USAGE, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
-    index: PathBuf,
-    /// Queries, in any vector format
-    queries: PathBuf,
+    #[command(flatten)]
+    searched: options::Searched,
+    #[command(flatten)]
+    open_loop: open_loop::OpenLoop,
     /// True neighbours, to measure recall@k with
-    #[arg(long, value_name = "GT")]
+    #[arg(long, value_name = "GT", conflicts_with = "connect")]
     groundtruth: Option<PathBuf>,
     /// Results per query
     #[arg(short, default_value_t = 10)]
@@ -33,39 +38,44 @@ pub(crate) struct Args {
     #[command(flatten)]
     effort: options::Effort,
     /// Queries in flight per thread [default: 64 on a graph, 1 on flat]
-    #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N")]
+    #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N", conflicts_with = "connect")]
     in_flight: Vec<usize>,
     /// Reads of a query under way at once
     #[arg(long, value_delimiter = ',', value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: Vec<Width>,
     /// When the next query is admitted
-    #[arg(long, value_delimiter = ',', value_enum, default_value = "fixed")]
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: Vec<AdmissionName>,
     /// When a step uses what arrived
     #[arg(long, value_delimiter = ',', value_enum, default_value = "barrier")]
     mode: Vec<ModeName>,
     /// Times that every combination runs
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "connect")]
     rounds: u32,
     /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
+    #[arg(long, value_parser = options::threads, conflicts_with = "connect")]
     threads: Option<usize>,
     /// All memory that index and search may take [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
     /// Of it, what may cache blocks
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
     cache_budget: u64,
     /// How blocks are read
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
 }
+
+const USAGE: &str = "\
+stratann bench [OPTIONS] <INDEX> <QUERIES>
+       stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>";
 
 const EXAMPLES: &str = "\
 Examples:
   stratann bench base.idx query.fbin --groundtruth truth.ibin --search-list 20,40,80
   stratann bench base.idx query.fbin --groundtruth truth.ibin --recall 0.95 --in-flight 1,8,64 --width 1,4,auto
   stratann bench base.idx query.fbin --recall 0.95 --admission one,batch,fixed
+  stratann bench --connect 127.0.0.1:8700 query.fbin --rate 100,200,400 --seconds 10
 
 Comparisons with other libraries are in bench/compare.py of the source tree.";
 
@@ -79,8 +89,8 @@ struct Swept {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a std::path::Path,
-    queries: &'a std::path::Path,
+    index: &'a Path,
+    queries: &'a Path,
     rounds: u32,
     runs: Vec<Swept>,
 }
@@ -88,10 +98,24 @@ struct Document<'a> {
 /// `stratann bench`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let settings = settings(args);
+    match args.searched.target()? {
+        Target::Index { index, queries } => sweep(args, &settings, index, queries, output),
+        Target::Servers { addresses, queries } => {
+            open_loop::run(&args.open_loop, addresses, queries, &settings, output)
+        }
+    }
+}
+
+fn sweep(
+    args: &Args,
+    settings: &[SearchOptions],
+    index: &Path,
+    queries: &Path,
+    output: Output,
+) -> Result<Verdict> {
     let budgets = OpenOptions { ram_budget: args.ram_budget, cache_budget: args.cache_budget };
-    let mut bench =
-        Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
-    for options in &settings {
+    let mut bench = Bench::open(index, queries, args.groundtruth.as_deref(), settings, budgets, output)?;
+    for options in settings {
         bench.index.params(options)?;
     }
     let teller = Teller::new(output);
@@ -106,9 +130,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     teller.finish();
     let failed = runs.iter().flatten().map(|r| r.failed_queries).sum();
     let runs = runs.into_iter().filter_map(median).collect();
-    let document = Document { index: &args.index, queries: &args.queries, rounds: args.rounds, runs };
+    let document = Document { index, queries, rounds: args.rounds, runs };
     output.result(&document, || text(&document))?;
-    Ok(verdict(failed, &args.index))
+    Ok(verdict(failed, index))
 }
 
 /// The cross product of all lists.

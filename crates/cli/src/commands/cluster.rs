@@ -12,7 +12,9 @@ use crate::options;
 use crate::output::{Output, count, duration, table};
 use crate::progress::Teller;
 
-/// Spread an index over the servers of a cluster
+mod up;
+
+/// Spread an index over the servers of a cluster, and try such a cluster out
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -22,6 +24,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Partition(Partition),
+    Up(up::Up),
 }
 
 /// Divide the blocks of a finished disk-graph index among servers
@@ -104,6 +107,7 @@ Examples:
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.command {
         Command::Partition(args) => partition(args, output),
+        Command::Up(args) => up::run(args, output),
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod groundtruth;
 pub(crate) mod info;
 pub(crate) mod search;
+pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod tune;
 pub(crate) mod verify;

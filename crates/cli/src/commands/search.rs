@@ -13,26 +13,27 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Latency, SearchOptions, recall};
 use stratann_engine::{Error, Progress, Result};
 
-use crate::options::{self, AdmissionName, IoName, ModeName};
+use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, count, table, tell};
 use crate::progress::Teller;
 use crate::queries::Queries;
 use crate::{Verdict, memory};
 
 mod result_file;
+mod servers;
+
 use result_file::ResultFile;
+use servers::Servers;
 
 /// Find the nearest vectors of every query
 ///
 /// Ask for a recall (share of the true first k that are found) and the index' own curve picks the parameters; or set the beam
 /// yourself. Every counter of the report is exact: reads, comparisons, hops per query.
 #[derive(clap::Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(override_usage = USAGE, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
-    index: PathBuf,
-    /// Queries, in any vector format; f32 and f16 are converted to each other
-    queries: PathBuf,
+    #[command(flatten)]
+    searched: options::Searched,
     /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
@@ -48,9 +49,16 @@ pub(crate) struct Args {
     /// A query that failed has id 4294967295 and distance infinity.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
+    /// With --connect: accept answers that lack what no live server holds
+    #[arg(long, requires = "connect")]
+    partial: bool,
     #[command(flatten)]
     how: How,
 }
+
+const USAGE: &str = "\
+stratann search [OPTIONS] <INDEX> <QUERIES>
+       stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>";
 
 /// How queries are run.
 #[derive(clap::Args)]
@@ -59,10 +67,10 @@ pub(crate) struct How {
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
     /// All memory that index and search may take, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
     /// Of it, what may cache blocks: 0 unless asked for, so that every read is counted
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
     cache_budget: u64,
     /// Reads of a query under way at once: auto is wide when idle (latency), narrow when busy (throughput)
     #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
@@ -74,10 +82,10 @@ pub(crate) struct How {
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
     /// When the next query is admitted
-    #[arg(long, value_enum, default_value = "fixed")]
+    #[arg(long, value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: AdmissionName,
     /// How blocks are read
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
     /// Begin at the medoid instead of the head graph (to compare)
     #[arg(long)]
@@ -117,6 +125,7 @@ Examples:
   stratann search base.idx query.fbin --search-list 40,80,120 --groundtruth truth.ibin
   stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
   stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of one query alone
+  stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
 
@@ -126,7 +135,8 @@ pub(crate) struct Run {
     pub(crate) recall: Option<f64>,
     pub(crate) qps: f64,
     pub(crate) latency_us: Latency,
-    stage_us: Stages,
+    // Servers do not tell.
+    stage_us: Option<Stages>,
     pub(crate) cpu_us: f64,
     queries: usize,
     pub(crate) failed_queries: usize,
@@ -316,13 +326,23 @@ pub(super) fn check_truth(
     options: &[SearchOptions],
     manifest: &Manifest,
 ) -> Result<()> {
+    check_truth_for(truth, path, queries, options, manifest.rows)
+}
+
+fn check_truth_for(
+    truth: &GroundTruth,
+    path: &Path,
+    queries: &Queries,
+    options: &[SearchOptions],
+    rows: u64,
+) -> Result<()> {
     let (name, have, want) = (path.display(), truth.queries(), queries.count());
     if have != want {
         return Err(Error::bad_input(format!(
             "{name} is for {have} queries, {want} are searched; compute it anew"
         )));
     }
-    let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(manifest.rows as usize);
+    let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(rows as usize);
     if truth.k < k {
         return Err(Error::bad_input(format!(
             "{name} has {} neighbours per query, -k {k} needs as many; compute it anew with -k {k}",
@@ -409,7 +429,7 @@ impl Sum {
             recall: truth.then(|| self.found / queries as f64),
             qps: queries as f64 / self.seconds.max(1e-9),
             latency_us: Latency::of(&self.latency_ns),
-            stage_us: Stages::of(&self.times, queries),
+            stage_us: Some(Stages::of(&self.times, queries)),
             cpu_us: self.cpu_us as f64 / queries as f64,
             queries,
             failed_queries: self.failed.len(),
@@ -457,6 +477,40 @@ struct Document<'a> {
     runs: Vec<Run>,
 }
 
+/// Who answers queries: an open index, or servers.
+trait Searcher {
+    /// Number of queries.
+    fn count(&self) -> usize;
+    /// Vectors in the index.
+    fn rows(&self) -> u64;
+    /// Answers all queries with one setting. `take` receives the number of the first query of a part, and the part's answers.
+    fn run(
+        &mut self,
+        options: &SearchOptions,
+        teller: &Teller,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run>;
+}
+
+impl Searcher for Bench {
+    fn count(&self) -> usize {
+        Bench::count(self)
+    }
+
+    fn rows(&self) -> u64 {
+        self.index.manifest().rows
+    }
+
+    fn run(
+        &mut self,
+        options: &SearchOptions,
+        teller: &Teller,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        Bench::run(self, options, teller, take)
+    }
+}
+
 /// `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let settings: Vec<SearchOptions> =
@@ -467,25 +521,50 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             settings.len()
         )));
     }
-    let budgets = OpenOptions { ram_budget: args.how.ram_budget, cache_budget: args.how.cache_budget };
-    let mut bench =
-        Bench::open(&args.index, &args.queries, args.groundtruth.as_deref(), &settings, budgets, output)?;
-    for options in &settings {
-        // Every setting is checked before the first one runs.
-        bench.index.params(options)?;
-    }
-    tell_adjustments(&bench, &settings, output);
-    let mut file = match &args.output {
-        Some(path) => {
-            Some(ResultFile::create(path, bench.count(), args.k.min(bench.index.manifest().rows as usize))?)
+    let truth = args.groundtruth.as_deref();
+    match args.searched.target()? {
+        Target::Index { index, queries } => {
+            let budgets =
+                OpenOptions { ram_budget: args.how.ram_budget, cache_budget: args.how.cache_budget };
+            let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
+            for options in &settings {
+                // Every setting is checked before the first one runs.
+                bench.index.params(options)?;
+            }
+            let (document, failed) = run_all(args, &settings, (index, queries), &mut bench, output)?;
+            output.result(&document, || text(&document))?;
+            Ok(verdict(failed, index))
         }
-        None => None,
-    };
+        Target::Servers { addresses, queries } => {
+            let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
+            let name = PathBuf::from(servers.name());
+            let (document, failed) = run_all(args, &settings, (&name, queries), &mut servers, output)?;
+            output.result(&document, || text(&document))?;
+            if failed > 0 {
+                tell(&format!("stratann: {failed} queries failed on {}; see their reasons", name.display()));
+            }
+            Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
+        }
+    }
+}
+
+/// Runs every setting; gives the report, and how many queries failed.
+fn run_all<'a>(
+    args: &Args,
+    settings: &[SearchOptions],
+    (index, queries): (&'a Path, &'a Path),
+    searcher: &mut dyn Searcher,
+    output: Output,
+) -> Result<(Document<'a>, usize)> {
+    let (count, rows) = (searcher.count(), searcher.rows() as usize);
+    tell_adjustments(rows, settings, output);
+    let create = |path: &PathBuf| ResultFile::create(path, count, args.k.min(rows));
+    let mut file = args.output.as_ref().map(create).transpose()?;
     let teller = Teller::new(output);
     let mut runs = Vec::new();
     for (i, options) in settings.iter().enumerate() {
-        teller.stage(&format!("searching, {} of {}", i + 1, settings.len()), bench.count() as u64, "queries");
-        let run = bench.run(options, &teller, &mut |first, answers| match &mut file {
+        teller.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
+        let run = searcher.run(options, &teller, &mut |first, answers| match &mut file {
             Some(file) => file.put(first, &answers.ids, &answers.distances),
             None => Ok(()),
         })?;
@@ -496,9 +575,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         file.commit()?;
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
-    let document = Document { index: &args.index, queries: &args.queries, runs };
-    output.result(&document, || text(&document))?;
-    Ok(verdict(failed, &args.index))
+    Ok((Document { index, queries, runs }, failed))
 }
 
 /// What a search ends with when `failed` of its queries have no answer.
@@ -511,8 +588,7 @@ pub(crate) fn verdict(failed: usize, index: &Path) -> Verdict {
 }
 
 /// Says where the answer will differ from the letter of the question.
-fn tell_adjustments(bench: &Bench, settings: &[SearchOptions], output: Output) {
-    let rows = bench.index.manifest().rows as usize;
+fn tell_adjustments(rows: usize, settings: &[SearchOptions], output: Output) {
     let Some(first) = settings.first() else { return };
     if first.k > rows {
         output.note(&format!(

@@ -241,3 +241,71 @@ pub fn file_of(index: &Path, role: &str) -> PathBuf {
     let name = files(index).into_keys().find(|n| n.ends_with(role)).unwrap();
     index.join(name)
 }
+
+/// A `stratann` that runs until it is stopped; it does not outlive the test.
+pub struct Running {
+    pub child: std::process::Child,
+    /// The document that it printed when it was ready.
+    pub ready: Value,
+}
+
+impl Running {
+    /// Starts `stratann --json` and waits for its first line.
+    pub fn start(args: &[&str]) -> Running {
+        use std::io::BufRead;
+        use std::process::Stdio;
+        let mut child = command(&[args, &["--json"]].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        if line.is_empty() {
+            panic!("{args:?}: {}", stderr(&child.wait_with_output().unwrap()));
+        }
+        let ready = serde_json::from_str(&line).unwrap();
+        Running { child, ready }
+    }
+
+    /// Starts `stratann serve` on a free port.
+    pub fn serve(index: &Path, more: &[&str]) -> Running {
+        let args = ["serve", "--index", arg(index), "--http", "127.0.0.1:0", "--until-eof"];
+        Running::start(&[&args[..], more].concat())
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> &str {
+        self.ready["http"].as_str().unwrap()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        send_signal(self.child.id(), signal);
+    }
+
+    /// Waits for the end; gives the exit status and what was said on stderr.
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let mut said = Vec::new();
+        std::io::Read::read_to_end(self.child.stderr.as_mut().unwrap(), &mut said).unwrap();
+        (self.child.wait().unwrap().code(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // With its standard input it loses those that it has started, too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn send_signal(pid: u32, signal: i32) {
+    // SAFETY: sending a signal touches no memory of this process.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+}
+
+/// An address on which nobody listens.
+pub fn nobody() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}

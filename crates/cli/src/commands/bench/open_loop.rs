@@ -1,0 +1,313 @@
+//! An open loop against running servers: queries arrive at a rate, by chance, and do not wait for each other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use stratann_core::build::hash;
+use stratann_engine::search::{Latency, SearchOptions};
+use stratann_engine::{Error, Progress, Result};
+use stratann_server::wire::{FailureKind, Used};
+
+use crate::Verdict;
+use crate::options;
+use crate::output::{Output, count, table};
+use crate::progress::Teller;
+use crate::queries::Queries;
+use crate::remote::{Remote, parameters};
+
+/// Time that a server has for a query.
+const TIMEOUT_MS: u64 = 10_000;
+/// Queries that are in memory: beyond it the first ones are asked again.
+const QUERIES_BYTES: usize = 256 << 20;
+/// Most arrivals of one run.
+const ARRIVALS_MAX: usize = 50_000_000;
+/// A query that a client takes up so much later than it was due had to wait for a client.
+const LATE: Duration = Duration::from_millis(2);
+/// Longest sleep: after it a client looks whether it shall stop.
+const NAP: Duration = Duration::from_millis(100);
+
+/// Options of the open loop.
+#[derive(clap::Args)]
+pub(super) struct OpenLoop {
+    /// With --connect: queries that arrive in a second, on average; several make one run each
+    #[arg(long, value_delimiter = ',', value_parser = positive, value_name = "R", requires = "connect")]
+    rate: Vec<f64>,
+    /// With --rate: how long queries arrive
+    #[arg(long, default_value_t = 10.0, value_parser = positive, value_name = "S", requires = "rate")]
+    seconds: f64,
+    /// With --rate: connections, and so requests under way at once
+    #[arg(long, default_value_t = 64, value_parser = options::threads, value_name = "N", requires = "rate")]
+    clients: usize,
+    /// With --rate: seed of the arrivals
+    #[arg(long, default_value_t = 1, requires = "rate")]
+    seed: u64,
+}
+
+fn positive(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x <= 1e6 => Ok(x),
+        _ => Err("use a number above 0 and up to 1,000,000".into()),
+    }
+}
+
+/// One rate and what it came to.
+#[derive(Serialize)]
+struct Run {
+    rate: f64,
+    rate_reached: f64,
+    requests: usize,
+    answered: usize,
+    latency_us: Spread,
+    errors: BTreeMap<&'static str, usize>,
+    /// Queries that waited for a free client: many of them, and the clients were the limit.
+    late: usize,
+    seconds: f64,
+    params: serde_json::Value,
+}
+
+/// Latency of the queries that were answered, from the moment they were due.
+#[derive(Serialize)]
+struct Spread {
+    #[serde(flatten)]
+    latency: Latency,
+    max: f64,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    connect: &'a [String],
+    queries: &'a Path,
+    seconds: f64,
+    clients: usize,
+    seed: u64,
+    runs: Vec<Run>,
+}
+
+/// `stratann bench --connect`.
+pub(super) fn run(
+    options: &OpenLoop,
+    addresses: &[String],
+    queries: &Path,
+    settings: &[SearchOptions],
+    output: Output,
+) -> Result<Verdict> {
+    if options.rate.is_empty() {
+        return Err(Error::bad_input(
+            "--connect needs --rate, the queries that arrive in a second; for the most that servers can do use `stratann search --connect`",
+        ));
+    }
+    let remote = Remote::connect(addresses)?;
+    let file = Queries::open_for(queries, remote.wanted, output)?;
+    let held = file.count().min((QUERIES_BYTES / file.row_bytes()).max(1));
+    let mut rows = Vec::new();
+    file.read(0, held, &mut rows)?;
+    let teller = Teller::new(output);
+    let mut runs = Vec::new();
+    for search in settings {
+        for &rate in &options.rate {
+            let due = arrivals(rate, options.seconds, options.seed)?;
+            teller.stage(&format!("{rate} queries a second"), due.len() as u64, "queries");
+            let load = Load {
+                remote: &remote,
+                rows: &rows,
+                row_bytes: file.row_bytes(),
+                due: &due,
+                parameters: parameters(search, Some(TIMEOUT_MS), false),
+                next: AtomicUsize::new(0),
+                is_stopped: AtomicBool::new(false),
+                sum: Mutex::default(),
+            };
+            runs.push(load.run(rate, options, search, &teller)?);
+        }
+    }
+    teller.finish();
+    let is_fine = runs.iter().all(|r| r.answered == r.requests);
+    let (seconds, clients, seed) = (options.seconds, options.clients, options.seed);
+    let document = Document { connect: addresses, queries, seconds, clients, seed, runs };
+    output.result(&document, || text(&document))?;
+    Ok(if is_fine { Verdict::Fine } else { Verdict::Failed })
+}
+
+/// When queries are due, from the start: a Poisson process.
+fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
+    if rate * seconds > ARRIVALS_MAX as f64 {
+        return Err(Error::bad_input(format!(
+            "--rate {rate} for {seconds} s is more than {} queries; give less of one of them",
+            count(ARRIVALS_MAX as u64)
+        )));
+    }
+    let mut due = Vec::new();
+    let mut at = 0.0;
+    loop {
+        // Above 0 and up to 1.
+        let share = ((hash(seed, 0, due.len() as u64) >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        at -= share.ln() / rate;
+        // A first query comes in any case: a run without one says nothing.
+        if at >= seconds && !due.is_empty() {
+            return Ok(due);
+        }
+        due.push(Duration::from_secs_f64(at.min(seconds)));
+    }
+}
+
+/// Queries under way at one rate.
+struct Load<'a> {
+    remote: &'a Remote,
+    rows: &'a [u8],
+    row_bytes: usize,
+    due: &'a [Duration],
+    parameters: String,
+    next: AtomicUsize,
+    is_stopped: AtomicBool,
+    sum: Mutex<Sum>,
+}
+
+#[derive(Default)]
+struct Sum {
+    latency_ns: Vec<u64>,
+    errors: BTreeMap<FailureKind, usize>,
+    late: usize,
+    used: Option<Used>,
+}
+
+impl Load<'_> {
+    fn run(self, rate: f64, options: &OpenLoop, search: &SearchOptions, teller: &Teller) -> Result<Run> {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..options.clients.min(self.due.len()))
+                .map(|_| scope.spawn(|| self.ask_until_done(start, teller)))
+                .collect();
+            clients.into_iter().try_for_each(|client| {
+                let ended = client.join();
+                ended.unwrap_or_else(|_| {
+                    Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
+                })
+            })
+        })?;
+        if teller.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let sum = self.sum.into_inner().unwrap_or_else(|e| e.into_inner());
+        let max = sum.latency_ns.iter().max().map_or(0.0, |&ns| ns as f64 / 1000.0);
+        Ok(Run {
+            rate,
+            rate_reached: sum.latency_ns.len() as f64 / seconds.max(options.seconds),
+            requests: self.due.len(),
+            answered: sum.latency_ns.len(),
+            latency_us: Spread { latency: Latency::of(&sum.latency_ns), max },
+            errors: FailureKind::ALL
+                .map(|kind| (kind.name(), sum.errors.get(&kind).copied().unwrap_or(0)))
+                .into(),
+            late: sum.late,
+            seconds,
+            params: serde_json::json!({
+                "k": search.k,
+                "search_list": sum.used.map(|u| u.search_list),
+                "stop_slack": sum.used.and_then(|u| u.stop_slack),
+                "patience": sum.used.map(|u| u.patience),
+                "width": options::width_name(search.width),
+                "mode": search.mode.name(),
+            }),
+        })
+    }
+
+    fn ask_until_done(&self, start: Instant, teller: &Teller) -> Result<()> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(&due) = self.due.get(number) else { return Ok(()) };
+            if !self.wait_until(start + due, teller) {
+                return Ok(());
+            }
+            let is_late = start.elapsed() > due + LATE;
+            let at = number % (self.rows.len() / self.row_bytes) * self.row_bytes;
+            let asked = self.remote.ask(number, &self.rows[at..at + self.row_bytes], &self.parameters);
+            let latency = start.elapsed().saturating_sub(due);
+            let asked = asked.inspect_err(|_| self.is_stopped.store(true, Ordering::Relaxed))?;
+            let mut sum = self.sum.lock().unwrap_or_else(|e| e.into_inner());
+            sum.late += usize::from(is_late);
+            sum.used = sum.used.or(asked.used);
+            for answer in asked.answers {
+                match answer {
+                    Ok(_) => sum.latency_ns.push(latency.as_nanos() as u64),
+                    Err(failed) => *sum.errors.entry(failed.kind).or_default() += 1,
+                }
+            }
+            drop(sum);
+            teller.advance(1);
+        }
+    }
+
+    /// False when the run shall stop first.
+    fn wait_until(&self, moment: Instant, teller: &Teller) -> bool {
+        loop {
+            if self.is_stopped.load(Ordering::Relaxed) || teller.interrupted() {
+                return false;
+            }
+            let left = moment.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}
+
+fn text(document: &Document<'_>) -> String {
+    let headings =
+        ["asked/s", "reached/s", "list", "mean us", "p50 us", "p95 us", "p99 us", "max us", "failed", "late"];
+    let row = |run: &Run| {
+        let us = |x: f64| format!("{x:.0}");
+        let spread = &run.latency_us.latency;
+        vec![
+            format!("{}", run.rate),
+            format!("{:.1}", run.rate_reached),
+            run.params["search_list"].to_string(),
+            us(spread.mean),
+            us(spread.p50),
+            us(spread.p95),
+            us(spread.p99),
+            us(run.latency_us.max),
+            count((run.requests - run.answered) as u64),
+            count(run.late as u64),
+        ]
+    };
+    let mut out = table(&headings, &document.runs.iter().map(row).collect::<Vec<_>>());
+    for run in &document.runs {
+        for (kind, number) in run.errors.iter().filter(|e| *e.1 > 0) {
+            out += &format!("at {}/s: {} {kind}\n", run.rate, count(*number as u64));
+        }
+        if run.late * 20 > run.requests {
+            out += &format!(
+                "at {}/s: {} of {} queries waited for a client; their wait is in the latency, more --clients would show the servers' own\n",
+                run.rate,
+                count(run.late as u64),
+                count(run.requests as u64)
+            );
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_have_the_rate_and_repeat() {
+        let due = arrivals(500.0, 20.0, 7).unwrap();
+        assert_eq!(due, arrivals(500.0, 20.0, 7).unwrap());
+        assert_ne!(due, arrivals(500.0, 20.0, 8).unwrap());
+        assert!(due.is_sorted() && (9_600..10_400).contains(&due.len()), "{}", due.len());
+        let gaps: Vec<f64> = due.windows(2).map(|w| (w[1] - w[0]).as_secs_f64() * 500.0).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean - 1.0).abs() < 0.04 && (variance - 1.0).abs() < 0.15, "{mean} {variance}");
+        assert_eq!(arrivals(0.001, 1.0, 1).unwrap().len(), 1);
+        assert!(arrivals(1e6, 1e6, 1).is_err());
+    }
+}

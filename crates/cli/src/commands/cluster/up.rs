@@ -1,0 +1,387 @@
+//! `stratann cluster up`: a cluster of processes on this machine, to try out.
+
+use std::collections::VecDeque;
+use std::fs::DirBuilder;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::{Error, Kind, Result};
+
+use crate::commands::serve::{Place, Stop, config_text, stops};
+use crate::output::{Output, print, tell};
+use crate::remote;
+use crate::{Verdict, options};
+
+/// Run all servers of an index on this machine, to try it out
+///
+/// Starts one `stratann serve` for each server of a spread index, or one for a plain index, on addresses that only this machine reaches. Runs
+/// until Ctrl-C or SIGTERM; the servers end with it. One that dies is reported, and the others go on.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(super) struct Up {
+    /// An index, or a folder from `stratann cluster partition`
+    index: PathBuf,
+    /// Number of servers; it must be the one that the index is spread over
+    #[arg(long, value_name = "N")]
+    servers: Option<usize>,
+    /// Threads of each server that search [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// All memory that each server may take, such as 512MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Of it, what may cache blocks [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    cache_budget: Option<u64>,
+    /// Longest time until all servers are ready, seconds
+    #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    wait: u64,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann cluster partition base.idx -o spread --servers 3
+  stratann cluster up spread                      # says the addresses, runs until Ctrl-C
+  stratann search --connect 127.0.0.1:PORT,… query.fbin
+
+With --json the first line of standard output is {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}, once all are ready.";
+
+/// Attempts to find ports that are still free when the servers take them.
+const ATTEMPTS: usize = 3;
+/// Lines of a server that are repeated when it dies.
+const LAST_LINES: usize = 5;
+/// Between two looks at the servers.
+const LOOK: Duration = Duration::from_millis(100);
+/// Servers that shall stop have so long until they are ended.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// `stratann cluster up`.
+pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
+    let (_, manifest) = Manifest::read(&args.index)?;
+    let spread = manifest.cluster.as_ref().map(|c| c.servers);
+    let servers = spread.unwrap_or(1);
+    if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
+        return Err(Error::bad_input(format!(
+            "--servers is {wanted}, but {} {}; leave it out, or spread the index anew with `stratann cluster partition`",
+            args.index.display(),
+            spread.map_or("is not spread, which takes 1".into(), |n| format!("is spread over {n}"))
+        )));
+    }
+    let stop = stops(false)?;
+    let mut attempt = 1;
+    let mut cluster = loop {
+        let mut cluster = Cluster::start(args, spread, output)?;
+        match cluster.wait_until_ready(Duration::from_secs(args.wait), &stop) {
+            Ok(None) => break cluster,
+            Ok(Some(why)) => return Ok(cluster.stop(why, output)),
+            Err(e) if attempt < ATTEMPTS && e.message.contains("in use") => attempt += 1,
+            Err(e) => return Err(e),
+        }
+    };
+    cluster.tell_ready(output)?;
+    Ok(match cluster.watch(&stop) {
+        Some(why) => cluster.stop(why, output),
+        None => {
+            tell("stratann: no server is left");
+            Verdict::Failed
+        }
+    })
+}
+
+/// Servers that run, and what they need. Dropping it ends them.
+struct Cluster {
+    servers: Vec<Running>,
+    // After the servers: they read from it.
+    _folder: Folder,
+}
+
+/// One server.
+struct Running {
+    number: usize,
+    child: Child,
+    /// The server ends with it.
+    stdin: Option<ChildStdin>,
+    /// Where clients reach it, once it is said.
+    address: Option<String>,
+    ready: mpsc::Receiver<String>,
+    last_lines: Arc<Mutex<VecDeque<String>>>,
+    reader: Option<JoinHandle<()>>,
+    is_dead: bool,
+}
+
+impl Cluster {
+    fn start(args: &Up, spread: Option<usize>, output: Output) -> Result<Cluster> {
+        let folder = Folder::new()?;
+        let index = args.index.canonicalize().map_err(|e| Error::io("opening", &args.index, &e))?;
+        let secret_file = folder.path.join("secret");
+        write_private(&secret_file, &secret()?)?;
+        let peers = free_addresses(spread.unwrap_or(0))?;
+        let mut cluster = Cluster { servers: Vec::new(), _folder: folder };
+        for server in 0..spread.unwrap_or(1) {
+            let place = Place { server, peers: &peers, secret_file: &secret_file };
+            let text = config_text(&index, "127.0.0.1:0", spread.map(|_| &place))?;
+            let config = cluster._folder.path.join(format!("server-{server:02}.toml"));
+            write_private(&config, text.as_bytes())?;
+            cluster.servers.push(Running::start(server, &config, args, output)?);
+        }
+        Ok(cluster)
+    }
+
+    /// Waits until all servers answer and reach the whole index; `Some` when it was asked to stop first.
+    fn wait_until_ready(&mut self, longest: Duration, stop: &mpsc::Receiver<Stop>) -> Result<Option<Stop>> {
+        let (agent, started) = (remote::agent(), Instant::now());
+        loop {
+            let mut waiting = Vec::new();
+            for server in &mut self.servers {
+                if server.has_ended() {
+                    let message = format!("{} ended: {}", server.name(), server.last_words());
+                    return Err(Error { kind: Kind::Io, message });
+                }
+                if server.address.is_none() {
+                    server.address = server.ready.try_recv().ok();
+                }
+                let healthy = server.address.as_ref().map(|a| remote::healthy(&agent, a));
+                match healthy {
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => waiting.push(format!("{} misses others", server.name())),
+                    Some(Err(_)) | None => waiting.push(format!("{} does not answer", server.name())),
+                }
+            }
+            if waiting.is_empty() {
+                return Ok(None);
+            }
+            if started.elapsed() > longest {
+                let (seconds, waiting) = (longest.as_secs(), waiting.join(", "));
+                let message = format!("not ready after {seconds} s: {waiting}; give a longer --wait");
+                return Err(Error { kind: Kind::Io, message });
+            }
+            if let Ok(why) = stop.recv_timeout(LOOK) {
+                return Ok(Some(why));
+            }
+        }
+    }
+
+    fn tell_ready(&self, output: Output) -> Result<()> {
+        let address = |s: &Running| s.address.clone().unwrap_or_default();
+        if output.json {
+            let servers: Vec<_> = self
+                .servers
+                .iter()
+                .map(|s| json!({ "address": address(s), "pid": s.child.id(), "server": s.number }))
+                .collect();
+            return print(&format!("{}\n", json!({ "servers": servers })));
+        }
+        let all: Vec<String> = self.servers.iter().map(address).collect();
+        print(&format!("{} ready: --connect {}\n", servers(all.len()), all.join(",")))?;
+        output.note("Ctrl-C stops");
+        Ok(())
+    }
+
+    /// Waits for the end: `None` when the last server has died.
+    fn watch(&mut self, stop: &mpsc::Receiver<Stop>) -> Option<Stop> {
+        loop {
+            for server in &mut self.servers {
+                if !server.is_dead && server.has_ended() {
+                    tell(&format!("stratann: {} ended: {}", server.name(), server.last_words()));
+                }
+            }
+            if self.servers.iter().all(|s| s.is_dead) {
+                return None;
+            }
+            if let Ok(why) = stop.recv_timeout(LOOK) {
+                return Some(why);
+            }
+        }
+    }
+
+    /// Asks all servers to stop, and sees that they do.
+    fn stop(self, why: Stop, output: Output) -> Verdict {
+        output.note(&format!("stopping {}", servers(self.servers.len())));
+        drop(self);
+        if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine }
+    }
+}
+
+fn servers(count: usize) -> String {
+    if count == 1 { "1 server".into() } else { format!("{count} servers") }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // The end of its standard input asks a server to stop.
+            server.stdin = None;
+        }
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline && !self.servers.iter_mut().all(Running::has_ended) {
+            std::thread::sleep(LOOK / 5);
+        }
+        for server in &mut self.servers {
+            // One that has ended is not there to be killed, which is as well.
+            let _ = server.child.kill();
+            let _ = server.child.wait();
+        }
+    }
+}
+
+impl Running {
+    fn start(number: usize, config: &Path, args: &Up, output: Output) -> Result<Running> {
+        let program = std::env::current_exe().map_err(|e| Error::io("finding", Path::new("stratann"), &e))?;
+        let mut command = Command::new(&program);
+        command.args(["serve", "--json", "--until-eof", "--config"]).arg(config);
+        let options = [
+            ("--threads", args.threads.map(|n| n as u64)),
+            ("--ram-budget", args.ram_budget),
+            ("--cache-budget", args.cache_budget),
+        ];
+        for (name, value) in options {
+            if let Some(value) = value {
+                command.arg(name).arg(value.to_string());
+            }
+        }
+        // A group of its own: Ctrl-C in a terminal is for this process, which then stops the servers in order.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| Error::io("starting", &program, &e))?;
+        let last_lines = Arc::new(Mutex::new(VecDeque::new()));
+        let (told, ready) = mpsc::channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::spawn(move || tell_address(stdout, &told));
+        }
+        let reader = child.stderr.take().map(|stderr| {
+            let (lines, output) = (Arc::clone(&last_lines), output);
+            std::thread::spawn(move || repeat_lines(stderr, number, &lines, output))
+        });
+        let stdin = child.stdin.take();
+        Ok(Running { number, child, stdin, address: None, ready, last_lines, reader, is_dead: false })
+    }
+
+    fn name(&self) -> String {
+        format!("server {} (process {})", self.number, self.child.id())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.is_dead = self.is_dead || !matches!(self.child.try_wait(), Ok(None));
+        self.is_dead
+    }
+
+    /// How it ended, and its last lines.
+    fn last_words(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            // It ends with the process; what it has read is all there is.
+            let _ = reader.join();
+        }
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+        let lines = self.last_lines.lock().unwrap_or_else(|e| e.into_inner());
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        if lines.is_empty() { status } else { format!("{status}: {}", lines.join(" | ")) }
+    }
+}
+
+/// Reads the line that a server says when it is ready, and on to the end.
+fn tell_address(stdout: impl Read, told: &mpsc::Sender<String>) {
+    for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
+        let ready: Option<serde_json::Value> = serde_json::from_str(&line).ok();
+        if let Some(address) = ready.as_ref().and_then(|r| r["http"].as_str()) {
+            // Nobody waits any more when another server has failed.
+            let _ = told.send(address.to_string());
+        }
+    }
+}
+
+fn repeat_lines(stderr: impl Read, number: usize, last: &Mutex<VecDeque<String>>, output: Output) {
+    for line in BufReader::new(stderr).lines().map_while(std::io::Result::ok) {
+        output.note(&format!("{number}: {line}"));
+        let mut last = last.lock().unwrap_or_else(|e| e.into_inner());
+        if last.len() == LAST_LINES {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+}
+
+/// Addresses on this machine that nobody listens on: taken together, so that they differ, and let go.
+fn free_addresses(count: usize) -> Result<Vec<String>> {
+    let refused = |e| Error::io("finding a free port on", Path::new("127.0.0.1"), &e);
+    let listeners: std::io::Result<Vec<TcpListener>> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    let addresses = listeners.map_err(refused)?.into_iter().map(|l| Ok(l.local_addr()?.to_string()));
+    addresses.collect::<std::io::Result<_>>().map_err(refused)
+}
+
+/// A new secret, as 64 hexadecimal digits.
+fn secret() -> Result<Vec<u8>> {
+    let path = Path::new("/dev/urandom");
+    let mut bytes = [0; 32];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|e| Error::io("reading", path, &e))?;
+    Ok(bytes.iter().flat_map(|b| format!("{b:02x}").into_bytes()).collect())
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    let created = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    created.and_then(|mut file| file.write_all(bytes)).map_err(|e| Error::io("writing", path, &e))
+}
+
+/// A folder that only this user reads, and that goes with the cluster.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn new() -> Result<Folder> {
+        let base = std::env::temp_dir();
+        let name = |attempt| base.join(format!("stratann-up-{}-{attempt}", std::process::id()));
+        let mut attempt = 0;
+        loop {
+            let path = name(attempt);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Folder { path }),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
+                Err(e) => return Err(Error::io("creating", &path, &e)),
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays behind is small, private, and in the folder for such things.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_differ_and_can_be_taken() {
+        let addresses = free_addresses(5).unwrap();
+        let taken: Vec<TcpListener> = addresses.iter().map(|a| TcpListener::bind(a).unwrap()).collect();
+        assert_eq!(taken.len(), 5);
+    }
+
+    #[test]
+    fn the_folder_is_private_and_goes() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new().unwrap();
+        let file = folder.path.join("secret");
+        write_private(&file, &secret().unwrap()).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder.path), mode(&file)), (0o700, 0o600));
+        assert_eq!(std::fs::read(&file).unwrap().len(), 64);
+        assert_ne!(std::fs::read(&file).unwrap(), secret().unwrap());
+        let path = folder.path.clone();
+        drop(folder);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,325 @@
+//! `stratann search --connect`: the same queries, answered by running servers.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde_json::Value;
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::budget::Account;
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::Times;
+use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
+use stratann_engine::{Error, Progress, Result};
+use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
+
+use super::{Run, Searcher, Sum, check_truth_for};
+use crate::memory;
+use crate::output::{Output, tell};
+use crate::progress::Teller;
+use crate::queries::Queries;
+use crate::remote::{Asked, Remote, Status, parameters};
+
+/// Most requests under way at once: each takes a thread.
+const REQUESTS_MAX: usize = 1024;
+/// Queries and answers that are in memory at a time, bytes.
+const PART_BYTES: usize = 256 << 20;
+
+/// Running servers with queries and, perhaps, their truth.
+pub(super) struct Servers {
+    remote: Remote,
+    queries: Queries,
+    truth: Option<GroundTruth>,
+    accepts_partial: bool,
+    rows: Vec<u8>,
+}
+
+impl Servers {
+    /// Asks the servers what they serve, and opens what fits to it.
+    pub(super) fn open(
+        addresses: &[String],
+        queries: &Path,
+        groundtruth: Option<&Path>,
+        options: &[SearchOptions],
+        accepts_partial: bool,
+        output: Output,
+    ) -> Result<Servers> {
+        let remote = Remote::connect(addresses)?;
+        let queries = Queries::open_for(queries, remote.wanted, output)?;
+        let truth = groundtruth.map(GroundTruth::read).transpose()?;
+        if let (Some(truth), Some(path)) = (&truth, groundtruth) {
+            check_truth_for(truth, path, &queries, options, remote.rows)?;
+        }
+        Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
+    }
+
+    /// The servers as they were given.
+    pub(super) fn name(&self) -> String {
+        self.remote.name()
+    }
+}
+
+impl Searcher for Servers {
+    fn count(&self) -> usize {
+        self.queries.count()
+    }
+
+    fn rows(&self) -> u64 {
+        self.remote.rows
+    }
+
+    fn run(
+        &mut self,
+        options: &SearchOptions,
+        teller: &Teller,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        let (count, k) = (self.queries.count(), options.k.min(self.remote.rows as usize));
+        let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
+        let before = self.remote.statuses();
+        let (mut sum, mut partial) = (Sum::new(count), 0);
+        for first in (0..count).step_by(part) {
+            self.queries.read(first, part.min(count - first), &mut self.rows)?;
+            let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
+            let (answers, lacking) = batch.run(teller)?;
+            sum.add(first, &answers, self.truth.as_ref());
+            partial += lacking;
+            take(first, &answers)?;
+        }
+        if partial > 0 {
+            tell(&format!("note: {partial} answers lack a part of the index that no live server holds"));
+        }
+        let cost = Cost::between(&before, &self.remote.statuses());
+        let mut run =
+            sum.into_run(options, cost.account.clone(), self.remote.block_bytes, None, self.truth.is_some());
+        run.stage_us = None;
+        run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
+        run.peak_rss_bytes = cost.peak_rss_bytes;
+        run.per_query.bytes_sent = cost.bytes_sent as f64 / count.max(1) as f64;
+        run.io_backend = cost.io_backend;
+        run.memory = memory::json(&run.account);
+        Ok(run)
+    }
+}
+
+/// What a run cost the servers, all together.
+struct Cost {
+    cpu_us: u64,
+    bytes_sent: u64,
+    peak_rss_bytes: u64,
+    io_backend: String,
+    account: Account,
+}
+
+impl Cost {
+    /// From the status of each server before and after; one that did not answer both times is left out.
+    fn between(before: &[Option<Status>], after: &[Option<Status>]) -> Cost {
+        let pairs: Vec<(&Status, &Status)> =
+            before.iter().zip(after).filter_map(|(b, a)| Some((b.as_ref()?, a.as_ref()?))).collect();
+        if pairs.len() < before.len() {
+            let silent = before.len() - pairs.len();
+            tell(&format!(
+                "note: {silent} servers do not answer; CPU time and memory are those of the others"
+            ));
+        }
+        let mut backends: Vec<&str> = pairs.iter().map(|p| p.1.io_backend.as_str()).collect();
+        backends.dedup();
+        Cost {
+            cpu_us: pairs.iter().map(|(b, a)| a.cpu_us.saturating_sub(b.cpu_us)).sum(),
+            bytes_sent: pairs.iter().map(|(b, a)| a.bytes_sent.saturating_sub(b.bytes_sent)).sum(),
+            peak_rss_bytes: pairs.iter().map(|p| p.1.peak_rss_bytes).sum(),
+            io_backend: backends.join("; "),
+            account: account(pairs.iter().map(|p| &p.1.memory)),
+        }
+    }
+}
+
+/// The accounts of several servers, component by component.
+fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
+    let mut sums = BTreeMap::<String, u64>::new();
+    for (name, bytes) in memories.filter_map(Value::as_object).flatten() {
+        if let (Some(what), Some(bytes)) = (name.strip_suffix("_bytes"), bytes.as_u64())
+            && what != "total"
+        {
+            *sums.entry(what.replace('_', " ")).or_default() += bytes;
+        }
+    }
+    Account { components: sums.into_iter().collect() }
+}
+
+/// Some queries on their way to the servers, and their answers.
+struct Batch<'a> {
+    remote: &'a Remote,
+    rows: &'a [u8],
+    count: usize,
+    k: usize,
+    options: &'a SearchOptions,
+    parameters: String,
+    /// Queries of one request.
+    each: usize,
+    /// Requests under way at once.
+    requests: usize,
+    next: AtomicUsize,
+    is_stopped: AtomicBool,
+    collected: Mutex<Collected>,
+}
+
+struct Collected {
+    answers: Answers,
+    partial: usize,
+    used: Option<Used>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(
+        remote: &'a Remote,
+        rows: &'a [u8],
+        k: usize,
+        options: &'a SearchOptions,
+        accepts_partial: bool,
+    ) -> Batch<'a> {
+        let count = rows.len() / (remote.wanted.dim * remote.wanted.dtype.size());
+        let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
+        let each = in_flight.min(QUERIES_PER_REQUEST);
+        let wanted = options.threads * in_flight.div_ceil(each);
+        let collected = Collected { answers: unanswered(count, k, options), partial: 0, used: None };
+        Batch {
+            remote,
+            rows,
+            count,
+            k,
+            options,
+            parameters: parameters(options, None, accepts_partial),
+            each,
+            requests: wanted.min(REQUESTS_MAX).min(count.div_ceil(each)),
+            next: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+            collected: Mutex::new(collected),
+        }
+    }
+
+    /// The answers, and how many of them are partial.
+    fn run(self, teller: &Teller) -> Result<(Answers, usize)> {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                (0..self.requests).map(|_| scope.spawn(|| self.ask_until_done(teller))).collect();
+            clients.into_iter().try_for_each(|client| {
+                let ended = client.join();
+                ended.unwrap_or_else(|_| {
+                    Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
+                })
+            })
+        })?;
+        if teller.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let options = self.options;
+        let Collected { mut answers, partial, used } =
+            self.collected.into_inner().unwrap_or_else(|e| e.into_inner());
+        answers.seconds = started.elapsed().as_secs_f64();
+        answers.failed.sort_unstable_by_key(|f| f.0);
+        if let Some(used) = used {
+            answers.params = Params {
+                mode: options.mode,
+                head: options.head,
+                whole_blocks: options.whole_blocks,
+                ..used.params()
+            };
+        }
+        Ok((answers, partial))
+    }
+
+    fn ask_until_done(&self, teller: &Teller) -> Result<()> {
+        while !self.is_stopped.load(Ordering::Relaxed) && !teller.interrupted() {
+            let request = self.next.fetch_add(1, Ordering::Relaxed);
+            let first = request * self.each;
+            if first >= self.count {
+                break;
+            }
+            let row_bytes = self.rows.len() / self.count;
+            let end = (first + self.each).min(self.count);
+            let started = Instant::now();
+            let asked =
+                self.remote.ask(request, &self.rows[first * row_bytes..end * row_bytes], &self.parameters);
+            let latency_ns = started.elapsed().as_nanos() as u64;
+            match asked {
+                Ok(asked) => self.collect(first, asked, latency_ns),
+                Err(e) => {
+                    self.is_stopped.store(true, Ordering::Relaxed);
+                    return Err(e);
+                }
+            }
+            teller.advance((end - first) as u64);
+        }
+        Ok(())
+    }
+
+    fn collect(&self, first: usize, asked: Asked, latency_ns: u64) {
+        let mut guard = self.collected.lock().unwrap_or_else(|e| e.into_inner());
+        let Collected { answers, partial, used } = &mut *guard;
+        *used = used.or(asked.used);
+        for (i, answer) in asked.answers.into_iter().enumerate() {
+            let query = first + i;
+            let found = match answer {
+                Ok(found) => found,
+                Err(failed) => {
+                    answers.latency_ns[query] = latency_ns;
+                    answers.failed.push((query, failed.error));
+                    continue;
+                }
+            };
+            // What the client sees is the truth, as long as a request is one query.
+            answers.latency_ns[query] = if self.each == 1 { latency_ns } else { found.latency_us * 1000 };
+            answers.stats.add(&found.per_query.stats());
+            *partial += usize::from(found.partial);
+            let results = found.ids.len().min(self.k);
+            answers.short += usize::from(results < self.k);
+            let at = query * self.k;
+            answers.ids[at..at + results].copy_from_slice(&found.ids[..results]);
+            answers.distances[at..at + results].copy_from_slice(&found.distances[..results]);
+        }
+    }
+}
+
+/// Answers that nobody has given yet.
+fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
+    let list = match options.effort {
+        Effort::List(list, _) => list,
+        Effort::Recall(_) => k as u32,
+    };
+    Answers {
+        k,
+        ids: vec![u64::MAX; count * k],
+        distances: vec![f32::INFINITY; count * k],
+        latency_ns: vec![0; count],
+        stats: QueryStats::default(),
+        times: Times::default(),
+        failed: Vec::new(),
+        short: 0,
+        seconds: 0.0,
+        cpu_us: 0,
+        params: Params::new(k as u32, list),
+        io_backend: String::new(),
+        account: Account::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn accounts_are_added_up() {
+        let memories = [
+            json!({ "block_map_bytes": 5, "codes_bytes": 7, "total_bytes": 12 }),
+            json!({ "codes_bytes": 1, "total_bytes": 1, "what": "else" }),
+            json!(null),
+        ];
+        let sum = account(memories.iter());
+        assert_eq!(sum.components, [("block map".to_string(), 5), ("codes".to_string(), 8)]);
+    }
+}

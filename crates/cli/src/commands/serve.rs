@@ -1,0 +1,424 @@
+//! `stratann serve`: one server of a cluster, or the only one.
+
+use std::io::Read;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use stratann_engine::serve::{ServeOptions, Server};
+use stratann_engine::{Error, Kind, Result};
+use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
+
+use crate::Verdict;
+use crate::options::{self, IoName};
+use crate::output::{Output, print};
+
+/// Answer searches over HTTP
+///
+/// Serves one index, or one server's part of an index that `stratann cluster partition` has spread. Runs until SIGTERM or Ctrl-C, then finishes
+/// what it has begun. There is no authentication: let nobody reach the address who may not search.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// A file of options in TOML; those of the command line go before it
+    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    config: Option<PathBuf>,
+    /// The folder of the index
+    #[arg(long, value_name = "INDEX")]
+    index: Option<PathBuf>,
+    /// Where clients reach it; port 0 takes a free one [default: 127.0.0.1:8700]
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<String>,
+    /// Threads that search [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// All memory that it may take, such as 512MiB [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Of it, what may cache blocks [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    cache_budget: Option<u64>,
+    /// Queries in flight per thread [default: 64 on a graph, 1 on flat]
+    #[arg(long, value_parser = options::in_flight, value_name = "N")]
+    in_flight: Option<usize>,
+    /// Queries that are held at a time, waiting or in flight; more are refused [default: 4096]
+    #[arg(long, value_name = "N")]
+    queue: Option<usize>,
+    /// How blocks are read [default: auto]
+    #[arg(long, value_enum)]
+    io: Option<IoName>,
+    /// Stop when standard input ends too: with the program that started it
+    #[arg(long)]
+    until_eof: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann serve --index base.idx
+  stratann serve --config server-0.toml
+  curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
+
+Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue.
+A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
+
+  index = \"spread\"                # folders and files: from the folder of this file on
+  server = 0
+  listen = \"10.0.0.1:8800\"        # for the other servers
+  peers = [\"10.0.0.1:8800\", \"10.0.0.2:8800\"]
+  http = \"10.0.0.1:8700\"          # for clients
+  secret_file = \"secret\"
+  ram_budget = \"2GiB\"";
+
+const USUAL_HTTP: &str = "127.0.0.1:8700";
+const USUAL_QUEUE: usize = 4096;
+/// Shorter secrets can be guessed.
+const SECRET_BYTES_MIN: usize = 16;
+/// Threads for HTTP: one for so many that search.
+const SEARCH_THREADS_PER_HTTP: usize = 8;
+
+/// The file of options.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    index: Option<PathBuf>,
+    server: Option<u8>,
+    listen: Option<String>,
+    #[serde(default)]
+    peers: Vec<String>,
+    http: Option<String>,
+    secret_file: Option<PathBuf>,
+    threads: Option<usize>,
+    in_flight: Option<usize>,
+    io: Option<String>,
+    ram_budget: Option<SizeText>,
+    cache_budget: Option<SizeText>,
+    queue: Option<usize>,
+}
+
+/// `"512MiB"`, or a number of bytes.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a size is a number of bytes, or a text such as \"512MiB\"")]
+enum SizeText {
+    Bytes(u64),
+    Text(String),
+}
+
+/// Everything that a server is started with.
+struct Setup {
+    http: SocketAddr,
+    engine: ServeOptions,
+    limits: Limits,
+    http_threads: usize,
+}
+
+/// `stratann serve`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
+    let setup = setup(args, Arc::clone(&log), output)?;
+    let stop = stops(args.until_eof)?;
+    let front_bytes = setup.limits.bytes(setup.http_threads);
+    let has_budget = setup.engine.ram_budget.is_some();
+    let server = Server::start(setup.engine).map_err(|e| match e.kind {
+        // What the engine names is what it needs itself.
+        Kind::Budget if has_budget => Error::budget(format!(
+            "{}, and {} more for HTTP",
+            e.message,
+            stratann_engine::budget::size(front_bytes)
+        )),
+        _ => e,
+    })?;
+    let server = Arc::new(server);
+    let front = Front::start(
+        Arc::clone(&server),
+        FrontOptions {
+            http: setup.http,
+            limits: setup.limits,
+            threads: setup.http_threads,
+            log: Arc::clone(&log),
+        },
+    )?;
+    tell_ready(&server, &front, &log, output)?;
+    // Both senders live as long as the process.
+    let why = stop.recv().unwrap_or(Stop::Asked);
+    log(why.words());
+    front.stop();
+    if let Ok(server) = Arc::try_unwrap(server) {
+        server.stop();
+    }
+    log("stopped");
+    Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
+}
+
+fn tell_ready(server: &Server, front: &Front, log: &Log, output: Output) -> Result<()> {
+    let (status, listen) = (server.status(), server.listening());
+    if output.json {
+        let ready = serde_json::json!({
+            "http": front.address().to_string(),
+            "listen": listen.map(|a| a.to_string()),
+            "pid": std::process::id(),
+            "server": status.server,
+        });
+        print(&format!("{ready}\n"))?;
+    }
+    let peers = listen.map(|a| format!(", for its peers on {a}")).unwrap_or_default();
+    log(&format!(
+        "server {} of {} serves {} vectors of {} × {}, {}, on http://{}{peers}; {}",
+        status.server,
+        status.servers,
+        crate::output::count(status.rows),
+        status.dim,
+        status.dtype,
+        status.metric,
+        front.address(),
+        status.io_backend,
+    ));
+    Ok(())
+}
+
+/// Why a server stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// SIGTERM, or the program that started it is gone.
+    Asked,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl Stop {
+    fn words(self) -> &'static str {
+        match self {
+            Stop::Asked => "asked to stop; finishing what runs",
+            Stop::Interrupted => "interrupted; finishing what runs, again ends it at once",
+        }
+    }
+}
+
+/// Tells when to stop, from now on. A second signal ends the process at once.
+pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
+    let (sender, receiver) = mpsc::channel();
+    let by_signal = sender.clone();
+    let is_second = AtomicBool::new(false);
+    let act = move |signal| {
+        let why = if signal == Signal::Interrupt { Stop::Interrupted } else { Stop::Asked };
+        if is_second.swap(true, Ordering::SeqCst) {
+            std::process::exit(if why == Stop::Interrupted { 130 } else { 1 });
+        }
+        // Nobody listens any more when the process ends anyway.
+        let _ = by_signal.send(why);
+    };
+    let system = |e: std::io::Error| Error { kind: Kind::Io, message: format!("waiting for signals: {e}") };
+    watch_signals(act).map_err(system)?;
+    let wait_for_eof = move || {
+        let mut input = std::io::stdin().lock();
+        while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
+        let _ = sender.send(Stop::Asked);
+    };
+    if until_eof {
+        std::thread::Builder::new().name("stdin".into()).spawn(wait_for_eof).map_err(system)?;
+    }
+    Ok(receiver)
+}
+
+/// Puts together what the file and the command line say.
+fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
+    let (config, folder) = match &args.config {
+        Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
+        None => (Config::default(), Path::new("")),
+    };
+    let index = match (&args.index, &config.index) {
+        (Some(index), _) => index.clone(),
+        (None, Some(index)) => folder.join(index),
+        (None, None) => return Err(Error::bad_input("the file names no index; add index = \"FOLDER\"")),
+    };
+    let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
+    let http = socket_address("http", http)?;
+    let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
+    let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
+    check_exposure(listen, secret.is_some())?;
+    if !http.ip().is_loopback() {
+        output.note("note: whoever reaches the HTTP address can search; there is no authentication");
+    }
+    let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
+    let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
+    let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
+    in_range("threads", threads, 1, 1024)?;
+    let in_flight = args.in_flight.or(config.in_flight);
+    in_flight.map_or(Ok(()), |n| in_range("in_flight", n, 1, 4096))?;
+    let limits = Limits::within(ram_budget);
+    let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
+    Ok(Setup {
+        http,
+        engine: ServeOptions {
+            index,
+            server: config.server,
+            listen,
+            peers: config.peers,
+            secret: secret.unwrap_or_default(),
+            threads,
+            in_flight,
+            io: io_choice(args.io, config.io.as_deref())?.into(),
+            ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
+            cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
+            queue: args.queue.or(config.queue).unwrap_or(USUAL_QUEUE),
+            log,
+        },
+        limits,
+        http_threads,
+    })
+}
+
+fn read_config(path: &Path) -> Result<Config> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
+    toml::from_str(&text).map_err(|e| {
+        let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].lines().count().max(1));
+        let message = e.message().lines().collect::<Vec<_>>().join(" ");
+        Error::bad_input(format!("{}, line {line}: {message}", path.display()))
+    })
+}
+
+impl SizeText {
+    fn bytes(self, name: &str) -> Result<u64> {
+        match self {
+            SizeText::Bytes(bytes) => Ok(bytes),
+            SizeText::Text(text) => {
+                options::size(&text).map_err(|e| Error::bad_input(format!("{name}: {e}")))
+            }
+        }
+    }
+}
+
+fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<()> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!("{name} is {value}; use {low} to {high}")))
+}
+
+fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> {
+    match (given, configured) {
+        (Some(io), _) => Ok(io),
+        (None, None) => Ok(IoName::Auto),
+        (None, Some(name)) => IoName::from_str(name, false)
+            .map_err(|_| Error::bad_input(format!("io is {name:?}; use \"auto\", \"uring\" or \"pread\""))),
+    }
+}
+
+fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
+    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| {
+        Error::bad_input(format!(
+            "{name} is {text:?}; give HOST:PORT of this machine, such as 127.0.0.1:8700"
+        ))
+    })
+}
+
+/// Servers do what their peers say, so strangers must not be able to speak to them.
+fn check_exposure(listen: Option<SocketAddr>, has_secret: bool) -> Result<()> {
+    match listen {
+        Some(address) if !address.ip().is_loopback() && !has_secret => Err(Error::bad_input(format!(
+            "listen is {address}, which other machines reach, and there is no secret_file: anyone could pose as a server of this \
+             cluster; give all servers a file with the same secret"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The secret of a cluster: the content of a file, without white space around it.
+fn read_secret(path: &Path, output: Output) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(path).map_err(|e| Error::io("reading", path, &e))?;
+    let secret = bytes.trim_ascii();
+    if secret.len() < SECRET_BYTES_MIN {
+        return Err(Error::bad_input(format!(
+            "{} has {} bytes, a secret needs at least {SECRET_BYTES_MIN}; make one with `openssl rand -hex 32`",
+            path.display(),
+            secret.len()
+        )));
+    }
+    let mode = std::fs::metadata(path).map_err(|e| Error::io("reading", path, &e))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        output.note(&format!("note: others on this machine can read {}; chmod 600 it", path.display()));
+    }
+    Ok(secret.to_vec())
+}
+
+/// A moment as `2026-01-31T12:00:00Z`.
+fn utc(moment: SystemTime) -> String {
+    let seconds = moment.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years begin with March here, so that the day of a leap year comes last; 400 years have 146,097 days.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (day, month) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Writes a file of options for `stratann serve`.
+pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&Place<'_>>) -> Result<String> {
+    let quoted = |path: &Path| match path.to_str() {
+        // A JSON string is one of TOML, too.
+        Some(text) => Ok(serde_json::Value::from(text).to_string()),
+        None => Err(Error::bad_input(format!("{} is no UTF-8; rename it", path.display()))),
+    };
+    let mut text = format!("index = {}\nhttp = \"{http}\"\n", quoted(index)?);
+    if let Some(place) = cluster {
+        text += &format!("server = {}\nlisten = \"{}\"\n", place.server, place.peers[place.server]);
+        text += &format!("peers = {}\n", serde_json::Value::from(place.peers));
+        text += &format!("secret_file = {}\n", quoted(place.secret_file)?);
+    }
+    Ok(text)
+}
+
+/// A server's place in a cluster.
+pub(crate) struct Place<'a> {
+    pub(crate) server: usize,
+    pub(crate) peers: &'a [String],
+    pub(crate) secret_file: &'a Path,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn moments_are_told_in_utc() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(951_868_800), "2000-03-01T00:00:00Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_written_config_is_read_back() {
+        let peers = ["127.0.0.1:1".to_string(), "127.0.0.1:2".to_string()];
+        let place = Place { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
+        let text = config_text(Path::new("/a \"b\"\\c"), "127.0.0.1:0", Some(&place)).unwrap();
+        let config: Config = toml::from_str(&text).unwrap();
+        assert_eq!(config.index.as_deref(), Some(Path::new("/a \"b\"\\c")));
+        assert_eq!((config.server, config.listen.as_deref()), (Some(1), Some("127.0.0.1:2")));
+        assert_eq!(config.peers, peers);
+    }
+
+    #[test]
+    fn only_this_machine_needs_no_secret() {
+        let address = |text: &str| Some(text.parse().unwrap());
+        assert!(check_exposure(address("127.0.0.1:1"), false).is_ok());
+        assert!(check_exposure(address("[::1]:1"), false).is_ok());
+        assert!(check_exposure(address("10.0.0.1:1"), true).is_ok());
+        let error = check_exposure(address("0.0.0.0:1"), false).unwrap_err().message;
+        assert!(error.contains("secret_file"), "{error}");
+    }
+}

@@ -1,0 +1,310 @@
+//! Running servers, asked over HTTP.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use stratann_core::query::Mode;
+use stratann_engine::driver::Width;
+use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::{DType, Error, Kind, Metric, Result};
+use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
+use ureq::Agent;
+
+use crate::queries::Wanted;
+
+/// Longest wait for a connection: a machine that is gone says nothing.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// What an answer may take on top of the time that the server has for it.
+const TRANSFER_TIME: Duration = Duration::from_secs(10);
+/// Longest answer that is read, bytes.
+const REPLY_BYTES: u64 = 256 << 20;
+/// Connections that are kept for the next request, to each server.
+const KEPT: usize = 1024;
+
+/// What a client reads of a server's status.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Status {
+    rows: u64,
+    dim: usize,
+    dtype: String,
+    metric: String,
+    build_id: String,
+    block_bytes: usize,
+    pub(crate) io_backend: String,
+    pub(crate) cpu_us: u64,
+    pub(crate) peak_rss_bytes: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) memory: Value,
+}
+
+/// Servers of one index.
+pub(crate) struct Remote {
+    addresses: Vec<String>,
+    agent: Agent,
+    /// What they serve.
+    pub(crate) rows: u64,
+    /// Bytes of a block.
+    pub(crate) block_bytes: usize,
+    /// What queries must look like.
+    pub(crate) wanted: Wanted,
+}
+
+/// Answers to the queries of one request, in their order, and what it came to when there was an answer.
+pub(crate) struct Asked {
+    pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
+    pub(crate) used: Option<Used>,
+}
+
+impl Remote {
+    /// Asks all servers what they serve.
+    ///
+    /// # Errors
+    /// None answers, or they serve different indexes.
+    pub(crate) fn connect(addresses: &[String]) -> Result<Remote> {
+        let agent = agent();
+        let mut found: Option<(&String, Status)> = None;
+        let mut silent = Vec::new();
+        for address in addresses {
+            let status: Status = match get(&agent, address, "/v1/status") {
+                Ok((_, status)) => status,
+                Err(why) => {
+                    silent.push(format!("{address}: {why}"));
+                    continue;
+                }
+            };
+            match &found {
+                Some((first, other)) if other.build_id != status.build_id => {
+                    return Err(Error::bad_input(format!(
+                        "{first} and {address} serve different indexes; name servers of one"
+                    )));
+                }
+                Some(_) => {}
+                None => found = Some((address, status)),
+            }
+        }
+        let Some((_, status)) = found else {
+            let message =
+                format!("no server answers ({}); start one with `stratann serve`", silent.join(", "));
+            return Err(Error { kind: Kind::Io, message });
+        };
+        let (Some(dtype), Some(metric)) =
+            (DType::from_name(&status.dtype), Metric::from_name(&status.metric))
+        else {
+            return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
+        };
+        let wanted = Wanted { dim: status.dim, dtype, metric };
+        Ok(Remote {
+            addresses: addresses.to_vec(),
+            agent,
+            rows: status.rows,
+            block_bytes: status.block_bytes,
+            wanted,
+        })
+    }
+
+    /// The servers as they were given.
+    pub(crate) fn name(&self) -> String {
+        self.addresses.join(",")
+    }
+
+    /// The status of every server; `None` for one that does not answer.
+    pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
+        let status = |address: &String| Some(get(&self.agent, address, "/v1/status").ok()?.1);
+        self.addresses.iter().map(status).collect()
+    }
+
+    /// Asks for the neighbours of `rows`, beginning with server `turn`, counted round and round. What one server cannot answer the
+    /// next one is asked for, each once.
+    ///
+    /// # Errors
+    /// A request that is wrong: no server would answer it.
+    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Asked> {
+        let row_bytes = self.wanted.dim * self.wanted.dtype.size();
+        let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
+        let mut answers: Vec<std::result::Result<Found, Failed>> =
+            (0..rows.len() / row_bytes).map(|_| Err(unreachable(String::new()))).collect();
+        let mut used = None;
+        for attempt in 0..self.addresses.len() {
+            let open: Vec<usize> = (0..answers.len()).filter(|&i| is_open(&answers[i])).collect();
+            if open.is_empty() {
+                break;
+            }
+            let address = &self.addresses[(turn + attempt) % self.addresses.len()];
+            let reply = if open.len() == answers.len() {
+                self.post(address, rows, parameters)?
+            } else {
+                let rest: Vec<u8> = open.iter().flat_map(|&i| row(i)).copied().collect();
+                self.post(address, &rest, parameters)?
+            };
+            match reply {
+                Ok(reply) if reply.answers.len() == open.len() => {
+                    used = Some(reply.params);
+                    for (i, answer) in open.into_iter().zip(reply.answers) {
+                        answers[i] = match answer {
+                            Answered::Found(found) => Ok(found),
+                            Answered::Failed(failed) => Err(failed),
+                        };
+                    }
+                }
+                Ok(_) => set(&mut answers, &open, &unreachable(format!("{address}: a senseless answer"))),
+                Err(failed) => set(&mut answers, &open, &failed),
+            }
+        }
+        Ok(Asked { answers, used })
+    }
+
+    /// One request to one server. The outer error is for requests that are wrong everywhere.
+    fn post(
+        &self,
+        address: &str,
+        rows: &[u8],
+        parameters: &str,
+    ) -> Result<std::result::Result<Reply, Failed>> {
+        let url = format!("http://{address}/v1/search?{parameters}");
+        let sent = self.agent.post(url).content_type("application/octet-stream").send(rows);
+        let read = sent.and_then(|mut response| {
+            let body = response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec()?;
+            Ok((response.status().as_u16(), body))
+        });
+        let (status, body) = match read {
+            Ok(read) => read,
+            Err(e) => return Ok(Err(unreachable(format!("{address}: {e}")))),
+        };
+        let refusal =
+            || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
+        match (status, serde_json::from_slice::<Reply>(&body)) {
+            (200 | 503, Ok(reply)) => Ok(Ok(reply)),
+            (400, _) => Err(Error::bad_input(format!("{address}: {}", refusal()))),
+            (503, _) => {
+                let error = format!("{address}: {}", refusal());
+                Ok(Err(Failed { error, kind: FailureKind::Overloaded }))
+            }
+            _ => Ok(Err(unreachable(format!("{address}: {}", refusal())))),
+        }
+    }
+}
+
+/// What a server says about its health: whether all of the index can be reached.
+///
+/// # Errors
+/// Why it does not answer.
+pub(crate) fn healthy(agent: &Agent, address: &str) -> std::result::Result<bool, String> {
+    get::<Value>(agent, address, "/v1/health").map(|(status, _)| status == 200)
+}
+
+/// A client that keeps its connections.
+pub(crate) fn agent() -> Agent {
+    Agent::config_builder()
+        .http_status_as_error(false)
+        // Servers are named by the user; what the environment says of proxies is for the wide web.
+        .proxy(None)
+        .max_redirects(0)
+        .max_idle_connections(8 * KEPT)
+        .max_idle_connections_per_host(KEPT)
+        .timeout_connect(Some(CONNECT_TIME))
+        .timeout_global(Some(Duration::from_millis(TIMEOUT_MS) + TRANSFER_TIME))
+        .build()
+        .new_agent()
+}
+
+/// Time that a server has for a request of this program, milliseconds.
+const TIMEOUT_MS: u64 = 60_000;
+
+fn get<T: DeserializeOwned>(
+    agent: &Agent,
+    address: &str,
+    path: &str,
+) -> std::result::Result<(u16, T), String> {
+    let asked = agent.get(format!("http://{address}{path}")).call();
+    let mut response = asked.map_err(|e| e.to_string())?;
+    let body = response.body_mut().read_to_vec().map_err(|e| e.to_string())?;
+    let status = response.status().as_u16();
+    let read = serde_json::from_slice(&body);
+    read.map(|body| (status, body)).map_err(|_| format!("status {status}, and it is no stratann server"))
+}
+
+fn unreachable(error: String) -> Failed {
+    Failed { error, kind: FailureKind::Unreachable }
+}
+
+/// Whether another server may know better.
+fn is_open(answer: &std::result::Result<Found, Failed>) -> bool {
+    matches!(answer, Err(f) if matches!(f.kind, FailureKind::Overloaded | FailureKind::Unreachable))
+}
+
+fn set(answers: &mut [std::result::Result<Found, Failed>], which: &[usize], failed: &Failed) {
+    for &i in which {
+        answers[i] = Err(failed.clone());
+    }
+}
+
+/// Options as the parameters of a URL.
+pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: bool) -> String {
+    let mut text = format!("k={}&timeout_ms={}", options.k, timeout_ms.unwrap_or(TIMEOUT_MS));
+    match options.effort {
+        Effort::Recall(recall) => text += &format!("&recall={recall}"),
+        Effort::List(list, None) => text += &format!("&search_list={list}"),
+        Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
+    }
+    if let Some(patience) = options.patience {
+        text += &format!("&patience={patience}");
+    }
+    if let Width::Fixed(width) = options.width {
+        text += &format!("&width={width}");
+    }
+    let flags = [
+        ("&mode=eager", options.mode == Mode::Eager),
+        ("&head=false", !options.head),
+        ("&whole_blocks=false", !options.whole_blocks),
+        ("&partial=true", partial),
+    ];
+    flags.iter().filter(|f| f.1).for_each(|f| text += f.0);
+    text
+}
+
+/// A server's address, `HOST:PORT`.
+pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
+    let plain = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let port =
+        plain.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, p)| p.parse::<u16>().ok());
+    match port {
+        Some(1..) if !plain.contains(['/', '?', '@', ' ']) => Ok(plain.to_string()),
+        _ => Err("use HOST:PORT, such as 127.0.0.1:8700".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_parameters() {
+        let usual = SearchOptions::default();
+        assert_eq!(parameters(&usual, Some(70), false), "k=10&timeout_ms=70&recall=0.95");
+        let options = SearchOptions {
+            k: 3,
+            effort: Effort::List(40, Some(1.5)),
+            width: Width::Fixed(4),
+            mode: Mode::Eager,
+            patience: Some(0),
+            head: false,
+            whole_blocks: false,
+            ..usual
+        };
+        assert_eq!(
+            parameters(&options, None, true),
+            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false&whole_blocks=false&partial=true"
+        );
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        assert_eq!(address("10.0.0.1:80").as_deref(), Ok("10.0.0.1:80"));
+        assert_eq!(address("http://[::1]:8700/").as_deref(), Ok("[::1]:8700"));
+        for text in ["", "host", ":80", "host:0", "host:99999", "host:80/v1", "https://host:80"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

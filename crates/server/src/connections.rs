@@ -1,0 +1,147 @@
+//! Connections: accepted up to a limit, served, and let go in an orderly way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use stratann_engine::serve::Server;
+use stratann_engine::{Error, Kind, Result};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use crate::limits::{CONNECTION_BYTES, Limits};
+use crate::patient::Patient;
+use crate::request::Shape;
+use crate::routes::{Shared, router};
+
+/// A connection on which no request begins for so long is closed.
+const IDLE_TIME: Duration = Duration::from_secs(60);
+/// What runs may take so long to finish once the front stops.
+const GRACE: Duration = Duration::from_secs(8);
+/// After an accept that failed (no file handle left), before the next.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes one line for each event.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How a front is started.
+pub struct FrontOptions {
+    /// Where it listens; port 0 takes a free one.
+    pub http: SocketAddr,
+    /// What it may take.
+    pub limits: Limits,
+    /// Threads for HTTP alone; searches have their own.
+    pub threads: usize,
+    /// Takes one line for each event.
+    pub log: Log,
+}
+
+/// A running front.
+pub struct Front {
+    address: SocketAddr,
+    runtime: Runtime,
+    stop: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+}
+
+impl Front {
+    /// Listens, and answers from now on.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on; an index of a newer version.
+    pub fn start(server: Arc<Server>, options: FrontOptions) -> Result<Front> {
+        let shape = Shape::of(server.manifest())
+            .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
+        let refused = |e: std::io::Error| Error {
+            kind: Kind::Io,
+            message: format!("listening on {} for HTTP: {e}; give another address", options.http),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.threads.clamp(1, 64))
+            .thread_name("http")
+            .enable_all()
+            .build()
+            .map_err(refused)?;
+        let listener = runtime.block_on(TcpListener::bind(options.http)).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let shared = Arc::new(Shared::new(server, shape, options.limits));
+        let (stop, stopped) = watch::channel(false);
+        let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
+        Ok(Front { address, runtime, stop, accepting })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more connections, finishes the requests that run, within some seconds, and closes.
+    pub fn stop(self) {
+        self.stop.send_replace(true);
+        let finished = async { tokio::time::timeout(GRACE, self.accepting).await };
+        // What did not finish in time ends with the runtime.
+        let _ = self.runtime.block_on(finished);
+        self.runtime.shutdown_timeout(Duration::from_secs(1));
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>, log: Log) {
+    let slots = Arc::new(Semaphore::new(shared.limits.connections));
+    let graceful = GracefulShutdown::new();
+    let router = router(Arc::clone(&shared));
+    loop {
+        let came = tokio::select! {
+            came = next(&listener, &slots) => came,
+            _ = stopped.changed() => break,
+        };
+        match came {
+            Ok((stream, slot)) => {
+                let stream = Patient::new(stream, shared.limits.patience);
+                let served = serve(stream, router.clone(), graceful.watcher());
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    shared.connections.fetch_add(1, Ordering::Relaxed);
+                    served.await;
+                    shared.connections.fetch_sub(1, Ordering::Relaxed);
+                    drop(slot);
+                });
+            }
+            Err(e) => {
+                log(&format!("accepting a connection: {e}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+/// The next connection, once there is a slot for it.
+async fn next(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // Answers are small: waiting to fill a packet would only cost time. A socket that refuses is slower, not wrong.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, slot))
+}
+
+async fn serve(stream: Patient, router: Router, watcher: Watcher) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIME)
+        .max_buf_size(CONNECTION_BYTES / 2)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // Clients hang up and send nonsense as they like: that is no event.
+    let _ = watcher.watch(connection).await;
+}

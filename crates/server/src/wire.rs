@@ -1,0 +1,271 @@
+//! What goes over HTTP as JSON: written by the server, read by clients.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stratann_core::PAGE;
+use stratann_core::query::{Params, QueryStats};
+
+/// Largest number of queries that clients of this project put into one request.
+pub const QUERIES_PER_REQUEST: usize = 16;
+
+/// The answer to `POST /v1/search`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Reply {
+    /// One for each query, in their order.
+    pub answers: Vec<Answered>,
+    /// The server that was asked.
+    pub server: u8,
+    /// What the request came to.
+    pub params: Used,
+    /// One line, when there is no answer because the server is overloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The answer to any request that was refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What is wrong, where, what to do.
+    pub error: String,
+}
+
+/// What became of one query.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Answered {
+    /// It has an answer.
+    Found(Found),
+    /// It has none.
+    Failed(Failed),
+}
+
+/// The answer to one query.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Found {
+    /// Closest first. As decimal strings: many readers of JSON mangle numbers above 2^53.
+    #[serde(serialize_with = "decimal")]
+    pub ids: Vec<u64>,
+    /// Their distances.
+    pub distances: Vec<f32>,
+    /// Whether a part of the index could not be reached.
+    pub partial: bool,
+    /// From the question to the answer on the server, microseconds.
+    pub latency_us: u64,
+    /// What it cost.
+    pub per_query: Counters,
+}
+
+/// Why a query has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// What, where, what to do.
+    pub error: String,
+    /// For programs.
+    pub kind: FailureKind,
+}
+
+/// Why a query has no answer, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureKind {
+    /// The server holds as many queries as it may.
+    Overloaded,
+    /// The time that the request allowed is over.
+    Expired,
+    /// No live server holds a part of the index, or none answers.
+    Unreachable,
+    /// Anything else.
+    Failed,
+}
+
+impl FailureKind {
+    /// All of them.
+    pub const ALL: [FailureKind; 4] =
+        [FailureKind::Overloaded, FailureKind::Expired, FailureKind::Unreachable, FailureKind::Failed];
+
+    /// As in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FailureKind::Overloaded => "overloaded",
+            FailureKind::Expired => "expired",
+            FailureKind::Unreachable => "unreachable",
+            FailureKind::Failed => "failed",
+        }
+    }
+}
+
+/// Counters of one query, by their names in every report. What a cache answered was not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "`QueryStats` explains them")]
+pub struct Counters {
+    pub code_comparisons: u64,
+    pub full_comparisons: u64,
+    pub pruned: u64,
+    pub reads: u64,
+    pub pages_read: u64,
+    pub bytes_read: u64,
+    pub cache_hits: u64,
+    pub hops: u64,
+    pub hand_overs: u64,
+    pub unreachable: u64,
+    pub expanded: u64,
+}
+
+impl Counters {
+    /// Of what the engine counted, with blocks of this size.
+    pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
+        let reads = stats.reads - stats.cache_hits;
+        Counters {
+            code_comparisons: stats.code_comparisons,
+            full_comparisons: stats.full_comparisons,
+            pruned: stats.pruned,
+            reads,
+            pages_read: reads * (block_bytes / PAGE) as u64,
+            bytes_read: reads * block_bytes as u64,
+            cache_hits: stats.cache_hits,
+            hops: stats.hops,
+            hand_overs: stats.hand_overs,
+            unreachable: stats.unreachable,
+            expanded: stats.expanded,
+        }
+    }
+
+    /// As the engine counts.
+    pub fn stats(&self) -> QueryStats {
+        QueryStats {
+            code_comparisons: self.code_comparisons,
+            full_comparisons: self.full_comparisons,
+            pruned: self.pruned,
+            reads: self.reads + self.cache_hits,
+            pages_read: self.pages_read,
+            cache_hits: self.cache_hits,
+            hops: self.hops,
+            hand_overs: self.hand_overs,
+            unreachable: self.unreachable,
+            expanded: self.expanded,
+        }
+    }
+}
+
+/// What a request came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Used {
+    /// Results for each query.
+    pub k: u32,
+    /// Length of the beam.
+    pub search_list: u32,
+    /// Slack of the adaptive stop, standard errors; `None` when it is off.
+    pub stop_slack: Option<f32>,
+    /// Reads in a row without a change that end a query; 0 when that is off.
+    pub patience: u32,
+}
+
+impl Used {
+    /// The part of the parameters that a client wants to know.
+    pub fn of(params: &Params) -> Used {
+        Used {
+            k: params.k,
+            search_list: params.search_list,
+            stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
+            patience: params.patience,
+        }
+    }
+
+    /// Parameters with these values, the rest as usual.
+    pub fn params(&self) -> Params {
+        Params {
+            stop_slack: self.stop_slack.unwrap_or(f32::INFINITY),
+            patience: self.patience,
+            ..Params::new(self.k, self.search_list)
+        }
+    }
+}
+
+fn decimal<S: Serializer>(ids: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(ids.iter().map(|&id| Decimal(id)))
+}
+
+/// A number as a string.
+struct Decimal(u64);
+
+impl Serialize for Decimal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <&str>::deserialize(deserializer)?;
+        text.parse().map(Decimal).map_err(|_| serde::de::Error::custom(format!("{text:?} is no id")))
+    }
+}
+
+/// Both forms of [`Answered`] in one: reading it needs no second attempt.
+#[derive(Deserialize)]
+struct Either {
+    #[serde(default)]
+    ids: Vec<Decimal>,
+    #[serde(default)]
+    distances: Vec<f32>,
+    #[serde(default)]
+    partial: bool,
+    #[serde(default)]
+    latency_us: u64,
+    #[serde(default)]
+    per_query: Counters,
+    error: Option<String>,
+    kind: Option<FailureKind>,
+}
+
+impl<'de> Deserialize<'de> for Answered {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = Either::deserialize(deserializer)?;
+        if let Some(error) = read.error {
+            return Ok(Answered::Failed(Failed { error, kind: read.kind.unwrap_or(FailureKind::Failed) }));
+        }
+        if read.ids.len() != read.distances.len() {
+            return Err(serde::de::Error::custom("ids and distances differ in number"));
+        }
+        Ok(Answered::Found(Found {
+            ids: read.ids.into_iter().map(|id| id.0).collect(),
+            distances: read.distances,
+            partial: read.partial,
+            latency_us: read.latency_us,
+            per_query: read.per_query,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_survive_json() {
+        let stats = QueryStats { reads: 9, cache_hits: 2, hops: 7, hand_overs: 3, ..QueryStats::default() };
+        let found = Answered::Found(Found {
+            ids: vec![0, 7, u64::MAX - 1],
+            distances: vec![0.1, 1.0e-30, 3.4e38],
+            partial: true,
+            latency_us: 123,
+            per_query: Counters::of(&stats, 8192),
+        });
+        let failed = Answered::Failed(Failed { error: "gone".into(), kind: FailureKind::Unreachable });
+        let text = serde_json::to_string(&[&found, &failed]).unwrap();
+        assert!(text.contains(r#""ids":["0","7","18446744073709551614"]"#), "{text}");
+        assert!(text.contains(r#""reads":7,"pages_read":14,"bytes_read":57344,"cache_hits":2"#), "{text}");
+        assert!(text.ends_with(r#"{"error":"gone","kind":"unreachable"}]"#), "{text}");
+        let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, [found.clone(), failed]);
+        let Answered::Found(found) = found else { panic!() };
+        assert_eq!(QueryStats { pages_read: 0, ..found.per_query.stats() }, stats);
+    }
+
+    #[test]
+    fn answers_that_cannot_be_are_refused() {
+        for text in [r#"{"ids":["1"],"distances":[]}"#, r#"{"ids":["x"],"distances":[1]}"#, "[]"] {
+            assert!(serde_json::from_str::<Answered>(text).is_err(), "{text}");
+        }
+    }
+}

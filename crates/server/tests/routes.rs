@@ -1,0 +1,316 @@
+//! The front over a real server and a real index, by plain sockets.
+#![allow(missing_docs)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stratann_core::build::hash;
+use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::driver::Width;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::serve::{ServeOptions, Server};
+use stratann_engine::{DType, Metric, Quiet};
+use stratann_server::wire::{Answered, Counters, Reply};
+use stratann_server::{Front, FrontOptions, Limits};
+
+const DIM: usize = 16;
+
+fn rows(count: u64, seed: u64) -> Vec<u8> {
+    let component = |row: u64, i: u64| (hash(seed, row, i) >> 40) as f32 / (1 << 24) as f32;
+    (0..count).flat_map(|r| (0..DIM as u64).flat_map(move |i| component(r, i).to_le_bytes())).collect()
+}
+
+/// An index, and a front over it.
+struct Place {
+    folder: tempfile::TempDir,
+    front: Option<Front>,
+    address: SocketAddr,
+}
+
+impl Place {
+    fn new(queue: usize, limits: Limits) -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = Shape { rows: 1500, dim: DIM, dtype: DType::F32 };
+        let mut options = BuildOptions::new(Kind::DiskGraph, Metric::Cosine);
+        (options.threads, options.degree, options.build_list) = (2, 24, 48);
+        options.calibration_queries = 60;
+        build(&Reader::from_memory(shape, rows(1500, 1)).unwrap(), folder.path(), &options, &Quiet).unwrap();
+        let index = folder.path().to_path_buf();
+        let server =
+            Server::start(ServeOptions { index, queue, threads: 2, ..ServeOptions::default() }).unwrap();
+        let http = "127.0.0.1:0".parse().unwrap();
+        let options = FrontOptions { http, limits, threads: 1, log: Arc::new(|_| {}) };
+        let front = Front::start(Arc::new(server), options).unwrap();
+        Place { folder, address: front.address(), front: Some(front) }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+    }
+
+    /// One request on a connection of its own.
+    fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String, Value) {
+        let mut stream = self.connect();
+        send(&mut stream, method, path, kind, body);
+        receive(&mut stream)
+    }
+
+    fn post(&self, body: &Value) -> (u16, String, Value) {
+        self.ask("POST", "/v1/search", "application/json", body.to_string().as_bytes())
+    }
+}
+
+fn send(stream: &mut TcpStream, method: &str, path: &str, kind: &str, body: &[u8]) {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+}
+
+/// Status, head and body of the next response.
+fn receive(stream: &mut TcpStream) -> (u16, String, Value) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    (head[9..12].parse().unwrap(), head, serde_json::from_slice(&body).unwrap())
+}
+
+fn numbers(rows: &[u8]) -> Vec<Vec<f32>> {
+    let number = |c: &[u8]| f32::from_le_bytes(c.try_into().unwrap());
+    rows.chunks(4 * DIM).map(|row| row.chunks(4).map(number).collect()).collect()
+}
+
+#[test]
+fn answers_are_those_of_the_index() {
+    let place = Place::new(1000, Limits::default());
+    let asked = rows(20, 2);
+    let options = SearchOptions {
+        k: 7,
+        effort: Effort::List(40, None),
+        width: Width::Fixed(1),
+        ..SearchOptions::default()
+    };
+    let index = Index::open(place.folder.path(), OpenOptions::default()).unwrap();
+    let block_bytes = index.manifest().blocks.bytes;
+    let here = index.search(&asked, &options, &Quiet).unwrap();
+
+    let body = json!({ "queries": numbers(&asked), "k": 7, "search_list": 40, "width": 1 });
+    let url = "/v1/search?k=7&search_list=40&width=1";
+    for (status, _, reply) in [place.post(&body), place.ask("POST", url, "application/octet-stream", &asked)]
+    {
+        assert_eq!(status, 200, "{reply}");
+        assert!(reply["answers"][0]["ids"][0].is_string() && reply["server"] == 0, "{reply}");
+        let reply: Reply = serde_json::from_str(&reply.to_string()).unwrap();
+        assert_eq!((reply.params.k, reply.params.search_list), (7, 40));
+        let mut sum = Counters::default().stats();
+        for (i, answer) in reply.answers.iter().enumerate() {
+            let Answered::Found(found) = answer else { panic!("{answer:?}") };
+            assert_eq!(found.ids, here.ids[7 * i..7 * (i + 1)]);
+            assert_eq!(found.distances, here.distances[7 * i..7 * (i + 1)]);
+            assert!(!found.partial && found.per_query.reads > 0);
+            sum.add(&found.per_query.stats());
+        }
+        assert_eq!(Counters::of(&sum, block_bytes), Counters::of(&here.stats, block_bytes));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_refused_in_one_line() {
+    let place = Place::new(1000, Limits::default());
+    let row = numbers(&rows(1, 2));
+    for (body, said) in [
+        (json!({ "queries": [[1, 2]] }), "query 0 has 2 dimensions, the index has 16"),
+        (json!({ "queries": [vec![0; DIM]] }), "query 0: a zero vector"),
+        (json!({ "queries": [] }), "no queries"),
+        (json!({ "queries": row, "k": 0 }), "k is 0"),
+        (json!({ "queries": row, "k": 20_000 }), "k is 20000"),
+        (json!({ "queries": row, "recall": 1.5 }), "recall is 1.5"),
+        (json!({ "queries": row, "recall": 0.9999999 }), "beyond this index' curve"),
+        (json!({ "queries": row, "search_list": 0 }), "search list is 0"),
+        (json!({ "queries": row, "colour": "red" }), "unknown field `colour`"),
+    ] {
+        let (status, _, reply) = place.post(&body);
+        let error = reply["error"].as_str().unwrap();
+        assert!(status == 400 && error.contains(said) && !error.contains('\n'), "{status} {reply}");
+    }
+    for (method, path, kind, body, status, said) in [
+        ("POST", "/v1/search", "application/json", "{", 400, "the body: EOF"),
+        ("POST", "/v1/search", "text/html", "", 400, "text/html"),
+        ("POST", "/v1/search", "application/octet-stream", "odd", 400, "3 bytes"),
+        ("POST", "/v1/search?k=3", "application/json", "{}", 400, "in the URL"),
+        ("GET", "/v1/search", "", "", 405, "wrong method"),
+        ("POST", "/v1/status", "", "", 405, "wrong method"),
+        ("GET", "/", "", "", 404, "POST /v1/search"),
+    ] {
+        let (found, _, reply) = place.ask(method, path, kind, body.as_bytes());
+        assert_eq!(found, status, "{reply}");
+        assert!(reply["error"].as_str().unwrap().contains(said), "{reply}");
+    }
+    let (_, _, status) = place.ask("GET", "/v1/status", "", b"");
+    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(13), &json!(13)));
+}
+
+#[test]
+fn a_body_has_a_limit() {
+    let limits = Limits { body_bytes: 4096, ..Limits::default() };
+    let place = Place::new(1000, limits);
+    let octets =
+        |count| place.ask("POST", "/v1/search?search_list=20", "application/octet-stream", &rows(count, 2));
+    assert_eq!(octets(64).0, 200);
+    let (status, _, reply) = octets(65);
+    assert!(status == 400 && reply["error"].as_str().unwrap().contains("longer than 4096 bytes"), "{reply}");
+    // Without a length, in pieces.
+    let mut stream = place.connect();
+    let head = "POST /v1/search HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    for _ in 0..5 {
+        stream.write_all(format!("3e8\r\n{}\r\n", " ".repeat(1000)).as_bytes()).unwrap();
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(receive(&mut stream).0, 400);
+}
+
+#[test]
+fn an_overloaded_server_says_when_to_come_again() {
+    let place = Place::new(0, Limits::default());
+    let (status, head, reply) = place.post(&json!({ "queries": numbers(&rows(2, 2)), "search_list": 20 }));
+    assert!(status == 503 && head.contains("retry-after: 1"), "{head}");
+    assert!(reply["error"].is_string() && reply["answers"][1]["kind"] == "overloaded", "{reply}");
+
+    // No memory for the answers.
+    let place = Place::new(1000, Limits { memory_bytes: 20 << 10, ..Limits::default() });
+    let (status, _, reply) =
+        place.post(&json!({ "queries": numbers(&rows(9, 2)), "search_list": 20, "k": 20 }));
+    assert!(status == 400 && reply["error"].as_str().unwrap().contains("ask for less"), "{reply}");
+    let place = Place::new(1000, Limits { memory_bytes: 1 << 10, body_bytes: 4096, ..Limits::default() });
+    let (status, head, _) = place.post(&json!({ "queries": numbers(&rows(9, 2)) }));
+    assert!(status == 503 && head.contains("retry-after: 1"), "{head}");
+}
+
+#[test]
+fn clients_that_hang_up_break_nothing() {
+    let place = Place::new(1000, Limits::default());
+    let whole = json!({ "queries": numbers(&rows(50, 2)), "search_list": 100 }).to_string();
+    for round in 0..20 {
+        let mut stream = place.connect();
+        match round % 4 {
+            0 => stream.write_all(b"POST /v1/se").unwrap(),
+            1 => stream.write_all(b"nonsense\r\n\r\n").unwrap(),
+            2 => {
+                let head = "POST /v1/search HTTP/1.1\r\nHost: here\r\nContent-Length: 5000\r\n\r\n{\"quer";
+                stream.write_all(head.as_bytes()).unwrap();
+            }
+            _ => send(&mut stream, "POST", "/v1/search", "application/json", whole.as_bytes()),
+        }
+    }
+    let (status, _, reply) = place.post(&serde_json::from_str(&whole).unwrap());
+    assert!(status == 200 && reply["answers"].as_array().unwrap().len() == 50, "{reply}");
+}
+
+#[test]
+fn health_and_status_say_how_it_is() {
+    let place = Place::new(1000, Limits::default());
+    let (code, _, health) = place.ask("GET", "/v1/health", "", b"");
+    assert_eq!(code, 200);
+    assert_eq!(health, json!({ "healthy": true, "server": 0, "servers": 1, "missing": [] }));
+    place.post(&json!({ "queries": numbers(&rows(3, 2)), "search_list": 20 }));
+    let (code, _, status) = place.ask("GET", "/v1/status", "", b"");
+    assert_eq!(
+        (code, &status["rows"], &status["dim"], &status["dtype"]),
+        (200, &json!(1500), &json!(16), &json!("f32"))
+    );
+    assert_eq!(
+        (&status["queries"], &status["answered"], &status["metric"]),
+        (&json!(3), &json!(3), &json!("cosine"))
+    );
+    assert!(
+        status["memory"]["codes_bytes"].as_u64() > Some(0) && status["cpu_us"].as_u64() > Some(0),
+        "{status}"
+    );
+    assert_eq!(status["block_bytes"], 4096);
+}
+
+#[test]
+fn many_clients_ask_at_once_and_keep_their_connections() {
+    let place = Place::new(1000, Limits::default());
+    let asked = rows(40, 3);
+    let one_by_one = |place: &Place| -> Vec<Value> {
+        let mut stream = place.connect();
+        let ask = |row: &[u8]| {
+            send(&mut stream, "POST", "/v1/search?search_list=30&width=1", "application/octet-stream", row);
+            let (status, _, reply) = receive(&mut stream);
+            assert_eq!(status, 200, "{reply}");
+            reply["answers"][0]["ids"].clone()
+        };
+        asked.chunks(4 * DIM).map(ask).collect()
+    };
+    let expected = one_by_one(&place);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8).map(|_| scope.spawn(|| one_by_one(&place))).collect();
+        for client in clients {
+            assert_eq!(client.join().unwrap(), expected);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_takes_no_answer_is_let_go() {
+    let limits = Limits { patience: Duration::from_millis(200), ..Limits::default() };
+    let place = Place::new(1000, limits);
+    let mut deaf = place.connect();
+    for _ in 0..8 {
+        let url = "/v1/search?k=1500&search_list=1500";
+        send(&mut deaf, "POST", url, "application/octet-stream", &rows(100, 2));
+    }
+    let connections = || place.ask("GET", "/v1/status", "", b"").2["http"]["connections"].as_u64();
+    let started = Instant::now();
+    while connections() != Some(1) {
+        assert!(started.elapsed() < Duration::from_secs(60), "it is still there");
+    }
+    drop(deaf);
+}
+
+#[test]
+fn connections_beyond_the_limit_wait() {
+    let place = Place::new(1000, Limits { connections: 2, ..Limits::default() });
+    let healthy = |stream: &mut TcpStream| {
+        send(stream, "GET", "/v1/health", "", b"");
+        receive(stream).0
+    };
+    let (mut first, mut second) = (place.connect(), place.connect());
+    assert_eq!((healthy(&mut first), healthy(&mut second)), (200, 200));
+    let mut third = place.connect();
+    third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    send(&mut third, "GET", "/v1/health", "", b"");
+    assert!(third.read(&mut [0]).is_err(), "answered beyond the limit");
+    assert_eq!(healthy(&mut second), 200);
+    drop(first);
+    third.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert_eq!(receive(&mut third).0, 200);
+}
+
+#[test]
+fn a_front_that_stops_closes_what_is_idle() {
+    let mut place = Place::new(1000, Limits::default());
+    let mut idle = place.connect();
+    send(&mut idle, "GET", "/v1/health", "", b"");
+    assert_eq!(receive(&mut idle).0, 200);
+    place.front.take().unwrap().stop();
+    assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
+    assert!(TcpStream::connect(place.address).is_err(), "nobody listens");
+}

@@ -1,0 +1,384 @@
+"""Searching on running servers (``stratann serve``), over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._arrays import DTYPES, dtype_name, rows_of
+from ._errors import Error, InputError, QueryError, ServerError
+from ._index import SearchResult
+
+#: Queries of one request.
+_EACH = 64
+#: Requests under way at once, for each server.
+_REQUESTS_PER_SERVER = 4
+#: What an answer may take on top of the time that the server has for it, seconds.
+_TRANSFER = 10.0
+_NO_ID = 2**64 - 1
+
+_Json = dict[str, Any]
+
+
+class Client:
+    """Running servers of one index, from any number of threads at once. Made by `connect`."""
+
+    def __init__(self, addresses: str | Sequence[str], timeout: float = 5.0) -> None:
+        self._addresses = _read_addresses(addresses)
+        self._timeout = _read_timeout(timeout)
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {a: [] for a in self._addresses}
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._status = self._first_status()
+
+    @property
+    def rows(self) -> int:
+        """Number of vectors."""
+        return int(self._status["rows"])
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return int(self._status["dim"])
+
+    @property
+    def metric(self) -> str:
+        """``"l2"``, ``"ip"`` or ``"cosine"``."""
+        return str(self._status["metric"])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a component; queries must have it."""
+        return DTYPES[self._status["dtype"]]
+
+    def search(
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        recall: float | None = None,
+        *,
+        search_list: int | None = None,
+        stop_slack: float | None = None,
+        width: int | None = None,
+        mode: str = "barrier",
+        timeout: float | None = None,
+        partial: bool = False,
+    ) -> SearchResult:
+        """Finds the `k` nearest vectors of each query.
+
+        Queries go out in requests of up to 64, to the servers in turn. What one server cannot answer the next
+        one is asked for, once each.
+
+        Args:
+            queries: shape (nq, d), or (d,) for one query, of the index' dtype. One query gives results of
+                shape (1, k).
+            k: results per query. With fewer rows than that, there are as many columns as rows, and a warning
+                says so.
+            recall: mean recall@k wanted; 0.95 unless `search_list` is given.
+            search_list: beam length instead of a recall.
+            stop_slack: with `search_list`: stop once candidates are farther than the k-th result by so many
+                standard errors.
+            width: reads in one round; None picks by load.
+            mode: ``"barrier"`` (the same answers whatever arrives first) or ``"eager"`` (lower latency).
+            timeout: seconds that a server has for a query; None for what `connect` was given.
+            partial: accept answers that lack what no live server holds; a warning says how many.
+
+        Returns:
+            As `Index.search` does. `latency_us` is what the servers measured; `stats` has ``queries``,
+            ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``params``, counters ``per_query``
+            (means) and in ``totals``, and ``partial``, the number of such answers.
+
+        Raises:
+            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall that the curve does
+                not reach.
+            ServerError: no server answered any query.
+            QueryError: some queries failed; it holds the reasons and the answers of the others.
+        """
+        rows = self._queries(queries)
+        asked = {
+            "k": k,
+            "recall": recall,
+            "search_list": search_list,
+            "stop_slack": stop_slack,
+            "width": width,
+            "mode": mode,
+            "timeout_ms": round(1000 * (self._timeout if timeout is None else _read_timeout(timeout))),
+            "partial": "true" if partial else None,
+        }
+        parameters = urlencode({name: value for name, value in asked.items() if value is not None})
+        started = time.perf_counter()
+        parts = [rows[i : i + _EACH] for i in range(0, len(rows), _EACH)]
+        answers, params = self._ask_all(parts, parameters)
+        seconds = time.perf_counter() - started
+        columns = min(k, self.rows)
+        result, failed = _collect(answers, columns, seconds, params)
+        if columns < k:
+            warnings.warn(
+                f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
+            )
+        self._check_complete(result, answers, failed)
+        return result
+
+    def health(self) -> list[_Json]:
+        """One dict for each address: ``address``, ``healthy`` (whether all of the index can be reached from
+        there), and ``server``, ``servers`` and ``missing``, or ``error`` when it does not answer.
+        """
+        return self._ask_each("/v1/health", {"healthy": False})
+
+    def status(self) -> list[_Json]:
+        """One dict for each address: ``address`` and the server's counters since its start, or ``error`` when
+        it does not answer.
+        """
+        return self._ask_each("/v1/status", {})
+
+    def close(self) -> None:
+        """Closes the connections that are kept. Another search opens new ones."""
+        with self._lock:
+            kept = [c for idle in self._idle.values() for c in idle]
+            for idle in self._idle.values():
+                idle.clear()
+        for connection in kept:
+            connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        shape = f"{self.rows} rows of {self.dim} {self._status['dtype']}"
+        return f"<stratann.Client {','.join(self._addresses)}: {shape}, {self.metric}>"
+
+    def _first_status(self) -> _Json:
+        silent = []
+        for address in self._addresses:
+            try:
+                code, status = self._request(address, "GET", "/v1/status")
+            except _Silent as e:
+                silent.append(str(e))
+                continue
+            if code == 200 and status.get("dtype") in DTYPES:
+                return status
+            raise ServerError(f"{address} is no stratann server, or of another version")
+        raise ServerError(f"no server answers ({'; '.join(silent)}); start one with `stratann serve`")
+
+    def _queries(self, queries: ArrayLike) -> NDArray[Any]:
+        array = np.asarray(queries)
+        name, wanted = dtype_name(array, "queries"), self._status["dtype"]
+        if name != wanted:
+            raise InputError(
+                f"queries are {name} ({array.dtype}), the index holds {wanted}: "
+                f"pass queries.astype(np.{self.dtype.name})"
+            )
+        rows = rows_of(array[np.newaxis] if array.ndim == 1 else array, "queries", warn=False)
+        if rows.shape[1] != self.dim:
+            raise InputError(f"queries have {rows.shape[1]} dimensions, the index has {self.dim}")
+        if len(rows) == 0:
+            raise InputError("there are no queries; pass at least one")
+        return rows
+
+    def _ask_all(self, parts: list[NDArray[Any]], parameters: str) -> tuple[list[_Json], _Json]:
+        """The answers to all parts, in order, and what the request came to."""
+        with self._lock:
+            first, self._turn = self._turn, self._turn + len(parts)
+        turns = range(first, first + len(parts))
+        threads = min(len(parts), _REQUESTS_PER_SERVER * len(self._addresses))
+        if threads == 1:
+            replies = [self._ask(turn, rows, parameters) for turn, rows in zip(turns, parts)]
+        else:
+            with ThreadPoolExecutor(threads, "stratann") as pool:
+                replies = list(pool.map(self._ask, turns, parts, [parameters] * len(parts)))
+        answers = [answer for found, _ in replies for answer in found]
+        return answers, next((params for _, params in replies if params), {})
+
+    def _ask(self, turn: int, rows: NDArray[Any], parameters: str) -> tuple[list[_Json], _Json]:
+        """The answers to some queries, from server `turn` or those after it."""
+        answers: list[_Json] = [{"error": "", "kind": "unreachable"} for _ in rows]
+        params: _Json = {}
+        for attempt in range(len(self._addresses)):
+            left = [i for i, a in enumerate(answers) if a.get("kind") in ("overloaded", "unreachable")]
+            if not left:
+                break
+            address = self._addresses[(turn + attempt) % len(self._addresses)]
+            body = (rows if len(left) == len(rows) else rows[left]).tobytes()
+            try:
+                code, reply = self._request(address, "POST", f"/v1/search?{parameters}", body)
+            except _Silent as e:
+                found = [{"error": str(e), "kind": "unreachable"}] * len(left)
+            else:
+                if code == 400:
+                    raise InputError(f"{address}: {reply.get('error')}")
+                kind = "overloaded" if code == 503 else "unreachable"
+                refused = {"error": f"{address}: {reply.get('error', code)}", "kind": kind}
+                found = reply.get("answers", [refused] * len(left))
+                params = reply.get("params", params)
+            for i, answer in zip(left, found):
+                answers[i] = answer
+        return answers, params
+
+    def _ask_each(self, path: str, silent: _Json) -> list[_Json]:
+        found = []
+        for address in self._addresses:
+            try:
+                found.append({"address": address, **self._request(address, "GET", path)[1]})
+            except _Silent as e:
+                found.append({"address": address, **silent, "error": str(e)})
+        return found
+
+    def _request(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, _Json]:
+        """One request; a kept connection that turns out to be closed is replaced once."""
+        headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
+        while True:
+            connection, is_kept = self._connection(address)
+            try:
+                connection.request(method, path, body, headers)
+                response = connection.getresponse()
+                data = response.read()
+                reply = json.loads(data)
+            except (OSError, http.client.HTTPException, ValueError) as e:
+                connection.close()
+                if is_kept and isinstance(e, (ConnectionError, http.client.HTTPException)):
+                    continue
+                raise _Silent(f"{address}: {e or type(e).__name__}") from None
+            except BaseException:
+                connection.close()
+                raise
+            if response.will_close:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle[address].append(connection)
+            if not isinstance(reply, dict):
+                raise _Silent(f"{address}: no stratann server")
+            return response.status, reply
+
+    def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
+        with self._lock:
+            if self._idle[address]:
+                return self._idle[address].pop(), True
+        return http.client.HTTPConnection(address, timeout=self._timeout + _TRANSFER), False
+
+    def _check_complete(self, result: SearchResult, answers: list[_Json], failed: list[tuple[int, str]]) -> None:
+        if failed:
+            number, why = failed[0]
+            is_nobody_there = all(a.get("kind") in ("overloaded", "unreachable") for a in answers)
+            if is_nobody_there:
+                raise ServerError(f"no server answered any of {len(answers)} queries: {why}")
+            message = f"{len(failed)} of {len(answers)} queries failed, the first is query {number}: {why}"
+            raise QueryError(message, failed, result)
+        partial = result.stats["partial"]
+        if partial:
+            warnings.warn(f"{partial} answers lack a part of the index that no live server holds", stacklevel=3)
+        short = int(np.count_nonzero(np.isposinf(result.distances[:, -1:])))
+        if short:
+            lack = "the places left over have distance infinity; search harder"
+            warnings.warn(f"{short} queries found fewer results than asked for: {lack}", stacklevel=3)
+
+
+class _Silent(Error):
+    """A server did not answer, or not as one of ours."""
+
+
+def _collect(
+    answers: list[_Json], columns: int, seconds: float, params: _Json
+) -> tuple[SearchResult, list[tuple[int, str]]]:
+    """Arrays and statistics from the answers, and the failed queries with their reasons."""
+    count = len(answers)
+    ids = np.full((count, columns), _NO_ID, dtype=np.uint64)
+    distances = np.full((count, columns), np.inf, dtype=np.float32)
+    latency_us = np.zeros(count, dtype=np.float64)
+    failed = []
+    totals: dict[str, int] = {}
+    for i, answer in enumerate(answers):
+        if "error" in answer:
+            failed.append((i, str(answer["error"])))
+            continue
+        found = len(answer["ids"])
+        # By way of int: float64 would round ids above 2**53.
+        ids[i, :found] = [int(x) for x in answer["ids"]]
+        distances[i, :found] = answer["distances"]
+        latency_us[i] = answer["latency_us"]
+        for name, value in answer["per_query"].items():
+            totals[name] = totals.get(name, 0) + value
+    ordered = np.sort(latency_us)
+
+    def percentile(share: float) -> float:
+        return float(ordered[max(int(np.ceil(share * count)) - 1, 0)])
+
+    stats = {
+        "queries": count,
+        "seconds": seconds,
+        "qps": count / max(seconds, 1e-9),
+        "latency_us": {
+            "mean": float(latency_us.mean()),
+            "p50": percentile(0.5),
+            "p95": percentile(0.95),
+            "p99": percentile(0.99),
+        },
+        "params": params,
+        "per_query": {name: value / count for name, value in totals.items()},
+        "totals": totals,
+        "partial": sum(bool(a.get("partial")) for a in answers),
+    }
+    return SearchResult(ids, distances, latency_us, stats), failed
+
+
+def _read_addresses(addresses: str | Sequence[str]) -> list[str]:
+    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found = []
+    for address in given:
+        plain = str(address).strip()
+        plain = plain[len("http://") :] if plain.startswith("http://") else plain
+        plain = plain.rstrip("/")
+        host, _, port = plain.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in plain:
+            raise InputError(f'{address!r} is no address; give "HOST:PORT", such as "127.0.0.1:8700"')
+        found.append(plain)
+    if not found:
+        raise InputError('there are no addresses; give "HOST:PORT", or a list of them')
+    return found
+
+
+def _read_timeout(timeout: float) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0.001 <= timeout <= 60:
+        raise InputError(f"timeout is {timeout!r}; give 0.001 to 60 seconds")
+    return float(timeout)
+
+
+def connect(addresses: str | Sequence[str], timeout: float = 5.0) -> Client:
+    """Connects to running servers of one index, to search there.
+
+    Args:
+        addresses: ``"HOST:PORT"``, several with commas between them, or a list of them.
+        timeout: seconds that a server has for a query, unless `Client.search` says otherwise; up to 60.
+
+    Raises:
+        InputError: something that is no address.
+        ServerError: no server answers.
+
+    Example::
+
+        servers = stratann.connect("127.0.0.1:8700")
+        r = servers.search(queries, k=10, recall=0.95)
+    """
+    return Client(addresses, timeout)

@@ -1,0 +1,174 @@
+"""Searching on a running server: the real program, when it is there."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+import stratann
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def program():
+    """The program ``stratann``: named by STRATANN_PROGRAM, or as the build leaves it."""
+    named = os.environ.get("STRATANN_PROGRAM")
+    places = [named] if named else [ROOT / "target" / kind / "stratann" for kind in ("release", "debug")]
+    found = next((str(p) for p in places if pathlib.Path(p).exists()), None)
+    if found is None:
+        pytest.skip("the program stratann is not built; run `make build`, or set STRATANN_PROGRAM")
+    return found
+
+
+@contextlib.contextmanager
+def serving(index, *options):
+    """A server of `index`; gives its address."""
+    command = [program(), "serve", "--json", "--until-eof", "--index", str(index), "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("{"), process.stderr.read()
+        yield json.loads(line)["http"]
+    finally:
+        process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def address(graph_path):
+    with serving(graph_path, "--threads", "2") as found:
+        yield found
+
+
+@pytest.fixture
+def client(address):
+    with stratann.connect(address) as connected:
+        yield connected
+
+
+def free_address():
+    """An address where nobody listens."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{s.getsockname()[1]}"
+
+
+def test_answers_are_those_of_the_index(client, index, queries):
+    assert (client.rows, client.dim, client.metric, client.dtype) == (4000, 24, "l2", np.float32)
+    assert len(client) == 4000 and "4000 rows of 24 f32" in repr(client)
+    there = client.search(queries, k=7, search_list=40, width=1)
+    here = index.search(queries, k=7, search_list=40, width=1)
+    np.testing.assert_array_equal(there.ids, here.ids)
+    np.testing.assert_array_equal(there.distances, here.distances)
+    assert (there.ids.dtype, there.distances.dtype) == (np.uint64, np.float32)
+    for name in ("reads", "pages_read", "bytes_read", "code_comparisons", "full_comparisons", "hops"):
+        assert there.stats["per_query"][name] == pytest.approx(here.stats["per_query"][name]), name
+    assert there.stats["params"]["search_list"] == 40
+    assert there.latency_us.shape == (200,) and (there.latency_us > 0).all()
+
+
+def test_one_query_has_one_row(client, index, queries):
+    r = client.search(queries[3])
+    assert r.ids.shape == (1, 10) and r.stats["queries"] == 1
+    np.testing.assert_array_equal(r.ids[0, :1], index.search(queries[3]).ids[0, :1])
+
+
+def test_ids_are_whole_numbers_to_the_last_bit(tmp_path, base):
+    ids = np.arange(500, dtype=np.uint64) + np.uint64(2**64 - 1000)
+    stratann.build(base[:500], tmp_path / "i", kind="flat", ids=ids)
+    with serving(tmp_path / "i") as address, stratann.connect(address) as client:
+        np.testing.assert_array_equal(client.search(base[:5], k=1).ids[:, 0], ids[:5])
+        with pytest.warns(UserWarning, match="500 columns"):
+            assert client.search(base[:1], k=600).ids.shape == (1, 500)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k is 0"),
+        ({"recall": 0.9, "search_list": 30}, "give one of them"),
+        ({"recall": 1.5}, "recall is 1.5"),
+        ({"mode": "slow"}, "slow"),
+        ({"width": 0}, "width"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": 61}, "timeout is 61"),
+    ],
+)
+def test_bad_options(client, queries, options, message):
+    with pytest.raises(stratann.InputError, match=message):
+        client.search(queries[:2], **options)
+
+
+def test_bad_queries(client, queries):
+    with pytest.raises(stratann.InputError, match="queries have 25 dimensions, the index has 24"):
+        client.search(np.zeros((2, 25), np.float32))
+    with pytest.raises(stratann.InputError, match=r"astype\(np.float32\)"):
+        client.search(np.zeros((2, 24), np.uint8))
+    with pytest.raises(stratann.InputError, match="no queries"):
+        client.search(queries[:0])
+    bad = queries[:5].copy()
+    bad[3, 7] = np.nan
+    with pytest.raises(stratann.InputError, match="query 3: component 7 is NaN"):
+        client.search(bad)
+
+
+def test_health_and_status(client, address):
+    assert client.health() == [
+        {"address": address, "healthy": True, "server": 0, "servers": 1, "missing": []}
+    ]
+    (status,) = client.status()
+    assert status["rows"] == 4000 and status["cpu_us"] > 0 and status["memory"]["codes_bytes"] > 0
+
+
+def test_a_server_that_is_down_is_passed_over(address, queries):
+    down = free_address()
+    with stratann.connect([down, address]) as client:
+        assert client.search(queries, search_list=20).ids.shape == (200, 10)
+        states = client.health()
+        assert [s["healthy"] for s in states] == [False, True] and "error" in states[0]
+    with pytest.raises(stratann.ServerError, match="no server answers.*stratann serve"):
+        stratann.connect(down)
+
+
+def test_servers_that_go_away(graph_path, queries):
+    with serving(graph_path) as address:
+        client = stratann.connect(address)
+        client.search(queries[:1])
+    with pytest.raises(stratann.ServerError, match="no server answered any of 3 queries"):
+        client.search(queries[:3])
+    with serving(graph_path, "--queue", "0") as address, stratann.connect(address) as client:
+        with pytest.raises(stratann.ServerError, match="ask again later"):
+            client.search(queries[:3])
+
+
+def test_threads_share_a_client(client, queries):
+    expected = client.search(queries, search_list=30, width=1).ids
+    found = []
+
+    def search():
+        found.append(client.search(queries, search_list=30, width=1).ids)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 4 and all((ids == expected).all() for ids in found)
+
+
+@pytest.mark.parametrize("address", ["", "host", ":80", "host:0", "host:http", "https://host:80", []])
+def test_what_is_no_address(address):
+    with pytest.raises(stratann.InputError, match="address"):
+        stratann.connect(address)
