@@ -148,9 +148,13 @@ def test_servers_that_go_away(graph_path, queries):
         client.search(queries[:1])
     with pytest.raises(stratann.ServerError, match="no server answered any of 3 queries"):
         client.search(queries[:3])
-    with serving(graph_path, "--queue", "0") as address, stratann.connect(address) as client:
-        with pytest.raises(stratann.ServerError, match="ask again later"):
-            client.search(queries[:3])
+    with serving(graph_path, "--queue", "1") as address, stratann.connect(address) as client:
+        with pytest.raises(stratann.QueryError, match="ask again later") as raised:
+            client.search(queries, search_list=200)
+        failed = {number for number, _ in raised.value.failed}
+        assert 0 < len(failed) < 200
+        lost = np.isinf(raised.value.result.distances[:, 0])
+        assert set(np.flatnonzero(lost)) == failed
 
 
 def test_threads_share_a_client(client, queries):

@@ -37,6 +37,7 @@ pub(crate) struct Status {
     pub(crate) peak_rss_bytes: u64,
     pub(crate) bytes_sent: u64,
     pub(crate) memory: Value,
+    pub(crate) ram_budget_bytes: Option<u64>,
 }
 
 /// Servers of one index.

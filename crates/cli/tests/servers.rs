@@ -181,7 +181,6 @@ fn servers_fetch_their_parts_from_a_store_and_serve_them() {
         ("data = \"d\"", "names no index"),
         ("store = \"none\"\ndata = \"d\"", "holds no index"),
         ("store = \"store\"\ndata = \"d\"\netcd = [\"http://127.0.0.1:9\"]", "set both etcd and cluster"),
-        ("index = \"spread\"\ntls_key = \"k\"", "TLS needs all of"),
     ] {
         let path = data.path("bad.toml");
         std::fs::write(&path, format!("{text}\nserver = 0\n")).unwrap();

@@ -64,15 +64,16 @@ impl Front {
             kind: Kind::Io,
             message: format!("listening on {} for HTTP: {e}; give another address", options.http),
         };
+        let threads = options.threads.clamp(1, 64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(options.threads.clamp(1, 64))
+            .worker_threads(threads)
             .thread_name("http")
             .enable_all()
             .build()
             .map_err(refused)?;
         let listener = runtime.block_on(TcpListener::bind(options.http)).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let shared = Arc::new(Shared::new(server, shape, options.limits));
+        let shared = Arc::new(Shared::new(server, shape, options.limits, threads));
         let (stop, stopped) = watch::channel(false);
         let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
         Ok(Front { address, runtime, stop, accepting })

@@ -31,6 +31,7 @@ const PIECE_BYTES: usize = 1024;
 pub(crate) struct Shared {
     pub(crate) server: Arc<Server>,
     pub(crate) limits: Limits,
+    threads: usize,
     shape: Shape,
     number: u8,
     memory: Arc<Semaphore>,
@@ -40,11 +41,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(server: Arc<Server>, shape: Shape, limits: Limits) -> Shared {
+    pub(crate) fn new(server: Arc<Server>, shape: Shape, limits: Limits, threads: usize) -> Shared {
         let number = server.status().server;
         Shared {
             server,
             limits,
+            threads,
             shape,
             number,
             memory: Arc::new(Semaphore::new(limits.memory_bytes / PIECE_BYTES)),
@@ -255,32 +257,31 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Response {
-    let Ok(mut body) = serde_json::to_value(shared.server.status()) else {
+    let mut status = shared.server.status();
+    let own = shared.limits.bytes(shared.threads);
+    status.memory.push(("HTTP".into(), own));
+    status.ram_budget_bytes = status.ram_budget_bytes.map(|b| b + own);
+    let memory = by_component(&status.memory);
+    let Ok(mut body) = serde_json::to_value(status) else {
         let error = "the status cannot be written as JSON; please report it".into();
         return Refused { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response();
     };
-    body["memory"] = by_component(&body["memory"]);
-    body["block_bytes"] = shared.shape.block_bytes.into();
+    body["memory"] = memory;
     body["http"] = json!({
         "connections": shared.connections.load(Ordering::Relaxed),
         "requests": shared.requests.load(Ordering::Relaxed),
         "refused": shared.refused.load(Ordering::Relaxed),
-        "memory_bytes": shared.limits.bytes(0),
     });
     json_response(StatusCode::OK, &body, None)
 }
 
 /// An account as one number for each component and their sum, as in the reports of searches.
-fn by_component(account: &Value) -> Value {
-    let Some(components) = account["components"].as_array() else { return account.clone() };
+fn by_component(components: &[(String, u64)]) -> Value {
     let mut all = serde_json::Map::new();
-    for component in components {
-        if let (Some(what), Some(bytes)) = (component[0].as_str(), component[1].as_u64()) {
-            all.insert(what.replace(' ', "_") + "_bytes", bytes.into());
-        }
+    for (what, bytes) in components {
+        all.insert(what.replace(' ', "_") + "_bytes", (*bytes).into());
     }
-    let total: u64 = all.values().filter_map(Value::as_u64).sum();
-    all.insert("total_bytes".into(), total.into());
+    all.insert("total_bytes".into(), components.iter().map(|c| c.1).sum::<u64>().into());
     all.into()
 }
 
@@ -334,5 +335,24 @@ impl HttpBody for Held {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.bytes.as_ref().map_or(0, |b| b.len() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_takes_nothing_says_so_for_the_request() {
+        let failed = |why| answered(Err(why), 4096);
+        let (refused, expired) = (failed(Unanswered::Overloaded), failed(Unanswered::Expired));
+        assert_eq!(overload(&[refused.clone(), expired]), None);
+        let line = overload(&[refused.clone(), refused.clone()]);
+        assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
+        let params = Used { k: 1, search_list: 1, stop_slack: None, patience: 0 };
+        let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
     }
 }

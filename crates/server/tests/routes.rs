@@ -187,10 +187,12 @@ fn a_body_has_a_limit() {
 
 #[test]
 fn an_overloaded_server_says_when_to_come_again() {
-    let place = Place::new(0, Limits::default());
-    let (status, head, reply) = place.post(&json!({ "queries": numbers(&rows(2, 2)), "search_list": 20 }));
-    assert!(status == 503 && head.contains("retry-after: 1"), "{head}");
-    assert!(reply["error"].is_string() && reply["answers"][1]["kind"] == "overloaded", "{reply}");
+    // One query is held: of many that come together most are refused, each in its place.
+    let place = Place::new(1, Limits::default());
+    let (status, _, reply) = place.post(&json!({ "queries": numbers(&rows(500, 2)), "search_list": 200 }));
+    let answers = reply["answers"].as_array().unwrap();
+    let refused = answers.iter().filter(|a| a["kind"] == "overloaded").count();
+    assert!(status == 200 && refused > 0 && answers[0]["ids"].is_array(), "{status}, {refused} refused");
 
     // No memory for the answers.
     let place = Place::new(1000, Limits { memory_bytes: 20 << 10, ..Limits::default() });

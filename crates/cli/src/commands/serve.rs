@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions};
+use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{Error, Kind, Result};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
@@ -124,9 +125,6 @@ impl Config {
             etcd: std::mem::take(&mut self.etcd),
             cluster: self.cluster.take(),
             advertise: self.advertise.take(),
-            tls_certificate: self.tls_certificate.take(),
-            tls_key: self.tls_key.take(),
-            tls_authority: self.tls_authority.take(),
         }
     }
 }
@@ -291,6 +289,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let http = socket_address("http", http)?;
     let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
     let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
+    let tls = read_tls(&config, folder)?;
     check_exposure(listen, secret.is_some())?;
     if !http.ip().is_loopback() {
         output.note("note: whoever reaches the HTTP address can search; there is no authentication");
@@ -301,6 +300,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_range("threads", threads, 1, 1024)?;
     let in_flight = args.in_flight.or(config.in_flight);
     in_flight.map_or(Ok(()), |n| in_range("in_flight", n, 1, 4096))?;
+    let queue = args.queue.or(config.queue).unwrap_or(USUAL_QUEUE);
+    in_range("queue", queue, 1, 1 << 20)?;
     let limits = Limits::within(ram_budget);
     let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
     let mut engine = ServeOptions {
@@ -309,13 +310,13 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         listen,
         peers: config.peers,
         secret: secret.unwrap_or_default(),
-        tls: sources.tls(folder)?,
+        tls,
         threads,
         in_flight,
         io: io_choice(args.io, config.io.as_deref())?.into(),
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
-        queue: args.queue.or(config.queue).unwrap_or(USUAL_QUEUE),
+        queue,
         log,
     };
     let claim = sources.complete(&mut engine, etcd.as_ref(), folder, output)?;
@@ -394,6 +395,19 @@ fn read_secret(path: &Path, output: Output) -> Result<Vec<u8>> {
         output.note(&format!("note: others on this machine can read {}; chmod 600 it", path.display()));
     }
     Ok(secret.to_vec())
+}
+
+/// Certificates for what servers say to each other: all three files, or none.
+fn read_tls(config: &Config, folder: &Path) -> Result<Option<Tls>> {
+    match (&config.tls_certificate, &config.tls_key, &config.tls_authority) {
+        (None, None, None) => Ok(None),
+        (Some(certificate), Some(key), Some(authority)) => {
+            Tls::read(&folder.join(certificate), &folder.join(key), &folder.join(authority)).map(Some)
+        }
+        _ => Err(Error::bad_input(
+            "tls_certificate, tls_key and tls_authority go together; give all of them, or none",
+        )),
+    }
 }
 
 /// A moment as `2026-01-31T12:00:00Z`.

@@ -16,7 +16,6 @@ use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 
 use super::{Run, Searcher, Sum, check_truth_for};
-use crate::memory;
 use crate::output::{Output, tell};
 use crate::progress::Teller;
 use crate::queries::Queries;
@@ -92,14 +91,14 @@ impl Searcher for Servers {
             tell(&format!("note: {partial} answers lack a part of the index that no live server holds"));
         }
         let cost = Cost::between(&before, &self.remote.statuses());
+        let (account, block_bytes) = (cost.account, self.remote.block_bytes);
         let mut run =
-            sum.into_run(options, cost.account.clone(), self.remote.block_bytes, None, self.truth.is_some());
+            sum.into_run(options, account, block_bytes, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
         run.per_query.bytes_sent = cost.bytes_sent as f64 / count.max(1) as f64;
         run.io_backend = cost.io_backend;
-        run.memory = memory::json(&run.account);
         Ok(run)
     }
 }
@@ -109,6 +108,8 @@ struct Cost {
     cpu_us: u64,
     bytes_sent: u64,
     peak_rss_bytes: u64,
+    /// `None` as soon as one of them has no limit.
+    ram_budget_bytes: Option<u64>,
     io_backend: String,
     account: Account,
 }
@@ -130,6 +131,7 @@ impl Cost {
             cpu_us: pairs.iter().map(|(b, a)| a.cpu_us.saturating_sub(b.cpu_us)).sum(),
             bytes_sent: pairs.iter().map(|(b, a)| a.bytes_sent.saturating_sub(b.bytes_sent)).sum(),
             peak_rss_bytes: pairs.iter().map(|p| p.1.peak_rss_bytes).sum(),
+            ram_budget_bytes: pairs.iter().map(|p| p.1.ram_budget_bytes).sum(),
             io_backend: backends.join("; "),
             account: account(pairs.iter().map(|p| &p.1.memory)),
         }

@@ -1,11 +1,10 @@
-//! Where a server's index comes from, who its peers are, and how it speaks to them, when the folder and the list in the file are not all.
+//! Where a server's index comes from, and who its peers are, when a folder and a list in the file are not all.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
 use stratann_cluster::store::{Store, drop_others};
-use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{Error, Result};
 use stratann_server::Log;
@@ -26,29 +25,12 @@ pub(super) struct Sources {
     pub(super) cluster: Option<String>,
     /// Where the other servers reach this one, when it is not `listen`.
     pub(super) advertise: Option<String>,
-    /// PEM files: this server's certificate, its key, and the certificate of the cluster's authority.
-    pub(super) tls_certificate: Option<PathBuf>,
-    pub(super) tls_key: Option<PathBuf>,
-    pub(super) tls_authority: Option<PathBuf>,
 }
 
 /// Seconds after which etcd forgets a silent server.
 const LEASE_S: u64 = 5;
 
 impl Sources {
-    /// The certificates, when all three files are named.
-    pub(super) fn tls(&self, folder: &Path) -> Result<Option<Tls>> {
-        match (&self.tls_certificate, &self.tls_key, &self.tls_authority) {
-            (Some(certificate), Some(key), Some(authority)) => {
-                Tls::read(&folder.join(certificate), &folder.join(key), &folder.join(authority)).map(Some)
-            }
-            (None, None, None) => Ok(None),
-            _ => Err(Error::bad_input(
-                "TLS needs all of tls_certificate, tls_key and tls_authority; set the missing ones",
-            )),
-        }
-    }
-
     /// Etcd, when it is configured.
     pub(super) fn etcd(&self, log: &Log) -> Result<Option<EtcdOptions>> {
         match (&self.cluster, self.etcd.is_empty()) {
