@@ -109,6 +109,7 @@ pub struct Counters {
     pub hand_overs: u64,
     pub unreachable: u64,
     pub expanded: u64,
+    pub rescored: u64,
 }
 
 impl Counters {
@@ -127,6 +128,7 @@ impl Counters {
             hand_overs: stats.hand_overs,
             unreachable: stats.unreachable,
             expanded: stats.expanded,
+            rescored: stats.rescored,
         }
     }
 
@@ -143,6 +145,7 @@ impl Counters {
             hand_overs: self.hand_overs,
             unreachable: self.unreachable,
             expanded: self.expanded,
+            rescored: self.rescored,
         }
     }
 }
