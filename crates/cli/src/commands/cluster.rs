@@ -12,6 +12,7 @@ use crate::options;
 use crate::output::{Output, count, duration, table};
 use crate::progress::Teller;
 
+mod publish;
 mod up;
 
 /// Spread an index over the servers of a cluster, and try such a cluster out
@@ -24,6 +25,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     Partition(Partition),
+    Publish(publish::Publish),
     Up(up::Up),
 }
 
@@ -107,6 +109,7 @@ Examples:
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.command {
         Command::Partition(args) => partition(args, output),
+        Command::Publish(args) => publish::run(args, output),
         Command::Up(args) => up::run(args, output),
     }
 }

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use serde::Deserialize;
+use stratann_cluster::membership::{Claim, EtcdOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{Error, Kind, Result};
@@ -18,6 +19,9 @@ use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 use crate::Verdict;
 use crate::options::{self, IoName};
 use crate::output::{Output, print};
+
+mod sources;
+use sources::Sources;
 
 /// Answer searches over HTTP
 ///
@@ -64,9 +68,10 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, tls_certificate, tls_key, tls_authority, threads, in_flight, io,
-ram_budget, cache_budget, queue. A server of a spread index needs server, listen, peers, and secret_file unless all of
-them are on this machine:
+Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue; tls_certificate, tls_key
+and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a store; etcd, cluster and
+advertise to find the other servers by etcd.
+A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
 
   index = \"spread\"                # folders and files: from the folder of this file on
   server = 0
@@ -94,15 +99,34 @@ struct Config {
     peers: Vec<String>,
     http: Option<String>,
     secret_file: Option<PathBuf>,
-    tls_certificate: Option<PathBuf>,
-    tls_key: Option<PathBuf>,
-    tls_authority: Option<PathBuf>,
     threads: Option<usize>,
     in_flight: Option<usize>,
     io: Option<String>,
     ram_budget: Option<SizeText>,
     cache_budget: Option<SizeText>,
     queue: Option<usize>,
+    tls_certificate: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_authority: Option<PathBuf>,
+    store: Option<String>,
+    data: Option<PathBuf>,
+    #[serde(default)]
+    etcd: Vec<String>,
+    cluster: Option<String>,
+    advertise: Option<String>,
+}
+
+impl Config {
+    /// The keys that say where the index and the other servers are. Serde cannot refuse unknown keys and have these in a part of their own.
+    fn sources(&mut self) -> Sources {
+        Sources {
+            store: self.store.take(),
+            data: self.data.take(),
+            etcd: std::mem::take(&mut self.etcd),
+            cluster: self.cluster.take(),
+            advertise: self.advertise.take(),
+        }
+    }
 }
 
 /// `"512MiB"`, or a number of bytes.
@@ -119,6 +143,10 @@ struct Setup {
     engine: ServeOptions,
     limits: Limits,
     http_threads: usize,
+    sources: Sources,
+    etcd: Option<EtcdOptions>,
+    // Held as long as the process lives: the number is this server's.
+    _claim: Option<Claim>,
 }
 
 /// `stratann serve`.
@@ -148,9 +176,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         },
     )?;
     tell_ready(&server, &front, &log, output)?;
+    let membership = match setup.etcd {
+        Some(etcd) => Some(setup.sources.join(etcd, &server, &front.address().to_string())?),
+        None => None,
+    };
     // Both senders live as long as the process.
     let why = stop.recv().unwrap_or(Stop::Asked);
     log(why.words());
+    // First of all nobody new is sent here.
+    drop(membership);
     front.stop();
     if let Ok(server) = Arc::try_unwrap(server) {
         server.stop();
@@ -231,15 +265,26 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
 
 /// Puts together what the file and the command line say.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
-    let (config, folder) = match &args.config {
+    let (mut config, folder) = match &args.config {
         Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
         None => (Config::default(), Path::new("")),
     };
     let index = match (&args.index, &config.index) {
         (Some(index), _) => index.clone(),
         (None, Some(index)) => folder.join(index),
-        (None, None) => return Err(Error::bad_input("the file names no index; add index = \"FOLDER\"")),
+        // Fetched below.
+        (None, None) if config.store.is_some() => PathBuf::new(),
+        (None, None) => {
+            return Err(Error::bad_input(
+                "the file names no index; add index = \"FOLDER\", or store and data",
+            ));
+        }
     };
+    let sources = config.sources();
+    if !index.as_os_str().is_empty() && sources.store.is_some() {
+        return Err(Error::bad_input("both index and store are set; keep the one that is meant"));
+    }
+    let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
     let http = socket_address("http", http)?;
     let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
@@ -259,26 +304,23 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_range("queue", queue, 1, 1 << 20)?;
     let limits = Limits::within(ram_budget);
     let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
-    Ok(Setup {
-        http,
-        engine: ServeOptions {
-            index,
-            server: config.server,
-            listen,
-            peers: config.peers,
-            secret: secret.unwrap_or_default(),
-            tls,
-            threads,
-            in_flight,
-            io: io_choice(args.io, config.io.as_deref())?.into(),
-            ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
-            cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
-            queue,
-            log,
-        },
-        limits,
-        http_threads,
-    })
+    let mut engine = ServeOptions {
+        index,
+        server: config.server,
+        listen,
+        peers: config.peers,
+        secret: secret.unwrap_or_default(),
+        tls,
+        threads,
+        in_flight,
+        io: io_choice(args.io, config.io.as_deref())?.into(),
+        ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
+        cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
+        queue,
+        log,
+    };
+    let claim = sources.complete(&mut engine, etcd.as_ref(), folder, output)?;
+    Ok(Setup { http, engine, limits, http_threads, sources, etcd, _claim: claim })
 }
 
 fn read_config(path: &Path) -> Result<Config> {

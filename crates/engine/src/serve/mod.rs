@@ -437,8 +437,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What can be told to be wrong without the index.
 fn check(options: &ServeOptions) -> Result<()> {
     let wrong = |what: &str| Err(Error::bad_input(what));
-    if options.threads == 0 || options.queue == 0 {
-        return wrong("threads and queue must be 1 or more");
+    if options.threads == 0 {
+        return wrong("threads is 0; use 1 or more");
     }
     match (options.server, options.listen) {
         (None, Some(_)) => wrong("a server that listens to others needs its number; set server"),
