@@ -326,7 +326,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
 fn read_config(path: &Path) -> Result<Config> {
     let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
     toml::from_str(&text).map_err(|e| {
-        let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].lines().count().max(1));
+        let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
+        let line = before.matches('\n').count() + 1;
         let message = e.message().lines().collect::<Vec<_>>().join(" ");
         Error::bad_input(format!("{}, line {line}: {message}", path.display()))
     })

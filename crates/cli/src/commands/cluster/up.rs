@@ -58,7 +58,7 @@ With --json the first line of standard output is {\"servers\":[{\"address\":\"12
 /// Attempts to find ports that are still free when the servers take them.
 const ATTEMPTS: usize = 3;
 /// Lines of a server that are repeated when it dies.
-const LAST_LINES: usize = 5;
+const LAST_LINES: usize = 3;
 /// Between two looks at the servers.
 const LOOK: Duration = Duration::from_millis(100);
 /// Servers that shall stop have so long until they are ended.
