@@ -2,7 +2,7 @@
 //! them (scatter-gather, BatANN §3.1 and §6).
 //!
 //! The rows are divided as their blocks would be by [`super::partition`] with one home each, and every part is built with the parameters
-//! that the manifest of the source tells. External ids are those of the source. A folder of such parts holds `server-00`, `server-01`, …,
+//! that the manifest of the source tells, but not calibrated. External ids are those of the source. A folder of such parts holds `server-00`, `server-01`, …,
 //! each an index like any other, and [`DESCRIPTION`]. It appears whole or not at all.
 
 use std::fs::File;
@@ -222,7 +222,8 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
         nodes_per_block: manifest.build.get("nodes_per_block").and_then(|n| n.as_u64()).map(|n| n as usize),
         exact_points: flag("exact_points")?,
         on_bad_row: OnBadRow::Fail,
-        calibration_queries: count("calibration_queries")?,
+        // What a part finds of its own rows says nothing of what all find together.
+        calibration_queries: 0,
         ..BuildOptions::new(Kind::DiskGraph, metric)
     })
 }
