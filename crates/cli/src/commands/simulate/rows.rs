@@ -103,7 +103,7 @@ impl Row {
 
 type Cell = fn(&Row) -> String;
 
-const COUNTED: [(&str, Cell); 10] = [
+const COUNTED: [(&str, Cell); 11] = [
     ("servers", |r| r.servers.to_string()),
     ("mode", |r| r.mode.into()),
     ("list", |r| r.search_list.to_string()),
@@ -114,19 +114,20 @@ const COUNTED: [(&str, Cell); 10] = [
     ("of the hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
     ("messages", |r| format!("{:.1}", r.messages_per_query)),
     ("bytes sent", |r| format!("{:.0}", r.per_query.bytes_sent)),
+    ("busiest", |r| format!("{:.2}", r.busiest_over_mean)),
 ];
 
-const TIMED: [(&str, Cell); 6] = [
+const TIMED: [(&str, Cell); 5] = [
     ("rate", |r| r.rate.map_or("most".into(), |x| count(x as u64))),
     ("QPS", |r| r.qps.map_or("-".into(), |x| count(x as u64))),
     ("mean us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.mean))),
     ("p99 us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.p99))),
     ("bound by", |r| r.bottleneck.unwrap_or("-").into()),
-    ("busiest", |r| format!("{:.2}", r.busiest_over_mean)),
 ];
 
 pub(super) fn text(document: &Document) -> String {
-    let columns: Vec<&(&str, Cell)> = COUNTED.iter().chain(&TIMED).collect();
+    let timed = if document.costs.is_some() { TIMED.as_slice() } else { &[] };
+    let columns: Vec<&(&str, Cell)> = COUNTED.iter().chain(timed).collect();
     let headings: Vec<&str> = columns.iter().map(|c| c.0).collect();
     let cells = |row: &Row| columns.iter().map(|c| c.1(row)).collect();
     let rows: Vec<Vec<String>> = document.runs.iter().map(cells).collect();
