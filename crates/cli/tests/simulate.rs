@@ -101,7 +101,7 @@ fn separate_indexes_hold_all_rows_once_and_find_what_one_index_finds() {
     let out = place.data.path("apart");
     let partition =
         ["cluster", "partition", arg(&place.index), "-o", arg(&out), "--threads", "2", "--scatter-gather"];
-    let with = |more: &[&'static str]| [&partition[..], more].concat();
+    let with = |more: &[&'static str]| [&partition[..], &["--method", "random"], more].concat();
     let report = json(&with(&["--servers", "3"]));
     assert_eq!(files(&place.index), before, "the source is left as it was");
     let rows: Vec<u64> = report["rows"].as_array().unwrap().iter().map(|r| r.as_u64().unwrap()).collect();

@@ -1,20 +1,25 @@
 //! What work costs on this machine: a second or two of real searches and real reads.
 //!
-//! Searches report how long routing (tables, then the head graph) and stepping took, and the process how much processor time. Tables are
-//! timed alone; what routing takes beyond them, over its comparisons, is the price of a comparison; what steps take beyond theirs is the
-//! price of a step; and what the process spent beyond both, over its reads, is the price of a read.
+//! Queries are walked one by one over blocks in memory, again and again; of each step the fastest time counts, which another program seldom
+//! disturbs. What the tables take is the price of preparing; what the head graph takes, over its comparisons, that of a comparison; what the steps
+//! take beyond theirs, that of a step. Then real searches with two beams: the processor time that the process spent beyond all this, over
+//! its reads, is the price of a read. So the model spends what the process spent, however the parts were told apart.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use serde::Serialize;
 use stratann_core::peer::message::{Message, QueryId, decode};
-use stratann_core::query::{Budget, MAX_SEARCH_LIST, Params, QueryState, Scratch, wire};
+use stratann_core::query::{
+    Arrival, Arrived, Budget, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch, Step, Tag,
+    Want, wire,
+};
 use stratann_engine::driver::Width;
 use stratann_engine::index::Index;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_engine::tier::IoChoice;
+use stratann_engine::tier::{Buffer, IoChoice};
 use stratann_engine::{Progress, Result, doctor};
 
 use super::costs::{CostArgs, Prices, network};
@@ -32,8 +37,9 @@ impl Progress for Unheard<'_> {
     }
 }
 
-/// Queries that are timed.
+/// Queries that are searched for, and of these the ones that are walked.
 const SAMPLE: usize = 1000;
+const WALKED: usize = 100;
 /// Rounds of what is timed in memory; the fastest counts.
 const ROUNDS: usize = 3;
 const MESSAGES: u32 = 2000;
@@ -53,7 +59,7 @@ pub(super) fn measure(
     let rows = &rows[..rows.len().min(SAMPLE * size)];
     let cores = options::all_cores();
     let threads = args.threads.unwrap_or(cores);
-    let mut walks = Vec::new();
+    let mut searches = Vec::new();
     for list in [params.search_list, params.search_list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
         let effort = Effort::List(list, None);
         let options = SearchOptions {
@@ -63,9 +69,7 @@ pub(super) fn measure(
             threads: threads.min(cores),
             ..SearchOptions::default()
         };
-        let answers = index.search(rows, &options, &Unheard(progress))?;
-        let heads = Heads::time(index, rows, answers.params);
-        walks.push((answers, heads));
+        searches.push(index.search(rows, &options, &Unheard(progress))?);
         progress.advance(1);
     }
     let full_ns = time_full(index, rows);
@@ -74,7 +78,7 @@ pub(super) fn measure(
     let (disk_iops, disk_latency_us) = disk(index, args)?;
     progress.advance(1);
     let (network_latency_us, network_gbps) = network(args);
-    let work = solve(&walks, full_ns);
+    let work = solve(&Walks::time(index, rows, params), full_ns, &searches);
     Ok(Prices {
         threads,
         prepare_ns: work.prepare_ns.round() as u64,
@@ -101,35 +105,75 @@ fn disk(index: &Index, args: &CostArgs) -> Result<(f64, f64)> {
     Ok((probed.iops, probed.latency_us))
 }
 
-/// Tables and head graphs of all queries, one after another.
-struct Heads {
-    prepare_ns: f64,
-    walk_ns: f64,
-    comparisons: u64,
+/// What queries took that were walked one after another, nanoseconds, and what they did.
+#[derive(Default)]
+struct Walks {
+    queries: u64,
+    prepare_ns: u64,
+    head_ns: u64,
+    steps_ns: u64,
+    head_comparisons: u64,
+    stats: QueryStats,
 }
 
-impl Heads {
-    fn time(index: &Index, rows: &[u8], params: Params) -> Heads {
-        let view = index.view();
-        let mut best = Heads { prepare_ns: f64::INFINITY, walk_ns: f64::INFINITY, comparisons: 0 };
-        let mut scratch = Scratch::default();
-        for _ in 0..ROUNDS {
-            let (mut prepare_ns, mut walk_ns, mut comparisons) = (0.0, 0.0, 0);
-            for vector in rows.chunks_exact(view.block.vector_bytes) {
-                let mut state = QueryState::new(params, Budget::default());
-                let started = Instant::now();
-                scratch.prepare(&view, vector);
-                let prepared = Instant::now();
-                state.step(&view, &mut scratch, &[]);
-                walk_ns += prepared.elapsed().as_nanos() as f64;
-                prepare_ns += (prepared - started).as_nanos() as f64;
-                comparisons += state.stats().code_comparisons;
+impl Walks {
+    fn time(index: &Index, rows: &[u8], params: Params) -> Walks {
+        let mut sum = Walks::default();
+        for vector in rows.chunks_exact(index.view().block.vector_bytes).take(WALKED) {
+            let (mut held, mut best, mut last) = (BTreeMap::new(), Vec::new(), (0, QueryStats::default()));
+            for _ in 0..ROUNDS {
+                let mut taken_ns = Vec::new();
+                last = walk(index, vector, params, &mut held, &mut taken_ns);
+                best.resize(taken_ns.len(), u64::MAX);
+                best.iter_mut().zip(&taken_ns).for_each(|(best, &ns)| *best = ns.min(*best));
             }
-            best.prepare_ns = best.prepare_ns.min(prepare_ns);
-            best.walk_ns = best.walk_ns.min(walk_ns);
-            best.comparisons = comparisons;
+            let [prepare_ns, head_ns, steps_ns @ ..] = best.as_slice() else { continue };
+            sum.queries += 1;
+            sum.prepare_ns += prepare_ns;
+            sum.head_ns += head_ns;
+            sum.steps_ns += steps_ns.iter().sum::<u64>();
+            sum.head_comparisons += last.0;
+            sum.stats.add(&last.1);
         }
-        best
+        sum
+    }
+}
+
+/// Runs one query over blocks that are read once and kept. Adds to `taken_ns` how long its tables took, and each step. Gives the comparisons
+/// of the first step, and the counters of all.
+fn walk(
+    index: &Index,
+    vector: &[u8],
+    params: Params,
+    held: &mut BTreeMap<u32, Option<Buffer>>,
+    taken_ns: &mut Vec<u64>,
+) -> (u64, QueryStats) {
+    let view = index.view();
+    let (mut scratch, mut state) = (Scratch::default(), QueryState::new(params, Budget::default()));
+    let started = Instant::now();
+    scratch.prepare(&view, vector);
+    taken_ns.push(started.elapsed().as_nanos() as u64);
+    let (mut came, mut first): (Vec<(Tag, u32)>, _) = (Vec::new(), None);
+    loop {
+        let bytes = |block: &u32| held.get(block).and_then(Option::as_ref).map(Buffer::bytes);
+        let arrivals: Vec<Arrival<'_>> = came
+            .iter()
+            .map(|(tag, block)| Arrival {
+                tag: *tag,
+                what: bytes(block).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+            })
+            .collect();
+        let started = Instant::now();
+        let step = state.step(&view, &mut scratch, &arrivals);
+        taken_ns.push(started.elapsed().as_nanos() as u64);
+        let first = *first.get_or_insert(state.stats().code_comparisons);
+        if step != Step::Wait || state.wants().is_empty() {
+            return (first, *state.stats());
+        }
+        came = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        for &(_, block) in &came {
+            held.entry(block).or_insert_with(|| index.read_block(block).ok());
+        }
     }
 }
 
@@ -141,29 +185,29 @@ struct Solved {
     read_ns: f64,
 }
 
-fn solve(walks: &[(Answers, Heads)], full_ns: f64) -> Solved {
-    let sum = |of: &dyn Fn(&Answers, &Heads) -> f64| walks.iter().map(|(a, h)| of(a, h)).sum::<f64>();
-    let per = |a: f64, b: f64| if b > 0.0 { (a / b).max(0.0) } else { 0.0 };
-    let queries = sum(&|a, _| a.latency_ns.len() as f64);
-    let prepare_ns = per(sum(&|_, h| h.prepare_ns), queries);
-    let head = sum(&|_, h| h.comparisons as f64);
-    let routed = sum(&|a, _| a.times.route as f64);
-    // Under load caches are shared with other queries; where the clock says less than alone, it was disturbed.
-    let alone = per(sum(&|_, h| h.walk_ns), head);
-    let mut code_ns = per(routed - prepare_ns * queries, head).max(alone);
-    let codes = sum(&|a, h| a.stats.code_comparisons as f64 - h.comparisons as f64);
-    let fulls = sum(&|a, _| a.stats.full_comparisons as f64);
-    let verified = sum(&|a, _| a.times.verify as f64) - fulls * full_ns;
-    let hops = sum(&|a, _| a.stats.hops as f64);
-    let left = verified - codes * code_ns;
-    if left < 0.0 {
-        // Comparisons of the walk are cheaper than those of the head graph: they make up nearly all of the work.
-        code_ns = per(verified, codes);
+fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
+    let per = |a: f64, b: u64| if b > 0 { (a / b as f64).max(0.0) } else { 0.0 };
+    let prepare_ns = per(walks.prepare_ns as f64, walks.queries);
+    let mut code_ns = per(walks.head_ns as f64, walks.head_comparisons);
+    let codes = walks.stats.code_comparisons.saturating_sub(walks.head_comparisons);
+    let stepped_ns = walks.steps_ns as f64 - walks.stats.full_comparisons as f64 * full_ns;
+    let left_ns = stepped_ns - codes as f64 * code_ns;
+    if left_ns < 0.0 {
+        // Comparisons of the walk are cheaper than those of the head graph, and are nearly all that there is.
+        code_ns = per(stepped_ns, codes);
     }
-    let cpu_ns = sum(&|a, _| 1000.0 * a.cpu_us as f64);
-    let stepped = routed + sum(&|a, _| a.times.verify as f64);
-    let reads = sum(&|a, _| a.stats.reads as f64);
-    Solved { prepare_ns, code_ns, step_ns: per(left, hops), read_ns: per(cpu_ns - stepped, reads) }
+    let step_ns = per(left_ns, walks.stats.hops);
+    let (mut beyond_ns, mut reads) = (0.0, 0);
+    for search in searches {
+        let (queries, stats) = (search.latency_ns.len() as f64, &search.stats);
+        beyond_ns += 1000.0 * search.cpu_us as f64
+            - queries * prepare_ns
+            - stats.code_comparisons as f64 * code_ns
+            - stats.full_comparisons as f64 * full_ns
+            - (stats.hops as f64 + queries) * step_ns;
+        reads += stats.reads;
+    }
+    Solved { prepare_ns, code_ns, step_ns, read_ns: per(beyond_ns, reads) }
 }
 
 /// Nanoseconds of an exact distance, rows in cache.
