@@ -9,7 +9,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
-use stratann_engine::{Error, Result};
+use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
 use super::cluster::MethodName;
@@ -148,7 +148,7 @@ const IN_FLIGHT_EACH: usize = 16;
 /// Queries that are replayed: with random arrivals, and at least with a constant number in flight; there also so many times that number.
 const QUERIES_OPEN: usize = 10_000;
 const QUERIES_CLOSED: usize = 4_000;
-const ROUNDS_CLOSED: usize = 32;
+const ROUNDS_CLOSED: usize = 64;
 
 /// `stratann simulate`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
