@@ -157,8 +157,8 @@ struct Replay<'a> {
 
 /// Replays `queries` queries (the traces in turn, again and again) on `servers` servers.
 ///
-/// Rates and shares are over the time between the asking of two queries: one after a quarter of all (or after those in flight, when they are
-/// more), and one of the last. With a constant number in flight these are a multiple of it apart: queries that begin together may
+/// Rates and shares are over the time between the asking of two queries: one in the middle (or after those in flight, when they are
+/// more), and one of the last. Before that queues find their lengths. With a constant number in flight these are a multiple of it apart: queries that begin together may
 /// go on together, in waves, and a part of a wave would count too much or too little.
 pub fn replay(
     traces: &[Trace],
@@ -171,7 +171,7 @@ pub fn replay(
     let server = Server { threads: Line::new(costs.threads), disk: Line::new(1), out: Line::new(1) };
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
     let end = queries.saturating_sub(1);
-    let first = in_flight.max(queries / 4).min(end);
+    let first = in_flight.max(queries / 2).min(end);
     let waves = (end - first).checked_div(in_flight).unwrap_or(0);
     let last = if waves > 0 { first + waves * in_flight } else { end };
     let mut replay = Replay {
