@@ -149,7 +149,8 @@ fn servers_fetch_their_parts_from_a_store_and_serve_them() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8"]);
     let folder = spread(&data, &index, "spread", &["--servers", "3"]);
-    let publish = ["cluster", "publish", arg(&folder), arg(&data.path("store"))];
+    let store = data.path("store");
+    let publish = ["cluster", "publish", arg(&folder), arg(&store)];
     let first = json(&publish);
     assert_eq!((&first["version"], &first["is_new"]), (&1.into(), &true.into()));
     assert_eq!(json(&publish)["is_new"], false);

@@ -1,11 +1,26 @@
 //! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`]) over links, disks
 //! and a clock that exist only here.
 //!
-//! Everything that happens is an event at a microsecond; equal seeds give equal runs. Links delay, reorder, duplicate and drop frames; disks
-//! delay and fail reads; servers crash, forget everything, and come back. Computing takes no time yet, so a run tells what
-//! a cluster does and counts, not how fast it is.
+//! [`run`] is for what must hold: everything that happens is an event at a microsecond; links delay, reorder, duplicate and drop frames; disks
+//! delay and fail reads; servers crash, forget everything, and come back. Computing takes no time in it.
+//!
+//! How fast a cluster would be is asked in two steps. [`record`] runs each query once and writes down its [`Trace`]: how much was computed,
+//! read and sent, where, and what had to wait for what. [`replay()`] plays traces under a load, on servers with so many threads, a disk
+//! and a link, at the prices of [`Costs`]. [`scatter_gather`] and [`fetch`] make the traces of two other ways to search.
+//!
+//! Equal seeds give equal runs, and equal replays.
 
+mod baselines;
+mod costs;
+mod recorder;
+mod replay;
+mod trace;
 mod world;
+
+pub use baselines::{Answered, Partition, fetch, scatter_gather};
+pub use costs::Costs;
+pub use replay::{Load, Timing, Utilisation, replay};
+pub use trace::{Draft, Task, TaskId, Trace, Work};
 
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
@@ -141,4 +156,12 @@ pub struct Report {
 /// When ten million events are not enough: something goes round in circles.
 pub fn run(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> Report {
     world::World::new(cluster, asked, weather).run()
+}
+
+/// As [`run`], in weather without faults; gives besides what each query did that was answered, in the order in which they were asked.
+///
+/// # Panics
+/// As [`run`].
+pub fn record(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> (Report, Vec<Trace>) {
+    world::World::new(cluster, asked, weather).record()
 }

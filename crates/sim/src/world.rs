@@ -11,6 +11,8 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, Want};
 
+use crate::recorder::{Recorder, Sent};
+use crate::trace::{Trace, Work};
 use crate::{Asked, Cluster, Report, Told, Weather};
 
 const EVENTS_MAX: u64 = 10_000_000;
@@ -60,6 +62,7 @@ pub(crate) struct World<'a> {
     scheduled: u64,
     drawn: u64,
     now_us: u64,
+    recorder: Option<Recorder>,
     report: Report,
 }
 
@@ -83,6 +86,7 @@ impl<'a> World<'a> {
             scheduled: 0,
             drawn: 0,
             now_us: 0,
+            recorder: None,
             report: Report {
                 told: vec![Vec::new(); asked.len()],
                 reads: vec![0; count],
@@ -99,7 +103,20 @@ impl<'a> World<'a> {
         world
     }
 
+    /// As [`World::run`], and what each query did. Of use in calm weather alone: attempts are not told apart.
+    pub(crate) fn record(mut self) -> (Report, Vec<Trace>) {
+        self.recorder = Some(Recorder::new(self.asked.len()));
+        self.play();
+        let traces = self.recorder.take().map_or(Vec::new(), Recorder::finish);
+        (self.report, traces)
+    }
+
     pub(crate) fn run(mut self) -> Report {
+        self.play();
+        self.report
+    }
+
+    fn play(&mut self) {
         let mut count = 0;
         while let Some(Reverse((at, number))) = self.queue.pop() {
             count += 1;
@@ -114,7 +131,6 @@ impl<'a> World<'a> {
             let left = &mut self.report.left;
             *left = (left.0 + origins, left.1 + vectors, left.2 + server.running.len());
         }
-        self.report
     }
 
     fn schedule(&mut self, at_us: u64, event: Event) {
@@ -145,6 +161,11 @@ impl<'a> World<'a> {
                 }
                 let what = (asked.params, asked.budget);
                 server.peer.ask(now, q as u64, what, asked.vector, asked.time_us, &mut actions);
+                if let (Some(recorder), Some(Action::Start { run, .. })) =
+                    (&mut self.recorder, actions.first())
+                {
+                    recorder.asked(run.query, q);
+                }
                 asked.origin
             }
             Event::Frame { from, to, bytes } => {
@@ -188,14 +209,17 @@ impl<'a> World<'a> {
             match action {
                 Action::Send { to, frame } => self.send(server, to, frame),
                 Action::Start { run, state } => self.start(server, run, state),
-                Action::Answer { client, state } => self.tell(client, Told::Answer(state)),
-                Action::Fail { client, why } => self.tell(client, Told::Failed(why)),
+                Action::Answer { client, state } => self.tell(server, client, Told::Answer(state)),
+                Action::Fail { client, why } => self.tell(server, client, Told::Failed(why)),
             }
         }
         self.keep_ticking(server);
     }
 
-    fn tell(&mut self, client: u64, what: Told) {
+    fn tell(&mut self, server: u8, client: u64, what: Told) {
+        if let (Some(recorder), Told::Answer(_)) = (&mut self.recorder, &what) {
+            recorder.told(client as usize, server);
+        }
         self.report.told[client as usize].push((self.now_us, what));
     }
 
@@ -209,7 +233,15 @@ impl<'a> World<'a> {
     }
 
     fn send(&mut self, from: u8, to: u8, frame: Vec<u8>) {
-        match decode(&frame, BUILD) {
+        let message = decode(&frame, BUILD);
+        if let (Some(recorder), Ok((message, _))) = (&mut self.recorder, &message) {
+            let (query, kind) = match message {
+                Message::Baton { query, .. } | Message::Answer { query, .. } => (query, Sent::Carries),
+                Message::Release { query } => (query, Sent::Releases),
+            };
+            recorder.sent(query, from, to, kind, frame.len());
+        }
+        match message {
             Ok((Message::Baton { vector, .. }, _)) => {
                 self.report.batons += 1;
                 self.report.vector_bytes += vector.len() as u64;
@@ -238,6 +270,9 @@ impl<'a> World<'a> {
         let Some(vector) = s.peer.begin(self.now_us, &run) else { return };
         let mut scratch = Scratch::default();
         scratch.prepare(&view, vector);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.worked(&run.query, &Work { prepared: 1, ..Work::default() });
+        }
         s.running.insert(run, Running { state, scratch, arrived: Vec::new() });
         self.advance(server, run);
     }
@@ -267,7 +302,11 @@ impl<'a> World<'a> {
                 what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
             })
             .collect();
+        let before = *running.state.stats();
         let step = running.state.step(&view, &mut running.scratch, &arrivals);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.worked(&run.query, &Work::step(&before, running.state.stats(), arrivals.len()));
+        }
         if step != Step::Wait {
             let Some(running) = s.running.remove(&run) else { return };
             let mut actions = Vec::new();
@@ -277,6 +316,9 @@ impl<'a> World<'a> {
         let incarnation = s.incarnation;
         let wants: Vec<(Tag, u32)> =
             running.state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.reads(&run.query, server, wants.len());
+        }
         for (tag, block) in wants {
             assert!(view.here.is_some_and(|h| h.holds(block)), "block {block} is not on server {server}");
             self.report.reads[usize::from(server)] += 1;

@@ -9,10 +9,14 @@ use common::{Built, Set, graph_set, queries, quick, run_plain};
 use stratann_core::build::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::query::{Budget, Outcome, Params, QueryState};
+use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
+use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
-use stratann_sim::{Asked, Blocks, Cluster, Crash, Report, Told, Weather, run};
+use stratann_sim::{
+    Asked, Blocks, Cluster, Costs, Crash, Load, Partition, Report, Task, Told, Trace, Weather, fetch, record,
+    replay, run, scatter_gather,
+};
 
 const QUERIES: usize = 40;
 const DIM: usize = 24;
@@ -239,4 +243,168 @@ fn equal_seeds_give_equal_runs() {
     let told = |seed| format!("{:?}", simulate(&scattered(5, 1, 3), params(4), WHILE, &weather(seed)));
     assert_eq!(told(7), told(7));
     assert_ne!(told(7), told(8));
+}
+
+/// Prices at which everything takes some time.
+const COSTS: Costs = Costs {
+    threads: 2,
+    prepare_ns: 20_000,
+    step_ns: 1500,
+    read_ns: 4000,
+    code_comparison_ps: 8000,
+    full_comparison_ps: 12_000,
+    message_ns: 6000,
+    disk_latency_ns: 90_000,
+    disk_iops: 100_000,
+    network_latency_ns: 20_000,
+    network_bits: 25_000_000_000,
+};
+
+fn recorded(placement: &Placement, width: u32) -> (Report, Vec<Trace>) {
+    let place = place();
+    let cluster = Cluster { view: place.built.index.view(), placement, blocks: place };
+    let asked: Vec<Asked<'_>> =
+        (0..QUERIES).map(|q| asked(q, (q % placement.servers()) as u8, width)).collect();
+    record(&cluster, &asked, &Weather::default())
+}
+
+fn asked(q: usize, origin: u8, width: u32) -> Asked<'static> {
+    Asked {
+        at_us: 50 * q as u64,
+        origin,
+        vector: place().asked.row(q),
+        params: params(width),
+        budget: Budget::default(),
+        time_us: WHILE,
+    }
+}
+
+#[track_caller]
+fn assert_work(trace: &Trace, stats: &QueryStats, messages: u32) {
+    let work = trace.work();
+    assert_eq!(u64::from(work.code_comparisons), stats.code_comparisons);
+    assert_eq!(u64::from(work.full_comparisons), stats.full_comparisons);
+    assert_eq!(work.messages, messages);
+    let reads = trace.tasks().iter().filter(|t| t.1 == Task::Read).count();
+    assert_eq!(reads as u64, stats.reads);
+}
+
+#[test]
+fn a_trace_tells_what_its_query_cost_and_recording_changes_nothing() {
+    for (servers, replicas, width) in [(1, 1, 1), (5, 1, 1), (5, 2, 4), (10, 1, 8)] {
+        let placement = scattered(servers, replicas, 3);
+        let (report, traces) = recorded(&placement, width);
+        let plain = simulate(&placement, params(width), WHILE, &Weather::default());
+        assert_eq!(format!("{:?}", report.told), format!("{:?}", plain.told));
+        let (mut sent, mut messages) = (0u64, 0u64);
+        for (q, trace) in traces.iter().enumerate() {
+            // Each message was sent and received once.
+            let sends = trace.tasks().iter().filter(|t| matches!(t.1, Task::Send { .. })).count();
+            assert_work(trace, answer(&report, q).stats(), 2 * sends as u32);
+            let bytes = |t: &(u8, Task)| if let Task::Send { bytes } = t.1 { u64::from(bytes) } else { 0 };
+            sent += trace.tasks().iter().map(bytes).sum::<u64>();
+            messages += sends as u64;
+            let by_server = trace.work().prepared;
+            assert_eq!(u64::from(by_server), 1 + answer(&report, q).stats().hand_overs);
+        }
+        assert_eq!(traces.len(), QUERIES);
+        assert_eq!(messages, report.batons + report.other_frames);
+        assert_eq!(sent, report.baton_bytes + report.vector_bytes + report.other_bytes);
+    }
+}
+
+#[test]
+fn more_servers_take_more_queries_and_a_copy_of_every_block_saves_time() {
+    let most = |placement: &Placement| {
+        let (_, traces) = recorded(placement, 1);
+        let servers = placement.servers();
+        replay(&traces, servers, &COSTS, Load::Closed { in_flight: 128 * servers }, 1024 * servers, 1).qps
+    };
+    let (one, five) = (most(&in_stretches(1)), most(&in_stretches(5)));
+    assert!(five > 2.0 * one && five < 5.0 * one, "{one} on one server, {five} on five");
+    let alone = |placement: &Placement| {
+        let (_, traces) = recorded(placement, 1);
+        let timing = replay(&traces, 5, &COSTS, Load::Closed { in_flight: 1 }, 400, 1);
+        timing.latency_ns.iter().sum::<u64>() / timing.latency_ns.len() as u64
+    };
+    let (near, far) = (alone(&scattered(5, 5, 3)), alone(&scattered(5, 1, 3)));
+    assert!(near < far, "{near} ns where all is at hand, {far} ns where it is not");
+}
+
+#[test]
+fn fetching_reads_what_one_server_reads_and_speaks_twice_for_each_far_block() {
+    let place = place();
+    for (servers, width) in [(1, 1), (6, 1), (6, 4)] {
+        let placement = scattered(servers, 1, 3);
+        let cluster = Cluster { view: place.built.index.view(), placement: &placement, blocks: place };
+        let (report, _) = recorded(&placement, width);
+        let mut messages = 0;
+        for q in 0..QUERIES {
+            let fetched = fetch(&cluster, &asked(q, (q % servers) as u8, width));
+            let single = alone(q, params(width));
+            assert_eq!((fetched.results.as_slice(), &fetched.stats), (single.results(), single.stats()));
+            assert_eq!(fetched.messages, 2 * fetched.fetched);
+            assert_eq!(fetched.reads.iter().sum::<u64>(), fetched.stats.reads);
+            let far = fetched.reads.iter().sum::<u64>() - fetched.reads[q % servers];
+            assert_eq!(fetched.fetched, far);
+            assert_work(&fetched.trace, &fetched.stats, 2 * fetched.messages as u32);
+            messages += fetched.messages;
+        }
+        assert_eq!(messages > 0, servers > 1);
+        if servers > 1 {
+            assert!(
+                report.batons < messages,
+                "{} hand-overs, {messages} messages of fetching",
+                report.batons
+            );
+        }
+    }
+}
+
+#[test]
+fn asking_all_servers_finds_what_all_rows_hold() {
+    let whole = graph_set();
+    let size = whole.shape.row_bytes();
+    // Three indexes, each with a third of the rows; their ids are the rows of the whole.
+    let parts: Vec<(Built, Arc<Vec<u8>>)> = (0..3)
+        .map(|part| {
+            let dir = tempfile::tempdir().unwrap();
+            let rows: Vec<u64> = (0..whole.len() as u64).filter(|r| r % 3 == part).collect();
+            let ids = dir.path().join("ids.u64bin");
+            let header = [rows.len() as u32, 1].map(u32::to_le_bytes).concat();
+            let names: Vec<u8> = rows.iter().flat_map(|r| r.to_le_bytes()).collect();
+            std::fs::write(&ids, [header, names].concat()).unwrap();
+            let bytes =
+                rows.iter().flat_map(|&r| whole.bytes[r as usize * size..][..size].to_vec()).collect();
+            let set = Set { shape: Shape { rows: rows.len() as u64, ..whole.shape }, bytes };
+            let mut options = quick(Kind::DiskGraph, Metric::L2);
+            options.ids = Some(ids);
+            let built = Built::new(set, &options);
+            let blocks = built.blocks();
+            (built, blocks)
+        })
+        .collect();
+    struct Memory<'a>(&'a Built, &'a [u8]);
+    impl Blocks for Memory<'_> {
+        fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
+            let size = self.0.index.view().block.block_bytes;
+            out.clear();
+            out.extend_from_slice(&self.1[block as usize * size..][..size]);
+            true
+        }
+    }
+    let memory: Vec<Memory<'_>> = parts.iter().map(|(built, blocks)| Memory(built, blocks)).collect();
+    let partitions: Vec<Partition<'_>> =
+        memory.iter().map(|m| Partition { view: m.0.index.view(), blocks: m }).collect();
+    for q in 0..QUERIES {
+        let wide = Asked { params: Params::new(10, 900), ..asked(q, (q % 3) as u8, 1) };
+        let found = scatter_gather(&partitions, &wide);
+        let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
+        assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
+        assert_eq!((found.outcome, found.messages), (Outcome::Complete, 4));
+        assert_work(&found.trace, &found.stats, 8);
+        assert!(found.reads.iter().all(|&reads| reads > 0) && found.bytes > 2 * (DIM * 4) as u64);
+    }
+    let one = scatter_gather(&partitions[..1], &asked(0, 0, 1));
+    assert_eq!((one.messages, one.bytes), (0, 0));
 }

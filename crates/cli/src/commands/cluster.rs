@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::cluster::{self, Method, PartitionOptions, PartitionReport};
+use stratann_engine::cluster::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
 use crate::options;
@@ -74,6 +74,12 @@ struct Partition {
     /// Replace the index that is in DIR
     #[arg(long)]
     force: bool,
+    /// Give each server an index of its own rows instead: every query must then be asked of all of them (to compare)
+    ///
+    /// The rows are divided as the blocks would be, and each server's index is built with the parameters of the source: DIR/server-00,
+    /// DIR/server-01, … are indexes like any other.
+    #[arg(long, conflicts_with_all = ["replicas", "overlap"])]
+    scatter_gather: bool,
 }
 
 /// `--method`.
@@ -102,6 +108,7 @@ Examples:
   stratann cluster partition base.idx -o spread --servers 10
   stratann cluster partition base.idx -o spread --servers 10 --replicas 2   # any one server may fail
   stratann cluster partition base.idx -o spread --servers 10 --overlap 0.2  # fewer hand-overs for a fifth more disk
+  stratann cluster partition base.idx -o apart --servers 10 --scatter-gather # ten separate indexes, for `simulate`
 
 `stratann info DIR` says how it is spread, `stratann verify DIR` checks all of it.";
 
@@ -125,12 +132,43 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
         threads: args.threads.unwrap_or_else(options::all_cores),
         force: args.force,
     };
+    if args.scatter_gather {
+        return separate(args, &options, output);
+    }
     let account = cluster::plan(&args.index, &options)?;
     output.note(&format!("{}: memory up to {}", args.index.display(), size(account.total())));
     let teller = Teller::new(output);
     let report = cluster::partition(&args.index, &args.output, &options, &teller)?;
     teller.finish();
     output.result(&report, || text(args, &report))?;
+    Ok(Verdict::Fine)
+}
+
+fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Result<Verdict> {
+    let teller = Teller::new(output);
+    let report = scatter::scatter(&args.index, &args.output, options, &teller)?;
+    teller.finish();
+    output.result(&report, || {
+        let made = &report.description;
+        let server = |s: usize| {
+            vec![
+                format!("server-{s:02}"),
+                count(made.rows[s]),
+                size(report.index_bytes[s]),
+                duration(report.build_seconds[s]),
+            ]
+        };
+        let rows: Vec<Vec<String>> = (0..made.servers).map(server).collect();
+        format!(
+            "{}\n{}: {} indexes, together {}, in {}; peak memory {}\n",
+            table(&["server", "rows", "index", "time"], &rows),
+            args.output.display(),
+            made.servers,
+            size(report.index_bytes.iter().sum()),
+            duration(report.seconds),
+            size(report.peak_rss_bytes),
+        )
+    })?;
     Ok(Verdict::Fine)
 }
 

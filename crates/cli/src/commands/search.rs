@@ -179,7 +179,7 @@ pub(crate) struct PerQuery {
     pub(crate) hops: f64,
     pub(crate) hand_overs: f64,
     pub(crate) bytes_sent: f64,
-    round_trips: f64,
+    pub(crate) round_trips: f64,
     gpu_bytes: f64,
 }
 

@@ -2,29 +2,38 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
-use stratann_core::query::{Budget, Params, QueryState, QueryStats, Scratch, Want};
-use stratann_engine::cluster::{self, PartitionOptions};
+use stratann_core::place::Placement;
+use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_engine::cluster::{self, PartitionOptions, scatter};
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{SearchOptions, recall};
+use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::{Error, Result};
-use stratann_sim::{Asked, Blocks, Cluster, Report, Told, Weather, run as simulate};
+use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
 use super::cluster::MethodName;
-use super::search::PerQuery;
 use crate::Verdict;
 use crate::options;
-use crate::output::{Output, table};
+use crate::output::Output;
 use crate::progress::Teller;
 use crate::queries::Queries;
+
+mod calibrate;
+mod costs;
+mod passes;
+mod rows;
+
+use calibrate::{Comparison, OneServer};
+use costs::{CostArgs, Prices};
+use passes::{Pass, Passes};
+use rows::{Document, Row, text};
 
 /// Say what an index would cost on several servers, without any
 ///
 /// Spreads the index as `cluster partition` would, in memory alone, and runs the queries through a simulated cluster: the real search and the
-/// real protocol between the servers, over links and disks that are simulated. All counters are exact. Computing takes no time in it, so it
-/// says nothing about queries per second.
+/// real protocol between the servers. All counters are exact. Times are simulated: what the queries did is replayed on servers with so many
+/// threads, a disk and a link, at prices that are measured on this machine in a second or two, or given.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -35,6 +44,15 @@ pub(crate) struct Args {
     /// Numbers of servers, such as 1,4,10
     #[arg(long, value_name = "N,…", value_delimiter = ',', required = true)]
     servers: Vec<usize>,
+    /// Ways to search, each in turn
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "baton", value_name = "MODE,…")]
+    mode: Vec<ModeName>,
+    /// Queries a second, on average; several make one run each [default: as many as the servers can take]
+    ///
+    /// Queries come at random times (Poisson), whether or not those before are answered. Without it there are always 64 in flight for
+    /// each thread, which finds the highest rate.
+    #[arg(long, value_name = "R,…", value_delimiter = ',')]
+    rate: Vec<f64>,
     /// Servers that hold each block
     #[arg(long, default_value_t = 1, value_name = "R")]
     replicas: usize,
@@ -58,9 +76,49 @@ pub(crate) struct Args {
     /// True neighbours, from `stratann groundtruth`, to measure recall@k with
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Seed of the division and of all delays
+    /// Seed of the division, of all delays and of arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    scatter: ScatterArgs,
+    #[command(flatten)]
+    times: CostArgs,
+}
+
+/// Options of `--mode scatter-gather`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Scatter-gather")]
+struct ScatterArgs {
+    /// Separate indexes from `cluster partition --scatter-gather` [default: built for the occasion, in the folder for temporary files]
+    #[arg(long, value_name = "DIR")]
+    partitions: Option<PathBuf>,
+    /// Length of the beam on each server [default: as one index has it]
+    #[arg(long, value_name = "L")]
+    partition_list: Option<u32>,
+    /// Find the shortest beam whose merged answers have the recall of --mode baton, less at most 0.002
+    #[arg(long, requires = "groundtruth", conflicts_with = "partition_list")]
+    match_recall: bool,
+}
+
+/// `--mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ModeName {
+    /// One index; a query is handed over to where its next blocks are.
+    Baton,
+    /// An index on each server; all are asked, and the origin merges.
+    ScatterGather,
+    /// One index; a query stays where it came to, and asks for blocks that are elsewhere.
+    Fetch,
+}
+
+impl ModeName {
+    fn word(self) -> &'static str {
+        match self {
+            ModeName::Baton => "baton",
+            ModeName::ScatterGather => "scatter-gather",
+            ModeName::Fetch => "fetch",
+        }
+    }
 }
 
 /// `--entry`.
@@ -75,45 +133,21 @@ enum Entry {
 const EXAMPLES: &str = "\
 Examples:
   stratann simulate base.idx query.fbin --servers 1,5,10 --groundtruth truth.ibin --search-list 60
-  stratann simulate base.idx query.fbin --servers 10 --replicas 2 --width 8 --recall 0.95";
+  stratann simulate base.idx query.fbin --servers 10 --replicas 2 --width 8 --recall 0.95
+  stratann simulate base.idx query.fbin --servers 5,10 --mode baton,scatter-gather --match-recall --groundtruth truth.ibin --json
+  stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 --disk-iops 300000 --disk-latency-us 90
+  stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?";
 
-/// Queries that are simulated at a time: their answers are in memory.
-const PART: usize = 1000;
-/// Microseconds between two queries, and until a client gives up.
-const EVERY_US: u64 = 100;
-const TIME_US: u64 = 60_000_000;
-
-#[derive(Serialize)]
-struct Row {
-    servers: usize,
-    recall: Option<f64>,
-    per_query: PerQuery,
-    /// Hand-overs over rounds of reads (BatANN figure 3).
-    hand_over_share: f64,
-    bytes_per_hand_over: f64,
-    vector_bytes_per_query: f64,
-    busiest_over_mean: f64,
-    queries: usize,
-    failed_queries: usize,
-}
-
-#[derive(Serialize)]
-struct Document {
-    params: serde_json::Value,
-    runs: Vec<Row>,
-}
-
-struct FromFile<'a>(&'a Index);
-
-impl Blocks for FromFile<'_> {
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        self.0.read_block(block).map(|b| out.extend_from_slice(b.bytes())).is_ok()
-    }
-}
+/// Most that a matched recall may fall behind.
+const RECALL_TOLERANCE: f64 = 0.002;
+/// Queries that are replayed: with random arrivals, and at least with a constant number in flight; there also so many times that number.
+const QUERIES_OPEN: usize = 10_000;
+const QUERIES_CLOSED: usize = 2_000;
+const ROUNDS_CLOSED: usize = 8;
 
 /// `stratann simulate`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    check(args)?;
     let efforts = args.effort.each();
     let &[effort] = efforts.as_slice() else {
         return Err(Error::bad_input("simulate takes one --recall or --search-list"));
@@ -131,174 +165,254 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let (Some(truth), Some(path)) = (&truth, &args.groundtruth) {
         super::search::check_truth(truth, path, &queries, &[options], index.manifest())?;
     }
-    let job = Job { args, index: &index, queries: &queries, params, truth: truth.as_ref(), output };
-    let runs = args.servers.iter().map(|&servers| job.run(servers)).collect::<Result<Vec<Row>>>()?;
+    let teller = Teller::new(output);
+    let passes = Passes {
+        index: &index,
+        queries: &queries,
+        truth: truth.as_ref(),
+        entry: args.entry,
+        seed: args.seed,
+        progress: &teller,
+    };
+    let mut job = Job { args, params, passes, prices: None, teller: &teller };
+    // What cannot be is refused before anything is measured.
+    args.servers.iter().try_for_each(|&n| cluster::plan(&args.index, &job.spread(n)).map(|_| ()))?;
+    job.prices = job.prices()?;
+    let calibration = job.compare(&options)?;
+    let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
+    let runs: Vec<Row> = runs.collect();
+    teller.finish();
     let failed = runs.iter().any(|r| r.failed_queries > 0);
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
             "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
         }),
+        costs: job.prices,
+        calibration,
         runs,
     };
     output.result(&document, || text(&document))?;
     if failed { Err(Error::corrupt("some queries failed; run `stratann verify`")) } else { Ok(Verdict::Fine) }
 }
 
-struct Job<'a> {
-    args: &'a Args,
-    index: &'a Index,
-    queries: &'a Queries,
-    params: Params,
-    truth: Option<&'a GroundTruth>,
-    output: Output,
+/// Options that do not go together.
+fn check(args: &Args) -> Result<()> {
+    let wrong = |what: String| Err(Error::bad_input(what));
+    if let Some(rate) = args.rate.iter().find(|&r| !(f64::MIN_POSITIVE..=1e9).contains(r)) {
+        return wrong(format!("--rate is {rate}; use queries a second, above 0 and up to 1e9"));
+    }
+    let scatters = args.mode.contains(&ModeName::ScatterGather);
+    let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
+    if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {
+        return wrong(
+            "--partitions, --partition-list and --match-recall belong to --mode scatter-gather; add it"
+                .into(),
+        );
+    }
+    if partitions.is_some() && args.servers.len() > 1 {
+        return wrong(
+            "--partitions is for one number of servers; give that number alone to --servers".into(),
+        );
+    }
+    if let Some(list) = partition_list.filter(|l| !(1..=MAX_SEARCH_LIST).contains(l)) {
+        return wrong(format!("--partition-list is {list}; use k to {MAX_SEARCH_LIST}"));
+    }
+    Ok(())
 }
 
-/// What the parts of a run come to together.
-#[derive(Default)]
-struct Sum {
-    stats: QueryStats,
-    baton_bytes: u64,
-    vector_bytes: u64,
-    other_bytes: u64,
-    reads: Vec<u64>,
-    found: f64,
-    failed: usize,
+struct Job<'a> {
+    args: &'a Args,
+    params: Params,
+    passes: Passes<'a>,
+    prices: Option<Prices>,
+    teller: &'a Teller,
 }
 
 impl Job<'_> {
-    fn run(&self, servers: usize) -> Result<Row> {
-        let options = PartitionOptions {
-            replicas: self.args.replicas.min(servers),
+    fn spread(&self, servers: usize) -> PartitionOptions {
+        PartitionOptions {
+            replicas: self.args.replicas.min(servers.max(1)),
             overlap: if servers > 1 { self.args.overlap } else { 0.0 },
             method: self.args.method.into(),
             seed: self.args.seed,
             ..PartitionOptions::new(servers)
+        }
+    }
+
+    /// From the file, or measured; `None` when no times are wanted.
+    fn prices(&self) -> Result<Option<Prices>> {
+        let args = &self.args.times;
+        if args.no_times {
+            return Ok(None);
+        }
+        let prices = match &args.costs {
+            Some(path) => Prices::read(path)?,
+            None => calibrate::measure(self.passes.index, &self.sample()?, self.params, args, self.teller)?,
         };
-        let teller = Teller::new(self.output);
-        let placement = cluster::place(&self.args.index, &options, &teller)?;
-        teller.finish();
-        let mut sum = Sum { reads: vec![0; servers], ..Sum::default() };
-        for first in (0..self.queries.count()).step_by(PART) {
-            self.part(&placement, first, &mut sum)?;
-        }
-        let count = self.queries.count();
-        let each = |x: u64| x as f64 / count.max(1) as f64;
-        let s = &sum.stats;
-        let mut per_query = PerQuery::of(s, count, self.index.view().block.block_bytes);
-        per_query.bytes_sent = each(sum.baton_bytes + sum.vector_bytes + sum.other_bytes);
-        let busiest = sum.reads.iter().copied().max().unwrap_or(0) as f64;
-        let mean = sum.reads.iter().sum::<u64>() as f64 / servers as f64;
-        Ok(Row {
-            servers,
-            recall: self.truth.map(|_| sum.found / count.max(1) as f64),
-            per_query,
-            hand_over_share: s.hand_overs as f64 / s.hops.max(1) as f64,
-            bytes_per_hand_over: sum.baton_bytes as f64 / s.hand_overs.max(1) as f64,
-            vector_bytes_per_query: each(sum.vector_bytes),
-            busiest_over_mean: if mean > 0.0 { busiest / mean } else { 1.0 },
-            queries: count,
-            failed_queries: sum.failed,
-        })
+        prices.with(args).map(Some)
     }
 
-    fn part(&self, placement: &Placement, first: usize, sum: &mut Sum) -> Result<()> {
-        let count = PART.min(self.queries.count() - first);
+    /// The first queries.
+    fn sample(&self) -> Result<Vec<u8>> {
         let mut rows = Vec::new();
-        self.queries.read(first, count, &mut rows)?;
-        let rows: Vec<&[u8]> = rows.chunks_exact(self.queries.row_bytes()).collect();
-        let asked: Vec<Asked<'_>> = rows
-            .iter()
-            .enumerate()
-            .map(|(q, vector)| Asked {
-                at_us: EVERY_US * q as u64,
-                origin: self.origin(placement, vector, first + q),
-                vector,
-                params: self.params,
-                budget: Budget::default(),
-                time_us: TIME_US,
-            })
-            .collect();
-        let blocks = FromFile(self.index);
-        let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
-        let report = simulate(&cluster, &asked, &Weather { seed: self.args.seed, ..Weather::default() });
-        self.add(&report, first, sum);
-        Ok(())
+        let queries = self.passes.queries;
+        queries.read(0, queries.count().min(1000), &mut rows)?;
+        Ok(rows)
     }
 
-    fn origin(&self, placement: &Placement, vector: &[u8], query: usize) -> u8 {
-        let turn = query % placement.servers();
-        if self.args.entry == Entry::Any {
-            return turn as u8;
-        }
-        let view = self.index.view();
-        let mut scratch = Scratch::default();
-        scratch.prepare(&view, vector);
-        let mut state = QueryState::new(self.params, Budget::default());
-        state.step(&view, &mut scratch, &[]);
-        let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
-        let here = Here { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
-        if here.holds(block) {
-            return turn as u8;
-        }
-        let homes = placement.homes(block).rotate_right(turn as u32);
-        ((homes.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
+    /// One simulated server beside a real search here, when that is wanted.
+    fn compare(&self, options: &SearchOptions) -> Result<Option<Comparison>> {
+        let Some(prices) = self.prices.as_ref().filter(|_| self.args.times.calibrate) else {
+            return Ok(None);
+        };
+        let threads = prices.threads.min(options::all_cores());
+        let options = SearchOptions { threads, width: Width::Fixed(self.args.width), ..*options };
+        let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.teller)?;
+        let blocks = self.passes.index.view().blocks as usize;
+        let here = Placement::new(1, vec![1; blocks])
+            .ok_or_else(|| Error::bad_input("the index has no blocks; build it again"))?;
+        let pass = self.passes.baton(&here, self.params)?;
+        let costs = Costs { threads, ..prices.costs() };
+        let timing = self.replay(&pass.traces, 1, &costs, None);
+        let cpu_ns: u64 = pass.traces.iter().map(|t| costs.work_ns(&t.work())).sum();
+        let simulated = OneServer {
+            qps: timing.qps,
+            latency_us: Latency::of(&timing.latency_ns),
+            cpu_us: cpu_ns as f64 / 1000.0 / pass.traces.len().max(1) as f64,
+        };
+        Ok(Some(Comparison { qps_error: simulated.qps / real.qps - 1.0, real, simulated }))
     }
 
-    fn add(&self, report: &Report, first: usize, sum: &mut Sum) {
-        sum.baton_bytes += report.baton_bytes;
-        sum.vector_bytes += report.vector_bytes;
-        sum.other_bytes += report.other_bytes;
-        sum.reads.iter_mut().zip(&report.reads).for_each(|(all, reads)| *all += reads);
-        for (q, told) in report.told.iter().enumerate() {
-            let [(_, Told::Answer(state))] = told.as_slice() else {
-                sum.failed += 1;
-                continue;
+    /// All modes and loads with so many servers.
+    fn run(&self, servers: usize) -> Result<Vec<Row>> {
+        let modes = &self.args.mode;
+        let matches = self.args.scatter.match_recall;
+        let needs_placement = matches || modes.iter().any(|&m| m != ModeName::ScatterGather);
+        let placement = needs_placement
+            .then(|| cluster::place(&self.args.index, &self.spread(servers), self.teller))
+            .transpose()?;
+        let mut handed_over = None;
+        if let Some(placement) = placement.as_ref().filter(|_| matches || modes.contains(&ModeName::Baton)) {
+            handed_over = Some(self.passes.baton(placement, self.params)?);
+        }
+        let mut rows = Vec::new();
+        for &mode in modes {
+            let other = match mode {
+                ModeName::Baton => None,
+                ModeName::ScatterGather => Some(self.scatter(servers, handed_over.as_ref())?),
+                ModeName::Fetch => {
+                    placement.as_ref().map(|p| self.passes.fetch(p, self.params)).transpose()?
+                }
             };
-            sum.stats.add(state.stats());
-            sum.failed += usize::from(!stratann_core::peer::is_answer(state.outcome()));
-            let mut ids: Vec<u64> = state.results().iter().map(|h| h.external_id).collect();
-            ids.resize(self.params.k as usize, u64::MAX);
-            if let Some(truth) = self.truth {
-                let row = (first + q) * truth.k;
-                let known: Vec<u64> = truth.ids[row..row + truth.k].iter().map(|&id| u64::from(id)).collect();
-                sum.found += recall(&ids, ids.len(), &known, truth.k);
+            if let Some(pass) = other.as_ref().or(handed_over.as_ref()) {
+                rows.extend(self.rows(mode, pass, servers));
             }
+        }
+        Ok(rows)
+    }
+
+    /// One row for each load.
+    fn rows(&self, mode: ModeName, pass: &Pass, servers: usize) -> Vec<Row> {
+        let block_bytes = self.passes.index.view().block.block_bytes;
+        let row = || Row::new(mode, pass, block_bytes, self.passes.truth.is_some());
+        let Some(costs) = self.prices.as_ref().map(Prices::costs) else { return vec![row()] };
+        let mut loads: Vec<Option<f64>> = self.args.rate.iter().copied().map(Some).collect();
+        if loads.is_empty() {
+            loads.push(None);
+        }
+        let timed = |rate: Option<f64>| row().timed(rate, &self.replay(&pass.traces, servers, &costs, rate));
+        loads.into_iter().map(timed).collect()
+    }
+
+    fn replay(&self, traces: &[Trace], servers: usize, costs: &Costs, rate: Option<f64>) -> Timing {
+        let (load, queries) = match rate {
+            Some(per_second) => (Load::Open { per_second }, QUERIES_OPEN),
+            None => {
+                let in_flight = IN_FLIGHT * costs.threads * servers;
+                (Load::Closed { in_flight }, (ROUNDS_CLOSED * in_flight).max(QUERIES_CLOSED))
+            }
+        };
+        replay(traces, servers, costs, load, queries, self.args.seed)
+    }
+
+    fn scatter(&self, servers: usize, handed_over: Option<&Pass>) -> Result<Pass> {
+        if servers == 1 {
+            return self.scattered(&[self.passes.index], handed_over);
+        }
+        let built;
+        let folder = match &self.args.scatter.partitions {
+            Some(folder) => folder.as_path(),
+            None => {
+                built = Temporary::new(servers);
+                let options = PartitionOptions { replicas: 1, overlap: 0.0, ..self.spread(servers) };
+                scatter::scatter(&self.args.index, &built.0, &options, self.teller)?;
+                built.0.as_path()
+            }
+        };
+        let (description, indexes) = scatter::open(folder, self.passes.index.manifest())?;
+        if description.servers != servers {
+            return Err(Error::bad_input(format!(
+                "{} is for {} servers; give --servers {}",
+                folder.display(),
+                description.servers,
+                description.servers
+            )));
+        }
+        let indexes: Vec<&Index> = indexes.iter().collect();
+        self.scattered(&indexes, handed_over)
+    }
+
+    fn scattered(&self, indexes: &[&Index], handed_over: Option<&Pass>) -> Result<Pass> {
+        let pass = |list: u32| self.passes.scatter(indexes, self.with_list(list));
+        let longest = self.params.search_list;
+        let Some(target) = handed_over.filter(|_| self.args.scatter.match_recall).map(Pass::recall) else {
+            return pass(self.args.scatter.partition_list.unwrap_or(longest));
+        };
+        let is_enough = |pass: &Pass| pass.recall() >= target - RECALL_TOLERANCE;
+        let (mut low, mut best) = (self.params.k, pass(longest)?);
+        while !is_enough(&best) && best.search_list < MAX_SEARCH_LIST {
+            low = best.search_list + 1;
+            best = pass(best.search_list.saturating_mul(2).min(MAX_SEARCH_LIST))?;
+        }
+        // The shortest list that is enough lies from `low` to that of `best`.
+        while low < best.search_list && is_enough(&best) {
+            let tried = pass(low + (best.search_list - low) / 2)?;
+            if is_enough(&tried) {
+                best = tried;
+            } else {
+                low = tried.search_list + 1;
+            }
+        }
+        Ok(best)
+    }
+
+    /// The same search with another beam; patience is a share of it.
+    fn with_list(&self, list: u32) -> Params {
+        let list = list.clamp(self.params.k, MAX_SEARCH_LIST);
+        let plain = Params::new(self.params.k, list);
+        let patience = u64::from(self.params.patience) * u64::from(list);
+        Params {
+            search_list: list,
+            head_list: plain.head_list,
+            patience: patience.div_ceil(u64::from(self.params.search_list)) as u32,
+            ..self.params
         }
     }
 }
 
-fn text(document: &Document) -> String {
-    let headings = [
-        "servers",
-        "recall",
-        "reads",
-        "codes compared",
-        "hand-overs",
-        "of the hops",
-        "bytes each",
-        "vector bytes",
-        "busiest",
-    ];
-    let rows: Vec<Vec<String>> = document
-        .runs
-        .iter()
-        .map(|r| {
-            vec![
-                r.servers.to_string(),
-                r.recall.map_or("-".into(), |x| format!("{x:.4}")),
-                format!("{:.1}", r.per_query.reads),
-                format!("{:.0}", r.per_query.code_comparisons),
-                format!("{:.2}", r.per_query.hand_overs),
-                format!("{:.1} %", 100.0 * r.hand_over_share),
-                format!("{:.0}", r.bytes_per_hand_over),
-                format!("{:.0}", r.vector_bytes_per_query),
-                format!("{:.2}", r.busiest_over_mean),
-            ]
-        })
-        .collect();
-    format!(
-        "{}\nper query, but for the bytes of a hand-over; busiest: reads of the busiest server over the mean\n",
-        table(&headings, &rows)
-    )
+/// A folder that is gone when this is.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(servers: usize) -> Temporary {
+        Temporary(std::env::temp_dir().join(format!("stratann-scatter-{servers}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Nothing to be done about a folder that will not go.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

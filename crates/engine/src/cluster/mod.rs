@@ -23,6 +23,7 @@ mod parts;
 mod placing;
 mod plan;
 mod refine;
+pub mod scatter;
 mod shard;
 mod source;
 

@@ -1,0 +1,251 @@
+//! All queries once, in one of the ways to search on several servers: exact counters, answers, and traces to replay.
+
+use rayon::prelude::*;
+use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::index::Index;
+use stratann_engine::search::recall;
+use stratann_engine::{Error, Progress, Result};
+use stratann_sim::{
+    Answered, Asked, Blocks, Cluster, Partition, Report, Told, Trace, Weather, fetch, record, scatter_gather,
+};
+
+use super::Entry;
+use crate::queries::Queries;
+
+/// Queries that are read at a time, and of these the ones that share a simulated cluster: answers are in memory.
+const PART: usize = 1000;
+const TOGETHER: usize = 125;
+/// Queries whose traces are kept.
+const TRACES: usize = 1000;
+/// Microseconds between two queries, and until a client gives up.
+const EVERY_US: u64 = 100;
+const TIME_US: u64 = 60_000_000;
+
+struct FromFile<'a>(&'a Index);
+
+impl Blocks for FromFile<'_> {
+    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        self.0.read_block(block).map(|b| out.extend_from_slice(b.bytes())).is_ok()
+    }
+}
+
+/// What all queries came to.
+#[derive(Default)]
+pub(super) struct Pass {
+    pub(super) stats: QueryStats,
+    pub(super) baton_bytes: u64,
+    pub(super) vector_bytes: u64,
+    pub(super) bytes: u64,
+    pub(super) messages: u64,
+    pub(super) fetched: u64,
+    pub(super) reads: Vec<u64>,
+    pub(super) found: f64,
+    pub(super) queries: usize,
+    pub(super) failed: usize,
+    pub(super) search_list: u32,
+    pub(super) traces: Vec<Trace>,
+}
+
+impl Pass {
+    fn new(servers: usize, params: &Params) -> Pass {
+        Pass { reads: vec![0; servers], search_list: params.search_list, ..Pass::default() }
+    }
+
+    /// Share of the true neighbours that were found.
+    pub(super) fn recall(&self) -> f64 {
+        self.found / self.queries.max(1) as f64
+    }
+
+    /// Adds what other queries came to.
+    fn add(&mut self, other: Pass) {
+        self.stats.add(&other.stats);
+        self.baton_bytes += other.baton_bytes;
+        self.vector_bytes += other.vector_bytes;
+        self.bytes += other.bytes;
+        self.messages += other.messages;
+        self.fetched += other.fetched;
+        self.reads.iter_mut().zip(&other.reads).for_each(|(all, reads)| *all += reads);
+        self.found += other.found;
+        self.queries += other.queries;
+        self.failed += other.failed;
+        let room = TRACES.saturating_sub(self.traces.len());
+        self.traces.extend(other.traces.into_iter().take(room));
+    }
+}
+
+/// The queries, and how they are asked.
+pub(super) struct Passes<'a> {
+    pub(super) index: &'a Index,
+    pub(super) queries: &'a Queries,
+    pub(super) truth: Option<&'a GroundTruth>,
+    pub(super) entry: Entry,
+    pub(super) seed: u64,
+    pub(super) progress: &'a dyn Progress,
+}
+
+impl Passes<'_> {
+    /// Hands every query over from server to server.
+    pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
+        self.all("handing over", placement.servers(), params, &|first, rows| {
+            let asked: Vec<Asked<'_>> = (0..)
+                .zip(rows)
+                .map(|(q, &vector)| Asked {
+                    at_us: EVERY_US * q as u64,
+                    origin: self.origin(placement, params, vector, first + q),
+                    vector,
+                    params,
+                    budget: Budget::default(),
+                    time_us: TIME_US,
+                })
+                .collect();
+            let blocks = FromFile(self.index);
+            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
+            let weather = Weather { seed: self.seed, ..Weather::default() };
+            let (report, traces) = record(&cluster, &asked, &weather);
+            self.handed_over(&report, first, &params, traces)
+        })
+    }
+
+    /// Keeps every query where it came to, and brings blocks there.
+    pub(super) fn fetch(&self, placement: &Placement, params: Params) -> Result<Pass> {
+        self.all("fetching", placement.servers(), params, &|first, rows| {
+            let blocks = FromFile(self.index);
+            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
+            let answer = |(q, &vector): (usize, &&[u8])| {
+                let origin = self.origin(placement, params, vector, first + q);
+                fetch(&cluster, &asked(vector, origin, params))
+            };
+            let answers = rows.iter().enumerate().map(answer);
+            self.answered(answers, first, placement.servers(), &params)
+        })
+    }
+
+    /// Asks every query of all indexes.
+    pub(super) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
+        self.all("scattering", indexes.len(), params, &|first, rows| {
+            let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
+            let parts: Vec<Partition<'_>> =
+                files.iter().map(|file| Partition { view: file.0.view(), blocks: file }).collect();
+            let answer = |(q, &vector): (usize, &&[u8])| {
+                let origin = ((first + q) % indexes.len()) as u8;
+                scatter_gather(&parts, &asked(vector, origin, params))
+            };
+            let answers = rows.iter().enumerate().map(answer);
+            self.answered(answers, first, indexes.len(), &params)
+        })
+    }
+
+    /// Runs all queries, some at a time on each core. `run` gets the number of its first query, and its queries.
+    fn all(
+        &self,
+        what: &str,
+        servers: usize,
+        params: Params,
+        run: &(dyn Fn(usize, &[&[u8]]) -> Pass + Sync),
+    ) -> Result<Pass> {
+        let count = self.queries.count();
+        self.progress.stage(&format!("{what} on {servers} servers"), count as u64, "queries");
+        let (mut sum, mut rows) = (Pass::new(servers, &params), Vec::new());
+        for first in (0..count).step_by(PART) {
+            self.queries.read(first, PART.min(count - first), &mut rows)?;
+            let rows: Vec<&[u8]> = rows.chunks_exact(self.queries.row_bytes()).collect();
+            let parts: Vec<Pass> = rows
+                .par_chunks(TOGETHER)
+                .enumerate()
+                .map(|(i, rows)| {
+                    let part = run(first + i * TOGETHER, rows);
+                    self.progress.advance(rows.len() as u64);
+                    part
+                })
+                .collect();
+            parts.into_iter().for_each(|part| sum.add(part));
+            if self.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The server that a query comes to.
+    fn origin(&self, placement: &Placement, params: Params, vector: &[u8], query: usize) -> u8 {
+        let turn = query % placement.servers();
+        if self.entry == Entry::Any {
+            return turn as u8;
+        }
+        let view = self.index.view();
+        let mut scratch = Scratch::default();
+        scratch.prepare(&view, vector);
+        let mut state = QueryState::new(params, Budget::default());
+        state.step(&view, &mut scratch, &[]);
+        let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
+        let here = Here { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        if here.holds(block) {
+            return turn as u8;
+        }
+        let homes = placement.homes(block).rotate_right(turn as u32);
+        ((homes.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
+    }
+
+    fn handed_over(&self, report: &Report, first: usize, params: &Params, traces: Vec<Trace>) -> Pass {
+        let mut pass = Pass {
+            baton_bytes: report.baton_bytes,
+            vector_bytes: report.vector_bytes,
+            bytes: report.baton_bytes + report.vector_bytes + report.other_bytes,
+            messages: report.batons + report.other_frames,
+            reads: report.reads.clone(),
+            queries: report.told.len(),
+            traces,
+            ..Pass::new(0, params)
+        };
+        for (q, told) in report.told.iter().enumerate() {
+            let [(_, Told::Answer(state))] = told.as_slice() else {
+                pass.failed += 1;
+                continue;
+            };
+            pass.stats.add(state.stats());
+            pass.failed += usize::from(!stratann_core::peer::is_answer(state.outcome()));
+            pass.found += self.found(first + q, state.results(), params);
+        }
+        pass
+    }
+
+    fn answered(
+        &self,
+        answers: impl Iterator<Item = Answered>,
+        first: usize,
+        servers: usize,
+        params: &Params,
+    ) -> Pass {
+        let mut pass = Pass::new(servers, params);
+        for (q, answer) in answers.enumerate() {
+            pass.stats.add(&answer.stats);
+            pass.bytes += answer.bytes;
+            pass.messages += answer.messages;
+            pass.fetched += answer.fetched;
+            pass.reads.iter_mut().zip(&answer.reads).for_each(|(all, reads)| *all += reads);
+            pass.failed += usize::from(!stratann_core::peer::is_answer(answer.outcome));
+            pass.found += self.found(first + q, &answer.results, params);
+            pass.queries += 1;
+            if first + q < TRACES {
+                pass.traces.push(answer.trace);
+            }
+        }
+        pass
+    }
+
+    /// The recall of one query; 0 without truth.
+    fn found(&self, query: usize, results: &[Hit], params: &Params) -> f64 {
+        let Some(truth) = self.truth else { return 0.0 };
+        let mut ids: Vec<u64> = results.iter().map(|h| h.external_id).collect();
+        ids.resize(params.k as usize, u64::MAX);
+        let known: Vec<u64> = truth.ids_of(query).iter().map(|&id| u64::from(id)).collect();
+        recall(&ids, ids.len(), &known, truth.k)
+    }
+}
+
+fn asked(vector: &[u8], origin: u8, params: Params) -> Asked<'_> {
+    Asked { at_us: 0, origin, vector, params, budget: Budget::default(), time_us: TIME_US }
+}

@@ -1,0 +1,166 @@
+//! What a simulation prints.
+
+use serde::Serialize;
+use stratann_engine::search::Latency;
+use stratann_sim::Timing;
+
+use super::ModeName;
+use super::calibrate::Comparison;
+use super::costs::Prices;
+use super::passes::Pass;
+use crate::commands::search::PerQuery;
+use crate::output::{count, table};
+
+/// One number of servers, one way to search, one load.
+#[derive(Serialize)]
+pub(super) struct Row {
+    servers: usize,
+    mode: &'static str,
+    search_list: u32,
+    recall: Option<f64>,
+    per_query: PerQuery,
+    /// Hand-overs over rounds of reads (BatANN figure 3).
+    hand_over_share: f64,
+    bytes_per_hand_over: f64,
+    vector_bytes_per_query: f64,
+    messages_per_query: f64,
+    busiest_over_mean: f64,
+    queries: usize,
+    pub(super) failed_queries: usize,
+    /// Queries a second that came; `null` for as many as the servers could take.
+    rate: Option<f64>,
+    qps: Option<f64>,
+    latency_us: Option<Latency>,
+    bottleneck: Option<&'static str>,
+    utilisation: Option<Utilisation>,
+}
+
+/// Shares of the time for which threads, disk and link were busy, each on the server where it is busiest.
+#[derive(Clone, Copy, Serialize)]
+struct Utilisation {
+    cpu: f64,
+    disk: f64,
+    network: f64,
+}
+
+/// What is the same for all rows, and the rows.
+#[derive(Serialize)]
+pub(super) struct Document {
+    pub(super) params: serde_json::Value,
+    pub(super) costs: Option<Prices>,
+    pub(super) calibration: Option<Comparison>,
+    pub(super) runs: Vec<Row>,
+}
+
+impl Row {
+    pub(super) fn new(mode: ModeName, pass: &Pass, block_bytes: usize, has_truth: bool) -> Row {
+        let each = |x: u64| x as f64 / pass.queries.max(1) as f64;
+        let stats = &pass.stats;
+        let mut per_query = PerQuery::of(stats, pass.queries, block_bytes);
+        per_query.bytes_sent = each(pass.bytes);
+        per_query.round_trips = each(pass.fetched);
+        let busiest = pass.reads.iter().copied().max().unwrap_or(0) as f64;
+        let mean = pass.reads.iter().sum::<u64>() as f64 / pass.reads.len().max(1) as f64;
+        Row {
+            servers: pass.reads.len(),
+            mode: mode.word(),
+            search_list: pass.search_list,
+            recall: has_truth.then(|| pass.recall()),
+            per_query,
+            hand_over_share: stats.hand_overs as f64 / stats.hops.max(1) as f64,
+            bytes_per_hand_over: pass.baton_bytes as f64 / stats.hand_overs.max(1) as f64,
+            vector_bytes_per_query: each(pass.vector_bytes),
+            messages_per_query: each(pass.messages),
+            busiest_over_mean: if mean > 0.0 { busiest / mean } else { 1.0 },
+            queries: pass.queries,
+            failed_queries: pass.failed,
+            rate: None,
+            qps: None,
+            latency_us: None,
+            bottleneck: None,
+            utilisation: None,
+        }
+    }
+
+    /// With what a replay came to.
+    pub(super) fn timed(self, rate: Option<f64>, timing: &Timing) -> Row {
+        let busiest = timing.busiest();
+        let cut = |share: f64| (share * 1e4).round() / 1e4;
+        Row {
+            rate,
+            qps: Some((timing.qps * 10.0).round() / 10.0),
+            latency_us: Some(Latency::of(&timing.latency_ns)),
+            bottleneck: Some(busiest.bottleneck()),
+            utilisation: Some(Utilisation {
+                cpu: cut(busiest.cpu),
+                disk: cut(busiest.disk),
+                network: cut(busiest.network),
+            }),
+            ..self
+        }
+    }
+}
+
+type Cell = fn(&Row) -> String;
+
+const COUNTED: [(&str, Cell); 11] = [
+    ("servers", |r| r.servers.to_string()),
+    ("mode", |r| r.mode.into()),
+    ("list", |r| r.search_list.to_string()),
+    ("recall", |r| r.recall.map_or("-".into(), |x| format!("{x:.4}"))),
+    ("reads", |r| format!("{:.1}", r.per_query.reads)),
+    ("codes compared", |r| format!("{:.0}", r.per_query.code_comparisons)),
+    ("hand-overs", |r| format!("{:.2}", r.per_query.hand_overs)),
+    ("of the hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
+    ("messages", |r| format!("{:.1}", r.messages_per_query)),
+    ("bytes sent", |r| format!("{:.0}", r.per_query.bytes_sent)),
+    ("busiest", |r| format!("{:.2}", r.busiest_over_mean)),
+];
+
+const TIMED: [(&str, Cell); 5] = [
+    ("rate", |r| r.rate.map_or("most".into(), |x| count(x as u64))),
+    ("QPS", |r| r.qps.map_or("-".into(), |x| count(x as u64))),
+    ("mean us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.mean))),
+    ("p99 us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.p99))),
+    ("bound by", |r| r.bottleneck.unwrap_or("-").into()),
+];
+
+pub(super) fn text(document: &Document) -> String {
+    let timed = if document.costs.is_some() { TIMED.as_slice() } else { &[] };
+    let columns: Vec<&(&str, Cell)> = COUNTED.iter().chain(timed).collect();
+    let headings: Vec<&str> = columns.iter().map(|c| c.0).collect();
+    let cells = |row: &Row| columns.iter().map(|c| c.1(row)).collect();
+    let rows: Vec<Vec<String>> = document.runs.iter().map(cells).collect();
+    let mut out = format!(
+        "{}\nper query; messages and bytes are those between servers; busiest: reads of the busiest server over the mean\n",
+        table(&headings, &rows)
+    );
+    if let Some(p) = &document.costs {
+        out += &format!(
+            "times are simulated: {} threads a server; a query prepared {} ns, step {} ns, read {} ns, comparison {:.1} ns (codes) and \
+             {:.1} ns (vectors), message {} ns; disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
+            p.threads,
+            p.prepare_ns,
+            p.step_ns,
+            p.read_ns,
+            p.code_comparison_ps as f64 / 1000.0,
+            p.full_comparison_ps as f64 / 1000.0,
+            p.message_ns,
+            count(p.disk_iops as u64),
+            p.disk_latency_us,
+            p.network_latency_us,
+            p.network_gbps,
+        );
+    }
+    if let Some(c) = &document.calibration {
+        out += &format!(
+            "one server on this machine: {} QPS, {:.0} us of processor a query; simulated: {} QPS ({:+.1} %), {:.0} us\n",
+            count(c.real.qps as u64),
+            c.real.cpu_us,
+            count(c.simulated.qps as u64),
+            100.0 * c.qps_error,
+            c.simulated.cpu_us,
+        );
+    }
+    out
+}

@@ -1,0 +1,248 @@
+//! `stratann simulate` and `stratann cluster partition --scatter-gather`: times, ways to search, and what is refused.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::*;
+use serde_json::Value;
+
+const COSTS: &str = r#"{"threads": 2, "prepare_ns": 20000, "step_ns": 1500, "read_ns": 4000, "code_comparison_ps": 8000,
+    "full_comparison_ps": 12000, "message_ns": 6000, "disk_iops": 100000, "disk_latency_us": 90.5, "network_latency_us": 20,
+    "network_gbps": 25}"#;
+
+struct Place {
+    data: Data,
+    index: std::path::PathBuf,
+    costs: std::path::PathBuf,
+}
+
+fn place() -> Place {
+    let data = Data::new(2000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
+    let costs = data.path("costs.json");
+    std::fs::write(&costs, COSTS).unwrap();
+    Place { data, index, costs }
+}
+
+impl Place {
+    fn args<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
+        let asked = ["--search-list", "30", "--method", "random"];
+        [&["simulate", arg(&self.index), arg(&self.data.queries)], &asked[..], more].concat()
+    }
+
+    fn runs(&self, more: &[&str]) -> Vec<Value> {
+        let args = [&["--costs", arg(&self.costs)], more].concat();
+        json(&self.args(&args))["runs"].as_array().unwrap().clone()
+    }
+
+    fn refusal(&self, more: &[&str]) -> String {
+        refused(&self.args(more), 2)
+    }
+}
+
+fn number(run: &Value, path: &str) -> f64 {
+    run.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {run}"))
+}
+
+#[test]
+fn times_depend_on_costs_load_and_seed_alone_and_counters_on_none_of_them() {
+    let place = place();
+    let runs = place.runs(&["--servers", "1,4"]);
+    assert_eq!(runs, place.runs(&["--servers", "1,4"]));
+    let (one, four) = (&runs[0], &runs[1]);
+    assert!(number(four, "/qps") > 1.5 * number(one, "/qps"), "{one} {four}");
+    for run in &runs {
+        for key in ["mean", "p50", "p95", "p99"] {
+            assert!(number(run, &format!("/latency_us/{key}")) > 0.0);
+        }
+        let shares = ["cpu", "disk", "network"].map(|r| number(run, &format!("/utilisation/{r}")));
+        assert!(shares.iter().all(|s| (0.0..=1.0).contains(s)), "{run}");
+        let most = shares.iter().copied().fold(0.0, f64::max);
+        assert_eq!(most, number(run, &format!("/utilisation/{}", run["bottleneck"].as_str().unwrap())));
+        assert!(most > 0.9, "with many queries in flight something is busy: {run}");
+        assert!(run["rate"].is_null() && run["mode"] == "baton" && run["search_list"] == 30);
+    }
+    let slow = &place.runs(&["--servers", "4", "--disk-iops", "2000"])[0];
+    assert_eq!(slow["bottleneck"], "disk");
+    assert!(number(slow, "/qps") * number(slow, "/per_query/reads") <= 4.0 * 2000.0 * 1.001, "{slow}");
+    let alone = json(&place.args(&["--servers", "4", "--no-times"]));
+    assert!(alone["costs"].is_null() && alone["runs"][0]["qps"].is_null());
+    for run in [slow, &alone["runs"][0]] {
+        assert_eq!(run["per_query"], four["per_query"]);
+    }
+    let text = String::from_utf8(run(&place.args(&["--servers", "4", "--no-times"])).stdout).unwrap();
+    assert!(text.contains("hand-overs") && !text.contains("simulated"), "{text}");
+}
+
+#[test]
+fn random_arrivals_wait_longer_the_more_there_are() {
+    let place = place();
+    let most = number(&place.runs(&["--servers", "3"])[0], "/qps");
+    let rates = [0.1, 0.6, 0.9].map(|share| (share * most).round());
+    let wanted = rates.map(|r| r.to_string()).join(",");
+    let runs = place.runs(&["--servers", "3", "--rate", &wanted]);
+    assert_eq!(runs.len(), 3);
+    let mut last = 0.0;
+    for (run, rate) in runs.iter().zip(rates) {
+        assert_eq!(number(run, "/rate"), rate);
+        assert!((number(run, "/qps") / rate - 1.0).abs() < 0.05, "{run}");
+        let mean = number(run, "/latency_us/mean");
+        assert!(mean > last && number(run, "/latency_us/p99") > mean, "{run}");
+        last = mean;
+    }
+    let other = place.runs(&["--servers", "3", "--rate", &wanted, "--seed", "2"]);
+    assert_ne!(runs[0]["latency_us"], other[0]["latency_us"]);
+}
+
+#[test]
+fn separate_indexes_hold_all_rows_once_and_find_what_one_index_finds() {
+    let place = place();
+    let before = files(&place.index);
+    let out = place.data.path("apart");
+    let partition =
+        ["cluster", "partition", arg(&place.index), "-o", arg(&out), "--threads", "2", "--scatter-gather"];
+    let with = |more: &[&'static str]| [&partition[..], &["--method", "random"], more].concat();
+    let report = json(&with(&["--servers", "3"]));
+    assert_eq!(files(&place.index), before, "the source is left as it was");
+    let rows: Vec<u64> = report["rows"].as_array().unwrap().iter().map(|r| r.as_u64().unwrap()).collect();
+    assert_eq!((rows.len(), rows.iter().sum::<u64>()), (3, 2000));
+    let names: Vec<_> = std::fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 4, "{names:?}");
+    for (server, rows) in rows.iter().enumerate() {
+        let folder = out.join(format!("server-{server:02}"));
+        let info = json(&["info", arg(&folder)]);
+        assert_eq!(info["rows"], *rows);
+        assert_eq!(json(&["verify", arg(&folder)])["violations_found"], 0);
+    }
+    let truth = place.data.truth("l2");
+    let both = ["--servers", "3", "--mode", "baton,scatter-gather,fetch", "--groundtruth", arg(&truth)];
+    let runs = place.runs(&[&both[..], &["--partitions", arg(&out)]].concat());
+    let modes: Vec<&str> = runs.iter().map(|r| r["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["baton", "scatter-gather", "fetch"]);
+    let built = place.runs(&both);
+    assert_eq!(runs, built, "what is built for the occasion is the same");
+    let (baton, scatter, fetch) = (&runs[0], &runs[1], &runs[2]);
+    assert!(number(scatter, "/recall") >= number(baton, "/recall"));
+    assert!(number(scatter, "/per_query/reads") > 1.3 * number(baton, "/per_query/reads"));
+    assert_eq!(number(scatter, "/messages_per_query"), 4.0);
+    for key in ["/recall", "/per_query/reads", "/per_query/code_comparisons"] {
+        assert_eq!(number(fetch, key), number(baton, key));
+    }
+    assert_eq!(number(fetch, "/messages_per_query"), 2.0 * number(fetch, "/per_query/round_trips"));
+    assert!(number(fetch, "/per_query/bytes_sent") > number(baton, "/per_query/bytes_sent"));
+
+    let matched = place.runs(&[&both[..], &["--partitions", arg(&out), "--match-recall"]].concat());
+    let (found, wanted) = (number(&matched[1], "/recall"), number(&matched[0], "/recall"));
+    assert!(found >= wanted - 0.002 && number(&matched[1], "/search_list") <= 30.0, "{}", matched[1]);
+    let list = (number(&matched[1], "/search_list") as u32).saturating_sub(1).max(10).to_string();
+    let shorter = place.runs(&[&both[..], &["--partitions", arg(&out), "--partition-list", &list]].concat());
+    assert!(list == "10" || number(&shorter[1], "/recall") < wanted - 0.002, "{}", shorter[1]);
+
+    // What is there stays, unless it is to be replaced.
+    let again = refused(&with(&["--servers", "3"]), 2);
+    assert!(again.contains("--force"), "{again}");
+    assert_eq!(json(&with(&["--servers", "2", "--force"]))["servers"], 2);
+    let error = place.refusal(&[
+        "--servers",
+        "3",
+        "--mode",
+        "scatter-gather",
+        "--no-times",
+        "--partitions",
+        arg(&out),
+    ]);
+    assert!(error.contains("is for 2 servers"), "{error}");
+    let copied = refused(&with(&["--servers", "3", "--replicas", "2"]), 2);
+    assert!(copied.contains("--replicas"), "{copied}");
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_left_alone() {
+    let place = place();
+    let out = place.data.path("mine");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("letter.txt"), "dear").unwrap();
+    let partition = |index: &std::path::Path, more: &[&str]| {
+        let fixed = ["cluster", "partition", arg(index), "-o", arg(&out), "--scatter-gather"];
+        refused(&[&fixed[..], more].concat(), 2)
+    };
+    let error = partition(&place.index, &["--servers", "2", "--force"]);
+    assert!(error.contains("holds something else"), "{error}");
+    assert_eq!(std::fs::read_to_string(out.join("letter.txt")).unwrap(), "dear");
+    assert!(partition(&place.index, &["--servers", "0"]).contains("servers is 0"));
+    std::fs::remove_dir_all(&out).unwrap();
+    let error = partition(&place.index, &["--servers", "2", "--ram-budget", "1MiB"]);
+    assert!(error.contains("--ram-budget") && !out.exists(), "{error}");
+    let left: Vec<_> =
+        std::fs::read_dir(place.data.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.iter().all(|n| !n.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn the_model_is_measured_and_compared_and_its_costs_can_be_used_again() {
+    let place = place();
+    let document = json(&place.args(&["--servers", "2", "--calibrate", "--threads", "2"]));
+    for key in ["real", "simulated"] {
+        assert!(number(&document, &format!("/calibration/{key}/qps")) > 0.0);
+        assert!(number(&document, &format!("/calibration/{key}/latency_us/mean")) > 0.0);
+        assert!(number(&document, &format!("/calibration/{key}/cpu_us")) > 0.0);
+    }
+    assert!(number(&document, "/calibration/qps_error") > -1.0);
+    for key in ["prepare_ns", "code_comparison_ps", "full_comparison_ps", "message_ns", "disk_iops"] {
+        assert!(number(&document, &format!("/costs/{key}")) > 0.0, "{key}: {document}");
+    }
+    let path = place.data.path("earlier.json");
+    std::fs::write(&path, document.to_string()).unwrap();
+    let again = json(&place.args(&["--servers", "2", "--costs", arg(&path)]));
+    assert_eq!(again["costs"], document["costs"]);
+    assert_eq!(again["runs"], document["runs"]);
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let place = place();
+    let costs = |text: &str| {
+        let path = place.data.path("wrong.json");
+        std::fs::write(&path, text).unwrap();
+        place.refusal(&["--servers", "2", "--costs", arg(&path)])
+    };
+    assert!(costs("{").contains("wrong.json"));
+    assert!(costs("{}").contains("threads"));
+    assert!(costs(&COSTS.replace("step_ns", "steps_ns")).contains("steps_ns"));
+    assert!(costs(&COSTS.replace("100000", "0")).contains("disk IOPS is 0"));
+    assert!(costs(&COSTS.replace("90.5", "-1")).contains("disk latency is -1"));
+    let nowhere = place.data.path("nowhere");
+    assert!(place.refusal(&["--servers", "2", "--costs", arg(&nowhere)]).contains("nowhere"));
+    let out = arg(&nowhere);
+    for (more, said) in [
+        (&["--rate", "0"][..], "--rate is 0"),
+        (&["--rate=-5"], "--rate is -5"),
+        (&["--rate", "5", "--no-times"], "--no-times"),
+        (&["--match-recall"], "--groundtruth"),
+        (&["--partitions", out], "scatter-gather"),
+        (&["--mode", "guess"], "guess"),
+        (&["--mode", "scatter-gather", "--partition-list", "0"], "--partition-list is 0"),
+        (&["--mode", "scatter-gather", "--no-times", "--partitions", out], "holds no separate indexes"),
+        (&["--network-gbps", "0", "--costs", arg(&place.costs)], "network Gbit/s is 0"),
+        (&["--threads", "0"], "threads"),
+    ] {
+        let error = place.refusal(&[&["--servers", "2"], more].concat());
+        assert!(error.contains(said), "{more:?}: {error}");
+    }
+    let several = ["--servers", "2,3", "--mode", "scatter-gather", "--partitions", out];
+    assert!(place.refusal(&several).contains("one number of servers"));
+    // Made from another index.
+    let other = place.data.build("other", &["--seed", "2", "--calibration-queries", "0"]);
+    let apart = place.data.path("apart");
+    json(&["cluster", "partition", arg(&other), "-o", arg(&apart), "--servers", "2", "--scatter-gather"]);
+    let error = place.refusal(&[
+        "--servers",
+        "2",
+        "--mode",
+        "scatter-gather",
+        "--no-times",
+        "--partitions",
+        arg(&apart),
+    ]);
+    assert!(error.contains("made from another index"), "{error}");
+}

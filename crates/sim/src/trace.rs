@@ -1,0 +1,157 @@
+//! What a query did, as a graph of tasks: work of a thread, reads, messages, and which of them had to wait for which.
+//!
+//! In `Barrier` mode and while nothing goes wrong, what a query does depends on no time. So it is run once, with all that is real
+//! about it, and its trace is replayed ([`crate::replay()`]) under any load, for any costs.
+
+use stratann_core::query::QueryStats;
+
+/// Work of a thread, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Times that a query was prepared: its tables, from its vector.
+    pub prepared: u32,
+    /// Steps of a state.
+    pub steps: u32,
+    /// Distances of codes, those of the head graph included.
+    pub code_comparisons: u32,
+    /// Distances of full vectors.
+    pub full_comparisons: u32,
+    /// Blocks that came in.
+    pub reads: u32,
+    /// Messages that were sent or received.
+    pub messages: u32,
+}
+
+impl Work {
+    /// One step, from the counters before and after it.
+    pub(crate) fn step(before: &QueryStats, after: &QueryStats, blocks: usize) -> Work {
+        Work {
+            steps: 1,
+            code_comparisons: (after.code_comparisons - before.code_comparisons) as u32,
+            full_comparisons: (after.full_comparisons - before.full_comparisons) as u32,
+            reads: blocks as u32,
+            ..Work::default()
+        }
+    }
+
+    /// Messages alone.
+    pub(crate) fn messages(count: u32) -> Work {
+        Work { messages: count, ..Work::default() }
+    }
+
+    /// Adds other work.
+    pub fn add(&mut self, other: &Work) {
+        self.prepared += other.prepared;
+        self.steps += other.steps;
+        self.code_comparisons += other.code_comparisons;
+        self.full_comparisons += other.full_comparisons;
+        self.reads += other.reads;
+        self.messages += other.messages;
+    }
+}
+
+/// Something that takes time on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A thread works without waiting.
+    Think(Work),
+    /// The disk reads a block.
+    Read,
+    /// A message leaves for another server.
+    Send {
+        /// Its length.
+        bytes: u32,
+    },
+}
+
+/// A task of a [`Draft`] or a [`Trace`].
+pub type TaskId = u32;
+
+/// A trace in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
+    tasks: Vec<(u8, Task)>,
+    // (earlier, later)
+    edges: Vec<(TaskId, TaskId)>,
+}
+
+impl Draft {
+    /// Adds a task on `server` that waits for all of `after`, which were added before it.
+    pub fn add(&mut self, server: u8, task: Task, after: &[TaskId]) -> TaskId {
+        let id = self.tasks.len() as TaskId;
+        self.tasks.push((server, task));
+        self.edges.extend(after.iter().filter(|&&earlier| earlier < id).map(|&earlier| (earlier, id)));
+        id
+    }
+
+    /// Number of tasks so far.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The trace; its client is answered when the task `answered` has ended.
+    pub fn finish(mut self, answered: TaskId) -> Trace {
+        self.edges.sort_unstable();
+        let mut waits = vec![0u32; self.tasks.len()];
+        let mut starts = vec![0u32; self.tasks.len() + 1];
+        for &(earlier, later) in &self.edges {
+            starts[earlier as usize + 1] += 1;
+            waits[later as usize] += 1;
+        }
+        for i in 1..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        let next = self.edges.iter().map(|e| e.1).collect();
+        Trace { tasks: self.tasks, starts, next, waits, answered }
+    }
+}
+
+/// The tasks of one query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    tasks: Vec<(u8, Task)>,
+    // The tasks that wait for task t are next[starts[t]..starts[t + 1]].
+    starts: Vec<u32>,
+    next: Vec<TaskId>,
+    waits: Vec<u32>,
+    answered: TaskId,
+}
+
+impl Trace {
+    /// The tasks, each with its server.
+    pub fn tasks(&self) -> &[(u8, Task)] {
+        &self.tasks
+    }
+
+    /// What waits for a task.
+    pub(crate) fn next(&self, task: TaskId) -> &[TaskId] {
+        let at = task as usize;
+        &self.next[self.starts[at] as usize..self.starts[at + 1] as usize]
+    }
+
+    /// For how many others each task waits.
+    pub(crate) fn waits(&self) -> &[u32] {
+        &self.waits
+    }
+
+    /// The task with whose end the client has its answer.
+    pub(crate) fn answered(&self) -> TaskId {
+        self.answered
+    }
+
+    /// Work of all threads.
+    pub fn work(&self) -> Work {
+        let mut sum = Work::default();
+        for (_, task) in &self.tasks {
+            if let Task::Think(work) = task {
+                sum.add(work);
+            }
+        }
+        sum
+    }
+}
