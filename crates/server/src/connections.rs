@@ -107,12 +107,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
             Ok((stream, slot)) => {
                 let stream = Patient::new(stream, shared.limits.patience);
                 let served = serve(stream, router.clone(), graceful.watcher());
-                let shared = Arc::clone(&shared);
+                // Counted from now on, not from when its task first runs.
+                let counted = Counted::new(&shared, slot);
                 tokio::spawn(async move {
-                    shared.connections.fetch_add(1, Ordering::Relaxed);
                     served.await;
-                    shared.connections.fetch_sub(1, Ordering::Relaxed);
-                    drop(slot);
+                    drop(counted);
                 });
             }
             Err(e) => {
@@ -123,6 +122,25 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
     }
     drop(listener);
     graceful.shutdown().await;
+}
+
+/// A connection that is open: it has a slot and is counted.
+struct Counted {
+    shared: Arc<Shared>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Counted {
+    fn new(shared: &Arc<Shared>, slot: OwnedSemaphorePermit) -> Counted {
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        Counted { shared: Arc::clone(shared), _slot: slot }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The next connection, once there is a slot for it.

@@ -281,6 +281,7 @@ fn a_client_that_takes_no_answer_is_let_go() {
     }
     let connections = || place.ask("GET", "/v1/status", "", b"").2["http"]["connections"].as_u64();
     let started = Instant::now();
+    assert_eq!(connections(), Some(2));
     while connections() != Some(1) {
         assert!(started.elapsed() < Duration::from_secs(60), "it is still there");
     }
