@@ -278,7 +278,10 @@ class Client:
                 return self._idle[address].pop(), True
         return http.client.HTTPConnection(address, timeout=self._timeout + _TRANSFER), False
 
-    def _check_complete(self, result: SearchResult, answers: list[_Json], failed: list[tuple[int, str]]) -> None:
+    @staticmethod
+    def _check_complete(
+        result: SearchResult, answers: list[_Json], failed: list[tuple[int, str]]
+    ) -> None:
         if failed:
             number, why = failed[0]
             is_nobody_there = all(a.get("kind") in ("overloaded", "unreachable") for a in answers)
@@ -288,7 +291,8 @@ class Client:
             raise QueryError(message, failed, result)
         partial = result.stats["partial"]
         if partial:
-            warnings.warn(f"{partial} answers lack a part of the index that no live server holds", stacklevel=3)
+            lack = "lack a part of the index that no live server holds"
+            warnings.warn(f"{partial} answers {lack}", stacklevel=3)
         short = int(np.count_nonzero(np.isposinf(result.distances[:, -1:])))
         if short:
             lack = "the places left over have distance infinity; search harder"
