@@ -319,7 +319,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         queue,
         log,
     };
-    let claim = sources.complete(&mut engine, etcd.as_ref(), folder, output)?;
+    let claim = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     Ok(Setup { http, engine, limits, http_threads, sources, etcd, _claim: claim })
 }
 

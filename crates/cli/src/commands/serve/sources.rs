@@ -6,11 +6,8 @@ use std::sync::{Arc, Weak};
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
 use stratann_cluster::store::{Store, drop_others};
 use stratann_engine::serve::{ServeOptions, Server};
-use stratann_engine::{Error, Result};
+use stratann_engine::{Error, Quiet, Result};
 use stratann_server::Log;
-
-use crate::output::Output;
-use crate::progress::Teller;
 
 /// Keys of the file of options that concern this.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +51,6 @@ impl Sources {
         options: &mut ServeOptions,
         etcd: Option<&EtcdOptions>,
         folder: &Path,
-        output: Output,
     ) -> Result<Option<Claim>> {
         let Some(place) = &self.store else {
             return match &self.data {
@@ -80,9 +76,9 @@ impl Sources {
         };
         options.server = options.server.or(claim.as_ref().map(|c| c.number));
         let home = folder.join(data);
-        let teller = Teller::new(output);
-        let fetched = store.fetch(&home, options.server, &teller)?;
-        teller.finish();
+        (options.log)(&format!("looking for a new version in {place}"));
+        // What an interrupted download has brought is kept, so it needs no care of its own.
+        let fetched = store.fetch(&home, options.server, &Quiet)?;
         (options.log)(&format!(
             "version {} of {place}: {} bytes downloaded to {}",
             fetched.number,
