@@ -3,12 +3,14 @@
 #[path = "../../engine/tests/common/mod.rs"]
 mod common;
 
+use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
 use common::{Built, Set, graph_set, queries, quick, run_plain};
 use stratann_core::build::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
+use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
 use stratann_engine::dataset::Shape;
@@ -99,14 +101,26 @@ const WHILE: u64 = 10_000_000;
 
 #[test]
 fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
-    for (servers, replicas) in [(1, 1), (3, 1), (5, 2), (10, 1), (10, 3), (64, 1)] {
-        let report = simulate(&scattered(servers, replicas, 3), params(1), WHILE, &Weather::default());
+    for (servers, replicas, carry) in [
+        (1, 1, Carry::Ids),
+        (3, 1, Carry::Ids),
+        (5, 2, Carry::Distances),
+        (5, 2, Carry::Ids),
+        (10, 1, Carry::Distances),
+        (10, 3, Carry::Ids),
+        (64, 1, Carry::Ids),
+    ] {
+        let weather = Weather { carry, ..Weather::default() };
+        let report = simulate(&scattered(servers, replicas, 3), params(1), WHILE, &weather);
         let mut hand_overs = 0;
         for query in 0..QUERIES {
             let (here, there) = (alone(query, params(1)), answer(&report, query));
             assert_eq!(here.results(), there.results(), "{servers} servers, query {query}");
             let mut stats = *there.stats();
-            hand_overs += std::mem::take(&mut stats.hand_overs);
+            let (batons, rescored) = (take(&mut stats.hand_overs), take(&mut stats.rescored));
+            hand_overs += batons;
+            // What a baton leaves out is computed where it arrives, and only that.
+            assert_eq!(rescored > 0, batons > 0 && carry == Carry::Ids);
             assert_eq!(&stats, here.stats(), "{servers} servers, query {query}");
         }
         assert_eq!(hand_overs, report.batons);
