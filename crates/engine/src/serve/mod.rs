@@ -165,8 +165,8 @@ pub type Reply = Box<dyn FnOnce(std::result::Result<Answer, Unanswered>) + Send>
 const QUEUE_BYTES: usize = 512 << 10;
 /// How often expired queries and attempts are looked for.
 const TICK: Duration = Duration::from_millis(10);
-/// What a lost frame costs its query. A server that dies is noticed sooner, with its connection.
-const PATIENCE_US: u64 = 3_000_000;
+/// What a lost frame costs its query. A server that dies is noticed sooner, with its connection; but others may still send to it then.
+const PATIENCE_US: u64 = 500_000;
 /// Vectors of other servers' queries that are kept, for each query of own clients.
 const HOSTED_PER_QUERY: usize = 4;
 
