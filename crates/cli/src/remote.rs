@@ -58,6 +58,22 @@ pub(crate) struct Asked {
     pub(crate) used: Option<Used>,
 }
 
+/// Runs `count` clients, each on a thread of its own; the first error of any.
+///
+/// # Errors
+/// Theirs; one that ends unexpectedly.
+pub(crate) fn run_clients(count: usize, client: impl Fn() -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..count).map(|_| scope.spawn(&client)).collect();
+        clients.into_iter().try_for_each(|client| {
+            let ended = client.join();
+            ended.unwrap_or_else(|_| {
+                Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
+            })
+        })
+    })
+}
+
 impl Remote {
     /// Asks all servers what they serve.
     ///

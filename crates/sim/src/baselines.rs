@@ -5,11 +5,10 @@ use stratann_core::build::hash;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::place::{Here, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::{
-    Arrival, Arrived, Hit, Loss, Outcome, QueryState, QueryStats, Scratch, Step, Tag, Want, wire,
-};
+use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Scratch, Step, Tag, Want, wire};
 
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
+use crate::world::arrivals;
 use crate::{Asked, Blocks, Cluster};
 
 /// An index over one server's share of the rows.
@@ -53,13 +52,7 @@ fn alone(part: &Partition<'_>, asked: &Asked<'_>, mut round: impl FnMut(Work, &[
     scratch.prepare(&part.view, asked.vector);
     let mut held: Vec<(Tag, Option<Vec<u8>>)> = Vec::new();
     loop {
-        let arrivals: Vec<Arrival<'_>> = held
-            .iter()
-            .map(|(tag, bytes)| Arrival {
-                tag: *tag,
-                what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-            })
-            .collect();
+        let arrivals = arrivals(&held);
         let before = *state.stats();
         let step = state.step(&part.view, &mut scratch, &arrivals);
         let mut work = Work::step(&before, state.stats(), arrivals.len());

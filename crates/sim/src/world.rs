@@ -36,6 +36,16 @@ enum Event {
     Notice { server: u8, other: u8, is_up: bool },
 }
 
+/// What was read, as a state takes it in; `None` is a read that failed.
+pub(crate) fn arrivals(held: &[(Tag, Option<Vec<u8>>)]) -> Vec<Arrival<'_>> {
+    held.iter()
+        .map(|(tag, bytes)| Arrival {
+            tag: *tag,
+            what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+        })
+        .collect()
+}
+
 /// A state that waits for its reads.
 struct Running {
     state: Box<QueryState>,
@@ -295,13 +305,7 @@ impl<'a> World<'a> {
             (tag, is_read.then_some(bytes))
         };
         let held: Vec<(Tag, Option<Vec<u8>>)> = running.arrived.drain(..).map(read).collect();
-        let arrivals: Vec<Arrival<'_>> = held
-            .iter()
-            .map(|(tag, bytes)| Arrival {
-                tag: *tag,
-                what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-            })
-            .collect();
+        let arrivals: Vec<Arrival<'_>> = arrivals(&held);
         let before = *running.state.stats();
         let step = running.state.step(&view, &mut running.scratch, &arrivals);
         if let Some(recorder) = &mut self.recorder {

@@ -6,7 +6,7 @@
 //! | | 32 | a nonce |
 //! | the server that dials | 8 + 4 | the same |
 //! | | 1 + 1 | its number, and the number that it means to reach |
-//! | | 4 + 8 | its incarnation, and its build of the index |
+//! | | 8 | its build of the index |
 //! | | 32 + 32 | a nonce, and proof |
 //! | the server that is dialed | 1 | verdict |
 //! | | 8 + 32 | its own build, and proof |
@@ -26,14 +26,13 @@ const MAGIC: &[u8; 8] = b"STRATANN";
 const VERSION: u32 = 1;
 const PROOF_BYTES: usize = 32;
 const OPENING_BYTES: usize = 12 + NONCE_BYTES;
-const CLAIM_BYTES: usize = 12 + 2 + 4 + 8 + NONCE_BYTES;
+const CLAIM_BYTES: usize = 12 + 2 + 8 + NONCE_BYTES;
 const REPLY_BYTES: usize = 1 + 8;
 
 /// What one side knows.
 pub(super) struct Myself<'a> {
     pub(super) server: u8,
     pub(super) servers: usize,
-    pub(super) incarnation: u32,
     pub(super) build: u64,
     pub(super) secret: &'a [u8],
 }
@@ -88,7 +87,6 @@ pub(super) fn dial(me: &Myself<'_>, to: u8, stream: &mut (impl Read + Write)) ->
     claim.extend_from_slice(MAGIC);
     claim.extend_from_slice(&VERSION.to_le_bytes());
     claim.extend_from_slice(&[me.server, to]);
-    claim.extend_from_slice(&me.incarnation.to_le_bytes());
     claim.extend_from_slice(&me.build.to_le_bytes());
     claim.extend_from_slice(&nonce()?);
     let proof = sign(me.secret, b"dials", &[&opening, &claim]);
@@ -120,7 +118,7 @@ pub(super) fn answer(me: &Myself<'_>, stream: &mut (impl Read + Write)) -> Resul
     check_magic(&said)?;
     let (claim, proof) = said.split_at(CLAIM_BYTES);
     let (server, to) = (claim[12], claim[13]);
-    let build = claim[18..26].try_into().map_or(0, u64::from_le_bytes);
+    let build = claim[14..22].try_into().map_or(0, u64::from_le_bytes);
     let verdict = if !is_signed(me.secret, b"dials", &[&opening, claim], proof) {
         Err((1, Failed::Secret))
     } else if build != me.build {

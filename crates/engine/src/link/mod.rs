@@ -41,8 +41,6 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct LinkOptions {
     /// This server's number.
     pub server: u8,
-    /// Differs each time it starts.
-    pub incarnation: u32,
     /// Build of the index that it serves.
     pub build: u64,
     /// Where the others reach it; port 0 takes a free one.
@@ -61,13 +59,7 @@ pub struct LinkOptions {
 
 impl LinkOptions {
     fn myself(&self) -> Myself<'_> {
-        Myself {
-            server: self.server,
-            servers: self.peers.len(),
-            incarnation: self.incarnation,
-            build: self.build,
-            secret: &self.secret,
-        }
+        Myself { server: self.server, servers: self.peers.len(), build: self.build, secret: &self.secret }
     }
 }
 

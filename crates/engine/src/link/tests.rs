@@ -59,7 +59,6 @@ impl Node {
         let lines = said.clone();
         let options = LinkOptions {
             server,
-            incarnation: 1,
             build,
             listen,
             peers: peers.iter().map(SocketAddr::to_string).collect(),
@@ -164,7 +163,7 @@ fn another_secret_build_or_number_is_refused_and_said() {
 fn greeted(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.link.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
     greeting::dial(&me, 0, &mut stream).unwrap();
     stream
 }
@@ -222,7 +221,7 @@ fn a_recorded_greeting_is_worth_nothing() {
     let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
     let recorded = {
         let mut tape = Tape { stream: TcpStream::connect(at[0]).unwrap(), said: Vec::new() };
-        let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+        let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
         greeting::dial(&me, 0, &mut tape).unwrap();
         tape.said
     };
@@ -264,7 +263,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
     // Server 2 greets and then never reads.
     let deaf = TcpListener::bind(at[2]).unwrap();
     let deaf = std::thread::spawn(move || {
-        let me = greeting::Myself { server: 2, servers: 3, incarnation: 5, build: BUILD, secret: SECRET };
+        let me = greeting::Myself { server: 2, servers: 3, build: BUILD, secret: SECRET };
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
@@ -298,7 +297,7 @@ fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
     let at = addresses(2);
     let a = Node::start(0, at[0], &at, SECRET, BUILD);
     let mute = TcpListener::bind(at[1]).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, incarnation: 5, build: BUILD, secret: SECRET };
+    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
     greeting::answer(&me, &mut heard).unwrap();

@@ -41,7 +41,7 @@ use crate::index::{Index, OpenOptions};
 use crate::link::{Link, LinkOptions, Log, Receive, Tls};
 use crate::manifest::Manifest;
 use crate::search::{Effort, SearchOptions};
-use crate::tier::{self, IoChoice, Tier, Waker};
+use crate::tier::{self, IoChoice, Tier};
 use crate::{Error, Result};
 
 /// What a server serves, and how.
@@ -308,11 +308,10 @@ impl Server {
         }
         drop(sender);
         for _ in 0..self.shared.options.threads {
-            let (thread, waker, name) = ready
+            let name = ready
                 .recv()
                 .map_err(|_| Error::corrupt("a driver thread ended at once; please report it"))?
                 .map_err(|e| Error { kind: crate::Kind::Io, message: e })?;
-            self.shared.inbox.set_waker(thread, waker);
             let _ = self.shared.backend.set(self.shared.held.index().backend_name(name));
         }
         Ok(())
@@ -323,8 +322,7 @@ impl Server {
         let (Some(listen), Some(server)) = (options.listen, options.server) else { return Ok(()) };
         let link = LinkOptions {
             server,
-            incarnation: incarnation(),
-            build: self.shared.build(),
+            build: build(self.manifest()),
             listen,
             peers: options.peers.clone(),
             secret: options.secret.clone(),
@@ -449,6 +447,11 @@ fn check(options: &ServeOptions) -> Result<()> {
     }
 }
 
+/// The build of an index as frames name it.
+fn build(manifest: &Manifest) -> u64 {
+    checksum(manifest.build_id.as_bytes())
+}
+
 /// A number that differs each time the server starts.
 fn incarnation() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u32)
@@ -482,7 +485,7 @@ impl Shared {
     fn new(options: ServeOptions, held: Held) -> Shared {
         let view = held.view(0);
         let served = Served {
-            build: checksum(held.index().manifest().build_id.as_bytes()),
+            build: build(held.index().manifest()),
             vector_bytes: held.index().block.vector_bytes,
             nodes: view.nodes,
             carry: Carry::Ids,
@@ -519,10 +522,6 @@ impl Shared {
 
     fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::SeqCst)
-    }
-
-    fn build(&self) -> u64 {
-        checksum(self.held.index().manifest().build_id.as_bytes())
     }
 
     fn now_us(&self) -> u64 {
@@ -641,11 +640,7 @@ impl Shared {
     }
 
     /// One driver thread, from its tier to its end.
-    fn drive(
-        &self,
-        thread: usize,
-        ready: &Sender<std::result::Result<(usize, Waker, &'static str), String>>,
-    ) {
+    fn drive(&self, thread: usize, ready: &Sender<std::result::Result<&'static str, String>>) {
         let index = self.held.index();
         let options = self.search_options();
         let in_flight = index.in_flight(&options);
@@ -661,7 +656,9 @@ impl Shared {
                 return;
             }
         };
-        let _ = ready.send(Ok((thread, waker, tier.name())));
+        // Before anybody hears of this thread: should another one fail, this one must be woken to end.
+        self.inbox.set_waker(thread, waker);
+        let _ = ready.send(Ok(tier.name()));
         let driver = DriverOptions { in_flight, admission: Default::default(), width: Width::Auto };
         let view = self.held.view(self.live.load(Ordering::Relaxed));
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver).run(&mut Worker::new(self, thread));

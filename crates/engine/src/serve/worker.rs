@@ -60,11 +60,12 @@ impl Queries for Worker<'_> {
         None
     }
 
+    /// Only widths depend on it, and these are the origin's.
     fn remaining(&self) -> usize {
-        self.shared.inbox.len() / self.shared.options.threads
+        0
     }
 
-    /// The widths are the origin's: it set them by its own load.
+    /// The origin has set the widths, by its own load.
     fn begin(&mut self, number: usize, _: (u32, u32), state: &mut QueryState) -> &[u8] {
         let place = &mut self.places[number];
         std::mem::swap(state, &mut place.state);

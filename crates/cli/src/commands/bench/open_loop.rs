@@ -17,7 +17,7 @@ use crate::options;
 use crate::output::{Output, count, table};
 use crate::progress::Teller;
 use crate::queries::Queries;
-use crate::remote::{Remote, parameters};
+use crate::remote::{Remote, parameters, run_clients};
 
 /// Time that a server has for a query.
 const TIMEOUT_MS: u64 = 10_000;
@@ -177,17 +177,7 @@ struct Sum {
 impl Load<'_> {
     fn run(self, rate: f64, options: &OpenLoop, search: &SearchOptions, teller: &Teller) -> Result<Run> {
         let start = Instant::now();
-        std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..options.clients.min(self.due.len()))
-                .map(|_| scope.spawn(|| self.ask_until_done(start, teller)))
-                .collect();
-            clients.into_iter().try_for_each(|client| {
-                let ended = client.join();
-                ended.unwrap_or_else(|_| {
-                    Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
-                })
-            })
-        })?;
+        run_clients(options.clients.min(self.due.len()), || self.ask_until_done(start, teller))?;
         if teller.interrupted() {
             return Err(Error::interrupted());
         }

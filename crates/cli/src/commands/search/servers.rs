@@ -19,7 +19,7 @@ use super::{Run, Searcher, Sum, check_truth_for};
 use crate::output::{Output, tell};
 use crate::progress::Teller;
 use crate::queries::Queries;
-use crate::remote::{Asked, Remote, Status, parameters};
+use crate::remote::{Asked, Remote, Status, parameters, run_clients};
 
 /// Most requests under way at once: each takes a thread.
 const REQUESTS_MAX: usize = 1024;
@@ -205,16 +205,7 @@ impl<'a> Batch<'a> {
     /// The answers, and how many of them are partial.
     fn run(self, teller: &Teller) -> Result<(Answers, usize)> {
         let started = Instant::now();
-        std::thread::scope(|scope| {
-            let clients: Vec<_> =
-                (0..self.requests).map(|_| scope.spawn(|| self.ask_until_done(teller))).collect();
-            clients.into_iter().try_for_each(|client| {
-                let ended = client.join();
-                ended.unwrap_or_else(|_| {
-                    Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
-                })
-            })
-        })?;
+        run_clients(self.requests, || self.ask_until_done(teller))?;
         if teller.interrupted() {
             return Err(Error::interrupted());
         }
