@@ -17,6 +17,8 @@ from statistics import median
 
 BENCH = Path(__file__).resolve().parent
 VENV_PYTHON = BENCH / ".venv" / "bin" / "python"
+# Settings added to a sweep near the target, each halfway between two.
+HALVINGS = 3
 
 try:
     import numpy  # noqa: F401
@@ -198,23 +200,39 @@ def largest_file(folder, otherwise):
     return max(files, key=lambda f: f.stat().st_size, default=otherwise)
 
 
-def measure(contenders, rounds, skipped, disk):
-    """{contender: {setting index: [measurement of each round]}}; one setting of each contender in turn."""
+def measure(contenders, rounds, skipped, disk, target):
+    """{contender: {setting index: [measurement of each round]}}; one setting of each contender in turn.
+
+    In the first round every contender gets up to `HALVINGS` settings more, between the last that misses the target recall and
+    the first that reaches it: on a coarse grid one contender may be far above the target and another just at it.
+    """
     runs = {c.name: {} for c in contenders}
+    settings = {c.name: list(c.settings) for c in contenders}
     live = list(contenders)
+
+    def run(i):
+        for c in list(live):
+            if i >= len(settings[c.name]):
+                continue
+            try:
+                runs[c.name].setdefault(i, []).append(c.run(settings[c.name][i]))
+            except Skip as reason:
+                skipped[c.name] = str(reason)
+                say(f"dropped {c.name}: {reason}")
+                live.remove(c)
+                del runs[c.name]
+
     for turn in range(rounds):
         disk.sample(turn)
-        for i in range(max((len(c.settings) for c in live), default=0)):
-            for c in list(live):
-                if i >= len(c.settings):
-                    continue
-                try:
-                    runs[c.name].setdefault(i, []).append(c.run(c.settings[i]))
-                except Skip as reason:
-                    skipped[c.name] = str(reason)
-                    say(f"dropped {c.name}: {reason}")
-                    live.remove(c)
-                    del runs[c.name]
+        i = 0
+        while i < max((len(settings[c.name]) for c in live), default=0):
+            run(i)
+            i += 1
+            for c in live if turn == 0 else []:
+                done, swept = len(runs[c.name]), len(c.settings)
+                if done == len(settings[c.name]) and swept <= done < swept + HALVINGS:
+                    between = report.between([r[0] for r in runs[c.name].values()], target)
+                    settings[c.name] += [between] if between else []
         live = live[1:] + live[:1]       # nobody always runs right after the same neighbour's start
         say(f"round {turn + 1} of {rounds} done")
     return runs
@@ -276,7 +294,7 @@ def main(argv=None):
     contenders, builds, skipped = prepare(args, data, specs)
     disk = DiskLimit(args, largest_file(args.out / "indexes", data.base))
     try:
-        runs = measure(contenders, args.rounds, skipped, disk)
+        runs = measure(contenders, args.rounds, skipped, disk, args.recall)
     finally:
         for c in contenders:
             c.close()

@@ -34,6 +34,21 @@ def cheapest(points, target, storage):
     return max(points, key=lambda p: p["recall"]), False
 
 
+def between(points, target):
+    """The setting halfway between the two around the target recall, in whole fives; None when they differ by no more, in several
+    numbers, or when the target lies outside."""
+    line = sorted(points, key=lambda p: p["recall"])
+    for low, high in zip(line, line[1:]):
+        if low["recall"] < target <= high["recall"]:
+            keys = [k for k in high["setting"] if high["setting"][k] != low["setting"].get(k)]
+            if len(keys) != 1 or low["setting"].keys() != high["setting"].keys():
+                return None
+            a, b = low["setting"][keys[0]], high["setting"][keys[0]]
+            middle = 5 * round((a + b) / 10)
+            return high["setting"] | {keys[0]: middle} if min(a, b) < middle < max(a, b) else None
+    return None
+
+
 def pages_at(points, target):
     """Pages per query interpolated linearly between the two settings around the target recall; None outside."""
     line = sorted((p["recall"], p["pages_read"]) for p in points)

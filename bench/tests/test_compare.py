@@ -168,6 +168,19 @@ def test_ratio_rows():
     assert len({len(line) for line in text.splitlines()}) == 1
 
 
+def test_a_setting_between_those_around_the_target():
+    def swept(*pairs, **fixed):
+        return [{"setting": {"ef": ef} | fixed, "recall": recall} for ef, recall in pairs]
+
+    assert report.between(swept((80, 0.9496), (100, 0.961)), 0.95) == {"ef": 90}
+    assert report.between(swept((100, 0.961), (80, 0.9496), (60, 0.93)), 0.95) == {"ef": 90}
+    assert report.between(swept((80, 0.94), (100, 0.96), width=4), 0.95) == {"ef": 90, "width": 4}
+    assert report.between(swept((80, 0.94), (85, 0.96)), 0.95) is None       # near enough
+    assert report.between(swept((80, 0.94), (100, 0.945)), 0.95) is None     # nothing reaches it
+    assert report.between(swept((80, 0.96), (100, 0.97)), 0.95) is None      # everything does
+    assert report.between(swept((80, 0.94), width=4) + swept((100, 0.96), width=8), 0.95) is None
+
+
 def test_disk_share():
     assert report.disk_share(point(0.95, pages=40, qps=1000), 80_000) == pytest.approx(0.5)
     assert report.disk_share(point(0.95, pages=0), 80_000) is None
@@ -193,6 +206,7 @@ def test_fake_stratann_alone(dataset, tmp_path, capsys):
     found = results["contenders"]
     assert list(found) == ["stratann", "stratann-one-in-flight", "stratann-in-cache"]
     assert found["stratann"]["chosen"]["setting"] == {"search_list": 20}
+    assert {"search_list": 15} in [p["setting"] for p in found["stratann"]["sweep"]]
     assert found["stratann"]["chosen"]["pages_read"] == 10
     assert found["stratann-in-cache"]["chosen"]["pages_read"] == 0
     assert found["stratann-one-in-flight"]["chosen"]["latency_kind"] == "one query at a time"

@@ -36,6 +36,7 @@ pub(crate) struct Options {
     compress: Option<bool>,
     nodes_per_block: Option<usize>,
     exact_points: Option<bool>,
+    cells: Option<usize>,
     calibration_queries: Option<usize>,
 }
 
@@ -54,7 +55,7 @@ fn set<T>(option: &mut T, given: Option<T>) {
 }
 
 impl Options {
-    fn read(self) -> Result<BuildOptions> {
+    pub(crate) fn read(self) -> Result<BuildOptions> {
         let kind = match self.kind.as_str() {
             "disk-graph" => Kind::DiskGraph,
             "flat" => Kind::Flat,
@@ -86,6 +87,7 @@ impl Options {
         set(&mut options.calibration_queries, self.calibration_queries);
         options.code_bytes = self.code_bytes;
         options.nodes_per_block = self.nodes_per_block;
+        options.cells = self.cells;
         options.ram_budget = self.ram_budget;
         options.seed = self.seed;
         options.ids = self.ids;

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use stratann_engine::{Error, Kind};
 
 /// Options that the engine's messages name as the command line does. Longer names come first.
-const OPTIONS: [(&str, &str); 12] = [
+const OPTIONS: [(&str, &str); 14] = [
     ("--ram-budget ", "ram_budget="),
     ("--ram-budget", "ram_budget"),
     ("--search-list", "search_list"),
@@ -13,6 +13,8 @@ const OPTIONS: [(&str, &str); 12] = [
     ("--head-share", "head_share"),
     ("--on-bad-row ", "on_bad_row="),
     ("--degree", "degree"),
+    ("--nodes-per-block", "nodes_per_block"),
+    ("--cells", "cells"),
     ("--alpha", "alpha"),
     ("--io", "io"),
     ("--resume", "resume=True"),
@@ -20,7 +22,7 @@ const OPTIONS: [(&str, &str); 12] = [
 ];
 
 /// The message in Python's words. Options stand after a space; what looks like one in a path is left alone.
-fn in_python(message: &str) -> String {
+pub(crate) fn in_python(message: &str) -> String {
     OPTIONS.iter().fold(message.to_owned(), |text, (option, argument)| {
         text.replace(&format!(" {option}"), &format!(" {argument}"))
     })

@@ -216,6 +216,7 @@ fn stats_dict<'py>(
     let total = &answers.stats;
     let counters = [
         ("code_comparisons", total.code_comparisons),
+        ("repeats", total.repeats),
         ("full_comparisons", total.full_comparisons),
         ("pruned", total.pruned),
         ("reads", total.reads),

@@ -5,6 +5,7 @@
 mod build;
 mod error;
 mod index;
+mod split;
 mod vectors;
 mod work;
 
@@ -20,9 +21,12 @@ fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<index::Index>()?;
+    module.add_class::<split::Split>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
     module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(split::run_task, module)?)?;
+    module.add_function(wrap_pyfunction!(split::shape_of, module)?)?;
     module.add_function(wrap_pyfunction!(vectors::read_vectors, module)?)?;
     module.add_function(wrap_pyfunction!(vectors::write_vectors, module)?)
 }

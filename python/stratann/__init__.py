@@ -18,7 +18,16 @@ Build an index under one RAM budget, open it, and search with a recall target:
 from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
 from ._client import Client, connect
-from ._errors import BudgetError, CorruptIndexError, DiskError, Error, InputError, QueryError, ServerError
+from ._errors import (
+    BudgetError,
+    CorruptIndexError,
+    DiskError,
+    Error,
+    InputError,
+    QueryError,
+    ServerError,
+    WorkerError,
+)
 from ._index import Index, SearchResult, open
 from ._stratann import __version__
 
@@ -35,6 +44,7 @@ __all__ = [
     "QueryError",
     "SearchResult",
     "ServerError",
+    "WorkerError",
     "__version__",
     "build",
     "connect",

@@ -49,6 +49,39 @@ class Neighbors:
     distances: NDArray[np.float32]
 
 
+#: Arguments of a build that the engine takes as they are.
+_OPTIONS = (
+    "kind",
+    "metric",
+    "threads",
+    "seed",
+    "on_bad_row",
+    "force",
+    "resume",
+    "degree",
+    "build_list",
+    "alpha",
+    "passes",
+    "code_bytes",
+    "code_kind",
+    "head_share",
+    "pack",
+    "compress",
+    "nodes_per_block",
+    "exact_points",
+    "cells",
+    "calibration_queries",
+)
+
+
+def engine_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a build for the engine, out of the arguments of a function like `build`; ids apart."""
+    return {name: given[name] for name in _OPTIONS} | {
+        "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
+        "ids": None,
+    }
+
+
 def build(
     base: ArrayLike | Path,
     path: Path,
@@ -74,6 +107,7 @@ def build(
     compress: bool | None = None,
     nodes_per_block: int | None = None,
     exact_points: bool | None = None,
+    cells: int | None = None,
     calibration_queries: int | None = None,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
@@ -110,6 +144,8 @@ def build(
         compress: plan with compressed neighbour lists.
         nodes_per_block: None picks.
         exact_points: build on floats even where bytes would do.
+        cells: build the graph in at least so many overlapping parts; None for as many as `ram_budget` asks
+            for.
         calibration_queries: rows that measure the recall curve; 0 for no curve (`search` then needs
             ``search_list``).
 
@@ -126,39 +162,19 @@ def build(
     1000
     >>> folder.cleanup()
     """
-    options: dict[str, Any] = {
-        "kind": kind,
-        "metric": metric,
-        "ram_budget": byte_size(ram_budget, "ram_budget"),
-        "threads": threads,
-        "seed": seed,
-        "on_bad_row": on_bad_row,
-        "force": force,
-        "resume": resume,
-        "degree": degree,
-        "build_list": build_list,
-        "alpha": alpha,
-        "passes": passes,
-        "code_bytes": code_bytes,
-        "code_kind": code_kind,
-        "head_share": head_share,
-        "pack": pack,
-        "compress": compress,
-        "nodes_per_block": nodes_per_block,
-        "exact_points": exact_points,
-        "calibration_queries": calibration_queries,
-    }
+    options = engine_options(locals())
     vectors = source(base, "base")
     with listening(progress) as on_progress:
         if ids is None or is_path(ids):
             options["ids"] = None if ids is None else os.fspath(ids)  # type: ignore[arg-type]
             report = _stratann.build(vectors, os.fspath(path), options, on_progress)
         else:
-            report = _build_with_ids(vectors, path, options, on_progress, _checked_ids(ids))  # type: ignore[arg-type]
+            report = _build_with_ids(vectors, path, options, on_progress, checked_ids(ids))  # type: ignore[arg-type]
     return BuildReport(**json.loads(report))
 
 
-def _checked_ids(ids: ArrayLike) -> NDArray[Any]:
+def checked_ids(ids: ArrayLike) -> NDArray[Any]:
+    """One id per row, as integers of 64 bits."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "ui":
         raise InputError(f"ids have shape {array.shape} and dtype {array.dtype}; pass one uint64 per row")

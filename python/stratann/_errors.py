@@ -32,6 +32,10 @@ class ServerError(Error, ConnectionError):
     """No server answers, or all have too much to do: start one, name others, or ask again later."""
 
 
+class WorkerError(Error, RuntimeError):
+    """A machine of a cluster cannot do its part of a build, or was lost too often."""
+
+
 class QueryError(Error):
     """Some queries of a batch have no answer.
 

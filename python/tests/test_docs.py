@@ -10,11 +10,20 @@ import pytest
 
 import stratann
 
-MODULES = ["stratann", "stratann._arrays", "stratann._build", "stratann._index", "stratann.sklearn"]
+MODULES = [
+    "stratann",
+    "stratann._arrays",
+    "stratann._build",
+    "stratann._index",
+    "stratann.ray",
+    "stratann.sklearn",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
+    if name == "stratann.ray":
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'stratann[ray]'")
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0 and result.failed == 0
 

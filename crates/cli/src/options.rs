@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use stratann_core::query::Mode;
+use stratann_core::query::wire::Carry;
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::tier::IoChoice;
@@ -155,6 +156,33 @@ impl From<IoName> for IoChoice {
             IoName::Auto => IoChoice::Auto,
             IoName::Uring => IoChoice::Uring,
             IoName::Pread => IoChoice::Pread,
+        }
+    }
+}
+
+/// `--carry`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum CarryName {
+    /// Which they are: short; the receiver compares their codes again.
+    Ids,
+    /// Their distances too: twice as long, and nothing is compared again.
+    Distances,
+}
+
+impl CarryName {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            CarryName::Ids => "ids",
+            CarryName::Distances => "distances",
+        }
+    }
+}
+
+impl From<CarryName> for Carry {
+    fn from(name: CarryName) -> Carry {
+        match name {
+            CarryName::Ids => Carry::Ids,
+            CarryName::Distances => Carry::Distances,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Status {
     dtype: String,
     metric: String,
     build_id: String,
+    #[serde(default)]
+    builds: Vec<String>,
     block_bytes: usize,
     pub(crate) io_backend: String,
     pub(crate) cpu_us: u64,
@@ -38,6 +40,14 @@ pub(crate) struct Status {
     pub(crate) bytes_sent: u64,
     pub(crate) memory: Value,
     pub(crate) ram_budget_bytes: Option<u64>,
+}
+
+impl Status {
+    /// Whether two servers serve one index; while they change to a new version each may be at another point.
+    fn has_in_common(&self, other: &Status) -> bool {
+        let is_held = |build: &String| *build == other.build_id || other.builds.contains(build);
+        is_held(&self.build_id) || self.builds.iter().any(is_held)
+    }
 }
 
 /// Servers of one index.
@@ -92,7 +102,7 @@ impl Remote {
                 }
             };
             match &found {
-                Some((first, other)) if other.build_id != status.build_id => {
+                Some((first, other)) if !other.has_in_common(&status) => {
                     return Err(Error::bad_input(format!(
                         "{first} and {address} serve different indexes; name servers of one"
                     )));

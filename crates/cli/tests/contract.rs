@@ -87,6 +87,7 @@ fn check_run(run: &Value) {
     assert!(stages.iter().all(|&s| s > 0.0) && (stages.iter().sum::<f64>() - mean).abs() < 0.001 * mean);
     let counters = [
         "code_comparisons",
+        "repeats",
         "full_comparisons",
         "pruned",
         "reads",

@@ -5,44 +5,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
 
 use common::*;
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn spread(data: &Data, index: &Path, name: &str, more: &[&str]) -> PathBuf {
-    let out = data.path(name);
-    json(&[&["cluster", "partition", arg(index), "-o", arg(&out)], more].concat());
-    out
-}
-
-fn addresses(up: &Running) -> Vec<String> {
-    let servers = up.ready["servers"].as_array().unwrap();
-    servers.iter().map(|s| s["address"].as_str().unwrap().to_string()).collect()
-}
-
-/// What a server answers to a GET.
-fn get(address: &str, path: &str) -> (u16, Value) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let status = text.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = text.split_once("\r\n\r\n").unwrap().1;
-    (status, serde_json::from_str(&body[body.find('{').unwrap()..=body.rfind('}').unwrap()]).unwrap())
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn several_processes_answer_as_one_and_do_the_same_work() {
@@ -60,9 +28,13 @@ fn several_processes_answer_as_one_and_do_the_same_work() {
         );
         assert_eq!(read_answers(&here), read_answers(&there));
         let (mine, theirs) = (&local["runs"][0]["per_query"], &remote["runs"][0]["per_query"]);
-        for key in ["reads", "hops", "code_comparisons", "full_comparisons", "pages_read"] {
+        for key in ["reads", "hops", "full_comparisons", "pages_read"] {
             assert_eq!(mine[key], theirs[key], "{key}");
         }
+        let met = |run: &serde_json::Value| {
+            run["code_comparisons"].as_f64().unwrap() + run["repeats"].as_f64().unwrap()
+        };
+        assert!((met(mine) - met(theirs)).abs() < 1e-6);
         assert!(
             theirs["hand_overs"].as_f64() > Some(0.5) && theirs["bytes_sent"].as_f64() > Some(50.0),
             "{theirs}"
@@ -121,29 +93,6 @@ fn with_two_homes_a_process_is_killed_under_load_and_nothing_is_lost() {
     assert_eq!(read_answers(&expected), read_answers(&got));
 }
 
-/// Configurations of the servers of a spread index, with free ports, and one secret.
-fn configs(data: &Data, name: &str, count: usize, source: &dyn Fn(usize) -> String) -> Vec<PathBuf> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let peers: Vec<String> = held.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-    std::fs::write(data.path("secret"), "a secret of this test").unwrap();
-    (0..count)
-        .map(|s| {
-            let path = data.path(&format!("{name}-{s}.toml"));
-            let text = format!(
-                "{}\nserver = {s}\nlisten = {:?}\npeers = {peers:?}\nhttp = \"127.0.0.1:0\"\nthreads = 1\nsecret_file = \"secret\"\n",
-                source(s),
-                peers[s]
-            );
-            std::fs::write(&path, text).unwrap();
-            path
-        })
-        .collect()
-}
-
-fn start(config: &Path) -> Running {
-    Running::start(&["serve", "--config", arg(config), "--until-eof"])
-}
-
 #[test]
 fn servers_fetch_their_parts_from_a_store_and_serve_them() {
     let data = Data::new(3000, 16, "f32");
@@ -188,6 +137,96 @@ fn servers_fetch_their_parts_from_a_store_and_serve_them() {
         let error = refused(&["serve", "--config", arg(&path)], 2);
         assert!(error.contains(said), "{text}: {error}");
     }
+}
+
+/// The best k of several answers to the same queries, by distance, then id.
+fn merged(parts: &[(usize, Vec<u32>, Vec<f32>)]) -> (usize, Vec<u32>, Vec<f32>) {
+    let k = parts[0].0;
+    let (mut ids, mut distances) = (Vec::new(), Vec::new());
+    for query in 0..parts[0].1.len() / k {
+        let of = |part: &(usize, Vec<u32>, Vec<f32>)| -> Vec<(f32, u32)> {
+            (query * k..(query + 1) * k).map(|i| (part.2[i], part.1[i])).collect()
+        };
+        let mut all: Vec<(f32, u32)> = parts.iter().flat_map(of).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        ids.extend(all[..k].iter().map(|a| a.1));
+        distances.extend(all[..k].iter().map(|a| a.0));
+    }
+    (k, ids, distances)
+}
+
+#[test]
+fn separate_indexes_are_served_together_and_all_are_asked() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
+    let apart = spread(&data, &index, "apart", &["--servers", "3", "--scatter-gather"]);
+    let asked = ["--search-list", "30", "--width", "1"];
+    let (here, there) = (data.path("here"), data.path("there"));
+    let mut reads = 0.0;
+    let parts: Vec<_> = (0..3)
+        .map(|server| {
+            let folder = apart.join(format!("server-{server:02}"));
+            let args = ["search", arg(&folder), arg(&data.queries), "-o", arg(&here)];
+            let found = json(&[&args[..], &asked].concat());
+            reads += found["runs"][0]["per_query"]["reads"].as_f64().unwrap();
+            read_answers(&here)
+        })
+        .collect();
+    let up = Running::start(&["cluster", "up", arg(&apart), "--threads", "1", "--ram-budget", "96MiB"]);
+    let all = addresses(&up);
+    let search = |servers: &str, more: &[&str]| {
+        let args = ["search", "--connect", servers, arg(&data.queries), "-o", arg(&there), "--json"];
+        run(&[&args[..], &asked, more].concat())
+    };
+    let output = search(&all.join(","), &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(read_answers(&there), merged(&parts));
+    let remote = &found["runs"][0]["per_query"];
+    assert!(
+        (remote["reads"].as_f64().unwrap() - reads).abs() < 1e-9 && remote["hand_overs"] == 0.0,
+        "{remote}"
+    );
+    // The simulator says the same of such a cluster.
+    let simulated = json(
+        &[
+            &[
+                "simulate",
+                arg(&index),
+                arg(&data.queries),
+                "--servers",
+                "3",
+                "--mode",
+                "scatter-gather",
+                "--no-times",
+            ],
+            &asked[..2],
+            &["--partitions", arg(&apart)],
+        ]
+        .concat(),
+    );
+    for key in ["reads", "code_comparisons", "full_comparisons", "hops", "hand_overs"] {
+        assert_eq!(simulated["runs"][0]["per_query"][key], remote[key], "{key}");
+    }
+    let status = get(&all[2], "/v1/status").1;
+    assert_eq!(
+        (&status["rows"], &status["servers"], &status["hand_overs_out"]),
+        (&3000.into(), &3.into(), &0.into())
+    );
+
+    // Without one of them its rows are missing: an error, or an answer that says so.
+    send_signal(up.ready["servers"][1]["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
+    wait_for("word of the death", || {
+        [0, 2].iter().all(|&s| get(&all[s], "/v1/status").1["live"] == serde_json::json!([true, false, true]))
+    });
+    assert_eq!(get(&all[0], "/v1/health").0, 503);
+    let two = format!("{},{}", all[0], all[2]);
+    let output = search(&two, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no server that answers holds"), "{}", stderr(&output));
+    let output = search(&two, &["--partial"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(read_answers(&there), merged(&[parts[0].clone(), parts[2].clone()]));
 }
 
 #[test]

@@ -64,6 +64,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// A server's presence in etcd: a thread that keeps its key alive and watches those of the others. Dropping it takes the key away.
 pub struct Membership {
     stop: watch::Sender<bool>,
+    own: watch::Sender<String>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -80,14 +81,24 @@ impl Membership {
         changed: impl Fn(&Members) + Send + 'static,
     ) -> Result<Membership> {
         options.check()?;
-        let value = serde_json::to_string(&member).map_err(|e| Error::bad_input(e.to_string()))?;
+        let (own, value) = watch::channel(text(&member)?);
         let (stop, stopped) = watch::channel(false);
         let runtime = crate::runtime()?;
         let thread = std::thread::spawn(move || {
             let own = (options.key(number), value);
             runtime.block_on(stay(options, own, stopped, changed));
         });
-        Ok(Membership { stop, thread: Some(thread) })
+        Ok(Membership { stop, own, thread: Some(thread) })
+    }
+
+    /// Says something else of this server from now on.
+    ///
+    /// # Errors
+    /// What JSON cannot say.
+    pub fn update(&self, member: &Member) -> Result<()> {
+        // Who keeps the key has ended with the process alone.
+        let _ = self.own.send(text(member)?);
+        Ok(())
     }
 }
 
@@ -143,7 +154,7 @@ impl EtcdOptions {
         let answer = claimed
             .recv()
             .map_err(|_| Error { kind: Kind::Io, message: "the client of etcd ended".into() })?;
-        let holder = Membership { stop, thread: Some(thread) };
+        let holder = Membership { stop, own: watch::channel(String::new()).0, thread: Some(thread) };
         answer.map(|number| Claim { number, _holder: holder })
     }
 
@@ -164,6 +175,11 @@ impl EtcdOptions {
             })
             .map_err(|why| Error { kind: Kind::Io, message: format!("etcd: {why}; check that it runs") })
     }
+}
+
+/// A member as its key says it.
+fn text(member: &Member) -> Result<String> {
+    serde_json::to_string(member).map_err(|e| Error::bad_input(e.to_string()))
 }
 
 /// A number that no other server can take meanwhile.
@@ -349,7 +365,7 @@ async fn hold(
 /// Announces and watches, again and again, until it is told to stop.
 async fn stay(
     options: EtcdOptions,
-    own: (String, String),
+    own: (String, watch::Receiver<String>),
     mut stopped: watch::Receiver<bool>,
     changed: impl Fn(&Members),
 ) {
@@ -385,21 +401,30 @@ async fn stay(
 /// One lease, from its beginning to its end, or until told to stop.
 async fn session(
     options: &EtcdOptions,
-    (key, value): &(String, String),
+    (key, value): &(String, watch::Receiver<String>),
     tell: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
 ) -> Words<()> {
     let (etcd, _) = Etcd::reach(options).await?;
     let lease = etcd.grant(options.lease_s).await?;
-    let put = json!({ "key": code(key), "value": code(value), "lease": lease.to_string() });
-    etcd.call("kv/put", &put).await?;
+    let mut value = value.clone();
+    let put = |value: &str| json!({ "key": code(key), "value": code(value), "lease": lease.to_string() });
+    let first = put(&value.borrow_and_update());
+    etcd.call("kv/put", &first).await?;
     let (members, revision) = etcd.members(options).await?;
     tell(&members);
     let keeping = async {
         let every = Duration::from_secs(options.lease_s) / 3;
         loop {
-            tokio::time::sleep(every).await;
-            if let Err(why) = etcd.keep_alive(lease).await {
+            let is_new = tokio::time::timeout(every, value.changed()).await.is_ok_and(|c| c.is_ok());
+            let said = match is_new {
+                true => {
+                    let anew = put(&value.borrow_and_update());
+                    etcd.call("kv/put", &anew).await.map(|_| ())
+                }
+                false => etcd.keep_alive(lease).await,
+            };
+            if let Err(why) = said {
                 return why;
             }
         }

@@ -111,6 +111,10 @@ fn servers_come_and_go_and_all_others_hear_of_it() {
     assert_eq!(until(&heard, &[0, 1]).servers[&1], member(1001));
     etcd.options(&said).announce_version(7).unwrap();
     assert_eq!(heard.recv_timeout(PATIENCE).unwrap().version, Some(7));
+    // A server that changes to another build says so.
+    first.update(&Member { build: "c".into(), ..member(1000) }).unwrap();
+    while other.recv_timeout(PATIENCE).expect("news come").servers[&0].build != "c" {}
+    until(&heard, &[0, 1]);
     // An orderly end takes the key at once.
     drop(second);
     until(&heard, &[0]);

@@ -74,12 +74,12 @@ impl Here<'_> {
         self.placement.homes(block) & (self.live | bit(self.server))
     }
 
-    /// The server for a query whose best unread blocks are `wanted`, best first: of the homes of the first, the one that
-    /// holds most of the others; among equals, the one where least waits; then one that the first block's number draws, so that copies share
+    /// The server for a query whose best unread blocks are `wanted`, best first: of the homes of the first, less those `tried`, the one
+    /// that holds most of the others; among equals, the one where least waits; then one that the first block's number draws, so that copies share
     /// the load.
-    pub(crate) fn next(&self, wanted: &[u32]) -> Option<u8> {
+    pub(crate) fn next(&self, wanted: &[u32], tried: u64) -> Option<u8> {
         let first = *wanted.first()?;
-        let homes = self.live_homes(first);
+        let homes = self.live_homes(first) & !tried;
         let held =
             |server: u32| wanted.iter().filter(|&&b| self.placement.homes(b) >> server & 1 == 1).count();
         let turn = crate::build::hash(0, 21, u64::from(first)) as u32;
@@ -107,20 +107,21 @@ mod tests {
     fn a_query_goes_where_most_of_what_it_wants_lies() {
         let placement = Placement::new(4, vec![0b0110, 0b0100, 0b0010, 0b0100, 0b0001]).unwrap();
         let here = Here { placement: &placement, server: 0, live: u64::MAX, loads: [0; SERVERS_MAX] };
-        assert_eq!(here.next(&[0, 1, 2, 3]), Some(2));
-        assert_eq!(here.next(&[0, 2]), Some(1));
-        assert_eq!(here.next(&[2, 1, 3]), Some(1));
-        assert_eq!(Here { live: 0b0011, ..here }.next(&[0, 1, 3]), Some(1));
-        assert_eq!(Here { live: 0b1001, ..here }.next(&[0, 1, 3]), None);
-        assert_eq!(here.next(&[9]), None);
+        assert_eq!(here.next(&[0, 1, 2, 3], 0), Some(2));
+        assert_eq!(here.next(&[0, 2], 0), Some(1));
+        assert_eq!((here.next(&[0, 2], 0b10), here.next(&[2], 0b10)), (Some(2), None));
+        assert_eq!(here.next(&[2, 1, 3], 0), Some(1));
+        assert_eq!(Here { live: 0b0011, ..here }.next(&[0, 1, 3], 0), Some(1));
+        assert_eq!(Here { live: 0b1001, ..here }.next(&[0, 1, 3], 0), None);
+        assert_eq!(here.next(&[9], 0), None);
         // Among equals the idle one; what it holds counts more.
         let [mut one, mut two] = [[0; SERVERS_MAX]; 2];
         (one[1], two[2]) = (9, 9);
         assert_eq!(
-            (Here { loads: one, ..here }.next(&[0]), Here { loads: two, ..here }.next(&[0])),
+            (Here { loads: one, ..here }.next(&[0], 0), Here { loads: two, ..here }.next(&[0], 0)),
             (Some(2), Some(1))
         );
-        assert_eq!(Here { loads: two, ..here }.next(&[0, 1, 2, 3]), Some(2));
+        assert_eq!(Here { loads: two, ..here }.next(&[0, 1, 2, 3], 0), Some(2));
         assert_eq!(placement.blocks_of(2).collect::<Vec<_>>(), [0, 1, 3]);
         assert!(here.holds(4) && !here.holds(0) && !Here { server: 200, ..here }.holds(0));
     }

@@ -98,6 +98,8 @@ pub trait Queries {
     fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
     /// A query can go no further here: it has ended, or goes on at another server.
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
+    /// A read of this block brought nothing; its query is told as well.
+    fn lost(&mut self, _block: u32, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and how much waits on each.
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
@@ -299,6 +301,9 @@ impl<'a> Driver<'a> {
                 Err(_) => Held::Lost(Loss::Damaged),
             },
         };
+        if let Held::Lost(loss) = held {
+            queries.lost(number, loss);
+        }
         slot.held.push((tag, held));
         if slot.state.is_ready(slot.held.len()) {
             self.advance(at, queries);

@@ -159,19 +159,36 @@ pub(crate) fn decode_placement(bytes: &[u8]) -> Option<Placement> {
     Placement::new(servers as usize, homes.collect())
 }
 
+/// Length and checksum of bytes that come in pieces.
+#[derive(Default)]
+pub(crate) struct Sum {
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        self.hash.update(piece);
+        self.bytes += piece.len() as u64;
+    }
+
+    pub(crate) fn entry(&self) -> FileEntry {
+        FileEntry { bytes: self.bytes, xxh3: hex(self.hash.digest()) }
+    }
+}
+
 /// Length and checksum of a file, read in pieces.
 pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
     use std::io::Read;
     let failed = |e: std::io::Error| Error::io("reading", path, &e);
     let mut file = std::fs::File::open(path).map_err(failed)?;
-    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0u64, vec![0u8; 1 << 18]);
+    let (mut sum, mut buffer) = (Sum::default(), vec![0u8; 1 << 18]);
     loop {
         let count = file.read(&mut buffer).map_err(failed)?;
         if count == 0 {
-            return Ok(FileEntry { bytes, xxh3: hex(hash.digest()) });
+            return Ok(sum.entry());
         }
-        hash.update(&buffer[..count]);
-        bytes += count as u64;
+        sum.add(&buffer[..count]);
     }
 }
 

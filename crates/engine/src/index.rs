@@ -16,14 +16,14 @@ use stratann_kernel::{DType, Metric};
 use crate::budget::Account;
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
-use crate::manifest::{Manifest, read_file};
-use crate::tier::Buffer;
+use crate::manifest::{Manifest, read_file, read_resident};
+use crate::tier::{Buffer, Resident};
 use crate::{Error, Result, files, tier};
 
 /// What `disk-graph` keeps in RAM.
 pub(crate) struct GraphParts {
     pub(crate) codebook: Codebook,
-    pub(crate) codes: Vec<u8>,
+    pub(crate) codes: Resident,
     pub(crate) map: BlockMap,
     pub(crate) head: HeadGraph,
 }
@@ -289,7 +289,8 @@ fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
     let codebook = files::decode_codebook(&bytes)
         .filter(|c| c.dim == manifest.dim)
         .ok_or_else(|| files::senseless(&path))?;
-    let (path, codes) = read(files::CODES)?;
+    let (name, entry) = files::find(manifest, files::CODES)?;
+    let (path, codes) = (folder.join(name), read_resident(folder, name, entry)?);
     if codes.len() as u64 != manifest.rows * codebook.code_bytes() as u64 {
         return Err(files::senseless(&path));
     }

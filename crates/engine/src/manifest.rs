@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::calibration::Curve;
 use crate::files;
+use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
 
 /// The version of the format that this program writes, and the newest it reads.
@@ -262,19 +263,44 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 pub fn read_file(folder: &Path, name: &str, entry: &FileEntry) -> Result<Vec<u8>> {
     let path = folder.join(name);
     let bytes = std::fs::read(&path).map_err(|e| Error::io("reading", &path, &e))?;
-    if bytes.len() as u64 != entry.bytes {
-        return Err(Error::corrupt(format!(
-            "{} has {} bytes, the manifest says {}; restore it or build the index again",
-            path.display(),
-            bytes.len(),
-            entry.bytes
-        )));
-    }
-    if hex(xxh3_64(&bytes)) != entry.xxh3 {
-        return Err(Error::corrupt(format!(
-            "{} is damaged: its checksum does not match; restore it or build the index again",
-            path.display()
-        )));
-    }
+    check_length(&path, bytes.len() as u64, entry)?;
+    check_sum(&path, &bytes, entry)?;
     Ok(bytes)
+}
+
+/// [`read_file`], for what is looked up at random while searches run.
+pub(crate) fn read_resident(folder: &Path, name: &str, entry: &FileEntry) -> Result<Resident> {
+    let path = folder.join(name);
+    let failed = |e| Error::io("reading", &path, &e);
+    let mut file = File::open(&path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    check_length(&path, length, entry)?;
+    // The mapping is not taken from what the allocator keeps of freed memory, so that goes back first.
+    crate::budget::release_freed();
+    let mut bytes = Resident::new(length as usize)
+        .ok_or_else(|| failed(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
+    file.read_exact(&mut bytes).map_err(failed)?;
+    check_sum(&path, &bytes, entry)?;
+    Ok(bytes)
+}
+
+fn check_length(path: &Path, length: u64, entry: &FileEntry) -> Result<()> {
+    if length == entry.bytes {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{} has {length} bytes, the manifest says {}; restore it or build the index again",
+        path.display(),
+        entry.bytes
+    )))
+}
+
+fn check_sum(path: &Path, bytes: &[u8], entry: &FileEntry) -> Result<()> {
+    if hex(xxh3_64(bytes)) == entry.xxh3 {
+        return Ok(());
+    }
+    Err(Error::corrupt(format!(
+        "{} is damaged: its checksum does not match; restore it or build the index again",
+        path.display()
+    )))
 }

@@ -206,8 +206,9 @@ impl Index {
             Effort::List(list, _) => u64::from(list),
             Effort::Recall(_) => 200,
         };
-        let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() * 512 + 4096);
-        tables as u64 + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
+        let seen = stratann_core::query::seen_bytes(self.manifest.rows);
+        let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() as u64 * 512 + 4096 + seen);
+        tables + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
 
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {

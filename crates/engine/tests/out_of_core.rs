@@ -207,12 +207,12 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
     };
     let finished = of_cells("cell-").len() as u64;
     assert!(0 < finished && finished < in_cells().cells(), "{finished} cells finished");
-    // A cell that was cut short has no mark, and what it wrote is written anew.
-    std::fs::write(partial.join(format!("lists-0-{finished}.tmp")), [1, 2, 3]).unwrap();
-    let mark = partial.join("cell-0.tmp");
-    let marked = || mark.metadata().and_then(|m| m.modified()).ok();
-    let resumed = AtMerge { look: &marked, seen: Mutex::default() };
-    let before = marked();
+    // What a cell that was cut short wrote has another name, and does not count.
+    std::fs::write(partial.join(format!(".cell-{finished}.tmp.1.0.tmp")), [1, 2, 3]).unwrap();
+    let first = partial.join("cell-0.tmp");
+    let written = || first.metadata().and_then(|m| m.modified()).ok();
+    let resumed = AtMerge { look: &written, seen: Mutex::default() };
+    let before = written();
     build(&set().reader(), dir.path(), &BuildOptions { resume: true, ..options }, &resumed).unwrap();
     assert!(before.is_some() && *resumed.seen.lock().unwrap() == before, "a finished cell was built again");
     assert!(files(dir.path()) == in_cells().files());

@@ -64,9 +64,15 @@ struct Cluster {
 
 impl Cluster {
     fn start(count: usize, replicas: usize) -> Cluster {
+        Cluster::start_with(count, replicas, |_| {})
+    }
+
+    /// `change` may do to the folder what it likes before the servers open it.
+    fn start_with(count: usize, replicas: usize, change: impl Fn(&Path)) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let spread = PartitionOptions { replicas, threads: 2, ..PartitionOptions::new(count) };
         partition(source().dir.path(), dir.path(), &spread, &Quiet).unwrap();
+        change(dir.path());
         let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(held);
@@ -155,15 +161,15 @@ fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
     for replicas in [1, 2] {
         let cluster = Cluster::start(4, replicas);
         let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 4, asked.row(i % 50), false)).collect();
-        let (mut reads, mut compared, mut handed) = (0, 0, 0);
+        let (mut reads, mut met, mut handed) = (0, 0, 0);
         for (i, answer) in answers.iter().enumerate() {
             let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
             check(&asked, &expected, i, &got);
             reads += got.stats.reads;
-            compared += got.stats.code_comparisons;
+            met += got.stats.met();
             handed += got.stats.hand_overs;
         }
-        assert_eq!((reads, compared), (4 * expected.stats.reads, 4 * expected.stats.code_comparisons));
+        assert_eq!((reads, met), (4 * expected.stats.reads, 4 * expected.stats.met()));
         let sum = |of: fn(&stratann_engine::serve::Status) -> u64| {
             cluster.up().map(|s| of(&s.status())).sum::<u64>()
         };
@@ -225,6 +231,60 @@ fn without_a_live_home_the_answer_is_partial_or_refused_as_was_asked() {
         }
     }
     assert!(partial > 10 && refused == partial && whole == 50 - refused, "{partial} {whole} {refused}");
+}
+
+/// Damages every third block in a server's file.
+fn damage(folder: &Path, server: usize) {
+    let path = folder.join(format!("v1-blocks-{server:02}.bin"));
+    let mut bytes = std::fs::read(&path).unwrap();
+    let block = source().index.view().block.block_bytes;
+    bytes.chunks_exact_mut(3 * block).for_each(|three| three[100..200].fill(0xA5));
+    std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn a_bad_disk_costs_no_answer_while_another_home_can_read() {
+    let asked = queries(50, DIM);
+    let expected = expected(&asked);
+    let cluster = Cluster::start_with(4, 2, |folder| damage(folder, 1));
+    let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 4, asked.row(i % 50), false)).collect();
+    let mut reads = 0;
+    for (i, answer) in answers.iter().enumerate() {
+        let got = answer.recv_timeout(PATIENCE).unwrap().unwrap_or_else(|e| panic!("query {i}: {e}"));
+        check(&asked, &expected, i, &got);
+        assert!(!got.is_partial && got.stats.unreachable == 0);
+        reads += got.stats.reads;
+    }
+    let bad = cluster.servers[1].as_ref().unwrap().status();
+    assert!(bad.lost_reads > 0 && bad.unreadable_ranges > 0, "{bad:?}");
+    // What failed was read again; attempts that were given up are in no answer.
+    let again = reads - 4 * expected.stats.reads;
+    assert!(again > 0 && again <= bad.lost_reads, "{again} reads more, {} lost", bad.lost_reads);
+    let said = cluster.said.lock().unwrap();
+    let told = said.iter().filter(|line| line.contains("cannot be read")).count();
+    assert_eq!(told, bad.unreadable_ranges, "{said:?}");
+    assert!(bad.lost_reads > told as u64);
+}
+
+#[test]
+fn without_another_home_a_bad_block_is_named_or_left_out_as_was_asked() {
+    let asked = queries(50, DIM);
+    let cluster = Cluster::start_with(3, 1, |folder| damage(folder, 2));
+    let (mut named, mut partial) = (0, 0);
+    for i in 0..50 {
+        partial += usize::from(
+            cluster.ask(0, asked.row(i), true).recv_timeout(PATIENCE).unwrap().unwrap().is_partial,
+        );
+        match cluster.ask(1, asked.row(i), false).recv_timeout(PATIENCE).unwrap() {
+            Ok(got) => assert!(!got.is_partial),
+            Err(Unanswered::Failed(why)) => {
+                assert!(why.contains("could not be read") && why.contains("damaged"), "{why}");
+                named += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(named > 0 && named == partial, "{named} named, {partial} partial");
 }
 
 #[test]

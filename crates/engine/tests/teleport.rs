@@ -7,8 +7,12 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
 use proptest::prelude::*;
 use stratann_core::format::checksum;
+use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{Carry, Refused, decode, encode};
-use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
+use stratann_core::query::{
+    Arrival, Arrived, Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, Want,
+};
 use stratann_engine::build::Kind;
 use stratann_engine::{DType, Metric};
 
@@ -65,8 +69,11 @@ fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
         let travelled = teleported(place, query, params, budget, (1, carry));
         assert_eq!(stayed.outcome(), travelled.outcome());
         assert_eq!(stayed.results(), travelled.results());
-        let rescored = travelled.stats().rescored;
-        assert_eq!(QueryStats { rescored, ..*stayed.stats() }, *travelled.stats());
+        // What was met is forgotten on the way, so more is scored; and distances that were left out are computed again.
+        let QueryStats { rescored, repeats, code_comparisons, .. } = *travelled.stats();
+        assert_eq!(travelled.stats().met(), stayed.stats().met());
+        let stats = QueryStats { rescored, repeats, code_comparisons, ..*stayed.stats() };
+        assert_eq!(stats, *travelled.stats());
         let travels_scored = carry == Carry::Distances || place.built.index.view().graph.is_none();
         assert_eq!(rescored == 0, travels_scored || stayed.beam().entries().is_empty());
         assert_eq!(stayed.beam().entries(), travelled.beam().entries());
@@ -113,6 +120,44 @@ fn a_flat_query_ends_alike_wherever_it_goes() {
             }
         }
     }
+}
+
+/// One server of three that hold everything, where every fourth block cannot be read, and the state moves on.
+#[test]
+fn what_could_not_be_read_travels_along() {
+    let place = graph();
+    let view = place.built.index.view();
+    let placement = Placement::new(3, vec![7; view.blocks as usize]).unwrap();
+    let (query, params) = (queries(1, 24), Params::new(10, 40));
+    let expected = run_plain(&view, &place.blocks, query.row(0), params, Budget::default(), 1);
+    let (mut state, mut server, mut moves) = (QueryState::new(params, Budget::default()), 0, 0);
+    let (mut scratch, mut held) = (Scratch::default(), Vec::new());
+    scratch.prepare(&view, query.row(0));
+    loop {
+        let here = Here { placement: &placement, server, live: 7, loads: [0; SERVERS_MAX] };
+        let size = view.block.block_bytes;
+        let bytes = |block: u32| match block.is_multiple_of(4) && server != 2 {
+            true => Arrived::Lost(Loss::Damaged),
+            false => Arrived::Bytes(&place.blocks[block as usize * size..][..size]),
+        };
+        let arrivals: Vec<Arrival<'_>> =
+            held.drain(..).map(|(tag, block)| Arrival { tag, what: bytes(block) }).collect();
+        match state.step(&IndexView { here: Some(here), ..view }, &mut scratch, &arrivals) {
+            Step::Done => break,
+            Step::HandOver(to) => {
+                assert_ne!(to, server);
+                (server, moves) = (to, moves + 1);
+            }
+            Step::Wait => {}
+        }
+        held = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        let mut bytes = Vec::new();
+        encode(&state, Carry::Ids, &mut bytes);
+        state = decode(&bytes).unwrap();
+    }
+    assert_eq!((state.outcome(), state.results()), (Outcome::Complete, expected.results()));
+    assert!(moves > 0 && state.unreadable().is_none());
+    assert_eq!(state.stats().hand_overs, moves);
 }
 
 /// A state in the middle of its way, with reads under way, as bytes.

@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
-use stratann_engine::serve::Server;
+use stratann_engine::serve::Versions;
 use stratann_engine::{Error, Kind, Result};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -57,8 +57,8 @@ impl Front {
     ///
     /// # Errors
     /// An address that cannot be listened on; an index of a newer version.
-    pub fn start(server: Arc<Server>, options: FrontOptions) -> Result<Front> {
-        let shape = Shape::of(server.manifest())
+    pub fn start(versions: Arc<Versions>, options: FrontOptions) -> Result<Front> {
+        let shape = Shape::of(versions.current().manifest())
             .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
         let refused = |e: std::io::Error| Error {
             kind: Kind::Io,
@@ -73,7 +73,7 @@ impl Front {
             .map_err(refused)?;
         let listener = runtime.block_on(TcpListener::bind(options.http)).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let shared = Arc::new(Shared::new(server, shape, options.limits, threads));
+        let shared = Arc::new(Shared::new(versions, shape, options.limits, threads));
         let (stop, stopped) = watch::channel(false);
         let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
         Ok(Front { address, runtime, stop, accepting })

@@ -26,14 +26,13 @@ pub(crate) struct Shape {
     pub(crate) dim: usize,
     pub(crate) dtype: DType,
     pub(crate) metric: Metric,
-    pub(crate) block_bytes: usize,
 }
 
 impl Shape {
     /// `None` for types that this program does not know.
     pub(crate) fn of(manifest: &Manifest) -> Option<Shape> {
         let (dtype, metric) = (manifest.dtype()?, manifest.metric()?);
-        Some(Shape { dim: manifest.dim, dtype, metric, block_bytes: manifest.blocks.bytes })
+        Some(Shape { dim: manifest.dim, dtype, metric })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -289,7 +288,7 @@ mod tests {
     use super::*;
 
     fn shape(dtype: DType, metric: Metric) -> Shape {
-        Shape { dim: 2, dtype, metric, block_bytes: 4096 }
+        Shape { dim: 2, dtype, metric }
     }
 
     fn json(text: &str, dtype: DType) -> Result<Request, String> {

@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 use serde_json::{Value, json};
-use stratann_engine::serve::{Answer, Question, Server, Unanswered};
+use stratann_engine::serve::{Answer, Question, Unanswered, Versions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::limits::Limits;
@@ -29,7 +29,7 @@ const PIECE_BYTES: usize = 1024;
 
 /// What all requests share.
 pub(crate) struct Shared {
-    pub(crate) server: Arc<Server>,
+    pub(crate) versions: Arc<Versions>,
     pub(crate) limits: Limits,
     threads: usize,
     shape: Shape,
@@ -41,10 +41,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(server: Arc<Server>, shape: Shape, limits: Limits, threads: usize) -> Shared {
-        let number = server.status().server;
+    pub(crate) fn new(versions: Arc<Versions>, shape: Shape, limits: Limits, threads: usize) -> Shared {
+        let number = versions.status().server;
         Shared {
-            server,
+            versions,
             limits,
             threads,
             shape,
@@ -189,20 +189,24 @@ async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<V
 async fn ask(shared: &Arc<Shared>, request: &Request) -> Result<Reply, Refused> {
     let mut waiting = Vec::new();
     let mut used = None;
+    // All queries of a request are asked of one version; it is let go of before their answers are waited for.
+    let server = shared.versions.current();
+    let block_bytes = server.block_bytes();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
         // Anew for each: the width follows the load, and this request is a part of it.
-        let params = shared.server.params(&request.options).map_err(|e| Refused::bad(e.message))?;
+        let params = server.params(&request.options).map_err(|e| Refused::bad(e.message))?;
         used.get_or_insert(Used::of(&params));
         let (sender, receiver) = oneshot::channel();
         let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
         // A client that hung up has dropped the receiver; its answer goes nowhere.
-        shared.server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
+        server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
         waiting.push(receiver);
     }
+    drop(server);
     let mut answers = Vec::with_capacity(waiting.len());
     for receiver in waiting {
         let stopping = || Err(Unanswered::Failed("the server is stopping; ask another".into()));
-        answers.push(answered(receiver.await.unwrap_or_else(|_| stopping()), shared.shape.block_bytes));
+        answers.push(answered(receiver.await.unwrap_or_else(|_| stopping()), block_bytes));
     }
     let params = used.ok_or_else(|| Refused::bad("there are no queries; send at least one"))?;
     Ok(Reply { error: overload(&answers), answers, server: shared.number, params })
@@ -244,7 +248,7 @@ fn finish(reply: &Reply, memory: OwnedSemaphorePermit) -> Response {
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
-    let status = shared.server.status();
+    let status = shared.versions.status();
     let missing: Vec<usize> = (0..status.live.len()).filter(|&s| !status.live[s]).collect();
     let code = if status.is_complete { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json!({
@@ -257,7 +261,7 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Response {
-    let mut status = shared.server.status();
+    let mut status = shared.versions.status();
     let own = shared.limits.bytes(shared.threads);
     status.memory.push(("HTTP".into(), own));
     status.ram_budget_bytes = status.ram_budget_bytes.map(|b| b + own);

@@ -110,6 +110,7 @@ pub struct Counters {
     pub unreachable: u64,
     pub expanded: u64,
     pub rescored: u64,
+    pub repeats: u64,
 }
 
 impl Counters {
@@ -129,6 +130,7 @@ impl Counters {
             unreachable: stats.unreachable,
             expanded: stats.expanded,
             rescored: stats.rescored,
+            repeats: stats.repeats,
         }
     }
 
@@ -146,6 +148,7 @@ impl Counters {
             unreachable: self.unreachable,
             expanded: self.expanded,
             rescored: self.rescored,
+            repeats: self.repeats,
         }
     }
 }

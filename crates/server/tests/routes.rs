@@ -13,7 +13,7 @@ use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::serve::{ServeOptions, Server};
+use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric, Quiet};
 use stratann_server::wire::{Answered, Counters, Reply};
 use stratann_server::{Front, FrontOptions, Limits};
@@ -45,7 +45,7 @@ impl Place {
             Server::start(ServeOptions { index, queue, threads: 2, ..ServeOptions::default() }).unwrap();
         let http = "127.0.0.1:0".parse().unwrap();
         let options = FrontOptions { http, limits, threads: 1, log: Arc::new(|_| {}) };
-        let front = Front::start(Arc::new(server), options).unwrap();
+        let front = Front::start(Versions::of(server, 0, Arc::new(|_| {})), options).unwrap();
         Place { folder, address: front.address(), front: Some(front) }
     }
 

@@ -88,6 +88,8 @@ pub struct Weather {
     pub duplicate: f64,
     /// Share of reads that fail.
     pub failing_reads: f64,
+    /// Servers with a bad disk, and the share of the blocks that can never be read there.
+    pub bad_disks: Vec<(u8, f64)>,
     /// Who crashes, and when.
     pub crashes: Vec<Crash>,
     /// Microseconds until the others notice that a server has crashed, or is back.
@@ -108,6 +110,7 @@ impl Default for Weather {
             drop: 0.0,
             duplicate: 0.0,
             failing_reads: 0.0,
+            bad_disks: Vec::new(),
             crashes: Vec::new(),
             notice_us: 2000,
             limits: Limits::default(),
@@ -142,6 +145,8 @@ pub struct Report {
     pub other_bytes: u64,
     /// Reads, by server.
     pub reads: Vec<u64>,
+    /// Of these, how many failed.
+    pub lost_reads: u64,
     /// What is still held when nothing is left to happen: queries of clients, vectors, states. All zero, or something is immortal.
     pub left: (usize, usize, usize),
     /// When the last event happened.
@@ -155,7 +160,16 @@ pub struct Report {
 /// # Panics
 /// When ten million events are not enough: something goes round in circles.
 pub fn run(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> Report {
-    world::World::new(cluster, asked, weather).run()
+    world::World::new(world::Setting::Together(cluster), asked, weather).run()
+}
+
+/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real protocol, over links and
+/// through faults.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_apart(partitions: &[Partition<'_>], asked: &[Asked<'_>], weather: &Weather) -> Report {
+    world::World::new(world::Setting::Apart(partitions), asked, weather).run()
 }
 
 /// As [`run`], in weather without faults; gives besides what each query did that was answered, in the order in which they were asked.
@@ -163,5 +177,5 @@ pub fn run(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> Rep
 /// # Panics
 /// As [`run`].
 pub fn record(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> (Report, Vec<Trace>) {
-    world::World::new(cluster, asked, weather).record()
+    world::World::new(world::Setting::Together(cluster), asked, weather).record()
 }

@@ -12,7 +12,7 @@ pub struct Work {
     pub prepared: u32,
     /// Steps of a state.
     pub steps: u32,
-    /// Distances of codes, those of the head graph included.
+    /// Distances of codes, those of the head graph and of what came without distances included.
     pub code_comparisons: u32,
     /// Distances of full vectors.
     pub full_comparisons: u32,
@@ -25,9 +25,10 @@ pub struct Work {
 impl Work {
     /// One step, from the counters before and after it.
     pub(crate) fn step(before: &QueryStats, after: &QueryStats, blocks: usize) -> Work {
+        let codes = |s: &QueryStats| s.code_comparisons + s.rescored;
         Work {
             steps: 1,
-            code_comparisons: (after.code_comparisons - before.code_comparisons) as u32,
+            code_comparisons: (codes(after) - codes(before)) as u32,
             full_comparisons: (after.full_comparisons - before.full_comparisons) as u32,
             reads: blocks as u32,
             ..Work::default()

@@ -13,15 +13,62 @@ use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Ta
 
 use crate::recorder::{Recorder, Sent};
 use crate::trace::{Trace, Work};
-use crate::{Asked, Cluster, Report, Told, Weather};
+use crate::{Asked, Blocks, Cluster, Partition, Report, Told, Weather};
 
 const EVENTS_MAX: u64 = 10_000_000;
 /// All servers serve the same build.
 const BUILD: u64 = 0x5EED;
 
-fn served(view: &IndexView<'_>, carry: Carry) -> Served {
-    Served { build: BUILD, vector_bytes: view.dim * view.dtype.size(), nodes: view.nodes, carry }
+/// What the servers serve.
+#[derive(Clone, Copy)]
+pub(crate) enum Setting<'a> {
+    /// One index; queries are handed over.
+    Together(&'a Cluster<'a>),
+    /// An index each; all are asked.
+    Apart(&'a [Partition<'a>]),
 }
+
+impl<'a> Setting<'a> {
+    fn servers(&self) -> usize {
+        match self {
+            Setting::Together(cluster) => cluster.placement.servers(),
+            Setting::Apart(partitions) => partitions.len(),
+        }
+    }
+
+    /// A bit for every server.
+    fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.servers().clamp(1, 64))
+    }
+
+    fn view(&self, server: u8, peer: &Peer) -> IndexView<'a> {
+        match self {
+            Setting::Together(cluster) => {
+                let (live, loads) = (peer.live(), peer.loads());
+                let here = Here { placement: cluster.placement, server, live, loads };
+                IndexView { here: Some(here), ..cluster.view }
+            }
+            Setting::Apart(partitions) => partitions[usize::from(server)].view,
+        }
+    }
+
+    fn blocks(&self, server: u8) -> &'a dyn Blocks {
+        match self {
+            Setting::Together(cluster) => cluster.blocks,
+            Setting::Apart(partitions) => partitions[usize::from(server)].blocks,
+        }
+    }
+
+    fn served(&self, server: usize, carry: Carry) -> Served {
+        let (view, apart) = match self {
+            Setting::Together(cluster) => (&cluster.view, None),
+            Setting::Apart(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
+        };
+        let vector_bytes = view.dim * view.dtype.size();
+        Served { build: BUILD, vector_bytes, nodes: view.nodes, carry, apart }
+    }
+}
+
 /// How often a server that holds something looks at the clock, microseconds.
 const TICK_US: u64 = 5000;
 
@@ -62,7 +109,7 @@ struct Server {
 }
 
 pub(crate) struct World<'a> {
-    cluster: &'a Cluster<'a>,
+    setting: Setting<'a>,
     asked: &'a [Asked<'a>],
     weather: &'a Weather,
     servers: Vec<Server>,
@@ -77,17 +124,17 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(crate) fn new(cluster: &'a Cluster<'a>, asked: &'a [Asked<'a>], weather: &'a Weather) -> World<'a> {
-        let count = cluster.placement.servers();
+    pub(crate) fn new(setting: Setting<'a>, asked: &'a [Asked<'a>], weather: &'a Weather) -> World<'a> {
+        let count = setting.servers();
         let server = |s: usize| Server {
-            peer: Peer::new(s as u8, 0, served(&cluster.view, weather.carry), u64::MAX, weather.limits),
+            peer: Peer::new(s as u8, 0, setting.served(s, weather.carry), setting.all(), weather.limits),
             incarnation: 0,
             is_up: true,
             is_ticking: false,
             running: BTreeMap::new(),
         };
         let mut world = World {
-            cluster,
+            setting,
             asked,
             weather,
             servers: (0..count).map(server).collect(),
@@ -205,7 +252,7 @@ impl<'a> World<'a> {
             Event::Notice { server, other, is_up } => {
                 let s = &mut self.servers[usize::from(server)];
                 match is_up {
-                    true => s.peer.up(other),
+                    true => s.peer.up(other, &mut actions),
                     false => s.peer.down(now, other, &mut actions),
                 }
                 server
@@ -245,11 +292,14 @@ impl<'a> World<'a> {
     fn send(&mut self, from: u8, to: u8, frame: Vec<u8>) {
         let message = decode(&frame, BUILD);
         if let (Some(recorder), Ok((message, _))) = (&mut self.recorder, &message) {
-            let (query, kind) = match message {
-                Message::Baton { query, .. } | Message::Answer { query, .. } => (query, Sent::Carries),
-                Message::Release { query } => (query, Sent::Releases),
+            let sent = match message {
+                Message::Baton { query, .. } | Message::Answer { query, .. } => Some((query, Sent::Carries)),
+                Message::Release { query } => Some((query, Sent::Releases)),
+                Message::Standing { .. } => None,
             };
-            recorder.sent(query, from, to, kind, frame.len());
+            if let Some((query, kind)) = sent {
+                recorder.sent(query, from, to, kind, frame.len());
+            }
         }
         match message {
             Ok((Message::Baton { vector, .. }, _)) => {
@@ -288,15 +338,13 @@ impl<'a> World<'a> {
     }
 
     fn view(&self, server: u8) -> IndexView<'a> {
-        let peer = &self.servers[usize::from(server)].peer;
-        let here = Here { placement: self.cluster.placement, server, live: peer.live(), loads: peer.loads() };
-        IndexView { here: Some(here), ..self.cluster.view }
+        self.setting.view(server, &self.servers[usize::from(server)].peer)
     }
 
     /// Steps a state with what has arrived for it.
     fn advance(&mut self, server: u8, run: Run) {
         let view = self.view(server);
-        let blocks = self.cluster.blocks;
+        let blocks = self.setting.blocks(server);
         let s = &mut self.servers[usize::from(server)];
         let Some(running) = s.running.get_mut(&run) else { return };
         let read = |(tag, block): (Tag, Option<u32>)| {
@@ -324,7 +372,7 @@ impl<'a> World<'a> {
             recorder.reads(&run.query, server, wants.len());
         }
         for (tag, block) in wants {
-            assert!(view.here.is_some_and(|h| h.holds(block)), "block {block} is not on server {server}");
+            assert!(view.here.is_none_or(|h| h.holds(block)), "block {block} is not on server {server}");
             self.report.reads[usize::from(server)] += 1;
             let at = self.now_us + self.delay(self.weather.disk_us);
             self.schedule(at, Event::Read { server, incarnation, run, tag, block });
@@ -333,15 +381,24 @@ impl<'a> World<'a> {
 
     fn read(&mut self, server: u8, incarnation: u32, run: Run, tag: Tag, block: u32) {
         let fails = self.weather.failing_reads > 0.0 && self.draw() < self.weather.failing_reads;
+        let fails = fails || self.is_bad(server, block);
         let s = &mut self.servers[usize::from(server)];
         if s.incarnation != incarnation || !s.is_up {
             return;
         }
         let Some(running) = s.running.get_mut(&run) else { return };
+        self.report.lost_reads += u64::from(fails);
         running.arrived.push((tag, (!fails).then_some(block)));
         if running.state.is_ready(running.arrived.len()) {
             self.advance(server, run);
         }
+    }
+
+    /// Whether a server can never read this block.
+    fn is_bad(&self, server: u8, block: u32) -> bool {
+        let drawn = hash(self.weather.seed, 32, u64::from(block)) >> 11;
+        let is_in = |share: f64| (drawn as f64) < share * (1u64 << 53) as f64;
+        self.weather.bad_disks.iter().any(|&(bad, share)| bad == server && is_in(share))
     }
 
     fn crash(&mut self, server: u8) {
@@ -360,8 +417,8 @@ impl<'a> World<'a> {
         s.peer = Peer::new(
             server,
             s.incarnation,
-            served(&self.cluster.view, self.weather.carry),
-            u64::MAX,
+            self.setting.served(usize::from(server), self.weather.carry),
+            self.setting.all(),
             self.weather.limits,
         );
         self.announce(server, true);

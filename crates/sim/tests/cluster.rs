@@ -11,13 +11,13 @@ use stratann_core::build::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::query::wire::Carry;
-use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
 use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
 use stratann_sim::{
     Asked, Blocks, Cluster, Costs, Crash, Load, Partition, Report, Task, Told, Trace, Weather, fetch, record,
-    replay, run, scatter_gather,
+    replay, run, run_apart, scatter_gather,
 };
 
 const QUERIES: usize = 40;
@@ -121,6 +121,9 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
             hand_overs += batons;
             // What a baton leaves out is computed where it arrives, and only that.
             assert_eq!(rescored > 0, batons > 0 && carry == Carry::Ids);
+            // So is what was met before: the rest of the beam is known there.
+            assert_eq!(stats.met(), here.stats().met());
+            (stats.code_comparisons, stats.repeats) = (here.stats().code_comparisons, here.stats().repeats);
             assert_eq!(&stats, here.stats(), "{servers} servers, query {query}");
         }
         assert_eq!(hand_overs, report.batons);
@@ -152,6 +155,25 @@ fn wider_rounds_read_hardly_more_and_hand_over_less() {
         hand_overs.push(report.batons);
     }
     assert!(hand_overs[0] > hand_overs[1] && hand_overs[1] > hand_overs[2], "{hand_overs:?}");
+}
+
+#[test]
+fn patience_is_not_lost_over_what_lies_elsewhere() {
+    let ids = |state: &QueryState| -> Vec<u64> { state.results().iter().map(|h| h.external_id).collect() };
+    for patience in [3, 6] {
+        let patient = Params { patience, ..params(8) };
+        let report = simulate(&scattered(10, 1, 3), patient, WHILE, &Weather::default());
+        let (mut here, mut there) = (0, 0);
+        for query in 0..QUERIES {
+            let all = ids(&alone(query, params(8)));
+            here += common::hits(&ids(&alone(query, patient)), &all);
+            there += common::hits(&ids(answer(&report, query)), &all);
+        }
+        assert!(
+            there * 100 >= here * 99,
+            "patience {patience}: {there} results of ten servers, {here} of one"
+        );
+    }
 }
 
 #[test]
@@ -228,6 +250,87 @@ fn without_copies_a_dead_server_makes_answers_partial_and_they_say_so() {
     assert!(partial > QUERIES / 2, "{partial} partial answers");
 }
 
+/// Everything but what a read that failed adds: a round, and a hand-over to where it is made again.
+#[track_caller]
+fn assert_same_but_for_lost_reads(report: &Report, width: u32) {
+    let mut more = 0;
+    for query in 0..QUERIES {
+        let (here, there) = (alone(query, params(width)), answer(report, query));
+        assert_eq!(there.outcome(), Outcome::Complete, "query {query}");
+        assert_eq!(here.results(), there.results(), "query {query}");
+        assert_eq!(there.stats().unreachable, 0);
+        assert_eq!(here.stats().full_comparisons, there.stats().full_comparisons);
+        more += there.stats().reads - here.stats().reads;
+    }
+    assert!(more == report.lost_reads && more > 0, "{more} reads more, {} lost", report.lost_reads);
+}
+
+#[test]
+fn what_one_home_cannot_read_is_read_at_another() {
+    for (share, replicas) in [(0.3, 2), (1.0, 2), (1.0, 3)] {
+        for carry in [Carry::Ids, Carry::Distances] {
+            let weather = Weather { bad_disks: vec![(1, share)], carry, ..Weather::default() };
+            let report = simulate(&scattered(5, replicas, 3), params(1), WHILE, &weather);
+            assert_same_but_for_lost_reads(&report, 1);
+        }
+    }
+    // The same blocks on two disks of three homes: each home is asked once.
+    let weather = Weather { bad_disks: vec![(0, 0.5), (1, 0.5)], ..Weather::default() };
+    assert_same_but_for_lost_reads(&simulate(&scattered(3, 3, 3), params(1), WHILE, &weather), 1);
+    // Wide rounds, used as they come: what else is under way is not held up, and nothing is asked twice of a home.
+    for (mode, width) in [(Mode::Barrier, 8), (Mode::Eager, 4)] {
+        let wide = Params { mode, ..params(width) };
+        let weather = Weather { bad_disks: vec![(2, 0.4)], ..Weather::default() };
+        let report = simulate(&scattered(4, 2, 3), wide, WHILE, &weather);
+        assert!(report.lost_reads > 0);
+        assert!((0..QUERIES).all(|q| answer(&report, q).outcome() == Outcome::Complete));
+    }
+}
+
+#[test]
+fn what_no_home_can_read_is_missing_and_the_answer_names_it() {
+    let bad_disks = vec![(0, 0.2), (1, 0.2)];
+    let weather = Weather { bad_disks, ..Weather::default() };
+    let report = simulate(&scattered(2, 2, 3), params(1), WHILE, &weather);
+    let mut lost = 0;
+    for query in 0..QUERIES {
+        let state = answer(&report, query);
+        assert_eq!(state.outcome() == Outcome::Partial, state.unreadable().is_some(), "query {query}");
+        assert_eq!(state.stats().unreachable > 0, state.unreadable().is_some(), "query {query}");
+        lost += state.unreadable().map_or(0, |(_, loss)| u64::from(loss == Loss::Failed));
+    }
+    assert!(lost > QUERIES as u64 / 2, "{lost} queries met such a block");
+    // Twice for each block and query, and never again.
+    let blocks: u64 = (0..QUERIES).map(|q| answer(&report, q).stats().reads).sum();
+    assert!(report.lost_reads.is_multiple_of(2) && report.lost_reads < blocks);
+}
+
+#[test]
+fn failing_reads_and_a_storm_give_right_answers_or_say_what_they_lack() {
+    for seed in 0..20 {
+        let weather = Weather {
+            seed,
+            failing_reads: 0.05,
+            drop: 0.01,
+            duplicate: 0.05,
+            link_us: (20, 3000),
+            crashes: vec![Crash { server: 1, at_us: hash(seed, 3, 0) % 6000, back_at_us: None }],
+            limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
+            ..Weather::default()
+        };
+        let report = simulate(&scattered(5, 3, seed), params(1), 600_000_000, &weather);
+        for query in (0..QUERIES).filter(|q| q % 5 != 1) {
+            let state = answer(&report, query);
+            match state.outcome() {
+                Outcome::Complete => {
+                    assert_eq!(state.results(), alone(query, params(1)).results(), "seed {seed}, {query}");
+                }
+                other => assert!(other == Outcome::Partial && state.stats().unreachable > 0, "seed {seed}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn when_nothing_gets_through_clients_are_told_in_time() {
     let weather = Weather { drop: 1.0, ..Weather::default() };
@@ -296,7 +399,7 @@ fn asked(q: usize, origin: u8, width: u32) -> Asked<'static> {
 #[track_caller]
 fn assert_work(trace: &Trace, stats: &QueryStats, messages: u32) {
     let work = trace.work();
-    assert_eq!(u64::from(work.code_comparisons), stats.code_comparisons);
+    assert_eq!(u64::from(work.code_comparisons), stats.code_comparisons + stats.rescored);
     assert_eq!(u64::from(work.full_comparisons), stats.full_comparisons);
     assert_eq!(work.messages, messages);
     let reads = trace.tasks().iter().filter(|t| t.1 == Task::Read).count();
@@ -375,50 +478,151 @@ fn fetching_reads_what_one_server_reads_and_speaks_twice_for_each_far_block() {
     }
 }
 
+/// Three indexes, each with a third of the rows; their ids are the rows of the whole.
+fn thirds() -> &'static [(Built, Arc<Vec<u8>>)] {
+    static PARTS: OnceLock<Vec<(Built, Arc<Vec<u8>>)>> = OnceLock::new();
+    let whole = graph_set();
+    let size = whole.shape.row_bytes();
+    let third = |part: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let rows: Vec<u64> = (0..whole.len() as u64).filter(|r| r % 3 == part).collect();
+        let ids = dir.path().join("ids.u64bin");
+        let header = [rows.len() as u32, 1].map(u32::to_le_bytes).concat();
+        let names: Vec<u8> = rows.iter().flat_map(|r| r.to_le_bytes()).collect();
+        std::fs::write(&ids, [header, names].concat()).unwrap();
+        let bytes = rows.iter().flat_map(|&r| whole.bytes[r as usize * size..][..size].to_vec()).collect();
+        let set = Set { shape: Shape { rows: rows.len() as u64, ..whole.shape }, bytes };
+        let mut options = quick(Kind::DiskGraph, Metric::L2);
+        options.ids = Some(ids);
+        let built = Built::new(set, &options);
+        let blocks = built.blocks();
+        (built, blocks)
+    };
+    PARTS.get_or_init(|| (0..3).map(third).collect())
+}
+
+struct Memory(&'static Built, &'static [u8]);
+
+impl Blocks for Memory {
+    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
+        let size = self.0.index.view().block.block_bytes;
+        out.clear();
+        out.extend_from_slice(&self.1[block as usize * size..][..size]);
+        true
+    }
+}
+
+fn with_thirds<T>(test: impl FnOnce(&[Partition<'_>]) -> T) -> T {
+    let memory: Vec<Memory> = thirds().iter().map(|(built, blocks)| Memory(built, blocks)).collect();
+    let parts: Vec<Partition<'_>> =
+        memory.iter().map(|m| Partition { view: m.0.index.view(), blocks: m }).collect();
+    test(&parts)
+}
+
 #[test]
 fn asking_all_servers_finds_what_all_rows_hold() {
     let whole = graph_set();
-    let size = whole.shape.row_bytes();
-    // Three indexes, each with a third of the rows; their ids are the rows of the whole.
-    let parts: Vec<(Built, Arc<Vec<u8>>)> = (0..3)
-        .map(|part| {
-            let dir = tempfile::tempdir().unwrap();
-            let rows: Vec<u64> = (0..whole.len() as u64).filter(|r| r % 3 == part).collect();
-            let ids = dir.path().join("ids.u64bin");
-            let header = [rows.len() as u32, 1].map(u32::to_le_bytes).concat();
-            let names: Vec<u8> = rows.iter().flat_map(|r| r.to_le_bytes()).collect();
-            std::fs::write(&ids, [header, names].concat()).unwrap();
-            let bytes =
-                rows.iter().flat_map(|&r| whole.bytes[r as usize * size..][..size].to_vec()).collect();
-            let set = Set { shape: Shape { rows: rows.len() as u64, ..whole.shape }, bytes };
-            let mut options = quick(Kind::DiskGraph, Metric::L2);
-            options.ids = Some(ids);
-            let built = Built::new(set, &options);
-            let blocks = built.blocks();
-            (built, blocks)
-        })
-        .collect();
-    struct Memory<'a>(&'a Built, &'a [u8]);
-    impl Blocks for Memory<'_> {
-        fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-            let size = self.0.index.view().block.block_bytes;
-            out.clear();
-            out.extend_from_slice(&self.1[block as usize * size..][..size]);
-            true
+    with_thirds(|partitions| {
+        for q in 0..QUERIES {
+            let wide = Asked { params: Params::new(10, 900), ..asked(q, (q % 3) as u8, 1) };
+            let found = scatter_gather(partitions, &wide);
+            let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
+            assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
+            assert_eq!((found.outcome, found.messages), (Outcome::Complete, 4));
+            assert_work(&found.trace, &found.stats, 8);
+            assert!(found.reads.iter().all(|&reads| reads > 0) && found.bytes > 2 * (DIM * 4) as u64);
         }
-    }
-    let memory: Vec<Memory<'_>> = parts.iter().map(|(built, blocks)| Memory(built, blocks)).collect();
-    let partitions: Vec<Partition<'_>> =
-        memory.iter().map(|m| Partition { view: m.0.index.view(), blocks: m }).collect();
-    for q in 0..QUERIES {
-        let wide = Asked { params: Params::new(10, 900), ..asked(q, (q % 3) as u8, 1) };
-        let found = scatter_gather(&partitions, &wide);
-        let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
-        assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
-        assert_eq!((found.outcome, found.messages), (Outcome::Complete, 4));
-        assert_work(&found.trace, &found.stats, 8);
-        assert!(found.reads.iter().all(|&reads| reads > 0) && found.bytes > 2 * (DIM * 4) as u64);
-    }
-    let one = scatter_gather(&partitions[..1], &asked(0, 0, 1));
-    assert_eq!((one.messages, one.bytes), (0, 0));
+        let one = scatter_gather(&partitions[..1], &asked(0, 0, 1));
+        assert_eq!((one.messages, one.bytes), (0, 0));
+    });
+}
+
+/// All queries, by the protocol.
+fn gathered(partitions: &[Partition<'_>], time_us: u64, weather: &Weather) -> Report {
+    let asked: Vec<Asked<'_>> =
+        (0..QUERIES).map(|q| Asked { time_us, ..asked(q, (q % partitions.len()) as u8, 1) }).collect();
+    let report = run_apart(partitions, &asked, weather);
+    assert_eq!(report.left, (0, 0, 0), "seed {}: something is immortal", weather.seed);
+    report
+}
+
+#[test]
+fn the_protocol_gathers_what_asking_all_finds_with_as_many_messages() {
+    with_thirds(|partitions| {
+        let report = gathered(partitions, WHILE, &Weather::default());
+        let mut bytes = 0;
+        for q in 0..QUERIES {
+            let expected = scatter_gather(partitions, &asked(q, (q % 3) as u8, 1));
+            let state = answer(&report, q);
+            assert_eq!((state.results(), state.stats()), (expected.results.as_slice(), &expected.stats));
+            assert_eq!((state.outcome(), state.stats().hand_overs), (Outcome::Complete, 0));
+            bytes += expected.bytes;
+        }
+        let sent = report.baton_bytes + report.vector_bytes + report.other_bytes;
+        assert_eq!((report.batons + report.other_frames, sent), (4 * QUERIES as u64, bytes));
+        let one = gathered(&partitions[..1], WHILE, &Weather::default());
+        assert_eq!(one.batons + one.other_frames, 0);
+    });
+}
+
+#[test]
+fn what_is_lost_between_servers_is_asked_again() {
+    with_thirds(|partitions| {
+        for seed in 0..30 {
+            let limits = Limits { patience_us: 100_000, attempts: 12, ..Limits::default() };
+            let weather = Weather {
+                seed,
+                link_us: (20, 3000),
+                drop: 0.1,
+                duplicate: 0.1,
+                limits,
+                ..Weather::default()
+            };
+            let report = gathered(partitions, 600_000_000, &weather);
+            for q in 0..QUERIES {
+                let expected = scatter_gather(partitions, &asked(q, (q % 3) as u8, 1));
+                let state = answer(&report, q);
+                assert_eq!((state.outcome(), state.results()), (Outcome::Complete, &expected.results[..]));
+                // Each part counts once, however often it was asked.
+                assert_eq!(state.stats(), &expected.stats, "seed {seed}, query {q}");
+            }
+        }
+        let nothing = gathered(partitions, 2_000_000, &Weather { drop: 1.0, ..Weather::default() });
+        assert!(nothing.told.iter().all(|t| matches!(t.as_slice(), [(_, Told::Failed(Failure::Expired))])));
+    });
+}
+
+#[test]
+fn a_server_that_dies_takes_its_rows_with_it_and_answers_say_so() {
+    with_thirds(|partitions| {
+        let ids =
+            |state: &QueryState| -> Vec<u64> { state.results().iter().map(|h| h.external_id).collect() };
+        let mut partial = 0;
+        for seed in 0..20 {
+            let at_us = hash(seed, 3, 0) % 4000;
+            let back_at_us = seed.is_multiple_of(2).then_some(at_us + 20_000);
+            let crashes = vec![Crash { server: 2, at_us, back_at_us }];
+            let report = gathered(partitions, WHILE, &Weather { seed, crashes, ..Weather::default() });
+            for q in (0..QUERIES).filter(|q| q % 3 != 2) {
+                let state = answer(&report, q);
+                let expected = match state.outcome() {
+                    Outcome::Complete => scatter_gather(partitions, &asked(q, (q % 3) as u8, 1)),
+                    _ => scatter_gather(&partitions[..2], &asked(q, (q % 3) as u8, 1)),
+                };
+                let all: Vec<u64> = expected.results.iter().map(|h| h.external_id).collect();
+                assert_eq!(ids(state), all, "seed {seed}, query {q}");
+                assert_eq!(state.outcome() == Outcome::Partial, state.stats().unreachable == 1);
+                partial += usize::from(state.outcome() == Outcome::Partial);
+            }
+        }
+        assert!(partial > 20, "{partial} answers lack what a server had");
+        // A disk that fails is as bad as a server that does; the answer names the block.
+        let weather = Weather { bad_disks: vec![(1, 1.0)], ..Weather::default() };
+        let report = gathered(partitions, WHILE, &weather);
+        for q in 0..QUERIES {
+            let state = answer(&report, q);
+            assert_eq!(state.outcome(), Outcome::Partial);
+            assert!(state.unreadable().is_some() && ids(state).iter().all(|id| id % 3 != 1));
+        }
+    });
 }

@@ -96,6 +96,9 @@ struct GraphArgs {
     /// Build on floats even where bytes would do
     #[arg(long)]
     exact_points: bool,
+    /// Build the graph in at least so many overlapping parts [default: as many as --ram-budget asks for]
+    #[arg(long, value_name = "N")]
+    cells: Option<usize>,
     /// Rows whose exact neighbours calibrate --recall; 0 for none, then searches need --search-list
     #[arg(long, default_value_t = 500, value_name = "N")]
     calibration_queries: usize,
@@ -145,6 +148,7 @@ fn options(args: &Args) -> BuildOptions {
         compress: !graph.no_compress,
         nodes_per_block: graph.nodes_per_block,
         exact_points: graph.exact_points,
+        cells: graph.cells,
         ids: args.ids.clone(),
         on_bad_row: args.on_bad_row.into(),
         calibration_queries: graph.calibration_queries,

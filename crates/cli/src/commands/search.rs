@@ -170,6 +170,7 @@ impl Stages {
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct PerQuery {
     pub(crate) code_comparisons: f64,
+    repeats: f64,
     full_comparisons: f64,
     pruned: f64,
     pub(crate) reads: f64,
@@ -190,6 +191,7 @@ impl PerQuery {
         let reads = stats.reads - stats.cache_hits;
         PerQuery {
             code_comparisons: each(stats.code_comparisons),
+            repeats: each(stats.repeats),
             full_comparisons: each(stats.full_comparisons),
             pruned: each(stats.pruned),
             reads: each(reads),

@@ -6,21 +6,22 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use stratann_cluster::membership::{Claim, EtcdOptions};
+use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::link::Tls;
-use stratann_engine::serve::{ServeOptions, Server};
+use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, Kind, Result};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
-use crate::options::{self, IoName};
+use crate::options::{self, CarryName, IoName};
 use crate::output::{Output, print};
 
 mod sources;
+mod watch;
 use sources::Sources;
 
 /// Answer searches over HTTP
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// How blocks are read [default: auto]
     #[arg(long, value_enum)]
     io: Option<IoName>,
+    /// What a query that is handed over says of its candidates [default: ids]
+    #[arg(long, value_enum)]
+    carry: Option<CarryName>,
     /// Stop when standard input ends too: with the program that started it
     #[arg(long)]
     until_eof: bool,
@@ -68,9 +72,9 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue; tls_certificate, tls_key
-and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a store; etcd, cluster and
-advertise to find the other servers by etcd.
+Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry;
+tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
+store, poll_s to look there for a new version (seconds, 10; 0 for never); etcd, cluster and advertise to find the other servers by etcd.
 A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
 
   index = \"spread\"                # folders and files: from the folder of this file on
@@ -83,6 +87,10 @@ A server of a spread index needs server, listen, peers, and secret_file unless a
 
 const USUAL_HTTP: &str = "127.0.0.1:8700";
 const USUAL_QUEUE: usize = 4096;
+/// Seconds between two looks for a new version.
+const USUAL_POLL_S: u64 = 10;
+/// Between two looks for news while waiting for the end.
+const LOOK: Duration = Duration::from_millis(200);
 /// Shorter secrets can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 /// Threads for HTTP: one for so many that search.
@@ -105,11 +113,13 @@ struct Config {
     ram_budget: Option<SizeText>,
     cache_budget: Option<SizeText>,
     queue: Option<usize>,
+    carry: Option<String>,
     tls_certificate: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_authority: Option<PathBuf>,
     store: Option<String>,
     data: Option<PathBuf>,
+    poll_s: Option<u64>,
     #[serde(default)]
     etcd: Vec<String>,
     cluster: Option<String>,
@@ -122,6 +132,7 @@ impl Config {
         Sources {
             store: self.store.take(),
             data: self.data.take(),
+            poll_s: self.poll_s.unwrap_or(USUAL_POLL_S),
             etcd: std::mem::take(&mut self.etcd),
             cluster: self.cluster.take(),
             advertise: self.advertise.take(),
@@ -144,6 +155,8 @@ struct Setup {
     limits: Limits,
     http_threads: usize,
     sources: Sources,
+    folder: PathBuf,
+    version: u64,
     etcd: Option<EtcdOptions>,
     // Held as long as the process lives: the number is this server's.
     _claim: Option<Claim>,
@@ -165,9 +178,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )),
         _ => e,
     })?;
-    let server = Arc::new(server);
+    let versions = Versions::of(server, setup.version, Arc::clone(&log));
     let front = Front::start(
-        Arc::clone(&server),
+        Arc::clone(&versions),
         FrontOptions {
             http: setup.http,
             limits: setup.limits,
@@ -175,22 +188,45 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             log: Arc::clone(&log),
         },
     )?;
-    tell_ready(&server, &front, &log, output)?;
-    let membership = match setup.etcd {
-        Some(etcd) => Some(setup.sources.join(etcd, &server, &front.address().to_string())?),
-        None => None,
-    };
-    // Both senders live as long as the process.
-    let why = stop.recv().unwrap_or(Stop::Asked);
+    tell_ready(&versions.current(), &front, &log, output)?;
+    let (switched, news) = mpsc::channel();
+    let watch = setup.sources.watch(&versions, (&setup.folder, Arc::clone(&log)), move || {
+        // Nobody listens any more when the process ends.
+        let _ = switched.send(());
+    })?;
+    let wake = watch.as_ref().map(watch::Watch::waker);
+    let wake = move || wake.iter().for_each(|wake| wake());
+    let http = front.address().to_string();
+    let membership = setup.etcd.map(|etcd| setup.sources.join(etcd, &versions, &http, wake)).transpose()?;
+    let why = wait_for_end(&stop, &news, membership.as_ref(), &versions)?;
     log(why.words());
     // First of all nobody new is sent here.
     drop(membership);
+    drop(watch);
     front.stop();
-    if let Ok(server) = Arc::try_unwrap(server) {
-        server.stop();
-    }
+    drop(versions);
     log("stopped");
     Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
+}
+
+/// Waits until it is asked to stop; says in etcd meanwhile which build is served.
+fn wait_for_end(
+    stop: &mpsc::Receiver<Stop>,
+    news: &mpsc::Receiver<()>,
+    membership: Option<&(Membership, Member)>,
+    versions: &Versions,
+) -> Result<Stop> {
+    loop {
+        match stop.recv_timeout(LOOK) {
+            Ok(why) => return Ok(why),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Asked),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        if let (Some((membership, own)), Ok(())) = (membership, news.try_recv()) {
+            let build = versions.current().manifest().build_id.clone();
+            membership.update(&Member { build, ..own.clone() })?;
+        }
+    }
 }
 
 fn tell_ready(server: &Server, front: &Front, log: &Log, output: Output) -> Result<()> {
@@ -304,6 +340,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_range("queue", queue, 1, 1 << 20)?;
     let limits = Limits::within(ram_budget);
     let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
+    in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
     let mut engine = ServeOptions {
         index,
         server: config.server,
@@ -317,10 +354,12 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,
+        carry: carry(args.carry, config.carry.as_deref())?.into(),
         log,
     };
-    let claim = sources.complete(&mut engine, etcd.as_ref(), folder)?;
-    Ok(Setup { http, engine, limits, http_threads, sources, etcd, _claim: claim })
+    let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
+    let folder = folder.to_path_buf();
+    Ok(Setup { http, engine, limits, http_threads, sources, folder, version, etcd, _claim: claim })
 }
 
 fn read_config(path: &Path) -> Result<Config> {
@@ -357,6 +396,15 @@ fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> 
         (None, None) => Ok(IoName::Auto),
         (None, Some(name)) => IoName::from_str(name, false)
             .map_err(|_| Error::bad_input(format!("io is {name:?}; use \"auto\", \"uring\" or \"pread\""))),
+    }
+}
+
+fn carry(given: Option<CarryName>, configured: Option<&str>) -> Result<CarryName> {
+    match (given, configured) {
+        (Some(carry), _) => Ok(carry),
+        (None, None) => Ok(CarryName::Ids),
+        (None, Some(name)) => CarryName::from_str(name, false)
+            .map_err(|_| Error::bad_input(format!("carry is {name:?}; use \"ids\" or \"distances\""))),
     }
 }
 
@@ -453,7 +501,6 @@ pub(crate) struct Place<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn moments_are_told_in_utc() {

@@ -14,7 +14,7 @@ use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
 use super::cluster::MethodName;
 use crate::Verdict;
-use crate::options;
+use crate::options::{self, CarryName};
 use crate::output::Output;
 use crate::progress::Teller;
 use crate::queries::Queries;
@@ -73,6 +73,9 @@ pub(crate) struct Args {
     /// Blocks that a query wants at once
     #[arg(long, default_value_t = 1, value_name = "N")]
     width: u32,
+    /// What a query that is handed over says of its candidates
+    #[arg(long, value_enum, default_value = "ids")]
+    carry: CarryName,
     /// True neighbours, from `stratann groundtruth`, to measure recall@k with
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
@@ -177,6 +180,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         truth: truth.as_ref(),
         entry: args.entry,
         seed: args.seed,
+        carry: args.carry.into(),
         progress: &teller,
     };
     let mut job = Job { args, params, passes, prices: None, teller: &teller };
@@ -191,7 +195,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
-            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
+            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": args.carry.word(),
         }),
         costs: job.prices,
         calibration,

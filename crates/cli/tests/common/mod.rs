@@ -1,8 +1,11 @@
 //! What the tests of the real binary share: small generated data, a naive search, and running `stratann`.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its own part")]
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use half::f16;
 use serde_json::Value;
@@ -284,6 +287,18 @@ impl Running {
         send_signal(self.child.id(), signal);
     }
 
+    /// The lines that it says on stderr from now on; [`Running::end`] has none of them.
+    pub fn lines(&mut self) -> std::sync::mpsc::Receiver<String> {
+        use std::io::BufRead;
+        let stderr = std::io::BufReader::new(self.child.stderr.take().unwrap());
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // The test may have heard enough.
+            stderr.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        lines
+    }
+
     /// Waits for the end; gives the exit status and what was said on stderr.
     pub fn end(mut self) -> (Option<i32>, String) {
         let mut said = Vec::new();
@@ -308,4 +323,75 @@ pub fn send_signal(pid: u32, signal: i32) {
 /// An address on which nobody listens.
 pub fn nobody() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// Longest wait for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn spread(data: &Data, index: &Path, name: &str, more: &[&str]) -> PathBuf {
+    let out = data.path(name);
+    json(&[&["cluster", "partition", arg(index), "-o", arg(&out)], more].concat());
+    out
+}
+
+pub fn addresses(up: &Running) -> Vec<String> {
+    let servers = up.ready["servers"].as_array().unwrap();
+    servers.iter().map(|s| s["address"].as_str().unwrap().to_string()).collect()
+}
+
+/// What a server answers to rows as bytes.
+pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+    read_reply(stream)
+}
+
+/// What a server answers to a GET.
+pub fn get(address: &str, path: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    read_reply(stream)
+}
+
+fn read_reply(mut stream: TcpStream) -> (u16, Value) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = text.split_once("\r\n\r\n").unwrap().1;
+    (status, serde_json::from_str(&body[body.find('{').unwrap()..=body.rfind('}').unwrap()]).unwrap())
+}
+
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Configurations of the servers of a spread index, with free ports, and one secret.
+pub fn configs(data: &Data, name: &str, count: usize, source: &dyn Fn(usize) -> String) -> Vec<PathBuf> {
+    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let peers: Vec<String> = held.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    std::fs::write(data.path("secret"), "a secret of this test").unwrap();
+    (0..count)
+        .map(|s| {
+            let path = data.path(&format!("{name}-{s}.toml"));
+            let text = format!(
+                "{}\nserver = {s}\nlisten = {:?}\npeers = {peers:?}\nhttp = \"127.0.0.1:0\"\nthreads = 1\nsecret_file = \"secret\"\n",
+                source(s),
+                peers[s]
+            );
+            std::fs::write(&path, text).unwrap();
+            path
+        })
+        .collect()
+}
+
+pub fn start(config: &Path) -> Running {
+    Running::start(&["serve", "--config", arg(config), "--until-eof"])
 }

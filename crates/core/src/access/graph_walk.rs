@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::format::block::Block;
+use crate::place::bit;
 use crate::plan::{GraphView, IndexView};
 use crate::query::{Candidate, Outcome, Progress, QueryState, Scratch};
 use crate::verify;
@@ -26,6 +27,7 @@ pub(crate) fn rescore(
     scratch.ids.extend(state.beam.entries().iter().map(|c| c.id.min(last)));
     scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
     state.beam.rescore(&scratch.distances);
+    scratch.seen.keep_new(&mut scratch.ids);
     state.stats.rescored += scratch.ids.len() as u64;
 }
 
@@ -81,8 +83,9 @@ fn claim(state: &mut QueryState, distance: u32, id: u32) -> bool {
     state.params.whole_blocks && state.beam.offer(distance, id, Progress::Expanded)
 }
 
-/// Scores `scratch.ids` by their codes and offers them to the beam.
+/// Scores those of `scratch.ids` that were not met before by their codes and offers them to the beam.
 fn offer_neighbours(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch) {
+    state.stats.repeats += scratch.seen.keep_new(&mut scratch.ids) as u64;
     scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
     state.stats.code_comparisons += scratch.ids.len() as u64;
     for (&id, &distance) in scratch.ids.iter().zip(&scratch.distances) {
@@ -96,7 +99,7 @@ fn offer_neighbours(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
 ///
 /// In a cluster the width counts blocks wherever they lie (BatANN algorithm 2): those of them at hand are read; only when none is, and
 /// nothing is under way, does the query go to a home of the first. There it is read, so every hand-over is followed by a read, and a
-/// query cannot be passed around for ever.
+/// query cannot be passed around for ever. A read that fails is made at another home, once at each.
 pub(crate) fn choose(
     state: &mut QueryState,
     view: &IndexView<'_>,
@@ -119,9 +122,12 @@ pub(crate) fn choose(
         let block = graph.map.block_of(candidate.id);
         let is_new = !state.outstanding.iter().any(|o| o.block == block) && !elsewhere.contains(&block);
         let is_full = state.outstanding.len() + elsewhere.len() >= width;
-        match view.here.as_ref().filter(|here| !here.holds(block)) {
-            Some(here) if here.live_homes(block) == 0 => {
-                state.stats.unreachable += 1;
+        // Where it can be read, when not here: a home that tried in vain is not asked again.
+        let homes =
+            view.here.as_ref().map(|here| (here.server, here.live_homes(block) & !state.tried(block)));
+        match homes.filter(|(server, homes)| homes & bit(*server) == 0) {
+            Some((_, 0)) => {
+                state.give_up(block);
                 state.beam.mark(at, Progress::Expanded);
             }
             _ if is_new && is_full => break,
@@ -155,7 +161,8 @@ fn settle(state: &mut QueryState, view: &IndexView<'_>, graph: &GraphView<'_>, e
         return state.finish(if partial { Outcome::Partial } else { Outcome::Complete });
     };
     look_ahead(state, graph, elsewhere);
-    match here.next(elsewhere) {
+    let tried = elsewhere.first().map_or(0, |&block| state.tried(block));
+    match here.next(elsewhere, tried) {
         Some(server) if state.budget.hand_overs > 0 => {
             state.next_server = Some(server);
             state.budget.hand_overs -= 1;

@@ -6,13 +6,20 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | kind: 0 baton, 1 answer, 2 release |
+//! | 1 | kind: 0 baton, 1 answer, 2 release, 3 standing |
 //! | 1 | how much waits at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: server it came to first, that server's incarnation, its number there |
 //! | 1 | attempt; absent in a release |
 //! | 8 | a bit for every server that has been given the query's vector; absent in a release |
 //! | 4 + 4 | baton alone: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
 //! | … | the vector, then the state ([`crate::query::wire`]); an answer carries a state with an empty beam |
+//!
+//! A standing has instead of the query and what follows it
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 8 | a bit for every server that answers the sender |
+//! | 1 | whether the sender has ended all queries that came to it in this build, and will take no more: 0 or 1 |
 //!
 //! All numbers are little-endian.
 
@@ -22,7 +29,7 @@ use crate::format::checksum;
 use crate::query::wire::{self, Reader};
 
 /// The version written and understood.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
 /// Longest frame that is taken in: a beam of the greatest length and a vector of 4,096 f32 are well below it.
@@ -67,6 +74,13 @@ pub enum Message<'a> {
         visited: u64,
         /// The state, its beam empty.
         state: &'a [u8],
+    },
+    /// How the sender stands among the servers of this build.
+    Standing {
+        /// A bit for every server that answers it.
+        live: u64,
+        /// Whether it has ended its own queries in this build and takes no more.
+        has_left: bool,
     },
     /// The answer is there: forget the query.
     Release {
@@ -118,6 +132,11 @@ impl Message<'_> {
                 out.extend_from_slice(state);
             }
             Message::Release { query } => head(2, query, out),
+            Message::Standing { live, has_left } => {
+                out.extend_from_slice(&[3, load]);
+                out.extend_from_slice(&live.to_le_bytes());
+                out.push(u8::from(*has_left));
+            }
         }
         let body = &out[start + HEADER..];
         let (length, sum) = (body.len() as u32, checksum(body));
@@ -160,6 +179,12 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
         return Err(Refused::Build(theirs));
     }
     let (kind, load) = (r.u8()?, r.u8()?);
+    if kind == 3 {
+        let (live, has_left) = (r.u64()?, r.u8()?);
+        let is_sane = has_left < 2 && r.0.is_empty();
+        let standing = Message::Standing { live, has_left: has_left == 1 };
+        return if is_sane { Ok((standing, load)) } else { Err(Refused::Content) };
+    }
     let query = QueryId { origin: r.u8()?, incarnation: r.u32()?, number: r.u64()? };
     if usize::from(query.origin) >= crate::place::SERVERS_MAX {
         return Err(Refused::Content);
@@ -209,7 +234,8 @@ mod tests {
     #[test]
     fn messages_come_back() {
         let answer = Message::Answer { query: QUERY, attempt: 2, visited: 6, state: &[4; 9] };
-        for message in [BATON, answer, Message::Release { query: QUERY }] {
+        let standing = Message::Standing { live: 0b101, has_left: true };
+        for message in [BATON, answer, Message::Release { query: QUERY }, standing] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
@@ -234,6 +260,7 @@ mod tests {
             let mut bytes = vec![0; HEADER];
             if honest {
                 bytes.extend_from_slice(&77u64.to_le_bytes());
+                bytes.push(body.len() as u8 % 5);
             }
             bytes.extend(body);
             let (length, sum) = ((bytes.len() - HEADER) as u32, checksum(&bytes[HEADER..]));

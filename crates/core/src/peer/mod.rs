@@ -8,12 +8,17 @@
 //! No I/O and no clock: time is a number of microseconds that the driver passes in and that never goes back; what is to be done comes
 //! out as [`Action`]s.
 
+mod gather;
 pub mod message;
+mod standing;
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 
+use self::gather::Gather;
+use self::standing::Standing;
+pub use self::standing::{Change, KEPT_US_MAX, STUCK_US, Turn};
 use crate::place::{SERVERS_MAX, bit};
 use crate::query::{Budget, Outcome, Params, QueryState, Step, wire};
 use message::{Message, QueryId, Refused};
@@ -80,6 +85,9 @@ pub struct Served {
     pub nodes: u32,
     /// What batons say of their candidates. Servers need not agree on it.
     pub carry: wire::Carry,
+    /// So many servers have an index each, of their own rows, and every query is asked of all of them; `None` for one index, among
+    /// whose servers queries are handed over.
+    pub apart: Option<u8>,
 }
 
 /// Limits of one server.
@@ -101,6 +109,16 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// When an attempt that begins now is given up: each has twice the time of the one before, the last has until the query's end.
+    fn patience(&self, now_us: u64, attempt: u8) -> u64 {
+        match attempt + 1 < self.attempts {
+            true => now_us.saturating_add(self.patience_us.saturating_mul(1 << attempt.min(16))),
+            false => u64::MAX,
+        }
+    }
+}
+
 /// A query that a client brought here.
 struct Origin {
     client: u64,
@@ -112,6 +130,8 @@ struct Origin {
     give_up_at_us: u64,
     expires_at_us: u64,
     visited: u64,
+    // What has come of its parts, when all servers are asked.
+    gather: Option<Gather>,
 }
 
 /// A query's vector, and how far its batons have come here.
@@ -130,6 +150,9 @@ pub struct Peer {
     served: Served,
     live: u64,
     loads: [u8; SERVERS_MAX],
+    // What the others have said since they last answered anew.
+    standings: [Option<Standing>; SERVERS_MAX],
+    is_leaving: bool,
     limits: Limits,
     next: u64,
     origins: BTreeMap<u64, Origin>,
@@ -146,6 +169,8 @@ impl Peer {
             served,
             live,
             loads: [0; SERVERS_MAX],
+            standings: [None; SERVERS_MAX],
+            is_leaving: false,
             limits,
             next: 0,
             origins: BTreeMap::new(),
@@ -187,19 +212,20 @@ impl Peer {
             let is_outdated = kept.taken.is_some_and(|taken| taken.0 > run.attempt);
             return (!is_outdated).then_some(&kept.bytes);
         }
-        let origin = self.origins.get_mut(&run.query.number).filter(|o| o.attempt == run.attempt)?;
+        let is_wanted = |o: &&mut Origin| match &o.gather {
+            // Its own part is in this process: it cannot be lost, so it is begun once.
+            Some(gather) => gather.waits() & bit(self.server) != 0,
+            None => o.attempt == run.attempt,
+        };
+        let origin = self.origins.get_mut(&run.query.number).filter(is_wanted)?;
         if !origin.has_begun {
             origin.has_begun = true;
-            // Each attempt is given twice the time of the one before.
-            let patience = self.limits.patience_us.saturating_mul(1 << run.attempt.min(16));
-            let is_last = run.attempt + 1 >= self.limits.attempts;
-            origin.give_up_at_us =
-                if is_last { origin.expires_at_us } else { now_us.saturating_add(patience) };
+            origin.give_up_at_us = self.limits.patience(now_us, run.attempt).min(origin.expires_at_us);
         }
         Some(&kept.bytes)
     }
 
-    /// A client asks. Its query runs here first: the head graph is on every server.
+    /// A client asks. Its query runs here first: the head graph is on every server. When all are asked, it begins there as well.
     pub fn ask(
         &mut self,
         now_us: u64,
@@ -228,7 +254,14 @@ impl Peer {
             give_up_at_us: expires_at_us,
             expires_at_us,
             visited: bit(self.server),
+            gather: self.served.apart.map(|servers| {
+                let all = gather::all(servers);
+                Gather::new(params, budget, all, all & (self.live | bit(self.server)))
+            }),
         };
+        if let Some(gather) = &origin.gather {
+            self.ask_parts(now_us, query, &origin, gather.waits(), out);
+        }
         self.origins.insert(number, origin);
         out.push(Action::Start {
             run: Run { query, attempt: 0 },
@@ -242,7 +275,7 @@ impl Peer {
             Step::Wait => {}
             Step::HandOver(to) => self.hand_over(now_us, run, to, state, out),
             Step::Done if run.query.origin == self.server => {
-                self.end(&run.query, 0, state.without_beam(), out);
+                self.end(&run.query, self.server, 0, state.without_beam(), out);
             }
             Step::Done => {
                 let visited = self.vectors.get(&run.query).map_or(0, |v| v.visited);
@@ -251,6 +284,10 @@ impl Peer {
                 let Run { query, attempt } = run;
                 let message = Message::Answer { query, attempt, visited, state: &bytes };
                 self.send(query.origin, &message, out);
+                if self.served.apart.is_some() {
+                    // Nobody hands it over to here again.
+                    self.vectors.remove(&query);
+                }
             }
         }
     }
@@ -303,7 +340,12 @@ impl Peer {
             }
             Message::Answer { query, visited, state, .. } => {
                 let state = wire::decode(state).map_err(|_| Refused::Content)?;
-                self.end(&query, visited, state, out);
+                self.end(&query, from, visited, state, out);
+            }
+            Message::Standing { live, has_left } => {
+                if let Some(standing) = self.standings.get_mut(usize::from(from)) {
+                    *standing = Some(Standing { live, has_left });
+                }
             }
             Message::Release { query } => {
                 // Its origin alone may say so of a query; a server never releases its own this way.
@@ -345,14 +387,25 @@ impl Peer {
         out.push(Action::Start { run, state: Box::new(state) });
     }
 
-    /// The first answer of a query: to the client with it, and everybody forgets the query.
-    fn end(&mut self, query: &QueryId, visited: u64, state: QueryState, out: &mut Vec<Action>) {
+    /// The query has ended at `from`: the first answer counts, or all of them when all were asked.
+    fn end(&mut self, query: &QueryId, from: u8, visited: u64, state: QueryState, out: &mut Vec<Action>) {
         if query.origin != self.server || query.incarnation != self.incarnation {
             return;
         }
-        let Some(origin) = self.origins.remove(&query.number) else { return };
-        let kept = self.vectors.remove(query).map_or(0, |v| v.visited);
-        self.release(query, origin.visited | kept | visited, out);
+        let Some(origin) = self.origins.get_mut(&query.number) else { return };
+        let Some(gather) = &mut origin.gather else { return self.answer(query.number, visited, state, out) };
+        gather.take(from, &state);
+        if let Some(whole) = gather.whole() {
+            self.answer(query.number, 0, whole, out);
+        }
+    }
+
+    /// To the client with it, and everybody forgets the query.
+    fn answer(&mut self, number: u64, visited: u64, state: QueryState, out: &mut Vec<Action>) {
+        let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
+        let Some(origin) = self.origins.remove(&number) else { return };
+        let kept = self.vectors.remove(&query).map_or(0, |v| v.visited);
+        self.release(&query, origin.visited | kept | visited, out);
         out.push(Action::Answer { client: origin.client, state: Box::new(state) });
     }
 
@@ -386,7 +439,8 @@ impl Peer {
         let limits = self.limits;
         let Some(origin) = self.origins.get_mut(&number) else { return };
         if now_us >= origin.expires_at_us {
-            let Origin { client, visited, .. } = *origin;
+            let client = origin.client;
+            let visited = origin.visited | origin.gather.as_ref().map_or(0, |g| g.waits());
             self.origins.remove(&number);
             let kept = self.vectors.remove(&query).map_or(0, |v| v.visited);
             self.release(&query, visited | kept, out);
@@ -397,6 +451,9 @@ impl Peer {
             // No more attempts: the last one has until the end.
             origin.give_up_at_us = origin.expires_at_us;
             return;
+        }
+        if origin.gather.is_some() {
+            return self.ask_again(now_us, number, out);
         }
         origin.attempt += 1;
         origin.has_begun = false;
@@ -419,13 +476,18 @@ impl Peer {
             return;
         }
         self.live &= !bit(server);
-        self.origins.values_mut().filter(|o| o.has_begun).for_each(|o| o.give_up_at_us = now_us);
+        self.standings[usize::from(server)] = None;
+        self.tell_standing(out);
+        self.lose_parts(server, out);
+        let whole = self.origins.values_mut().filter(|o| o.has_begun && o.gather.is_none());
+        whole.for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);
     }
 
     /// A server answers again; it may have forgotten everything.
-    pub fn up(&mut self, server: u8) {
+    pub fn up(&mut self, server: u8, out: &mut Vec<Action>) {
         self.live |= bit(server);
+        self.tell_standing(out);
         self.vectors.values_mut().for_each(|v| v.visited &= !bit(server));
     }
 

@@ -20,6 +20,9 @@ pub(super) fn step(
         state.started = true;
         route::enter(state, graph, scratch);
     }
+    // A server reads what it holds of the best W. While something better is unread elsewhere, that such a read changed nothing does not mean
+    // that the search has nothing left to find.
+    let is_told = view.here.is_none() || !state.beam.awaits_behind_fresh();
     take_in(state, view, scratch, arrived, |state, scratch, block| {
         let before = state.results.last().copied();
         if state.params.whole_blocks {
@@ -27,7 +30,7 @@ pub(super) fn step(
         }
         let read = graph_walk::expand_block(state, graph, scratch, block);
         let changed = state.results.last().copied() != before;
-        state.fruitless = if changed { 0 } else { state.fruitless.saturating_add(1) };
+        state.fruitless = if changed { 0 } else { state.fruitless.saturating_add(u32::from(is_told)) };
         read
     });
     graph_walk::choose(state, view, graph, scratch);

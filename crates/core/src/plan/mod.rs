@@ -62,7 +62,7 @@ pub(crate) fn step(
 }
 
 /// Takes the arrivals in the order of their tags, so that the order of arrival does not matter, and gives each block that
-/// came to `absorb`. Ends the query when a block was lost or `absorb` finds it senseless.
+/// came to `absorb`. A block that was lost, or that `absorb` finds senseless, is looked for at another home; where there is none the query ends.
 pub(crate) fn take_in(
     state: &mut QueryState,
     view: &IndexView<'_>,
@@ -85,9 +85,13 @@ pub(crate) fn take_in(
                 Err(_) => Some(Loss::Damaged),
             },
         };
-        if let Some(loss) = lost {
-            state.finish(Outcome::Lost { block, loss });
-            break;
+        match lost {
+            None => state.found(block),
+            Some(loss) if state.lose(view, block, loss) => {}
+            Some(loss) => {
+                state.finish(Outcome::Lost { block, loss });
+                break;
+            }
         }
     }
     scratch.order = order;

@@ -103,6 +103,17 @@ impl Beam {
         }
     }
 
+    /// What was awaited of the nodes that `is_lost` names will not come: they are fresh again.
+    pub(crate) fn renew(&mut self, is_lost: impl Fn(u32) -> bool) {
+        for at in (0..self.entries.len()).rev() {
+            let entry = &mut self.entries[at];
+            if entry.progress == Progress::Awaited && is_lost(entry.id) {
+                entry.progress = Progress::Fresh;
+                self.first_fresh = self.first_fresh.min(at);
+            }
+        }
+    }
+
     /// The place of the first fresh candidate at or after `from`.
     pub fn next_fresh(&mut self, from: usize) -> Option<usize> {
         let start = from.max(self.first_fresh);
@@ -112,6 +123,12 @@ impl Beam {
             self.first_fresh = found.unwrap_or(self.entries.len());
         }
         found
+    }
+
+    /// Whether a block is on its way although a closer candidate is fresh.
+    pub(crate) fn awaits_behind_fresh(&mut self) -> bool {
+        self.next_fresh(0)
+            .is_some_and(|fresh| self.entries[fresh..].iter().any(|c| c.progress == Progress::Awaited))
     }
 
     /// The candidates, closest first.
@@ -162,6 +179,7 @@ mod tests {
             beam.reset(16);
             for (x, action) in steps {
                 match action {
+                    0 if x % 5 == 0 => beam.renew(|id| id % 2 == 0),
                     0 => { beam.offer(x, x, Progress::Expanded); }
                     1 => if let Some(p) = beam.next_fresh(0) { beam.mark(p, Progress::Awaited) },
                     _ => { beam.offer(x, x, Progress::Fresh); }

@@ -2,11 +2,14 @@
 
 mod beam;
 mod params;
+mod seen;
 mod state;
 mod stats;
 pub mod wire;
 
 pub use beam::{Beam, Candidate, Progress};
 pub use params::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Params};
+pub use seen::bytes as seen_bytes;
+pub(crate) use state::Unread;
 pub use state::{Arrival, Arrived, Hit, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
 pub use stats::QueryStats;

@@ -9,7 +9,9 @@ use stratann_kernel::Metric;
 use stratann_kernel::codes::Table;
 use stratann_kernel::distance::Exact;
 
+use super::seen::Seen;
 use super::{Beam, Budget, Mode, Params, QueryStats};
+use crate::place::bit;
 use crate::plan::{self, IndexView};
 
 /// Ties an arrival to the want it answers; unique within a query.
@@ -114,6 +116,7 @@ pub struct Scratch {
     pub(crate) ids: Vec<u32>,
     pub(crate) elsewhere: Vec<u32>,
     pub(crate) heads: Vec<u32>,
+    pub(crate) seen: Seen,
     pub(crate) distances: Vec<u32>,
     pub(crate) head_beam: Beam,
     pub(crate) order: Vec<u32>,
@@ -129,6 +132,7 @@ impl Scratch {
     pub fn prepare(&mut self, view: &IndexView<'_>, query: &[u8]) {
         self.exact.set(view.metric, view.dtype, view.dim, query);
         if let Some(graph) = &view.graph {
+            self.seen.clear(graph.map.nodes());
             self.wide.resize(view.dim, 0.0);
             stratann_kernel::element::widen(view.dtype, query, &mut self.wide);
             if view.metric == Metric::Cosine {
@@ -173,6 +177,18 @@ pub(crate) struct Outstanding {
     pub(crate) block: u32,
 }
 
+/// A block that could not be read, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) block: u32,
+    // A bit for every server that tried; all of them once it is given up.
+    pub(crate) tried: u64,
+    pub(crate) loss: Loss,
+}
+
+/// Most blocks that a query looks for at another home after a read failed; with more something is wrong with the whole cluster.
+pub(crate) const UNREAD_MAX: usize = 1024;
+
 /// One query on its way through an index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryState {
@@ -189,6 +205,8 @@ pub struct QueryState {
     pub(crate) results: Vec<Hit>,
     pub(crate) outstanding: Vec<Outstanding>,
     pub(crate) wants: Vec<Want>,
+    // Reads that failed and are to be made at another home, or were given up; seldom any.
+    pub(crate) unread: Vec<Unread>,
     // Decided by the last step; never travels.
     pub(crate) next_server: Option<u8>,
     pub(crate) outcome: Outcome,
@@ -216,6 +234,7 @@ impl QueryState {
             results: Vec::new(),
             outstanding: Vec::new(),
             wants: Vec::new(),
+            unread: Vec::new(),
             next_server: None,
             outcome: Outcome::Running,
             stats: QueryStats::default(),
@@ -237,6 +256,7 @@ impl QueryState {
         self.results.clear();
         self.outstanding.clear();
         self.wants.clear();
+        self.unread.clear();
         self.next_server = None;
         self.outcome = Outcome::Running;
         self.stats = QueryStats::default();
@@ -286,6 +306,15 @@ impl QueryState {
         }
     }
 
+    /// A block that no home could read that answers, and what happened at the last of them: what an ended query lacks.
+    pub fn unreadable(&self) -> Option<(u32, Loss)> {
+        self.given_up().map(|u| (u.block, u.loss))
+    }
+
+    fn given_up(&self) -> Option<&Unread> {
+        self.unread.iter().find(|u| u.tried == u64::MAX)
+    }
+
     /// The results so far, closest first, at most k.
     pub fn results(&self) -> &[Hit] {
         &self.results
@@ -310,6 +339,7 @@ impl QueryState {
             results: self.results.clone(),
             outstanding: Vec::new(),
             wants: Vec::new(),
+            unread: self.given_up().copied().into_iter().collect(),
             next_server: None,
             ..*self
         }
@@ -334,6 +364,36 @@ impl QueryState {
     /// The candidates, for those who explain a query.
     pub fn beam(&self) -> &Beam {
         &self.beam
+    }
+
+    /// A bit for every server where this block could not be read.
+    pub(crate) fn tried(&self, block: u32) -> u64 {
+        self.unread.iter().find(|u| u.block == block).map_or(0, |u| u.tried)
+    }
+
+    /// A read brought nothing. In a cluster its candidates wait to be read at another home, where this one is not asked again; false
+    /// where there is no other, or too much was lost already.
+    pub(crate) fn lose(&mut self, view: &IndexView<'_>, block: u32, loss: Loss) -> bool {
+        let (Some(here), Some(graph)) = (&view.here, &view.graph) else { return false };
+        let is_full = self.unread.len() >= UNREAD_MAX;
+        match self.unread.iter_mut().find(|u| u.block == block) {
+            Some(unread) => (unread.tried, unread.loss) = (unread.tried | bit(here.server), loss),
+            None if is_full => return false,
+            None => self.unread.push(Unread { block, tried: bit(here.server), loss }),
+        }
+        self.beam.renew(|id| graph.map.block_of(id) == block);
+        true
+    }
+
+    /// A read brought what it was to bring.
+    pub(crate) fn found(&mut self, block: u32) {
+        self.unread.retain(|u| u.block != block);
+    }
+
+    /// No home is left where this block could be read: it is not looked for again.
+    pub(crate) fn give_up(&mut self, block: u32) {
+        self.stats.unreachable += 1;
+        self.unread.iter_mut().filter(|u| u.block == block).for_each(|u| u.tried = u64::MAX);
     }
 
     /// Registers a read. False when the budget allows none.

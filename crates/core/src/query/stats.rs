@@ -26,21 +26,30 @@ pub struct QueryStats {
     /// Code distances that a server computed again because the query came without them. Not among [`QueryStats::code_comparisons`], which
     /// are those that a single server makes too.
     pub rescored: u64,
+    /// Neighbours met again and not scored again. What was met is not carried along, so this is less where a query changed servers;
+    /// [`QueryStats::met`] is not.
+    pub repeats: u64,
 }
 
 impl QueryStats {
+    /// Nodes that the walk came by, scored or known: the same wherever the query went.
+    pub fn met(&self) -> u64 {
+        self.code_comparisons + self.repeats
+    }
+
     /// Adds the counters of another query.
     pub fn add(&mut self, other: &QueryStats) {
-        self.code_comparisons += other.code_comparisons;
-        self.full_comparisons += other.full_comparisons;
-        self.pruned += other.pruned;
-        self.reads += other.reads;
-        self.pages_read += other.pages_read;
-        self.cache_hits += other.cache_hits;
-        self.hops += other.hops;
-        self.hand_overs += other.hand_overs;
-        self.unreachable += other.unreachable;
-        self.expanded += other.expanded;
-        self.rescored += other.rescored;
+        self.code_comparisons = self.code_comparisons.saturating_add(other.code_comparisons);
+        self.full_comparisons = self.full_comparisons.saturating_add(other.full_comparisons);
+        self.pruned = self.pruned.saturating_add(other.pruned);
+        self.reads = self.reads.saturating_add(other.reads);
+        self.pages_read = self.pages_read.saturating_add(other.pages_read);
+        self.cache_hits = self.cache_hits.saturating_add(other.cache_hits);
+        self.hops = self.hops.saturating_add(other.hops);
+        self.hand_overs = self.hand_overs.saturating_add(other.hand_overs);
+        self.unreachable = self.unreachable.saturating_add(other.unreachable);
+        self.expanded = self.expanded.saturating_add(other.expanded);
+        self.rescored = self.rescored.saturating_add(other.rescored);
+        self.repeats = self.repeats.saturating_add(other.repeats);
     }
 }

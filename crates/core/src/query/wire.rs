@@ -10,6 +10,7 @@
 //! | … | beam without: count, bits of a progress, bits of a remainder; then, by ascending id, the step up from the id before in Golomb–Rice code, and the progress, packed |
 //! | … | results: count, then distance (4 bytes), external id (varint) each |
 //! | … | reads under way: count, then tag, block (4 bytes) each |
+//! | … | where there are any, blocks that could not be read: count, then block (4 bytes), the servers that tried (varint), why (1 byte) each |
 //!
 //! All numbers are little-endian, counts are varints (7 bits a byte, the lowest first). A beam of 200 over a million nodes takes about 4 bytes
 //! an entry with its distances, and 2 without: whoever has the codes computes them again, to the bit. Wants are not carried: they have been submitted when a state travels. Every count is checked against its limit before memory
@@ -17,7 +18,7 @@
 
 use alloc::vec::Vec;
 
-use super::state::Outstanding;
+use super::state::{Outstanding, UNREAD_MAX, Unread};
 use super::{
     Beam, Budget, Candidate, Hit, Loss, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState, QueryStats,
     Tag,
@@ -25,7 +26,7 @@ use super::{
 use crate::format::checksum;
 
 /// The version written and understood.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 const HEADER: usize = 16;
 
 /// Why bytes are not a state.
@@ -61,7 +62,8 @@ pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     w.u32(state.budget.reads);
     w.u32(state.budget.hand_overs);
     let carry = if state.is_scored { carry } else { Carry::Ids };
-    w.u8(u8::from(state.started) | u8::from(carry == Carry::Distances) << 1);
+    let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty()];
+    w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
     w.u32(state.next_tag);
     w.u32(state.next_block);
     w.u32(state.fruitless);
@@ -80,6 +82,9 @@ pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     for o in &state.outstanding {
         w.u32(o.tag.0);
         w.u32(o.block);
+    }
+    if !state.unread.is_empty() {
+        write_unread(&state.unread, &mut w);
     }
     let body = &out[start + HEADER..];
     let (length, sum) = (body.len() as u32, checksum(body));
@@ -107,7 +112,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
     let mut state = QueryState::new(params, budget);
     let flags = r.u8()?;
-    if flags > 3 {
+    if flags > 7 {
         return Err(Refused::Content);
     }
     state.started = flags & 1 != 0;
@@ -126,7 +131,37 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     for _ in 0..r.count(MAX_WIDTH)? {
         state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()? });
     }
+    if flags & 4 != 0 {
+        state.unread = read_unread(&mut r)?;
+    }
     if r.0.is_empty() { Ok(state) } else { Err(Refused::Length) }
+}
+
+fn write_unread(unread: &[Unread], w: &mut Writer<'_>) {
+    w.varint(unread.len() as u64);
+    for u in unread {
+        w.u32(u.block);
+        w.varint(u.tried);
+        w.u8(u.loss as u8);
+    }
+}
+
+fn read_unread(r: &mut Reader<'_>) -> Result<Vec<Unread>, Refused> {
+    let mut unread = Vec::new();
+    for _ in 0..r.count(UNREAD_MAX as u32)? {
+        unread.push(Unread { block: r.u32()?, tried: r.varint()?, loss: loss(r.u8()?)? });
+    }
+    if unread.is_empty() { Err(Refused::Content) } else { Ok(unread) }
+}
+
+fn loss(number: u8) -> Result<Loss, Refused> {
+    match number {
+        0 => Ok(Loss::Failed),
+        1 => Ok(Loss::Short),
+        2 => Ok(Loss::Damaged),
+        3 => Ok(Loss::Expired),
+        _ => Err(Refused::Content),
+    }
 }
 
 fn write_params(p: &Params, w: &mut Writer<'_>) {
@@ -181,14 +216,7 @@ fn write_outcome(outcome: Outcome, w: &mut Writer<'_>) {
 }
 
 fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
-    let (kind, block, loss) = (r.u8()?, r.u32()?, r.u8()?);
-    let loss = match loss {
-        0 => Loss::Failed,
-        1 => Loss::Short,
-        2 => Loss::Damaged,
-        3 => Loss::Expired,
-        _ => return Err(Refused::Content),
-    };
+    let (kind, block, loss) = (r.u8()?, r.u32()?, loss(r.u8()?)?);
     match kind {
         0 => Ok(Outcome::Running),
         1 => Ok(Outcome::Complete),
@@ -199,7 +227,7 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
     }
 }
 
-fn stats_fields(s: &QueryStats) -> [u64; 11] {
+fn stats_fields(s: &QueryStats) -> [u64; 12] {
     [
         s.code_comparisons,
         s.full_comparisons,
@@ -212,6 +240,7 @@ fn stats_fields(s: &QueryStats) -> [u64; 11] {
         s.unreachable,
         s.expanded,
         s.rescored,
+        s.repeats,
     ]
 }
 
@@ -228,6 +257,7 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
         unreachable: r.counter()?,
         expanded: r.counter()?,
         rescored: r.counter()?,
+        repeats: r.counter()?,
     })
 }
 

@@ -62,6 +62,8 @@ pub(crate) fn enter(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
         scratch.heads.clear();
         scratch.heads.extend_from_slice(graph.head.list(walk.entries()[at].id));
     }
+    // From here on it is of nodes, not of head nodes.
+    scratch.seen.clear(graph.map.nodes());
     for candidate in walk.entries() {
         let Some(&id) = graph.head.ids.get(candidate.id as usize) else { continue };
         if id != state.params.exclude {
@@ -72,6 +74,7 @@ pub(crate) fn enter(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
 }
 
 fn score_heads(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch, walk: &mut Beam) {
+    state.stats.repeats += scratch.seen.keep_new(&mut scratch.heads) as u64;
     scratch.ids.clear();
     scratch
         .ids

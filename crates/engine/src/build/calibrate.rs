@@ -4,7 +4,7 @@
 //! rows come to queries that the index has never seen.
 
 use super::options::BuildOptions;
-use super::stages::{Build, draw_rows};
+use super::stages::Build;
 use crate::budget::{Account, PROGRAM_BYTES, release_freed};
 use crate::calibration::{Curve, FROM_ROWS, measure};
 use crate::dataset::Scan;
@@ -20,16 +20,15 @@ const GROUNDTRUTH_MIN: u64 = 6 << 20;
 pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
 pub(super) fn run(
-    build: &mut Build<'_>,
+    build: &Build<'_>,
     manifest: &Manifest,
     scan: &Scan,
     id_of_row: &[u32],
 ) -> Result<Vec<Curve>> {
-    let count = count(build.options, scan.rows as usize);
-    if count == 0 {
+    let drawn = &build.drawn;
+    if drawn.is_empty() {
         return Ok(Vec::new());
     }
-    let drawn = draw_rows(&build.live_rows(scan), count, build.options.seed);
     let rows: Vec<u64> = drawn.iter().map(|&r| u64::from(r)).collect();
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
     // What lives through this stage besides: row tables, and the index that is opened next.

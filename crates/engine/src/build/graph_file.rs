@@ -1,37 +1,35 @@
-//! The graph between two stages of a build: one record of `degree + 1` u32 per node (length, then rows of the neighbours, closest first), in
-//! the order of cells.
+//! The graph between two stages of a build, a file for each cell: one record of `degree + 1` u32 per node (length, then rows of the
+//! neighbours, closest first), in the order of the cell's rows.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::os::unix::fs::FileExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use crate::dataset::AtomicFile;
 use crate::{Error, Result};
 
-/// Nodes that were partitioned together: positions `start..end` of the order.
+/// Nodes that are at home together: positions `start..end` of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Cell {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
+/// The name of a cell's file.
+pub(crate) fn name(cell: usize) -> String {
+    format!("graph-{cell}.tmp")
+}
+
 /// Writes records one after another.
 pub(crate) struct GraphWriter {
-    path: PathBuf,
-    file: BufWriter<File>,
+    file: AtomicFile,
     degree: usize,
     record: Vec<u32>,
 }
 
 impl GraphWriter {
     pub(crate) fn create(path: &Path, degree: usize) -> Result<GraphWriter> {
-        let file = File::create(path).map_err(|e| Error::io("creating", path, &e))?;
-        Ok(GraphWriter {
-            path: path.into(),
-            file: BufWriter::with_capacity(1 << 18, file),
-            degree,
-            record: Vec::new(),
-        })
+        Ok(GraphWriter { file: AtomicFile::create(path)?, degree, record: Vec::new() })
     }
 
     /// Appends the record of the next node. Ids beyond the degree are left out.
@@ -41,37 +39,32 @@ impl GraphWriter {
         self.record.extend(rows.take(self.degree));
         self.record[0] = self.record.len() as u32 - 1;
         self.record.resize(self.degree + 1, 0);
-        self.file
-            .write_all(bytemuck::cast_slice(&self.record))
-            .map_err(|e| Error::io("writing", &self.path, &e))
+        self.file.write(bytemuck::cast_slice(&self.record))
     }
 
     pub(crate) fn finish(self) -> Result<()> {
-        let written = self.file.into_inner().map_err(|e| e.into_error()).and_then(|f| f.sync_all());
-        written.map_err(|e| Error::io("writing", &self.path, &e))
+        self.file.commit()
     }
 }
 
-/// Reads ranges of records.
+/// Reads the records of cells.
 pub(crate) struct GraphReader {
-    path: PathBuf,
-    file: File,
+    folder: PathBuf,
     degree: usize,
 }
 
 impl GraphReader {
-    pub(crate) fn open(path: &Path, degree: usize) -> Result<GraphReader> {
-        let file = File::open(path).map_err(|e| Error::io("opening", path, &e))?;
-        Ok(GraphReader { path: path.into(), file, degree })
+    pub(crate) fn new(folder: &Path, degree: usize) -> GraphReader {
+        GraphReader { folder: folder.into(), degree }
     }
 
-    /// The records of positions `start..end`.
-    pub(crate) fn read(&self, start: u32, end: u32) -> Result<Records> {
+    /// The records of the cell with this number, which is as long as `range` says.
+    pub(crate) fn read(&self, cell: usize, range: &Cell) -> Result<Records> {
+        let path = self.folder.join(name(cell));
         let words = self.degree + 1;
-        let mut data = vec![0u32; (end - start) as usize * words];
-        self.file
-            .read_exact_at(bytemuck::cast_slice_mut(&mut data), u64::from(start) * words as u64 * 4)
-            .map_err(|e| Error::io("reading", &self.path, &e))?;
+        let mut data = vec![0u32; (range.end - range.start) as usize * words];
+        let read = File::open(&path).and_then(|mut f| f.read_exact(bytemuck::cast_slice_mut(&mut data)));
+        read.map_err(|e| Error::io("reading", &path, &e))?;
         Ok(Records { words, data })
     }
 }

@@ -19,18 +19,18 @@ pub(crate) fn head_count(rows: usize, share: f64) -> usize {
     ((rows as f64 * share).ceil() as usize).clamp(HEAD_MIN.min(rows), rows)
 }
 
-/// Builds the head graph over `count` rows of `order`, drawn by hash. `id_of_row` gives their ids in the index.
+/// Builds the head graph over `count` of the rows `live`, drawn by hash. `id_of_row` gives their ids in the index.
 pub(crate) fn build(
     reader: &Reader,
     space: &Space,
-    order: &[u32],
+    live: &[u32],
     id_of_row: &[u32],
     count: usize,
     seed: u64,
     progress: &dyn Progress,
 ) -> Result<HeadGraph> {
     progress.stage("head graph", 2 * count as u64, "nodes");
-    let mut drawn: Vec<(u64, u32)> = order.iter().map(|&row| (hash(seed, 7, u64::from(row)), row)).collect();
+    let mut drawn: Vec<(u64, u32)> = live.iter().map(|&row| (hash(seed, 7, u64::from(row)), row)).collect();
     if count < drawn.len() {
         drawn.select_nth_unstable(count);
         drawn.truncate(count);

@@ -1,11 +1,12 @@
 //! From a graph and rows to blocks: which nodes share one, in which order, and the bytes.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, pack};
 use stratann_core::format::block::{self, Node, Shape};
@@ -14,7 +15,9 @@ use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::{DType, Metric};
 
 use super::graph_file::{Cell, GraphReader, Records};
-use crate::dataset::Reader;
+use super::graph_stage::read_entries;
+use super::regions::Regions;
+use crate::dataset::{AtomicFile, Reader};
 use crate::{Error, Progress, Result};
 
 /// Where every row went.
@@ -23,6 +26,54 @@ pub(crate) struct Placement {
     pub(crate) id_of_row: Vec<u32>,
     /// Nodes in each block.
     pub(crate) counts: Vec<u16>,
+    next_id: u32,
+}
+
+impl Placement {
+    /// None of `rows` rows has a place yet.
+    pub(crate) fn new(rows: usize) -> Placement {
+        Placement { id_of_row: vec![u32::MAX; rows], counts: Vec::new(), next_id: 0 }
+    }
+
+    /// Places that were given before.
+    pub(crate) fn of(id_of_row: Vec<u32>, counts: Vec<u16>) -> Placement {
+        let next_id = counts.iter().map(|&c| u32::from(c)).sum();
+        Placement { id_of_row, counts, next_id }
+    }
+
+    /// Gives the next ids and blocks to the rows of a cell.
+    pub(crate) fn append(&mut self, packed: &Packed) {
+        self.counts.extend(&packed.counts);
+        for &row in &packed.rows {
+            self.id_of_row[row as usize] = self.next_id;
+            self.next_id += 1;
+        }
+    }
+}
+
+/// Which rows of a cell share a block.
+pub(crate) struct Packed {
+    /// Nodes in each of its blocks.
+    pub(crate) counts: Vec<u16>,
+    /// Its rows, block by block.
+    pub(crate) rows: Vec<u32>,
+}
+
+impl Packed {
+    /// As a table: number of blocks, nodes of each, rows.
+    pub(crate) fn to_words(&self) -> Vec<u32> {
+        let counts = self.counts.iter().map(|&c| u32::from(c));
+        std::iter::once(self.counts.len() as u32).chain(counts).chain(self.rows.iter().copied()).collect()
+    }
+
+    /// Reads such a table; `None` for one that makes no sense.
+    pub(crate) fn from_words(words: &[u32]) -> Option<Packed> {
+        let (&blocks, words) = words.split_first()?;
+        let (counts, rows) = words.split_at_checked(blocks as usize)?;
+        let counts: Vec<u16> = counts.iter().map(|&c| u16::try_from(c).ok()).collect::<Option<_>>()?;
+        let nodes: usize = counts.iter().map(|&c| usize::from(c)).sum();
+        (nodes == rows.len()).then(|| Packed { counts, rows: rows.to_vec() })
+    }
 }
 
 /// What decides how many nodes share a block.
@@ -65,6 +116,34 @@ impl Density {
     }
 }
 
+/// Some rows of a set, numbered in their order: a bit for each row, and half as much to count by.
+struct Numbered {
+    words: Vec<u64>,
+    before: Vec<u32>,
+}
+
+impl Numbered {
+    /// The rows that `members` give.
+    fn new(rows: usize, members: impl Iterator<Item = u32>) -> Numbered {
+        let mut words = vec![0u64; rows.div_ceil(64)];
+        members.for_each(|row| words[row as usize / 64] |= 1 << (row % 64));
+        let mut before = Vec::with_capacity(words.len());
+        let mut sum = 0;
+        for word in &words {
+            before.push(sum);
+            sum += word.count_ones();
+        }
+        Numbered { words, before }
+    }
+
+    /// The number of a row; `None` for one that is not there.
+    fn of(&self, row: u32) -> Option<u32> {
+        let (at, bit) = (row as usize / 64, 1u64 << (row % 64));
+        let word = self.words[at];
+        (word & bit != 0).then(|| self.before[at] + (word & (bit - 1)).count_ones())
+    }
+}
+
 /// A cell's lists with local numbers; neighbours in other cells are left out.
 struct CellLists {
     starts: Vec<u32>,
@@ -72,16 +151,11 @@ struct CellLists {
 }
 
 impl CellLists {
-    /// The lists of the records at `places`, renumbered by `local_of_row`.
-    fn new(records: &Records, local_of_row: &[u32], places: &[u32]) -> CellLists {
+    /// The lists of the records at `places`, renumbered.
+    fn new(records: &Records, numbers: &Numbered, places: &[u32]) -> CellLists {
         let mut lists = CellLists { starts: vec![0], ids: Vec::new() };
         for &at in places {
-            let local = records
-                .list(at as usize)
-                .iter()
-                .map(|&row| local_of_row[row as usize])
-                .filter(|&l| l != u32::MAX);
-            lists.ids.extend(local);
+            lists.ids.extend(records.list(at as usize).iter().filter_map(|&row| numbers.of(row)));
             lists.starts.push(lists.ids.len() as u32);
         }
         lists
@@ -106,62 +180,33 @@ pub(crate) struct Packing<'a> {
     pub(crate) apart: &'a [u32],
 }
 
-/// Decides for each cell in turn which nodes share a block.
-pub(crate) fn place(
+/// Decides which of a cell's `members` (ascending), of a set of `rows` rows, share a block.
+pub(crate) fn pack_cell(
     graph: &GraphReader,
-    order: &[u32],
-    cells: &[Cell],
-    rows: usize,
-    packing: Packing<'_>,
-    progress: &dyn Progress,
-) -> Result<Placement> {
-    progress.stage("packing", order.len() as u64, "nodes");
-    let mut placement = Placement { id_of_row: vec![u32::MAX; rows], counts: Vec::new() };
-    let mut local_of_row = vec![u32::MAX; rows];
-    let mut next_id = 0u32;
-    for cell in cells {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let members = &order[cell.start as usize..cell.end as usize];
-        let groups = group_cell(graph, cell, members, &mut local_of_row, &packing)?;
-        for group in &groups {
-            placement.counts.push(group.len() as u16);
-            for &local in group {
-                placement.id_of_row[members[local as usize] as usize] = next_id;
-                next_id += 1;
-            }
-        }
-        progress.advance(members.len() as u64);
-    }
-    Ok(placement)
-}
-
-/// The groups of one cell, by place among its members. `local_of_row` is all `u32::MAX` before and after.
-fn group_cell(
-    graph: &GraphReader,
-    cell: &Cell,
+    cell: (usize, &Cell),
     members: &[u32],
-    local_of_row: &mut [u32],
+    rows: usize,
     packing: &Packing<'_>,
-) -> Result<Vec<Vec<u32>>> {
+) -> Result<Packed> {
     let is_apart = |row: &u32| packing.packed && packing.apart.binary_search(row).is_ok();
     let (alone, together): (Vec<u32>, Vec<u32>) =
         (0..members.len() as u32).partition(|&l| is_apart(&members[l as usize]));
     let chunks = |of: &[u32]| of.chunks(packing.nodes_per_block).map(<[u32]>::to_vec).collect::<Vec<_>>();
     let mut groups = if packing.packed {
-        together.iter().enumerate().for_each(|(i, &l)| local_of_row[members[l as usize] as usize] = i as u32);
-        let records = graph.read(cell.start, cell.end)?;
-        let lists = CellLists::new(&records, local_of_row, &together);
-        drop(records);
-        members.iter().for_each(|&row| local_of_row[row as usize] = u32::MAX);
+        let numbers = Numbered::new(rows, together.iter().map(|&l| members[l as usize]));
+        let records = graph.read(cell.0, cell.1)?;
+        let lists = CellLists::new(&records, &numbers, &together);
+        drop((records, numbers));
         let groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
         groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
     } else {
         chunks(&together)
     };
     groups.extend(chunks(&alone));
-    Ok(groups)
+    Ok(Packed {
+        counts: groups.iter().map(|g| g.len() as u16).collect(),
+        rows: groups.iter().flatten().map(|&l| members[l as usize]).collect(),
+    })
 }
 
 /// Rounds of exchange after the greedy growth; later ones change next to nothing.
@@ -173,8 +218,8 @@ pub(crate) struct BlockJob<'a> {
     pub(crate) metric: Metric,
     pub(crate) shape: Shape,
     pub(crate) placement: &'a Placement,
-    /// Row at each position, cell by cell.
-    pub(crate) order: &'a [u32],
+    /// Row at each position, cell by cell: a table in a file.
+    pub(crate) order: &'a Path,
     pub(crate) cells: &'a [Cell],
     /// Absent for flat blocks.
     pub(crate) graph: Option<&'a GraphReader>,
@@ -182,12 +227,12 @@ pub(crate) struct BlockJob<'a> {
     pub(crate) external: Option<&'a [u64]>,
     /// Bytes that vectors may take in RAM.
     pub(crate) memory_bytes: u64,
-    /// Folder for spilled vectors.
-    pub(crate) spill: &'a Path,
+    /// Folder for vectors that are sorted first, by one pass over all rows; without one each is looked for where it lies.
+    pub(crate) spill: Option<&'a Path>,
 }
 
 /// What came of the writing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     /// Edges in all lists.
     pub(crate) edges: u64,
@@ -196,6 +241,17 @@ pub(crate) struct Written {
     /// Bytes of all lists.
     pub(crate) list_bytes: u64,
 }
+
+impl Written {
+    pub(crate) fn add(&mut self, other: &Written) {
+        self.edges += other.edges;
+        self.cut += other.cut;
+        self.list_bytes += other.list_bytes;
+    }
+}
+
+/// Of a node, its place in the cell and its row.
+type PlaceAndRow = (u32, u32);
 
 /// A run of whole blocks within one cell, small enough for the memory.
 struct Bucket {
@@ -207,27 +263,27 @@ struct Bucket {
 }
 
 impl BlockJob<'_> {
-    /// Writes the file of blocks, and makes it durable.
-    pub(crate) fn write(&self, path: &Path, progress: &dyn Progress) -> Result<Written> {
-        progress.stage("writing blocks", self.order.len() as u64, "nodes");
-        let buckets = self.buckets();
-        let spilled = if buckets.len() > 1 { Some(self.spill_vectors(&buckets, progress)?) } else { None };
-        let file = File::create(path).map_err(|e| Error::io("creating", path, &e))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+    /// Writes the blocks of these cells to a file, which appears whole or not at all.
+    pub(crate) fn write(&self, cells: Range<usize>, path: &Path, progress: &dyn Progress) -> Result<Written> {
+        let buckets: Vec<Bucket> = self.buckets().into_iter().filter(|b| cells.contains(&b.cell)).collect();
+        let spill = self.spill.filter(|_| buckets.len() > 1);
+        let spilled = spill.map(|folder| self.spill_vectors(&buckets, folder, progress)).transpose()?;
+        let mut out = AtomicFile::create(path)?;
         let mut total = Written::default();
         for bucket in &buckets {
             if progress.interrupted() {
                 return Err(Error::interrupted());
             }
+            let (positions, rows) = self.positions(bucket)?;
             let vectors = match &spilled {
-                Some(file) => self.unspill(file, bucket)?,
-                None => self.gather(bucket)?,
+                Some(file) => self.unspill(file, bucket, path)?,
+                None => self.gather(bucket, &rows)?,
             };
-            self.write_bucket(bucket, &vectors, &mut out, path, &mut total)?;
+            drop(rows);
+            self.write_bucket(bucket, &positions, &vectors, &mut out, &mut total)?;
             progress.advance(u64::from(bucket.nodes));
         }
-        let synced = out.into_inner().map_err(|e| e.into_error()).and_then(|f| f.sync_all());
-        synced.map_err(|e| Error::io("writing", path, &e))?;
+        out.commit()?;
         Ok(total)
     }
 
@@ -262,13 +318,32 @@ impl BlockJob<'_> {
         buckets
     }
 
-    /// The only bucket's vectors, straight from the rows.
-    fn gather(&self, bucket: &Bucket) -> Result<Vec<u8>> {
+    /// Each node of a bucket, and the rows alone, ascending.
+    fn positions(&self, bucket: &Bucket) -> Result<(Vec<PlaceAndRow>, Vec<u32>)> {
+        let cell = &self.cells[bucket.cell];
+        let members: Vec<u32> = read_entries(self.order, cell.start.into(), cell.end.into())?;
+        let mut positions = vec![(0u32, 0u32); bucket.nodes as usize];
+        let mut rows = Vec::with_capacity(positions.len());
+        for (place, &row) in members.iter().enumerate() {
+            let id = self.placement.id_of_row[row as usize];
+            if id >= bucket.first_id && id - bucket.first_id < bucket.nodes {
+                positions[(id - bucket.first_id) as usize] = (place as u32, row);
+                rows.push(row);
+            }
+        }
+        Ok((positions, rows))
+    }
+
+    /// The vectors of a bucket, straight from its rows.
+    fn gather(&self, bucket: &Bucket, rows: &[u32]) -> Result<Vec<u8>> {
         let size = self.shape.vector_bytes;
         let mut out = vec![0u8; bucket.nodes as usize * size];
-        self.for_each_row(|row_id, vector| {
-            out[row_id as usize * size..(row_id as usize + 1) * size].copy_from_slice(vector);
-            Ok(())
+        let mut ids = rows.iter().map(|&row| self.placement.id_of_row[row as usize]);
+        self.reader.for_each(rows, |vector| {
+            if let Some(id) = ids.next() {
+                let slot = (id - bucket.first_id) as usize;
+                out[slot * size..(slot + 1) * size].copy_from_slice(vector);
+            }
         })?;
         Ok(out)
     }
@@ -295,45 +370,32 @@ impl BlockJob<'_> {
     }
 
     /// One pass over the rows that sorts them by bucket into a file: id and vector, each bucket in a region of its own.
-    fn spill_vectors(&self, buckets: &[Bucket], progress: &dyn Progress) -> Result<File> {
-        let path = self.spill.join("vectors.spill");
-        let failed = |e: &std::io::Error| Error::io("writing", &path, e);
+    fn spill_vectors(&self, buckets: &[Bucket], folder: &Path, progress: &dyn Progress) -> Result<File> {
+        let path = folder.join("vectors.spill");
         let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
-        let file = file.map_err(|e| failed(&e))?;
+        let file = file.map_err(|e| Error::io("writing", &path, &e))?;
         let record = self.shape.vector_bytes + 4;
-        let each = (self.memory_bytes as usize / buckets.len() / 2).clamp(record, 1 << 18) / record * record;
-        let mut held: Vec<Vec<u8>> = vec![Vec::new(); buckets.len()];
-        let mut next: Vec<u64> = buckets.iter().map(|b| u64::from(b.first_id) * record as u64).collect();
+        let starts = buckets.iter().map(|b| u64::from(b.first_id) * record as u64).collect();
+        let mut regions = Regions::new(&file, &path, starts, record, self.memory_bytes);
         let mut rows = 0u64;
         self.for_each_row(|id, vector| {
-            let b = buckets.partition_point(|b| b.first_id <= id) - 1;
-            if held[b].capacity() == 0 {
-                held[b].reserve_exact(each);
-            }
-            held[b].extend_from_slice(&id.to_le_bytes());
-            held[b].extend_from_slice(vector);
-            if held[b].len() >= each {
-                file.write_all_at(&held[b], next[b]).map_err(|e| failed(&e))?;
-                next[b] += held[b].len() as u64;
-                held[b].clear();
-            }
+            let bucket = buckets.partition_point(|b| b.first_id <= id) - 1;
+            regions.put(bucket, &id.to_le_bytes())?;
+            regions.put(bucket, vector)?;
             rows += 1;
             if rows.is_multiple_of(1 << 16) && progress.interrupted() {
                 return Err(Error::interrupted());
             }
             Ok(())
         })?;
-        for (bytes, at) in held.iter().zip(&next) {
-            file.write_all_at(bytes, *at).map_err(|e| failed(&e))?;
-        }
-        drop(held);
+        regions.finish()?;
         crate::budget::release_freed();
         // The open handle keeps the bytes; the name is not needed, and a killed build leaves nothing.
         let _ = std::fs::remove_file(&path);
         Ok(file)
     }
 
-    fn unspill(&self, file: &File, bucket: &Bucket) -> Result<Vec<u8>> {
+    fn unspill(&self, file: &File, bucket: &Bucket, path: &Path) -> Result<Vec<u8>> {
         let size = self.shape.vector_bytes;
         let record = size + 4;
         let mut out = vec![0u8; bucket.nodes as usize * size];
@@ -342,7 +404,8 @@ impl BlockJob<'_> {
         let end = at + bucket.nodes as u64 * record as u64;
         while at < end {
             let count = (end - at).min(chunk.len() as u64) as usize;
-            file.read_exact_at(&mut chunk[..count], at).map_err(|e| Error::io("reading", self.spill, &e))?;
+            file.read_exact_at(&mut chunk[..count], at)
+                .map_err(|e| Error::io("sorting the vectors of", path, &e))?;
             for entry in chunk[..count].chunks_exact(record) {
                 let id = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
                 let slot = (id - bucket.first_id) as usize;
@@ -356,23 +419,14 @@ impl BlockJob<'_> {
     fn write_bucket(
         &self,
         bucket: &Bucket,
+        positions: &[(u32, u32)],
         vectors: &[u8],
-        out: &mut impl Write,
-        path: &Path,
+        out: &mut AtomicFile,
         total: &mut Written,
     ) -> Result<()> {
         // Blocks made at once: enough to keep all threads busy, few enough to stay small.
         const BATCH: usize = 512;
-        let cell = self.cells[bucket.cell];
-        let members = &self.order[cell.start as usize..cell.end as usize];
-        let mut position = vec![(0u32, 0u32); bucket.nodes as usize];
-        for (p, &row) in members.iter().enumerate() {
-            let id = self.placement.id_of_row[row as usize];
-            if id >= bucket.first_id && id - bucket.first_id < bucket.nodes {
-                position[(id - bucket.first_id) as usize] = (p as u32, row);
-            }
-        }
-        let records = self.graph.map(|g| g.read(cell.start, cell.end)).transpose()?;
+        let records = self.graph.map(|g| g.read(bucket.cell, &self.cells[bucket.cell])).transpose()?;
         let counts = &self.placement.counts
             [bucket.first_block as usize..(bucket.first_block + bucket.blocks) as usize];
         let mut first = 0usize;
@@ -395,17 +449,15 @@ impl BlockJob<'_> {
                         bucket.first_block + at as u32,
                         bucket.first_id,
                         nodes,
-                        &position,
+                        positions,
                         vectors,
                         records.as_ref(),
                     )
                 })
                 .collect();
             for (bytes, written) in &made {
-                out.write_all(bytes).map_err(|e| Error::io("writing", path, &e))?;
-                total.edges += written.edges;
-                total.cut += written.cut;
-                total.list_bytes += written.list_bytes;
+                out.write(bytes)?;
+                total.add(written);
             }
         }
         Ok(())
@@ -415,7 +467,7 @@ impl BlockJob<'_> {
         &self,
         number: u32,
         bucket_first: u32,
-        nodes: std::ops::Range<usize>,
+        nodes: Range<usize>,
         position: &[(u32, u32)],
         vectors: &[u8],
         records: Option<&Records>,
@@ -492,4 +544,53 @@ fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
         cut += 1;
     }
     cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A plain table says the same.
+        #[test]
+        fn rows_are_numbered_in_their_order(rows in 1usize..300, chosen in prop::collection::btree_set(0u32..300, 0..200)) {
+            let chosen: Vec<u32> = chosen.into_iter().filter(|&r| (r as usize) < rows).collect();
+            let numbers = Numbered::new(rows, chosen.iter().copied());
+            for row in 0..rows as u32 {
+                prop_assert_eq!(numbers.of(row), chosen.binary_search(&row).ok().map(|at| at as u32));
+            }
+        }
+
+        #[test]
+        fn what_was_packed_comes_back(counts in prop::collection::vec(1u16..9, 0..30)) {
+            let rows: Vec<u32> = (0..counts.iter().map(|&c| u32::from(c)).sum()).rev().collect();
+            let words = Packed { counts: counts.clone(), rows: rows.clone() }.to_words();
+            let back = Packed::from_words(&words).unwrap();
+            prop_assert_eq!((back.counts, back.rows), (counts, rows));
+            for cut in 0..words.len() {
+                prop_assert!(Packed::from_words(&words[..cut]).is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_not_packed() {
+        for words in [&[][..], &[u32::MAX], &[1, 70_000], &[1, 2, 5], &[2, 1]] {
+            assert!(Packed::from_words(words).is_none(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn ids_follow_the_cells() {
+        let mut placement = Placement::new(6);
+        placement.append(&Packed { counts: vec![2, 1], rows: vec![5, 0, 3] });
+        placement.append(&Packed { counts: vec![2], rows: vec![1, 4] });
+        assert_eq!(placement.id_of_row, [1, 3, u32::MAX, 2, 4, 0]);
+        assert_eq!(placement.counts, [2, 1, 2]);
+        assert_eq!(
+            Placement::of(placement.id_of_row.clone(), placement.counts.clone()).next_id,
+            placement.next_id
+        );
+    }
 }

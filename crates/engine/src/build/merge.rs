@@ -2,51 +2,48 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Take};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use rayon::prelude::*;
 use stratann_core::build::Points;
 use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
 
-use super::cells::{Assignment, spool_path};
-use super::graph_file::{Cell, GraphWriter};
+use super::cells::lists_path;
+use super::divide::Division;
+use super::graph_file::{self, GraphWriter};
 use super::graph_stage::{self, GraphFacts};
 use super::space::Space;
 use super::stages::Build;
 use super::vamana::VamanaOptions;
 use crate::{Error, Result};
 
-/// Merges home cell by home cell; the order of the graph is that of the cells, and inside each that of the rows.
-pub(super) fn run(
-    build: &mut Build<'_>,
-    space: &Space,
-    live: &[u32],
-    assignment: &Assignment,
-) -> Result<GraphFacts> {
-    build.progress.stage("merging cells", live.len() as u64, "nodes");
+/// Merges home cell by home cell.
+pub(super) fn run(build: &Build<'_>, space: &Space, division: &Division) -> Result<GraphFacts> {
+    let rows = division.cells.last().map_or(0, |c| c.end);
+    build.progress.stage("merging cells", rows.into(), "nodes");
+    let mut edges = 0;
+    for home in 0..division.cells.len() {
+        edges += merge_cell(build, space, division, home)?;
+    }
+    Ok(GraphFacts::new(division.cells.clone(), edges))
+}
+
+/// Writes the graph of the rows at home in one cell, in their order. Returns the number of its edges.
+pub(super) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, home: usize) -> Result<u64> {
+    let rows = division.read_residents(build, home)?;
     let mut merge = Merge {
         build,
         space,
         options: graph_stage::vamana_options(build),
         room: Room::new(build, space),
-        writer: GraphWriter::create(&build.partial.path(graph_stage::GRAPH), build.options.degree)?,
+        writer: GraphWriter::create(&build.partial.path(&graph_file::name(home)), build.options.degree)?,
         edges: 0,
     };
-    let mut order: Vec<u32> = Vec::with_capacity(live.len());
-    let mut cells = Vec::new();
-    for cell in 0..assignment.cells {
-        let start = order.len() as u32;
-        order.extend(assignment.residents(cell).map(|i| live[i]));
-        merge.cell(cell, assignment.cells, &order[start as usize..])?;
-        cells.push(Cell { start, end: order.len() as u32 });
-    }
-    let edges = merge.edges;
+    merge.cell(home, division.cells.len(), &rows)?;
     merge.writer.finish()?;
-    graph_stage::write_order(&build.partial.path(graph_stage::ORDER), &order)?;
-    remove_spools(build, assignment.cells);
-    cells.retain(|c| c.start < c.end);
-    Ok(GraphFacts { cells, mean_list: edges as f64 / live.len() as f64 })
+    Ok(merge.edges)
 }
 
 /// What may be in memory at a time, of that which a cell took.
@@ -82,9 +79,8 @@ struct Found {
 
 impl Merge<'_, '_> {
     fn cell(&mut self, home: usize, cells: usize, rows: &[u32]) -> Result<()> {
-        let paths = (0..cells).map(|from| spool_path(self.build, home, from));
-        let mut parts: Vec<Part> =
-            paths.filter_map(|path| Part::open(path).transpose()).collect::<Result<_>>()?;
+        let open = |from| Part::open(lists_path(self.build, from), home).transpose();
+        let mut parts: Vec<Part> = (0..cells).filter_map(open).collect::<Result<_>>()?;
         let (mut batch, mut needed, mut candidates) = (Vec::new(), HashSet::new(), 0);
         for &row in rows {
             let mut found = Found { row, near: Vec::new(), lists: 0 };
@@ -153,18 +149,23 @@ impl Merge<'_, '_> {
 /// The lists of one home as one cell found them, read in the order of rows.
 struct Part {
     path: PathBuf,
-    input: BufReader<File>,
+    input: BufReader<Take<File>>,
     row: Option<u32>,
 }
 
 impl Part {
-    fn open(path: PathBuf) -> Result<Option<Part>> {
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io("opening", &path, &e)),
-        };
-        let mut part = Part { input: BufReader::with_capacity(16 << 10, file), path, row: None };
+    /// What the file of a cell says of `home`; `None` when it has no such row.
+    fn open(path: PathBuf, home: usize) -> Result<Option<Part>> {
+        let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+        let mut file = File::open(&path).map_err(failed)?;
+        let mut range = [0u64; 2];
+        file.read_exact_at(bytemuck::cast_slice_mut(&mut range), 8 * home as u64).map_err(failed)?;
+        if range[0] >= range[1] {
+            return Ok(None);
+        }
+        file.seek(SeekFrom::Start(range[0])).map_err(failed)?;
+        let input = BufReader::with_capacity(16 << 10, file.take(range[1] - range[0]));
+        let mut part = Part { input, path, row: None };
         part.advance()?;
         Ok(Some(part))
     }
@@ -195,11 +196,10 @@ impl Part {
     }
 }
 
-fn remove_spools(build: &Build<'_>, cells: usize) {
-    for home in 0..cells {
-        for from in 0..cells {
-            let _ = std::fs::remove_file(spool_path(build, home, from));
-        }
-        let _ = std::fs::remove_file(build.partial.path(&format!("cell-{home}.tmp")));
+/// Removes what the cells were merged from, once it is on record what came of it.
+pub(super) fn remove_lists(build: &Build<'_>, cells: usize) {
+    for cell in 0..cells {
+        // What stays behind goes with the folder.
+        let _ = std::fs::remove_file(lists_path(build, cell));
     }
 }

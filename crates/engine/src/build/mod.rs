@@ -4,28 +4,38 @@
 //! |---|---|---|
 //! | scan | all rows | `scan.json`: which rows can be indexed, statistics |
 //! | codebook | a sample | `codebook.bin` |
-//! | graph | rows, as points | `graph.tmp`, `order.tmp`: neighbours of each row, cell by cell |
+//! | divide | all rows, when the graph does not fit | `order.tmp`, `members.tmp`: the rows of each cell |
+//! | graph | rows, as points | `graph-C.tmp`, `order.tmp`: neighbours of each row, cell by cell |
 //! | layout | graph, all rows | `blocks.bin`, `map.bin`, `ids.tmp`: where each row went |
 //! | codes | all rows | `codes.bin` |
 //! | head | a sample | `head.bin` |
 //! | calibrate | the index so far | `curves.json` |
+//!
+//! Several processes can share the work over one folder: [`tasks`] are its pieces, [`split`] knows their order.
 //!
 //! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates the manifest.
 
 mod calibrate;
 mod cells;
 pub mod codebook;
+mod codes;
+mod divide;
 mod graph_file;
 mod graph_stage;
 mod head;
 pub mod kmeans;
 mod layout;
+mod layout_stage;
 mod merge;
 mod options;
 mod plan;
+mod publish;
+mod regions;
 mod space;
+pub mod split;
 mod stages;
 mod state;
+pub mod tasks;
 pub mod vamana;
 
 use std::collections::BTreeMap;
@@ -85,10 +95,7 @@ pub fn build(
     let plan = plan(base, options)?;
     let number = prepare_folder(out, options.force)?;
     let _lock = state::lock(out)?;
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(plan.threads)
-        .build()
-        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", plan.threads)))?;
+    let pool = pool(plan.threads)?;
     let started = std::time::Instant::now();
     let report = pool.install(|| stages::run(base, out, number, options, &plan, progress));
     match report {
@@ -110,6 +117,11 @@ pub fn build(
             Err(e)
         }
     }
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
 }
 
 /// Makes the folder and gives the number of the version to publish.

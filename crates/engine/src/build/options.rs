@@ -27,6 +27,9 @@ impl Kind {
     }
 }
 
+/// Cells that a graph may be asked to be built in.
+const CELLS_MAX: usize = 10_000;
+
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
@@ -62,6 +65,8 @@ pub struct BuildOptions {
     pub nodes_per_block: Option<usize>,
     /// Build on floats even where bytes would do.
     pub exact_points: bool,
+    /// Build the graph in at least so many overlapping cells; `None` for as many as the budget asks for.
+    pub cells: Option<usize>,
     /// A u64 for every row; `None` for the row number.
     pub ids: Option<PathBuf>,
     /// What to do about rows that cannot be indexed.
@@ -94,6 +99,7 @@ impl BuildOptions {
             compress: true,
             nodes_per_block: None,
             exact_points: false,
+            cells: None,
             ids: None,
             on_bad_row: OnBadRow::Fail,
             calibration_queries: 500,
@@ -137,6 +143,9 @@ impl BuildOptions {
         if !(1.0..=4.0).contains(&self.alpha) {
             return bad(format!("--alpha is {}; use 1 to 4", self.alpha));
         }
+        if self.cells.is_some_and(|c| !(1..=CELLS_MAX).contains(&c)) {
+            return bad(format!("--cells is {}; use 1 to {CELLS_MAX}", self.cells.unwrap_or(0)));
+        }
         if !(0.0..=1.0).contains(&self.head_share) {
             return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
         }
@@ -170,6 +179,9 @@ impl BuildOptions {
             put("compress", self.compress.into());
             put("exact_points", self.exact_points.into());
             put("calibration_queries", self.calibration_queries.into());
+            if let Some(n) = self.cells {
+                put("cells", n.into());
+            }
             if let Some(n) = self.nodes_per_block {
                 put("nodes_per_block", n.into());
             }

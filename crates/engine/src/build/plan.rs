@@ -3,9 +3,9 @@
 use serde::Serialize;
 use stratann_kernel::Metric;
 
-use super::codebook;
 use super::options::{BuildOptions, Kind};
 use super::vamana::Graph;
+use super::{codebook, divide};
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Reader;
 use crate::{Error, Result};
@@ -39,6 +39,8 @@ pub struct BuildPlan {
     pub disk_bytes: u64,
     /// Bytes that vectors may take while blocks are written.
     pub(crate) block_memory_bytes: u64,
+    /// Bytes that a cell may take while it is built.
+    pub(crate) cell_bytes: u64,
     /// Bytes that one point takes while its graph is built.
     pub(crate) point_bytes: u64,
     /// Rows that train the codebook.
@@ -82,8 +84,11 @@ impl BuildPlan {
             account.check(options.ram_budget, "build this index")?;
         }
         let free = free.unwrap_or(u64::MAX / 4);
-        let in_ram = n.saturating_mul(point) <= free;
-        let points_per_cell = if in_ram { n } else { (free - memberships) / point };
+        let fits = n.saturating_mul(point) <= free;
+        let cell_bytes = if fits { n * point } else { free - memberships };
+        let in_ram = fits && options.cells.is_none_or(|c| c == 1);
+        let wanted = options.cells.map_or(u64::MAX, |cells| divide::room_of(n, cells));
+        let points_per_cell = (cell_bytes / point).min(wanted);
         let block_memory_bytes =
             free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { BLOCK_PART };
         let codebook_sample = sample(free).min(n as usize).max(1);
@@ -101,6 +106,7 @@ impl BuildPlan {
             ram_bytes,
             disk_bytes: disk,
             block_memory_bytes,
+            cell_bytes,
             codebook_sample,
             point_bytes: point,
         })
@@ -127,7 +133,7 @@ fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, code
     }
     let blocks = n * (row_bytes + 2 * options.degree as u64 + 8) * 5 / 4;
     let graph = n * (options.degree as u64 + 1) * 4;
-    let spill = if in_ram { 0 } else { n * (row_bytes + 4) + 2 * graph };
+    let spill = if in_ram { 0 } else { n * (row_bytes + 20) + 2 * graph };
     blocks + graph + spill + 2 * codes + n * 8
 }
 

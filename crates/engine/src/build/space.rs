@@ -247,7 +247,7 @@ impl Space {
                 }
                 let mut floats = vec![0f32; self.point_dim()];
                 let mut points = out.chunks_exact_mut(point_bytes);
-                self.for_each(reader, rows, |row| {
+                reader.for_each(rows, |row| {
                     let Some(point) = points.next() else { return };
                     match self.precision {
                         Precision::Byte => self.bytes(row, &mut floats, point),
@@ -267,36 +267,11 @@ impl Space {
     /// Reads `rows` (ascending) as floats of this space into `out`, `point_dim` each.
     pub(super) fn load_floats(&self, reader: &Reader, rows: &[u32], out: &mut [f32]) -> Result<()> {
         let mut points = out.chunks_exact_mut(self.point_dim());
-        self.for_each(reader, rows, |row| {
+        reader.for_each(rows, |row| {
             if let Some(point) = points.next() {
                 self.floats(row, point);
             }
         })
-    }
-
-    /// Gives each of `rows` (ascending) in turn. Rows that lie close together come with one read, the gaps between them read and ignored:
-    /// that is cheaper than a read for each.
-    fn for_each(&self, reader: &Reader, rows: &[u32], mut take: impl FnMut(&[u8])) -> Result<()> {
-        const SPAN_BYTES: usize = 256 << 10;
-        const GAP: u32 = 64;
-        let row_bytes = self.dim * self.dtype.size();
-        let span = (SPAN_BYTES / row_bytes).max(1) as u32;
-        let mut buffer = Vec::new();
-        let mut at = 0;
-        while at < rows.len() {
-            let first = rows[at];
-            let mut end = at + 1;
-            while end < rows.len() && rows[end] - first < span && rows[end] - rows[end - 1] <= GAP {
-                end += 1;
-            }
-            reader.read_rows(u64::from(first), (rows[end - 1] - first + 1) as usize, &mut buffer)?;
-            for &row in &rows[at..end] {
-                let offset = (row - first) as usize * row_bytes;
-                take(&buffer[offset..offset + row_bytes]);
-            }
-            at = end;
-        }
-        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::AtomicFile;
 use crate::manifest::{PARTIAL, write_synced};
 use crate::{Error, Result};
 
@@ -16,6 +17,14 @@ pub(crate) struct State {
     made_with: BTreeMap<String, serde_json::Value>,
     /// Facts that each finished stage leaves to those after it.
     finished: BTreeMap<String, serde_json::Value>,
+}
+
+impl State {
+    /// The first thing that was otherwise.
+    fn differs<'a>(&'a self, made_with: &'a BTreeMap<String, serde_json::Value>) -> Option<&'a str> {
+        let other = |key: &&String| self.made_with.get(*key) != made_with.get(*key);
+        made_with.keys().chain(self.made_with.keys()).find(other).map(String::as_str)
+    }
 }
 
 /// The folder of an unfinished build.
@@ -38,11 +47,7 @@ impl Partial {
         let path = folder.join("state.json");
         let found = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
         if resume && let Some(state) = found {
-            if state.made_with != made_with {
-                let differs = made_with
-                    .iter()
-                    .find(|(k, v)| state.made_with.get(*k) != Some(v))
-                    .map_or("options", |d| d.0);
+            if let Some(differs) = state.differs(&made_with) {
                 return Err(Error::bad_input(format!(
                     "{} was begun with another {differs}; resume with the same options, or delete it",
                     folder.display()
@@ -60,6 +65,35 @@ impl Partial {
         Ok(partial)
     }
 
+    /// The unfinished build in `out`, as another process knows it; its stages are that one's to finish.
+    ///
+    /// # Errors
+    /// When there is none, or it was made with other options.
+    pub(crate) fn attach(
+        out: &Path,
+        state: State,
+        made_with: &BTreeMap<String, serde_json::Value>,
+    ) -> Result<Partial> {
+        let folder = out.join(PARTIAL);
+        if !folder.join("state.json").is_file() {
+            return Err(Error::bad_input(format!(
+                "{} cannot be seen from here; name a folder that all machines share",
+                folder.display()
+            )));
+        }
+        if let Some(differs) = state.differs(made_with) {
+            return Err(Error::bad_input(format!(
+                "a part of the build in {} was asked for with another {differs}; give all the same files and options",
+                folder.display()
+            )));
+        }
+        Ok(Partial { folder, state })
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
     /// Where a file of an unfinished build lies.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
@@ -72,6 +106,27 @@ impl Partial {
     /// The facts of a finished stage; `None` when it has not finished.
     pub(crate) fn facts<T: for<'a> Deserialize<'a>>(&self, stage: &str) -> Option<T> {
         serde_json::from_value(self.state.finished.get(stage)?.clone()).ok()
+    }
+
+    /// Whether a stage has finished.
+    pub(crate) fn has(&self, stage: &str) -> bool {
+        self.state.finished.contains_key(stage)
+    }
+
+    /// The facts of a finished task; `None` when it has not finished.
+    pub(crate) fn task_facts(&self, task: &str) -> Option<serde_json::Value> {
+        std::fs::read(self.task_path(task)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    }
+
+    /// Remembers that a task has finished; its files are durable by now.
+    pub(crate) fn finish_task(&self, task: &str, facts: &serde_json::Value) -> Result<()> {
+        let mut file = AtomicFile::create(&self.task_path(task))?;
+        file.write(facts.to_string().as_bytes())?;
+        file.commit()
+    }
+
+    fn task_path(&self, task: &str) -> PathBuf {
+        self.path(&format!("task-{task}.json"))
     }
 
     /// Remembers that a stage has finished; its files are durable by now.
@@ -93,7 +148,7 @@ impl Partial {
     }
 
     /// Removes the folder; the index no longer needs it.
-    pub(crate) fn remove(self) -> Result<()> {
+    pub(crate) fn remove(&self) -> Result<()> {
         std::fs::remove_dir_all(&self.folder).map_err(|e| Error::io("removing", &self.folder, &e))
     }
 }

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::block::{Block, Shape};
-use stratann_core::place::Placement;
+use stratann_core::place::{Placement, SERVERS_MAX};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::placing::Placing;
 use super::plan::Plan;
@@ -22,7 +23,7 @@ use crate::budget;
 use crate::build::{self, BuildOptions, CodeKind, Kind, check_disk};
 use crate::dataset::{OnBadRow, Reader};
 use crate::index::{Index, OpenOptions};
-use crate::manifest::{Manifest, sync_folder, write_synced};
+use crate::manifest::{Manifest, hex, sync_folder, write_synced};
 use crate::{DType, Error, Progress, Result};
 
 /// The file that says what the folder is.
@@ -43,6 +44,16 @@ pub struct Description {
     pub source: String,
     /// Rows of each server.
     pub rows: Vec<u64>,
+    /// `build_id` of each server's index.
+    #[serde(default)]
+    pub builds: Vec<String>,
+}
+
+impl Description {
+    /// Identifies all the indexes together, as the `build_id` of one index does.
+    pub fn build_id(&self) -> String {
+        hex(xxh3_64(serde_json::json!(self).to_string().as_bytes()))
+    }
 }
 
 /// What [`scatter`] did.
@@ -117,7 +128,8 @@ pub fn describe(folder: &Path) -> Result<Description> {
     let damaged =
         |e: String| Error::corrupt(format!("{} is damaged ({e}); make the folder again", path.display()));
     let description: Description = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-    if description.servers == 0 || description.rows.len() != description.servers {
+    let is_sane = (1..=SERVERS_MAX).contains(&description.servers);
+    if !is_sane || description.rows.len() != description.servers {
         return Err(damaged("its numbers cannot be".into()));
     }
     Ok(description)
@@ -140,6 +152,36 @@ pub fn open(folder: &Path, source: &Manifest) -> Result<(Description, Vec<Index>
     let open = |server| Index::open(&server_folder(folder, server), OpenOptions::default());
     let indexes = (0..description.servers).map(open).collect::<Result<_>>()?;
     Ok((description, indexes))
+}
+
+/// Whether a folder holds separate indexes.
+pub fn is_apart(folder: &Path) -> bool {
+    folder.join(DESCRIPTION).is_file()
+}
+
+/// Opens one server's index of a folder, to serve it beside the others.
+///
+/// # Errors
+/// As [`describe`] and [`Index::open`]; no such server; an index that is not the one that the folder was made with.
+pub fn open_part(folder: &Path, server: usize, options: OpenOptions) -> Result<(Description, Index)> {
+    let description = describe(folder)?;
+    if server >= description.servers {
+        return Err(Error::bad_input(format!(
+            "{} has servers 0 to {}, there is no server {server}",
+            folder.display(),
+            description.servers - 1
+        )));
+    }
+    let index = Index::open(&server_folder(folder, server), options)?;
+    let (rows, build) = (index.manifest().rows, &index.manifest().build_id);
+    if description.rows[server] != rows || description.builds.get(server) != Some(build) {
+        return Err(Error::bad_input(format!(
+            "{} is not the index that {} was made with; make the folder again",
+            server_folder(folder, server).display(),
+            folder.display()
+        )));
+    }
+    Ok((description, index))
 }
 
 /// Refuses a place that holds something, unless it is to be replaced and is of this kind.
@@ -255,6 +297,7 @@ impl Job<'_> {
                 seed: self.options.seed,
                 source: source.manifest.build_id.clone(),
                 rows,
+                builds: Vec::new(),
             },
             seconds: 0.0,
             peak_rss_bytes: 0,
@@ -266,6 +309,8 @@ impl Job<'_> {
             let built = self.build(folder, server, dtype)?;
             report.index_bytes.push(built.index_bytes);
             report.build_seconds.push(built.seconds);
+            let (_, manifest) = Manifest::read(&server_folder(folder, server))?;
+            report.description.builds.push(manifest.build_id);
         }
         let path = folder.join(DESCRIPTION);
         let text = serde_json::to_string_pretty(&report.description)

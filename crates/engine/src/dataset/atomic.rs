@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::{Error, Result};
 
 /// Written under a temporary name in the same folder, synced, then renamed; dropped before, it leaves nothing.
-pub(super) struct AtomicFile {
+pub(crate) struct AtomicFile {
     path: PathBuf,
     temporary: PathBuf,
     writer: BufWriter<File>,
@@ -15,7 +15,7 @@ pub(super) struct AtomicFile {
 }
 
 impl AtomicFile {
-    pub(super) fn create(path: &Path) -> Result<AtomicFile> {
+    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
         let Some(name) = path.file_name() else {
             return Err(Error::bad_input(format!("{} names no file; give a file name", path.display())));
         };
@@ -35,11 +35,17 @@ impl AtomicFile {
         Err(Error::bad_input(message))
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| Error::io("writing", &self.path, &e))
     }
 
-    pub(super) fn commit(mut self) -> Result<()> {
+    /// The file itself, for those who write at places of their own and nothing through `write`.
+    pub(crate) fn file(&self) -> &File {
+        self.writer.get_ref()
+    }
+
+    /// Makes the file durable under its name; of several writers the last one stays.
+    pub(crate) fn commit(mut self) -> Result<()> {
         self.publish().map_err(|e| Error::io("writing", &self.path, &e))?;
         self.committed = true;
         Ok(())

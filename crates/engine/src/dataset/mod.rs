@@ -32,11 +32,14 @@ use stratann_kernel::distance::MAX_DIM;
 use crate::{Error, Result};
 use source::Source;
 
+pub(crate) use atomic::AtomicFile;
 pub use bin::write_bin;
+pub(crate) use ids::load_ids;
 pub use ids::read_ids;
 pub use source::SharedBytes;
 pub use truth::GroundTruth;
 pub use validate::{BadRow, OnBadRow, Scan, check_row, scan};
+pub(crate) use validate::{no_good_row, refuse_row, scan_rows};
 
 /// How many rows, how wide, of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +179,33 @@ impl Reader {
             #[cfg(feature = "parquet")]
             Layout::Parquet(column) => column.read_rows(&self.path, first, count, out),
         }
+    }
+}
+
+impl Reader {
+    /// Gives each of `rows` (ascending) in turn. Rows that lie close together come with one read, the gaps between them read and ignored:
+    /// that is cheaper than a read for each.
+    pub(crate) fn for_each(&self, rows: &[u32], mut take: impl FnMut(&[u8])) -> Result<()> {
+        const SPAN_BYTES: usize = 256 << 10;
+        const GAP: u32 = 64;
+        let row_bytes = self.shape.row_bytes();
+        let span = (SPAN_BYTES / row_bytes).max(1) as u32;
+        let mut buffer = Vec::new();
+        let mut at = 0;
+        while at < rows.len() {
+            let first = rows[at];
+            let mut end = at + 1;
+            while end < rows.len() && rows[end] - first < span && rows[end] - rows[end - 1] <= GAP {
+                end += 1;
+            }
+            self.read_rows(u64::from(first), (rows[end - 1] - first + 1) as usize, &mut buffer)?;
+            for &row in &rows[at..end] {
+                let offset = (row - first) as usize * row_bytes;
+                take(&buffer[offset..offset + row_bytes]);
+            }
+            at = end;
+        }
+        Ok(())
     }
 }
 

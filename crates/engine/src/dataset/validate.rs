@@ -147,10 +147,42 @@ const WAVE: u64 = 64;
 ///
 /// A bad row under [`OnBadRow::Fail`] (the first one is named), no good row at all: `BadInput`. `Interrupted` on request.
 pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Progress) -> Result<Scan> {
+    let rows = reader.shape().rows;
+    progress.stage("checking vectors", rows, "rows");
+    let scan = scan_rows(reader, metric, policy, 0..rows, progress)?;
+    if scan.rows == 0 {
+        return Err(no_good_row(reader));
+    }
+    Ok(scan)
+}
+
+/// The error of a set that holds nothing to index.
+pub(crate) fn no_good_row(reader: &Reader) -> Error {
+    Error::bad_input(format!("{}: not one row can be indexed; check the file", reader.path().display()))
+}
+
+/// The error that names `row` when it cannot be indexed.
+pub(crate) fn refuse_row(reader: &Reader, metric: Metric, row: u64) -> Result<()> {
+    let mut bytes = Vec::new();
+    reader.read_rows(row, 1, &mut bytes)?;
+    check_row(reader.shape().dtype, metric, &bytes).map_or(Ok(()), |bad| Err(refusal(reader, row, bad)))
+}
+
+fn refusal(reader: &Reader, row: u64, bad: BadRow) -> Error {
+    Error::bad_input(format!("{}; mend it or pass --on-bad-row skip", bad.message(reader, row)))
+}
+
+/// As [`scan`], of the rows `range`; perhaps none of them is good, and then the statistics say nothing.
+pub(crate) fn scan_rows(
+    reader: &Reader,
+    metric: Metric,
+    policy: OnBadRow,
+    range: std::ops::Range<u64>,
+    progress: &dyn Progress,
+) -> Result<Scan> {
     let shape = reader.shape();
-    progress.stage("checking vectors", shape.rows, "rows");
     let chunk_rows = (CHUNK_BYTES / shape.row_bytes()).clamp(1, CHUNK_ROWS);
-    let chunks = shape.rows.div_ceil(chunk_rows as u64);
+    let chunks = (range.end - range.start).div_ceil(chunk_rows as u64);
     let mut total = Moments::new(shape.dim);
     let mut skipped = Vec::new();
     for wave in (0..chunks).step_by(WAVE as usize) {
@@ -160,8 +192,8 @@ pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Pr
         let results: Vec<Result<Chunk>> = (wave..chunks.min(wave + WAVE))
             .into_par_iter()
             .map_init(Scratch::default, |scratch, chunk| {
-                let first = chunk * chunk_rows as u64;
-                let count = (shape.rows - first).min(chunk_rows as u64) as usize;
+                let first = range.start + chunk * chunk_rows as u64;
+                let count = (range.end - first).min(chunk_rows as u64) as usize;
                 reader.read_rows(first, count, &mut scratch.bytes)?;
                 progress.advance(count as u64);
                 Ok(scan_chunk(shape, metric, first, scratch))
@@ -170,16 +202,11 @@ pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Pr
         for result in results {
             let chunk = result?;
             if let (OnBadRow::Fail, Some(&(row, bad))) = (policy, chunk.bad.first()) {
-                let message = bad.message(reader, row);
-                return Err(Error::bad_input(format!("{message}; mend it or pass --on-bad-row skip")));
+                return Err(refusal(reader, row, bad));
             }
             skipped.extend(chunk.bad.iter().map(|&(row, _)| row));
             total.merge(&chunk.moments);
         }
-    }
-    if total.rows == 0 {
-        let message = format!("{}: not one row can be indexed; check the file", reader.path().display());
-        return Err(Error::bad_input(message));
     }
     Ok(total.finish(skipped))
 }

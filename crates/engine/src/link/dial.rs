@@ -46,7 +46,7 @@ pub(super) fn run(shared: &Shared, to: u8) {
                 let ended = write(shared, to, &mut wire);
                 outbox.set_open(false);
                 shared.note(to, |state| state.outbound = false);
-                shared.unregister(number);
+                shared.open.unregister(number);
                 ended.err().map(|e| e.to_string())
             }
             Err(why) => Some(why.to_string()),
@@ -68,10 +68,10 @@ fn connect(shared: &Shared, to: u8, address: &str) -> Result<(Wire, u64), Failed
     for resolved in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&resolved, SILENCE) {
             Ok(stream) => {
-                let number = shared.register(&stream).ok_or_else(|| io::Error::other("stopping"))?;
+                let number = shared.open.register(&stream).ok_or_else(|| io::Error::other("stopping"))?;
                 return greet(shared, to, address, stream)
                     .map(|wire| (wire, number))
-                    .inspect_err(|_| shared.unregister(number));
+                    .inspect_err(|_| shared.open.unregister(number));
             }
             Err(e) => last = e,
         }

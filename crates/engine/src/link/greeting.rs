@@ -30,6 +30,7 @@ const CLAIM_BYTES: usize = 12 + 2 + 8 + NONCE_BYTES;
 const REPLY_BYTES: usize = 1 + 8;
 
 /// What one side knows.
+#[derive(Clone)]
 pub(super) struct Myself<'a> {
     pub(super) server: u8,
     pub(super) servers: usize,
@@ -106,8 +107,14 @@ pub(super) fn dial(me: &Myself<'_>, to: u8, stream: &mut (impl Read + Write)) ->
     }
 }
 
-/// Greets whoever dialed; its number.
-pub(super) fn answer(me: &Myself<'_>, stream: &mut (impl Read + Write)) -> Result<u8, Failed> {
+/// Greets whoever dialed. `find` gives who serves a build here, when anybody does; `build` is what is served otherwise. Gives the number of
+/// the dialing server, and whom it reached.
+pub(super) fn answer<'a, T>(
+    secret: &[u8],
+    build: u64,
+    find: impl FnOnce(u64) -> Option<(Myself<'a>, T)>,
+    stream: &mut (impl Read + Write),
+) -> Result<(u8, T), Failed> {
     let mut opening = Vec::with_capacity(OPENING_BYTES);
     opening.extend_from_slice(MAGIC);
     opening.extend_from_slice(&VERSION.to_le_bytes());
@@ -118,19 +125,20 @@ pub(super) fn answer(me: &Myself<'_>, stream: &mut (impl Read + Write)) -> Resul
     check_magic(&said)?;
     let (claim, proof) = said.split_at(CLAIM_BYTES);
     let (server, to) = (claim[12], claim[13]);
-    let build = claim[14..22].try_into().map_or(0, u64::from_le_bytes);
-    let verdict = if !is_signed(me.secret, b"dials", &[&opening, claim], proof) {
-        Err((1, Failed::Secret))
-    } else if build != me.build {
-        Err((2, Failed::Build(build)))
-    } else if to != me.server || server == me.server || usize::from(server) >= me.servers {
-        Err((3, Failed::Number(server)))
-    } else {
-        Ok(server)
+    let theirs = claim[14..22].try_into().map_or(0, u64::from_le_bytes);
+    let verdict = match is_signed(secret, b"dials", &[&opening, claim], proof).then(|| find(theirs)) {
+        None => Err((1, Failed::Secret)),
+        Some(None) => Err((2, Failed::Build(theirs))),
+        Some(Some((me, _)))
+            if to != me.server || server == me.server || usize::from(server) >= me.servers =>
+        {
+            Err((3, Failed::Number(server)))
+        }
+        Some(Some((_, whom))) => Ok((server, whom)),
     };
     let mut reply = vec![verdict.as_ref().map_or_else(|(code, _)| *code, |_| 0)];
-    reply.extend_from_slice(&me.build.to_le_bytes());
-    let proof = sign(me.secret, b"answers", &[&opening, &said, &reply]);
+    reply.extend_from_slice(&if verdict.is_ok() { theirs } else { build }.to_le_bytes());
+    let proof = sign(secret, b"answers", &[&opening, &said, &reply]);
     reply.extend_from_slice(proof.as_ref());
     stream.write_all(&reply)?;
     verdict.map_err(|(_, why)| why)

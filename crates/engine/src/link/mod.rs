@@ -7,6 +7,9 @@
 //! A link promises little: a frame may be lost with its connection, and one that finds a full queue is dropped. The protocol above
 //! ([`stratann_core::peer`]) is made for that. What does arrive is whole and in order, and comes from a server that knows the
 //! cluster's secret and serves the same build of the index.
+//!
+//! A server that changes to another build has a link for each meanwhile. They listen at one address, where each connection is given to the link of
+//! its build.
 
 mod dial;
 mod greeting;
@@ -15,15 +18,16 @@ mod outbox;
 mod secure;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use stratann_core::peer::message::Refused;
 
 use self::greeting::Myself;
+use self::listen::Door;
 use self::outbox::Outbox;
 
 pub use self::secure::Tls;
@@ -93,6 +97,8 @@ pub struct Traffic {
 pub struct Link {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    // Closed with the last link that it is for.
+    door: Mutex<Option<Arc<Door>>>,
     address: SocketAddr,
 }
 
@@ -103,12 +109,48 @@ struct Shared {
     outboxes: Vec<Outbox>,
     peers: Mutex<Vec<PeerState>>,
     addresses: Mutex<Vec<String>>,
-    // Open connections, to be shut down in the end, by a number of their own.
-    open: Mutex<Vec<(u64, TcpStream)>>,
-    accepted: AtomicU64,
-    last_refusal: Mutex<String>,
+    open: Open,
+    // Connections whose frames are being received.
+    receiving: (Mutex<usize>, Condvar),
     writes: AtomicU64,
-    is_stopped: AtomicBool,
+}
+
+/// Open connections, to be shut down in the end, by numbers of their own from 1.
+#[derive(Default)]
+struct Open {
+    streams: Mutex<Vec<(u64, TcpStream)>>,
+    count: AtomicU64,
+    is_closed: AtomicBool,
+}
+
+impl Open {
+    /// Keeps a handle to a connection, so that it can be shut down. `None` once all are.
+    fn register(&self, stream: &TcpStream) -> Option<u64> {
+        let number = 1 + self.count.fetch_add(1, Ordering::Relaxed);
+        let handle = stream.try_clone().ok()?;
+        let mut streams = lock(&self.streams);
+        // Under the lock: whoever closes sets the flag first and shuts down what is here afterwards.
+        if self.is_closed() {
+            return None;
+        }
+        streams.push((number, handle));
+        Some(number)
+    }
+
+    fn unregister(&self, number: u64) {
+        lock(&self.streams).retain(|(n, _)| *n != number);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        for (_, stream) in lock(&self.streams).drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
 }
 
 /// How far the connections with one other server are.
@@ -130,29 +172,37 @@ impl Link {
     /// # Errors
     /// When the address cannot be listened on.
     pub fn start(options: LinkOptions, receive: Arc<dyn Receive>) -> io::Result<Link> {
-        let listener = TcpListener::bind(options.listen)?;
-        let address = listener.local_addr()?;
+        let door = Arc::new(Door::open(&options)?);
+        Ok(Link::at(door, options, receive))
+    }
+
+    /// Another link, for another build, that is reached at the same address, by those who know the same secret; `options` need not say
+    /// these again. `None` once this one has stopped.
+    pub fn beside(&self, options: LinkOptions, receive: Arc<dyn Receive>) -> Option<Link> {
+        let door = lock(&self.door).clone()?;
+        Some(Link::at(door, options, receive))
+    }
+
+    fn at(door: Arc<Door>, options: LinkOptions, receive: Arc<dyn Receive>) -> Link {
         let count = options.peers.len();
         let shared = Arc::new(Shared {
             outboxes: (0..count).map(|_| Outbox::new(options.queue_bytes)).collect(),
             peers: Mutex::new(vec![PeerState::default(); count]),
             addresses: Mutex::new(options.peers.clone()),
-            open: Mutex::default(),
-            accepted: AtomicU64::new(1),
-            last_refusal: Mutex::default(),
+            open: Open::default(),
+            receiving: Default::default(),
             writes: AtomicU64::new(0),
-            is_stopped: AtomicBool::new(false),
             options,
             receive,
         });
         let mut threads = Vec::new();
-        let listening = shared.clone();
-        threads.push(std::thread::spawn(move || listen::run(&listening, &listener)));
+        door.admit(&shared);
         for to in (0..count as u8).filter(|&s| s != shared.options.server) {
             let dialing = shared.clone();
             threads.push(std::thread::spawn(move || dial::run(&dialing, to)));
         }
-        Ok(Link { shared, threads: Mutex::new(threads), address })
+        let address = door.address();
+        Link { shared, threads: Mutex::new(threads), door: Mutex::new(Some(door)), address }
     }
 
     /// Where it listens.
@@ -183,20 +233,12 @@ impl Link {
 
     /// Closes all connections and ends all threads; nothing is received after it returns.
     pub fn stop(&self) {
-        self.shared.is_stopped.store(true, Ordering::SeqCst);
+        self.shared.open.close();
         self.shared.outboxes.iter().for_each(Outbox::close);
-        // The listening thread waits in accept: a connection ends that.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address.is_ipv4() {
-                true => std::net::Ipv4Addr::LOCALHOST.into(),
-                false => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
-        for (_, stream) in lock(&self.shared.open).drain(..) {
-            let _ = stream.shutdown(std::net::Shutdown::Both);
-        }
+        let (receiving, news) = &self.shared.receiving;
+        let ended = news.wait_while(lock(receiving), |count| *count > 0);
+        drop(ended.unwrap_or_else(|e| e.into_inner()));
+        drop(lock(&self.door).take());
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
@@ -211,42 +253,30 @@ impl Drop for Link {
 
 impl Shared {
     fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::SeqCst)
+        self.open.is_closed()
     }
 
     fn address_of(&self, server: u8) -> String {
         lock(&self.addresses).get(usize::from(server)).cloned().unwrap_or_default()
     }
 
-    /// Who is refused dials again and again: the same refusal is said once.
-    fn log_refusal(&self, from: &str, why: &str) {
-        let line = format!("connection from {from} refused: {why}");
-        let mut last = lock(&self.last_refusal);
-        if !self.is_stopped() && *last != line {
-            self.log(&line);
-            *last = line;
-        }
-    }
-
     fn log(&self, line: &str) {
         (self.options.log)(line);
     }
 
-    /// Keeps a handle to a connection, so that stopping can shut it down. `None` when the link has been stopped.
-    fn register(&self, stream: &TcpStream) -> Option<u64> {
-        let number = self.accepted.fetch_add(1, Ordering::Relaxed);
-        let handle = stream.try_clone().ok()?;
-        let mut open = lock(&self.open);
-        // Under the lock: whoever stops the link sets the flag first and shuts down what is here afterwards.
-        if self.is_stopped() {
-            return None;
-        }
-        open.push((number, handle));
+    /// A connection's frames are received from now on: its number, or `None` when the link has been stopped. Whoever stops it waits for
+    /// [`Shared::end_receiving`].
+    fn begin_receiving(&self, stream: &TcpStream) -> Option<u64> {
+        let mut count = lock(&self.receiving.0);
+        let number = self.open.register(stream)?;
+        *count += 1;
         Some(number)
     }
 
-    fn unregister(&self, number: u64) {
-        lock(&self.open).retain(|(n, _)| *n != number);
+    fn end_receiving(&self, number: u64) {
+        self.open.unregister(number);
+        *lock(&self.receiving.0) -= 1;
+        self.receiving.1.notify_all();
     }
 
     /// Notes a change of one server's connections and tells who receives. The lock is held meanwhile, so that news comes in order.

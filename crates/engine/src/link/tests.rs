@@ -1,4 +1,5 @@
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -267,7 +268,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
-            if greeting::answer(&me, &mut stream).is_ok() {
+            if greeting::answer(SECRET, BUILD, |_| Some((me.clone(), ())), &mut stream).is_ok() {
                 kept.push(stream);
             }
         }
@@ -300,7 +301,7 @@ fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
     let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
-    greeting::answer(&me, &mut heard).unwrap();
+    greeting::answer(SECRET, BUILD, |_| Some((me, ())), &mut heard).unwrap();
     assert_eq!(a.next(), News::Up(1));
     assert_eq!(a.next(), News::Down(1));
     a.waits_for_word("nothing came for");
@@ -367,4 +368,67 @@ fn under_tls_both_sides_must_be_signed_and_be_who_they_say() {
     assert!(own("missing.pem").unwrap_err().message.contains("missing.pem"));
     assert!(own("ours-here.key").unwrap_err().message.contains("no certificate"));
     assert!(own("ours-there.pem").is_err(), "the key belongs to another certificate");
+}
+
+#[test]
+fn links_of_two_builds_share_an_address_and_keep_apart() {
+    let (a, b) = pair();
+    const NEXT: u64 = BUILD + 1;
+    let beside = |node: &Node, server: u8, peers: &[SocketAddr]| {
+        let (sender, news) = channel();
+        let options = LinkOptions {
+            server,
+            build: NEXT,
+            listen: peers[usize::from(server)],
+            peers: peers.iter().map(SocketAddr::to_string).collect(),
+            secret: SECRET.to_vec(),
+            tls: None,
+            queue_bytes: 1 << 20,
+            log: Arc::new(|_| {}),
+        };
+        (node.link.beside(options, Arc::new(NextEar(Mutex::new(sender)))).unwrap(), news)
+    };
+    let at = [a.link.address(), b.link.address()];
+    let (new_a, heard_a) = beside(&a, 0, &at);
+    // The other server does not serve that build yet: it refuses, and is asked again.
+    b.waits_for_word("another build");
+    let (new_b, heard_b) = beside(&b, 1, &at);
+    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(News::Up(1)));
+    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(News::Up(0)));
+    let of_next = |number: u64| {
+        let mut out = Vec::new();
+        let query = QueryId { origin: 0, incarnation: 1, number };
+        Message::Release { query }.encode(NEXT, 0, &mut out);
+        out
+    };
+    assert!(a.link.send(1, &frame(1, 10)) && new_a.send(1, &of_next(2)));
+    assert_eq!(b.next(), News::Frame(0, frame(1, 10)));
+    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(News::Frame(0, of_next(2))));
+    // The old build goes; the address stays as long as any link needs it.
+    drop(b.link);
+    assert_eq!(a.next(), News::Down(1));
+    drop(a.link);
+    assert!(new_b.send(0, &of_next(3)));
+    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(News::Frame(1, of_next(3))));
+    drop((new_a, new_b));
+    assert!(at.iter().all(|address| TcpListener::bind(address).is_ok()), "both addresses are free again");
+}
+
+/// As [`Ear`], of the next build.
+struct NextEar(Mutex<Sender<News>>);
+
+impl Receive for NextEar {
+    fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
+        decode(frame, BUILD + 1)?;
+        let _ = lock(&self.0).send(News::Frame(server, frame.to_vec()));
+        Ok(())
+    }
+
+    fn up(&self, server: u8) {
+        let _ = lock(&self.0).send(News::Up(server));
+    }
+
+    fn down(&self, server: u8) {
+        let _ = lock(&self.0).send(News::Down(server));
+    }
 }

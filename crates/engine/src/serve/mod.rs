@@ -10,8 +10,11 @@
 //! The protocol is one state machine behind one lock, held for microseconds at a time. What it decides is carried out after the lock
 //! is given back.
 
+mod held;
 mod inbox;
+mod question;
 mod status;
+mod versions;
 mod worker;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,33 +26,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use stratann_core::format::checksum;
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, Failure, Limits, Peer, Served};
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
-use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState};
 
+use self::held::Held;
 use self::inbox::{Inbox, Job};
+pub use self::question::{Answer, Question, Reply, Unanswered};
 pub use self::status::Status;
+pub use self::versions::{Changed, Versions};
 use self::worker::Worker;
-use crate::budget::{Account, THREAD_BYTES};
-use crate::cluster::Shard;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width, allowance};
-use crate::index::{Index, OpenOptions};
 use crate::link::{Link, LinkOptions, Log, Receive, Tls};
 use crate::manifest::Manifest;
 use crate::search::{Effort, SearchOptions};
-use crate::tier::{self, IoChoice, Tier};
+use crate::tier::IoChoice;
 use crate::{Error, Result};
 
 /// What a server serves, and how.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// A plain index, or one that is spread over servers.
+    /// A plain index, one that is spread over servers, or a folder of separate ones, of which every query is asked.
     pub index: PathBuf,
-    /// This server's number in a spread index; `None` for a plain one.
+    /// This server's number in a spread index, or among separate ones; `None` for a plain one.
     pub server: Option<u8>,
     /// Where the other servers reach it; `None` when it is alone.
     pub listen: Option<SocketAddr>,
@@ -71,6 +73,8 @@ pub struct ServeOptions {
     pub cache_budget: u64,
     /// Queries of clients that are held at a time; one more is refused.
     pub queue: usize,
+    /// What batons say of their candidates.
+    pub carry: Carry,
     /// Where to say what happens, a line each.
     pub log: Log,
 }
@@ -90,76 +94,11 @@ impl Default for ServeOptions {
             ram_budget: None,
             cache_budget: 0,
             queue: 4096,
+            carry: Carry::default(),
             log: Arc::new(|_| {}),
         }
     }
 }
-
-/// A query of a client.
-#[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
-    /// `dim` components of the index' element type, as bytes.
-    pub vector: &'a [u8],
-    /// What is asked: see [`Server::params`].
-    pub params: Params,
-    /// How long the client waits.
-    pub timeout: Duration,
-    /// Whether an answer without the parts that no live server holds will do.
-    pub partial: bool,
-}
-
-/// What a client gets.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// External ids, closest first.
-    pub ids: Vec<u64>,
-    /// Distances, ascending.
-    pub distances: Vec<f32>,
-    /// Whether parts of the index could not be reached.
-    pub is_partial: bool,
-    /// What the query cost, on all servers.
-    pub stats: QueryStats,
-    /// Microseconds from question to answer.
-    pub latency_us: u64,
-}
-
-/// Why a client gets no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// Too many queries wait already.
-    Overloaded,
-    /// The time that the client waits is up.
-    Expired,
-    /// No live server holds a part of the index that the query wanted.
-    Unreachable,
-    /// Something broke; why, in words.
-    Failed(String),
-}
-
-impl std::fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unanswered::Overloaded => {
-                write!(f, "the server holds as many queries as it may; ask again later, or another server")
-            }
-            Unanswered::Expired => write!(
-                f,
-                "the query took longer than its client waits; allow more time, or ask for a lower recall"
-            ),
-            Unanswered::Unreachable => write!(
-                f,
-                "no server that answers holds a part of the index that the query wanted; start the missing servers, or accept a \
-                 partial answer"
-            ),
-            Unanswered::Failed(why) => write!(f, "{why}"),
-        }
-    }
-}
-
-impl std::error::Error for Unanswered {}
-
-/// Is told how a question ended; called once.
-pub type Reply = Box<dyn FnOnce(std::result::Result<Answer, Unanswered>) + Send>;
 
 /// Bytes that may wait for one other server.
 const QUEUE_BYTES: usize = 512 << 10;
@@ -170,60 +109,15 @@ const PATIENCE_US: u64 = 500_000;
 /// Vectors of other servers' queries that are kept, for each query of own clients.
 const HOSTED_PER_QUERY: usize = 4;
 
-/// What is open: all of an index, or one server's share.
-enum Held {
-    Whole(Index),
-    Part(Shard),
-}
+/// Blocks of which together one line says that some cannot be read.
+const UNREADABLE_RANGE: u32 = 1024;
 
-impl Held {
-    fn open(options: &ServeOptions) -> Result<Held> {
-        let open = OpenOptions { ram_budget: options.ram_budget, cache_budget: options.cache_budget };
-        match options.server {
-            Some(server) => Shard::open(&options.index, server.into(), open).map(Held::Part),
-            None => Index::open(&options.index, open).map(Held::Whole),
-        }
-    }
-
-    fn index(&self) -> &Index {
-        match self {
-            Held::Whole(index) => index,
-            Held::Part(shard) => shard.index(),
-        }
-    }
-
-    fn view(&self, live: u64) -> IndexView<'_> {
-        match self {
-            Held::Whole(index) => index.view(),
-            Held::Part(shard) => shard.view(live),
-        }
-    }
-
-    fn tier(&self, depth: usize, io: IoChoice) -> std::io::Result<Box<dyn Tier + '_>> {
-        match self {
-            Held::Whole(index) => {
-                let tier = tier::open(&index.blocks_file, depth, index.block.block_bytes, io)?;
-                Ok(tier)
-            }
-            Held::Part(shard) => shard.tier(depth, io),
-        }
-    }
-
-    fn account(&self) -> Account {
-        match self {
-            Held::Whole(index) => index.account(),
-            Held::Part(shard) => shard.account(),
-        }
-    }
-
-    /// The sets of servers that hold the same blocks.
-    fn homes(&self) -> Vec<u64> {
-        match self {
-            Held::Whole(_) => Vec::new(),
-            Held::Part(shard) => {
-                shard.placement().all().iter().copied().collect::<BTreeSet<u64>>().into_iter().collect()
-            }
-        }
+fn words(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Failed => "the read failed",
+        Loss::Short => "the file is cut short",
+        Loss::Damaged => "it is damaged",
+        Loss::Expired => "it took too long",
     }
 }
 
@@ -235,6 +129,7 @@ struct Counters {
     refused: AtomicU64,
     hand_overs_out: AtomicU64,
     hand_overs_in: AtomicU64,
+    lost_reads: AtomicU64,
 }
 
 /// Who waits for an answer.
@@ -258,9 +153,11 @@ struct Shared {
     clients: Mutex<HashMap<u64, Client>>,
     next_client: AtomicU64,
     running: AtomicUsize,
-    counters: Counters,
+    counters: Arc<Counters>,
     started: Instant,
     backend: OnceLock<String>,
+    // Ranges of blocks of which some could not be read: each is told of once.
+    unreadable: Mutex<BTreeSet<u32>>,
     // Why a driver thread ended before its time.
     broken: OnceLock<String>,
     stopped: (Mutex<bool>, Condvar),
@@ -277,12 +174,26 @@ impl Server {
     /// Opens the index, starts the threads, and begins to look for the other servers. It answers at once, as far as what it reaches allows.
     ///
     /// # Errors
-    /// As [`Index::open`] and [`Shard::open`]; a list of peers that does not fit the index; an address that cannot be listened on; a
+    /// As [`crate::index::Index::open`] and [`crate::cluster::Shard::open`]; a list of peers that does not fit the index; an address that cannot be listened on; a
     /// budget too small.
     pub fn start(options: ServeOptions) -> Result<Server> {
+        Server::open(options, None)
+    }
+
+    /// Starts a server of another build beside this one, in the same place: it listens where this one does, goes on with its counters, and the
+    /// budget must do for both.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_beside(&self, options: ServeOptions) -> Result<Server> {
+        Server::open(options, Some(self))
+    }
+
+    fn open(options: ServeOptions, beside: Option<&Server>) -> Result<Server> {
         check(&options)?;
-        let held = Held::open(&options)?;
-        let servers = held.index().manifest().cluster.as_ref().map_or(1, |c| c.servers);
+        let used = beside.map_or(0, |other| other.shared.account().total().saturating_sub(PROGRAM_BYTES));
+        let held = Held::open(&options, used)?;
+        let servers = held.servers();
         if options.listen.is_some() && options.peers.len() != servers {
             return Err(Error::bad_input(format!(
                 "{} is spread over {servers} servers, the list of peers has {}; list all of them, by number",
@@ -290,11 +201,15 @@ impl Server {
                 options.peers.len()
             )));
         }
-        let shared = Arc::new(Shared::new(options, held));
-        shared.account().check(shared.options.ram_budget, "serve this index so")?;
+        let shared = Arc::new(Shared::new(options, held, beside));
+        let mut account = shared.account();
+        if used > 0 {
+            account.add("the version that is served", used);
+        }
+        account.check(shared.options.ram_budget, "serve this index so")?;
         let mut server = Server { shared, threads: Vec::new() };
         server.start_drivers()?;
-        server.start_link()?;
+        server.start_link(beside)?;
         let ticking = server.shared.clone();
         server.threads.push(std::thread::spawn(move || ticking.keep_ticking()));
         Ok(server)
@@ -317,12 +232,12 @@ impl Server {
         Ok(())
     }
 
-    fn start_link(&self) -> Result<()> {
+    fn start_link(&self, beside: Option<&Server>) -> Result<()> {
         let options = &self.shared.options;
         let (Some(listen), Some(server)) = (options.listen, options.server) else { return Ok(()) };
         let link = LinkOptions {
             server,
-            build: build(self.manifest()),
+            build: self.shared.held.build(),
             listen,
             peers: options.peers.clone(),
             secret: options.secret.clone(),
@@ -330,7 +245,12 @@ impl Server {
             queue_bytes: QUEUE_BYTES,
             log: options.log.clone(),
         };
-        let link = Link::start(link, Arc::new(Ear(Arc::downgrade(&self.shared)))).map_err(|e| Error {
+        let ear = Arc::new(Ear(Arc::downgrade(&self.shared)));
+        let started = match beside.and_then(|other| other.shared.link.get()) {
+            Some(other) => other.beside(link, ear).ok_or_else(|| std::io::Error::other("the server stops")),
+            None => Link::start(link, ear),
+        };
+        let link = started.map_err(|e| Error {
             kind: crate::Kind::Io,
             message: format!("listening on {listen} failed: {e}; choose another address for listen"),
         })?;
@@ -358,10 +278,13 @@ impl Server {
     /// The parameters that `options` come to, the width by the present load.
     ///
     /// # Errors
-    /// As [`Index::params`].
+    /// As [`crate::index::Index::params`].
     pub fn params(&self, options: &SearchOptions) -> Result<Params> {
         let load = lock(&self.shared.clients).len() / self.shared.options.threads + 1;
         let mut params = self.shared.held.index().params(options)?;
+        // A part that has fewer rows finds fewer; all of them together need not.
+        params.k = options.k.min(self.shared.held.rows() as usize) as u32;
+        params.search_list = params.search_list.max(params.k);
         (params.approach_width, params.width) = options.width.at_load(load);
         if params.is_valid() {
             Ok(params)
@@ -392,6 +315,11 @@ impl Server {
         let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
         let what = (question.params, shared.allowance);
         shared.with_peer(|peer, now_us, out| peer.ask(now_us, client, what, question.vector, time_us, out));
+    }
+
+    /// Bytes of a block of what is served.
+    pub fn block_bytes(&self) -> usize {
+        self.shared.held.index().block.block_bytes
     }
 
     /// How the server fares.
@@ -447,11 +375,6 @@ fn check(options: &ServeOptions) -> Result<()> {
     }
 }
 
-/// The build of an index as frames name it.
-fn build(manifest: &Manifest) -> u64 {
-    checksum(manifest.build_id.as_bytes())
-}
-
 /// A number that differs each time the server starts.
 fn incarnation() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u32)
@@ -470,7 +393,7 @@ impl Receive for Ear {
 
     fn up(&self, server: u8) {
         if let Some(shared) = self.0.upgrade() {
-            shared.with_peer(|peer, _, _| peer.up(server));
+            shared.with_peer(|peer, _, out| peer.up(server, out));
         }
     }
 
@@ -482,18 +405,22 @@ impl Receive for Ear {
 }
 
 impl Shared {
-    fn new(options: ServeOptions, held: Held) -> Shared {
+    fn new(options: ServeOptions, held: Held, beside: Option<&Server>) -> Shared {
         let view = held.view(0);
         let served = Served {
-            build: build(held.index().manifest()),
+            build: held.build(),
             vector_bytes: held.index().block.vector_bytes,
             nodes: view.nodes,
-            carry: Carry::Ids,
+            carry: options.carry,
+            apart: match &held {
+                Held::Apart(_, description) => Some(description.servers as u8),
+                _ => None,
+            },
         };
         let server = options.server.unwrap_or(0);
         let limits = Limits {
             origins: options.queue,
-            hosted: options.queue.saturating_mul(HOSTED_PER_QUERY),
+            hosted: options.queue.saturating_mul(held.hosted_per_query()),
             patience_us: PATIENCE_US,
             ..Limits::default()
         };
@@ -509,9 +436,11 @@ impl Shared {
             clients: Mutex::default(),
             next_client: AtomicU64::new(0),
             running: AtomicUsize::new(0),
-            counters: Counters::default(),
-            started: Instant::now(),
+            counters: beside.map_or_else(Arc::default, |other| other.shared.counters.clone()),
+            // One clock for both.
+            started: beside.map_or_else(Instant::now, |other| other.shared.started),
             backend: OnceLock::new(),
+            unreadable: Mutex::default(),
             broken: OnceLock::new(),
             stopped: Default::default(),
             is_stopped: AtomicBool::new(false),
@@ -579,12 +508,19 @@ impl Shared {
         let verdict = match state.outcome() {
             Outcome::Complete => Ok(()),
             Outcome::Partial if partial => Ok(()),
-            Outcome::Partial => Err(Unanswered::Unreachable),
+            Outcome::Partial => Err(match state.unreadable() {
+                Some((block, loss)) => Unanswered::Failed(format!(
+                    "block {block} could not be read on any server that holds it and answers ({}); run `stratann verify` there",
+                    words(loss)
+                )),
+                None => Unanswered::Unreachable,
+            }),
             Outcome::OutOfBudget => Err(Unanswered::Failed(
                 "the query ran out of its allowance of reads; ask for a lower recall".into(),
             )),
             Outcome::Lost { block, loss } => Err(Unanswered::Failed(format!(
-                "block {block} could not be used ({loss:?}); run `stratann verify` on the servers that hold it"
+                "block {block} could not be used ({}); run `stratann verify` on the servers that hold it",
+                words(loss)
             ))),
             Outcome::Running => {
                 Err(Unanswered::Failed("the query came back unfinished; please report it".into()))
@@ -599,6 +535,27 @@ impl Shared {
             stats: *state.stats(),
             latency_us: asked.elapsed().as_micros() as u64,
         }));
+    }
+
+    /// A read brought nothing: counted, and told once for a range of blocks, for a disk that fails does so again and again.
+    fn note_lost(&self, block: u32, loss: Loss) {
+        self.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
+        let range = block / UNREADABLE_RANGE;
+        if !lock(&self.unreadable).insert(range) {
+            return;
+        }
+        let first = range * UNREADABLE_RANGE;
+        let next = match self.held {
+            Held::Whole(_) => "queries that need it fail",
+            Held::Part(_) => "queries go on at another server that holds it",
+            Held::Apart(..) => "answers lack what this server has",
+        };
+        (self.options.log)(&format!(
+            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; run `stratann verify`, then restore the file",
+            first.saturating_add(UNREADABLE_RANGE - 1),
+            self.held.index().blocks_path.display(),
+            words(loss)
+        ));
     }
 
     fn refuse(&self, client: u64, why: Unanswered) {
@@ -621,8 +578,8 @@ impl Shared {
         let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
         account.add("queries in flight", in_flight * per_query);
         account.add("threads", self.options.threads as u64 * THREAD_BYTES);
-        let vectors =
-            self.options.queue * if self.options.peers.len() > 1 { 1 + HOSTED_PER_QUERY } else { 1 };
+        let vectors = self.options.queue
+            * if self.options.peers.len() > 1 { 1 + self.held.hosted_per_query() } else { 1 };
         let kept = vectors as u64 * (index.block.vector_bytes as u64 + KEPT_BYTES);
         account.add("queries that wait", kept + self.options.queue as u64 * WAITING_BYTES);
         let others = self.options.peers.len().saturating_sub(1) as u64;

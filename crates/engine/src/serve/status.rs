@@ -21,6 +21,10 @@ pub struct Status {
     pub is_complete: bool,
     /// Identifies the index.
     pub build_id: String,
+    /// Its version in the store that it came from.
+    pub version: Option<u64>,
+    /// The builds that are held: two while the server changes to a new version.
+    pub builds: Vec<String>,
     /// Vectors in the index.
     pub rows: u64,
     /// Components of each.
@@ -45,6 +49,10 @@ pub struct Status {
     pub hand_overs_out: u64,
     /// Queries that came from another server.
     pub hand_overs_in: u64,
+    /// Reads of blocks that brought nothing.
+    pub lost_reads: u64,
+    /// Ranges of 1,024 blocks in which some could not be read.
+    pub unreadable_ranges: usize,
     /// Bytes sent to other servers.
     pub bytes_sent: u64,
     /// Frames in them.
@@ -70,7 +78,7 @@ pub struct Status {
 impl Status {
     pub(super) fn of(shared: &Shared) -> Status {
         let manifest = shared.held.index().manifest();
-        let servers = manifest.cluster.as_ref().map_or(1, |c| c.servers);
+        let servers = shared.held.servers();
         let live = shared.live.load(Ordering::Relaxed);
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = shared.link.get().map_or_else(Traffic::default, |link| link.traffic());
@@ -80,8 +88,10 @@ impl Status {
             servers,
             live: (0..servers).map(|s| live >> s & 1 == 1).collect(),
             is_complete: shared.broken.get().is_none() && shared.homes.iter().all(|homes| homes & live != 0),
-            build_id: manifest.build_id.clone(),
-            rows: manifest.rows,
+            build_id: shared.held.build_id(),
+            version: None,
+            builds: vec![shared.held.build_id()],
+            rows: shared.held.rows(),
             dim: manifest.dim,
             dtype: manifest.dtype.clone(),
             metric: manifest.metric.clone(),
@@ -93,6 +103,8 @@ impl Status {
             in_flight: shared.running.load(Ordering::Relaxed),
             hand_overs_out: count(&shared.counters.hand_overs_out),
             hand_overs_in: count(&shared.counters.hand_overs_in),
+            lost_reads: count(&shared.counters.lost_reads),
+            unreadable_ranges: lock(&shared.unreadable).len(),
             bytes_sent: traffic.bytes,
             frames_sent: traffic.frames,
             writes: traffic.writes,

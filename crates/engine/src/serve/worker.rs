@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::{QueryState, Step};
+use stratann_core::query::{Loss, QueryState, Step};
 
 use super::Shared;
 use super::inbox::Job;
@@ -80,6 +80,10 @@ impl Queries for Worker<'_> {
             self.shared.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
         }
         self.shared.with_peer(|peer, now_us, out| peer.stepped(now_us, run, step, state, out));
+    }
+
+    fn lost(&mut self, block: u32, loss: Loss) {
+        self.shared.note_lost(block, loss);
     }
 
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {

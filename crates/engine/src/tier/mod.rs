@@ -7,6 +7,7 @@ mod buffer;
 pub mod conformance;
 mod memory;
 mod pread;
+mod resident;
 #[cfg(target_os = "linux")]
 mod uring;
 
@@ -17,6 +18,7 @@ use std::path::Path;
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
 pub use pread::PreadTier;
+pub(crate) use resident::Resident;
 #[cfg(target_os = "linux")]
 pub use uring::UringTier;
 

@@ -13,10 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use stratann_engine::cluster::scatter;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Error, Kind, Result};
 
 use crate::commands::serve::{Place, Stop, config_text, stops};
+use crate::options::CarryName;
 use crate::output::{Output, print, tell};
 use crate::remote;
 use crate::{Verdict, options};
@@ -28,7 +30,7 @@ use crate::{Verdict, options};
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Up {
-    /// An index, or a folder from `stratann cluster partition`
+    /// An index, or a folder from `stratann cluster partition`, with --scatter-gather or without
     index: PathBuf,
     /// Number of servers; it must be the one that the index is spread over
     #[arg(long, value_name = "N")]
@@ -42,6 +44,9 @@ pub(super) struct Up {
     /// Of it, what may cache blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
+    /// What a query that is handed over says of its candidates [default: ids]
+    #[arg(long, value_enum)]
+    carry: Option<CarryName>,
     /// Longest time until all servers are ready, seconds
     #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
@@ -66,8 +71,10 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// `stratann cluster up`.
 pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
-    let (_, manifest) = Manifest::read(&args.index)?;
-    let spread = manifest.cluster.as_ref().map(|c| c.servers);
+    let spread = match scatter::is_apart(&args.index) {
+        true => Some(scatter::describe(&args.index)?.servers),
+        false => Manifest::read(&args.index)?.1.cluster.map(|c| c.servers),
+    };
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
         return Err(Error::bad_input(format!(
@@ -247,6 +254,9 @@ impl Running {
             if let Some(value) = value {
                 command.arg(name).arg(value.to_string());
             }
+        }
+        if let Some(carry) = args.carry {
+            command.args(["--carry", carry.word()]);
         }
         // A group of its own: Ctrl-C in a terminal is for this process, which then stops the servers in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,13 +1,19 @@
 //! Where a server's index comes from, and who its peers are, when a folder and a list in the file are not all.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
 use stratann_cluster::store::{Store, drop_others};
-use stratann_engine::serve::{ServeOptions, Server};
+use stratann_engine::cluster::scatter;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::serve::{ServeOptions, Versions};
 use stratann_engine::{Error, Quiet, Result};
 use stratann_server::Log;
+
+use super::watch::{Watch, Watched};
 
 /// Keys of the file of options that concern this.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +22,8 @@ pub(super) struct Sources {
     pub(super) store: Option<String>,
     /// Where what comes from the store is kept.
     pub(super) data: Option<PathBuf>,
+    /// Seconds between two looks for a new version; 0 for none.
+    pub(super) poll_s: u64,
     /// `http://HOST:PORT` of etcd's members.
     pub(super) etcd: Vec<String>,
     /// Name of the cluster in etcd.
@@ -44,38 +52,21 @@ impl Sources {
         }
     }
 
-    /// Takes a number from etcd when none was set, fetches what that server needs of the newest version in the store, and completes the
-    /// options with it.
+    /// Takes a number from etcd when none was set, fetches what that server needs of the newest version in the store, if there is a store, and
+    /// completes the options with it. Gives the number of that version too, or 0.
     pub(super) fn complete(
         &self,
         options: &mut ServeOptions,
         etcd: Option<&EtcdOptions>,
         folder: &Path,
-    ) -> Result<Option<Claim>> {
-        let Some(place) = &self.store else {
-            return match &self.data {
-                Some(_) => Err(Error::bad_input(
-                    "data is where an index from a store is kept; set store, or leave data out",
-                )),
-                None => Ok(None),
-            };
-        };
-        let Some(data) = &self.data else {
-            return Err(Error::bad_input("an index from a store needs a folder on this machine; set data"));
-        };
-        // What looks like an address is one; a folder is relative to the file, as all others are.
-        let place = match place.contains("://") {
-            true => place.clone(),
-            false => folder.join(place).display().to_string(),
+    ) -> Result<(Option<Claim>, u64)> {
+        let Some((place, home)) = self.place(folder)? else {
+            let servers = etcd.map(|_| servers_of(&options.index)).transpose()?.flatten();
+            return number_from(etcd, servers, options).map(|claim| (claim, 0));
         };
         let store = Store::open(&place)?;
         let servers = store.newest()?.and_then(|(_, manifest)| manifest.cluster).map(|c| c.servers);
-        let claim = match (options.server, servers, etcd) {
-            (None, Some(servers), Some(etcd)) => Some(etcd.claim(servers)?),
-            _ => None,
-        };
-        options.server = options.server.or(claim.as_ref().map(|c| c.number));
-        let home = folder.join(data);
+        let claim = number_from(etcd, servers, options)?;
         (options.log)(&format!("looking for a new version in {place}"));
         // What an interrupted download has brought is kept, so it needs no care of its own.
         let fetched = store.fetch(&home, options.server, &Quiet)?;
@@ -88,29 +79,103 @@ impl Sources {
         // This process serves the new build, and no other uses this folder.
         drop_others(&home, &fetched.folder)?;
         options.index = fetched.folder;
-        if let (Some(servers), true, true) = (servers, options.peers.is_empty(), etcd.is_some()) {
-            options.peers = vec![String::new(); servers];
-        }
-        Ok(claim)
+        options.log = of_version(fetched.number, &options.log);
+        Ok((claim, fetched.number))
     }
 
-    /// Announces a running server in etcd and lets it hear of the others.
-    pub(super) fn join(&self, etcd: EtcdOptions, server: &Arc<Server>, http: &str) -> Result<Membership> {
-        let listening = server.listening().map(|a| a.to_string()).unwrap_or_default();
-        let build = server.manifest().build_id.clone();
+    /// Looks for new versions in the store, when there is one, and lets the server change to them.
+    pub(super) fn watch(
+        &self,
+        versions: &Arc<Versions>,
+        (folder, log): (&Path, Log),
+        changed: impl Fn() + Send + 'static,
+    ) -> Result<Option<Watch>> {
+        let Some((place, home)) = self.place(folder)?.filter(|_| self.poll_s > 0) else { return Ok(None) };
+        let server = versions.current().manifest().cluster.is_some().then(|| versions.status().server);
+        let every = Duration::from_secs(self.poll_s);
+        let watched = Watched { place, home, server, every, versions: Arc::clone(versions), log };
+        Watch::start(watched, changed).map(Some)
+    }
+
+    /// Announces a running server in etcd and lets it hear of the others; `wake` is called when a new version is announced.
+    pub(super) fn join(
+        &self,
+        etcd: EtcdOptions,
+        versions: &Arc<Versions>,
+        http: &str,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<(Membership, Member)> {
+        let listening = versions.current().listening().map(|a| a.to_string()).unwrap_or_default();
         let own = Member {
             address: self.advertise.clone().unwrap_or(listening),
             http: http.to_string(),
-            build: build.clone(),
+            build: versions.newest_build(),
         };
-        let (number, server): (u8, Weak<Server>) = (server.status().server, Arc::downgrade(server));
+        let (number, versions): (u8, Weak<Versions>) = (versions.status().server, Arc::downgrade(versions));
+        let known = AtomicU64::new(0);
         let changed = move |members: &Members| {
-            let Some(server) = server.upgrade() else { return };
-            for (&other, member) in members.servers.iter().filter(|(n, m)| **n != number && m.build == build)
-            {
-                server.set_peer(other, member.address.clone());
+            let Some(versions) = versions.upgrade() else { return };
+            // Whatever builds they serve: which connections are for which, the greeting says.
+            for (&other, member) in members.servers.iter().filter(|(n, _)| **n != number) {
+                versions.set_peer(other, member.address.clone());
+            }
+            if members.version.is_some_and(|v| known.swap(v, Ordering::Relaxed) != v) {
+                wake();
             }
         };
-        Membership::join(etcd, number, own, changed)
+        Ok((Membership::join(etcd, number, own.clone(), changed)?, own))
     }
+
+    /// The store, and where its versions are kept here.
+    fn place(&self, folder: &Path) -> Result<Option<(String, PathBuf)>> {
+        match (&self.store, &self.data) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(Error::bad_input(
+                "data is where an index from a store is kept; set store, or leave data out",
+            )),
+            (Some(_), None) => {
+                Err(Error::bad_input("an index from a store needs a folder on this machine; set data"))
+            }
+            (Some(store), Some(data)) => {
+                // What looks like an address is one; a folder is relative to the file, as all others are.
+                let place = match store.contains("://") {
+                    true => store.clone(),
+                    false => folder.join(store).display().to_string(),
+                };
+                Ok(Some((place, folder.join(data))))
+            }
+        }
+    }
+}
+
+/// Servers that an index is spread over, when it is.
+fn servers_of(index: &Path) -> Result<Option<usize>> {
+    match scatter::is_apart(index) {
+        true => Ok(Some(scatter::describe(index)?.servers)),
+        false => Ok(Manifest::read(index)?.1.cluster.map(|c| c.servers)),
+    }
+}
+
+/// Completes what etcd is to tell: this server's number, when none was set, and room for the addresses of the others.
+fn number_from(
+    etcd: Option<&EtcdOptions>,
+    servers: Option<usize>,
+    options: &mut ServeOptions,
+) -> Result<Option<Claim>> {
+    let (Some(etcd), Some(servers)) = (etcd, servers) else { return Ok(None) };
+    let claim = match options.server {
+        None => Some(etcd.claim(servers)?),
+        Some(_) => None,
+    };
+    options.server = options.server.or(claim.as_ref().map(|c| c.number));
+    if options.peers.is_empty() {
+        options.peers = vec![String::new(); servers];
+    }
+    Ok(claim)
+}
+
+/// A log whose lines say of which version they are.
+fn of_version(number: u64, log: &Log) -> Log {
+    let log = Arc::clone(log);
+    Arc::new(move |line: &str| log(&format!("version {number}: {line}")))
 }

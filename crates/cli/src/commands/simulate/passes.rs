@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
@@ -83,6 +84,7 @@ pub(super) struct Passes<'a> {
     pub(super) truth: Option<&'a GroundTruth>,
     pub(super) entry: Entry,
     pub(super) seed: u64,
+    pub(super) carry: Carry,
     pub(super) progress: &'a dyn Progress,
 }
 
@@ -103,7 +105,7 @@ impl Passes<'_> {
                 .collect();
             let blocks = FromFile(self.index);
             let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
-            let weather = Weather { seed: self.seed, ..Weather::default() };
+            let weather = Weather { seed: self.seed, carry: self.carry, ..Weather::default() };
             let (report, traces) = record(&cluster, &asked, &weather);
             self.handed_over(&report, first, &params, traces)
         })
@@ -206,7 +208,8 @@ impl Passes<'_> {
                 continue;
             };
             pass.stats.add(state.stats());
-            pass.failed += usize::from(!stratann_core::peer::is_answer(state.outcome()));
+            let is_whole = stratann_core::peer::is_answer(state.outcome()) && state.unreadable().is_none();
+            pass.failed += usize::from(!is_whole);
             pass.found += self.found(first + q, state.results(), params);
         }
         pass

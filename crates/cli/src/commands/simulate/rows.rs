@@ -24,6 +24,8 @@ pub(super) struct Row {
     bytes_per_hand_over: f64,
     vector_bytes_per_query: f64,
     messages_per_query: f64,
+    /// Codes that were compared again because hand-overs left their distances out.
+    rescored_per_query: f64,
     busiest_over_mean: f64,
     queries: usize,
     pub(super) failed_queries: usize,
@@ -71,6 +73,7 @@ impl Row {
             bytes_per_hand_over: pass.baton_bytes as f64 / stats.hand_overs.max(1) as f64,
             vector_bytes_per_query: each(pass.vector_bytes),
             messages_per_query: each(pass.messages),
+            rescored_per_query: each(stats.rescored),
             busiest_over_mean: if mean > 0.0 { busiest / mean } else { 1.0 },
             queries: pass.queries,
             failed_queries: pass.failed,

@@ -1,0 +1,177 @@
+//! A running server's eye on its store: new versions are fetched and opened beside the one that is served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use stratann_cluster::store::{Store, drop_others};
+use stratann_engine::serve::{Changed, Versions};
+use stratann_engine::{Error, Kind, Progress, Result};
+use stratann_server::Log;
+
+/// Between two looks at a change that is under way.
+const STEP: Duration = Duration::from_millis(100);
+
+/// What is watched, and what for.
+pub(super) struct Watched {
+    /// The store.
+    pub(super) place: String,
+    /// Where its versions are kept here.
+    pub(super) home: PathBuf,
+    /// Which server's parts are fetched; `None` for all of an index.
+    pub(super) server: Option<u8>,
+    /// How often the store is asked.
+    pub(super) every: Duration,
+    pub(super) versions: Arc<Versions>,
+    pub(super) log: Log,
+}
+
+/// A thread that watches. Dropping it ends it.
+pub(super) struct Watch {
+    wakes: Sender<()>,
+    is_stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Begins to watch; `changed` is called when clients' queries go to another version.
+    ///
+    /// # Errors
+    /// A store that cannot be opened; a system without threads.
+    pub(super) fn start(watched: Watched, changed: impl Fn() + Send + 'static) -> Result<Watch> {
+        let store = Store::open(&watched.place)?;
+        let (wakes, woken) = channel();
+        let is_stopped = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&is_stopped);
+        let run =
+            move || Watching { watched, store, stopped, said: String::new(), seen: 0 }.run(&woken, &changed);
+        let thread = std::thread::Builder::new().name("store".into()).spawn(run).map_err(|e| Error {
+            kind: Kind::Io,
+            message: format!("starting a thread: {e}; raise the limit of threads"),
+        })?;
+        Ok(Watch { wakes, is_stopped, thread: Some(thread) })
+    }
+
+    /// Lets the store be asked now; callable from any thread.
+    pub(super) fn waker(&self) -> impl Fn() + Send + 'static + use<> {
+        let wakes = self.wakes.clone();
+        move || {
+            // It has ended when nobody listens.
+            let _ = wakes.send(());
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        let _ = self.wakes.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watching {
+    watched: Watched,
+    store: Store,
+    stopped: Arc<AtomicBool>,
+    // The last trouble, so that the same is said once.
+    said: String,
+    // The newest version that needs no further look.
+    seen: u64,
+}
+
+impl Watching {
+    fn run(mut self, woken: &Receiver<()>, changed: &dyn Fn()) {
+        let mut next = Instant::now() + self.watched.every;
+        while !self.is_stopped() {
+            let is_woken = match woken.recv_timeout(STEP) {
+                Ok(()) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            self.step(changed);
+            if self.is_stopped() || !(is_woken || Instant::now() >= next) {
+                continue;
+            }
+            match self.look() {
+                Ok(()) => self.said.clear(),
+                Err(e) if e.kind == Kind::Interrupted => return,
+                Err(e) => self.say(&e),
+            }
+            next = Instant::now() + self.watched.every;
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    fn step(&self, changed: &dyn Fn()) {
+        let Watched { home, versions, log, .. } = &self.watched;
+        match versions.step() {
+            None => {}
+            Some(Changed::Switched(number)) => {
+                log(&format!(
+                    "version {number} is served from now on; queries under way end on the one before"
+                ));
+                changed();
+            }
+            Some(Changed::Dropped(number)) => {
+                let kept = home.join(versions.newest_build());
+                match drop_others(home, &kept) {
+                    Ok(()) => log(&format!("version {number} is used no more, and dropped")),
+                    Err(e) => {
+                        log(&format!("version {number} is used no more, but its files remain: {}", e.message))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fetches and opens the newest version, when it is new and no change is under way.
+    fn look(&mut self) -> Result<()> {
+        let Watched { home, versions, server, log, place, .. } = &self.watched;
+        let Some(&newest) = self.store.versions()?.last() else { return Ok(()) };
+        if newest == self.seen || !versions.may_add() {
+            return Ok(());
+        }
+        let Some((number, manifest)) = self.store.newest()? else { return Ok(()) };
+        if manifest.build_id == versions.newest_build() {
+            self.seen = number;
+            return Ok(());
+        }
+        let fetched = self.store.fetch(home, *server, &UntilStopped(&self.stopped))?;
+        log(&format!("version {} of {place}: {} bytes downloaded", fetched.number, fetched.downloaded_bytes));
+        let added = versions.add(fetched.number, fetched.folder);
+        // What does not fit now will not fit at the next look either; what could not be read may then.
+        if added.as_ref().err().is_none_or(|e| matches!(e.kind, Kind::BadInput | Kind::Budget)) {
+            self.seen = fetched.number;
+        }
+        added
+    }
+
+    fn say(&mut self, error: &Error) {
+        let line = format!("no change to a new version: {}; serving on", error.message);
+        if line != self.said {
+            (self.watched.log)(&line);
+            self.said = line;
+        }
+    }
+}
+
+/// A download that ends with its server.
+struct UntilStopped<'a>(&'a AtomicBool);
+
+impl Progress for UntilStopped<'_> {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}

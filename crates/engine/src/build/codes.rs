@@ -1,0 +1,171 @@
+//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids.
+
+use std::fs::File;
+use std::io::Read;
+
+use serde::{Deserialize, Serialize};
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::distance::l2_f32;
+
+use super::graph_stage::{read_table, write_table};
+use super::space::Space;
+use super::stages::{Build, IDS};
+use super::{codebook, stages};
+use crate::dataset::{AtomicFile, Scan};
+use crate::{Error, Result, files};
+
+/// One row in so many tells how far codes are from vectors.
+const LOOKED_AT: usize = 16;
+/// Bytes of codes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// The squared errors of the codes of a part that were looked at.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct CodeErrors {
+    sum: f64,
+    count: u32,
+}
+
+impl CodeErrors {
+    /// The mean over all parts, summed in their order: sums of floats depend on it.
+    pub(super) fn mean(parts: impl IntoIterator<Item = CodeErrors>) -> f32 {
+        let (mut sum, mut count) = (0.0, 0u32);
+        for part in parts {
+            sum += part.sum;
+            count += part.count;
+        }
+        (sum / f64::from(count.max(1))) as f32
+    }
+}
+
+/// Encodes all rows and writes their codes by id. Returns the mean squared error.
+pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<f32> {
+    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    build.progress.stage("encoding", build.base.shape().rows, "rows");
+    let mut by_id = ById::new(codebook.code_bytes(), scan.rows, id_of_row);
+    let mut errors = Vec::new();
+    for part in 0..build.parts().count() {
+        let mut take = |first, codes: &[u8]| {
+            by_id.put(first, codes);
+            Ok(())
+        };
+        errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
+    }
+    write_table(&build.file(files::CODES), &by_id.codes)?;
+    Ok(CodeErrors::mean(errors))
+}
+
+fn part_name(part: usize) -> String {
+    format!("codes-{part}.tmp")
+}
+
+/// Encodes a part and writes its codes by row.
+pub(super) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<CodeErrors> {
+    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    let mut out = AtomicFile::create(&build.partial.path(&part_name(part)))?;
+    let errors = encode(build, space, scan, &codebook, part, &mut |_, codes| out.write(codes))?;
+    out.commit()?;
+    Ok(errors)
+}
+
+/// Writes all codes by id, after every part has written its own by row.
+pub(super) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
+    let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
+    let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
+    let mut by_id = ById::new(size, scan.rows, &id_of_row);
+    let mut codes = vec![0u8; READ_BYTES / size * size];
+    for part in 0..build.parts().count() {
+        let path = build.partial.path(&part_name(part));
+        let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+        let mut file = File::open(&path).map_err(failed)?;
+        let mut rows = build.parts().rows_of(part);
+        while !rows.is_empty() {
+            let count = (codes.len() / size).min((rows.end - rows.start) as usize);
+            file.read_exact(&mut codes[..count * size]).map_err(failed)?;
+            by_id.put(rows.start, &codes[..count * size]);
+            rows.start += count as u64;
+        }
+    }
+    write_table(&build.file(files::CODES), &by_id.codes)
+}
+
+/// Codes of all nodes, put where their ids say.
+struct ById<'a> {
+    size: usize,
+    codes: Vec<u8>,
+    id_of_row: &'a [u32],
+}
+
+impl ById<'_> {
+    fn new(size: usize, nodes: u64, id_of_row: &[u32]) -> ById<'_> {
+        ById { size, codes: vec![0u8; nodes as usize * size], id_of_row }
+    }
+
+    /// Takes the codes of the rows from `first` on.
+    fn put(&mut self, first: u64, codes: &[u8]) {
+        for (code, &id) in codes.chunks_exact(self.size).zip(&self.id_of_row[first as usize..]) {
+            if id != u32::MAX {
+                self.codes[id as usize * self.size..(id as usize + 1) * self.size].copy_from_slice(code);
+            }
+        }
+    }
+}
+
+/// Encodes a part of the rows, and gives the codes of each stretch with its first row.
+fn encode(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    codebook: &Codebook,
+    part: usize,
+    take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<CodeErrors> {
+    let shape = build.base.shape();
+    let size = codebook.code_bytes();
+    let chunk = ((1 << 20) / (shape.dim * 4)).clamp(1, 4096);
+    let (mut bytes, mut wide, mut made) = (Vec::new(), Vec::new(), Vec::new());
+    let mut look = Look::new(codebook);
+    let rows = build.parts().rows_of(part);
+    for first in rows.clone().step_by(chunk) {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let count = (chunk as u64).min(rows.end - first) as usize;
+        build.base.read_rows(first, count, &mut bytes)?;
+        wide.resize(count * shape.dim, 0f32);
+        made.resize(count * size, 0u8);
+        let each = bytes.chunks_exact(shape.row_bytes()).zip(wide.chunks_exact_mut(shape.dim));
+        each.for_each(|(row, out)| space.code_floats(row, out));
+        codebook::encode_rows(codebook, &wide, &mut made);
+        let live = build.live(scan, first..first + count as u64);
+        for row in live.step_by(LOOKED_AT) {
+            let at = (row - first) as usize;
+            look.at(&wide[at * shape.dim..(at + 1) * shape.dim], &made[at * size..(at + 1) * size]);
+        }
+        take(first, &made)?;
+        build.progress.advance(count as u64);
+    }
+    Ok(look.errors)
+}
+
+/// Compares vectors with their codes.
+struct Look<'a> {
+    codebook: &'a Codebook,
+    rotated: Vec<f32>,
+    decoded: Vec<f32>,
+    errors: CodeErrors,
+}
+
+impl Look<'_> {
+    fn new(codebook: &Codebook) -> Look<'_> {
+        let zeros = vec![0.0; codebook.dim];
+        Look { codebook, rotated: zeros.clone(), decoded: zeros, errors: CodeErrors::default() }
+    }
+
+    fn at(&mut self, row: &[f32], code: &[u8]) {
+        self.codebook.rotate(row, &mut self.rotated);
+        self.codebook.decode_rotated(code, &mut self.decoded);
+        self.errors.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
+        self.errors.count += 1;
+    }
+}

@@ -1,0 +1,251 @@
+//! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then ids over all cells,
+//! then the blocks.
+
+use std::fs::File;
+use std::io::Read;
+
+use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
+use stratann_core::format::block::Shape;
+use stratann_kernel::Metric;
+
+use super::graph_file::{Cell, GraphReader};
+use super::graph_stage::{GraphFacts, ORDER, read_entries, read_table, write_table};
+use super::layout::{BlockJob, Density, Packed, Packing, Placement, Written, pack_cell};
+use super::stages::{Build, IDS};
+use crate::dataset::{AtomicFile, Scan};
+use crate::manifest::{BlockShape, FileEntry};
+use crate::{Error, Result, budget, files};
+
+/// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.
+const LIST_KEEP: f64 = 0.9;
+/// Bytes of a block of a flat index.
+const FLAT_BLOCK: usize = 64 << 10;
+
+/// Facts that the layout leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct LayoutFacts {
+    pub(super) blocks: BlockShape,
+    pub(super) nodes_per_block: usize,
+    pub(super) mean_list: f64,
+    pub(super) cut_share: f64,
+    pub(super) bits_per_neighbour: f64,
+}
+
+/// What all blocks of an index have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Design {
+    shape: Shape,
+    nodes_per_block: usize,
+}
+
+impl Design {
+    fn facts(&self, blocks: usize, nodes: u64, written: &Written) -> LayoutFacts {
+        let edges = written.edges.max(1) as f64;
+        LayoutFacts {
+            blocks: BlockShape {
+                count: blocks as u32,
+                bytes: self.shape.block_bytes,
+                id_bytes: self.shape.id_bytes,
+            },
+            nodes_per_block: self.nodes_per_block,
+            mean_list: written.edges as f64 / nodes as f64,
+            cut_share: written.cut as f64 / (edges + written.cut as f64),
+            bits_per_neighbour: written.list_bytes as f64 * 8.0 / edges,
+        }
+    }
+}
+
+/// Lays out an index with a graph.
+pub(super) fn run(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<LayoutFacts> {
+    let design = design(build, scan, graph)?;
+    build.progress.stage("packing", scan.rows, "nodes");
+    let mut placement = Placement::new(build.base.shape().rows as usize);
+    for (cell, range) in graph.cells.iter().enumerate() {
+        placement.append(&pack(build, &design, cell, range)?);
+        build.progress.advance(u64::from(range.end - range.start));
+    }
+    write_places(build, &placement)?;
+    // Packing leaves its memory in pieces, which writing could not use.
+    budget::release_freed();
+    build.progress.stage("writing blocks", scan.rows, "nodes");
+    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
+    let order = build.partial.path(ORDER);
+    let spill = Some(build.partial.folder());
+    let job =
+        BlockJob { graph: Some(&reader), spill, ..job(build, &design, &placement, &order, &graph.cells) };
+    let written = job.write(0..graph.cells.len(), &build.file(files::BLOCKS), build.progress)?;
+    Ok(design.facts(placement.counts.len(), scan.rows, &written))
+}
+
+/// Lays out an index without one: rows in their order.
+pub(super) fn run_flat(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
+    let shape = shape(build, FLAT_BLOCK, false);
+    let nodes_per_block = (shape.room() / shape.node_bytes()).min(usize::from(u16::MAX));
+    let design = Design { shape, nodes_per_block };
+    let rows = build.live_rows(scan);
+    let order = build.partial.path(ORDER);
+    write_table(&order, &rows)?;
+    let mut placement = Placement::new(build.base.shape().rows as usize);
+    let counts = rows.chunks(nodes_per_block).map(|c| c.len() as u16).collect();
+    placement.append(&Packed { counts, rows });
+    build.progress.stage("writing blocks", scan.rows, "nodes");
+    let cells = [Cell { start: 0, end: scan.rows as u32 }];
+    let spill = Some(build.partial.folder());
+    let job = BlockJob { spill, ..job(build, &design, &placement, &order, &cells) };
+    let written = job.write(0..1, &build.file(files::BLOCKS), build.progress)?;
+    Ok(design.facts(placement.counts.len(), scan.rows, &written))
+}
+
+fn shape(build: &Build<'_>, block_bytes: usize, lists: bool) -> Shape {
+    Shape {
+        block_bytes,
+        vector_bytes: build.base.shape().row_bytes(),
+        id_bytes: if build.largest_id < 1 << 32 { 4 } else { 8 },
+        norms: build.options.metric == Metric::Cosine,
+        lists,
+    }
+}
+
+/// Decides how large blocks are and how many nodes share one.
+pub(super) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<Design> {
+    let mut density = Density {
+        nodes: scan.rows,
+        mean_list: graph.mean_list,
+        compressed: build.options.compress,
+        keep: 1.0,
+    };
+    let pages = density.pages_per_block(&shape(build, PAGE, true));
+    let shape = shape(build, pages * PAGE, true);
+    density.keep = LIST_KEEP;
+    let nodes_per_block = build.options.nodes_per_block.unwrap_or_else(|| density.nodes_per_block(&shape));
+    let most = (shape.room() / (shape.node_bytes() + 2)).max(1);
+    if nodes_per_block > most {
+        return Err(Error::bad_input(format!(
+            "--nodes-per-block is {nodes_per_block}; at most {most} fit in {} bytes",
+            shape.block_bytes
+        )));
+    }
+    Ok(Design { shape, nodes_per_block })
+}
+
+fn job<'a>(
+    build: &'a Build<'_>,
+    design: &Design,
+    placement: &'a Placement,
+    order: &'a std::path::Path,
+    cells: &'a [Cell],
+) -> BlockJob<'a> {
+    BlockJob {
+        reader: build.base,
+        metric: build.options.metric,
+        shape: design.shape,
+        placement,
+        order,
+        cells,
+        graph: None,
+        external: build.external.as_deref(),
+        memory_bytes: build.plan.block_memory_bytes,
+        spill: None,
+    }
+}
+
+/// Decides which rows of a cell share a block.
+fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result<Packed> {
+    if build.progress.interrupted() {
+        return Err(Error::interrupted());
+    }
+    let members: Vec<u32> = read_entries(&build.partial.path(ORDER), range.start.into(), range.end.into())?;
+    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
+    let packing =
+        Packing { nodes_per_block: design.nodes_per_block, packed: build.options.pack, apart: &build.drawn };
+    pack_cell(&reader, (cell, range), &members, build.base.shape().rows as usize, &packing)
+}
+
+fn write_places(build: &Build<'_>, placement: &Placement) -> Result<()> {
+    write_table(&build.partial.path(IDS), &placement.id_of_row)?;
+    write_table(&build.file(files::MAP), &files::encode_map(&placement.counts))
+}
+
+fn packed_name(cell: usize) -> String {
+    format!("packed-{cell}.tmp")
+}
+
+fn blocks_name(cell: usize) -> String {
+    format!("blocks-{cell}.tmp")
+}
+
+/// Packs one cell, and writes what was decided.
+pub(super) fn pack_to_file(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cell: usize) -> Result<()> {
+    let packed = pack(build, &design(build, scan, graph)?, cell, &graph.cells[cell])?;
+    write_table(&build.partial.path(&packed_name(cell)), &packed.to_words())
+}
+
+/// Gives ids to all rows, after every cell is packed.
+pub(super) fn number(build: &Build<'_>, graph: &GraphFacts) -> Result<()> {
+    let mut placement = Placement::new(build.base.shape().rows as usize);
+    for cell in 0..graph.cells.len() {
+        let path = build.partial.path(&packed_name(cell));
+        let packed = Packed::from_words(&read_table::<u32>(&path)?);
+        placement.append(&packed.ok_or_else(|| files::senseless(&path))?);
+    }
+    write_places(build, &placement)
+}
+
+/// Writes the blocks of one cell, after all rows have ids.
+pub(super) fn write_cell(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cell: usize) -> Result<Written> {
+    let design = design(build, scan, graph)?;
+    let counts: Vec<u16> = read_table(&build.file(files::MAP))?;
+    let placement = Placement::of(read_table(&build.partial.path(IDS))?, counts);
+    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
+    let order = build.partial.path(ORDER);
+    let job = BlockJob { graph: Some(&reader), ..job(build, &design, &placement, &order, &graph.cells) };
+    job.write(cell..cell + 1, &build.partial.path(&blocks_name(cell)), build.progress)
+}
+
+/// Puts the blocks of all cells into one file. Returns its length and checksum, too.
+pub(super) fn join(
+    build: &Build<'_>,
+    scan: &Scan,
+    graph: &GraphFacts,
+    written: &Written,
+) -> Result<(LayoutFacts, FileEntry)> {
+    let design = design(build, scan, graph)?;
+    let blocks = std::fs::metadata(build.file(files::MAP)).map_or(0, |m| m.len() as usize / 2);
+    let mut out = AtomicFile::create(&build.file(files::BLOCKS))?;
+    let mut sum = files::Sum::default();
+    let mut buffer = vec![0u8; 1 << 20];
+    for cell in 0..graph.cells.len() {
+        let path = build.partial.path(&blocks_name(cell));
+        let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+        let mut file = File::open(&path).map_err(failed)?;
+        loop {
+            let count = file.read(&mut buffer).map_err(failed)?;
+            if count == 0 {
+                break;
+            }
+            if build.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            sum.add(&buffer[..count]);
+            out.write(&buffer[..count])?;
+        }
+    }
+    let entry = sum.entry();
+    if entry.bytes != (blocks * design.shape.block_bytes) as u64 {
+        let folder = build.partial.folder().display();
+        return Err(Error::corrupt(format!("{folder} has lost a part of its blocks; start the build again")));
+    }
+    out.commit()?;
+    Ok((design.facts(blocks, scan.rows, written), entry))
+}
+
+/// Removes the parts of the file of blocks, and what they were made from.
+pub(super) fn remove_parts(build: &Build<'_>, cells: usize) {
+    for cell in 0..cells {
+        // What stays behind goes with the folder.
+        for name in [blocks_name(cell), packed_name(cell), super::graph_file::name(cell)] {
+            let _ = std::fs::remove_file(build.partial.path(&name));
+        }
+    }
+}

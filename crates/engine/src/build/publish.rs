@@ -1,0 +1,67 @@
+//! The last step: data files move up, the manifest is created.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::BuildReport;
+use super::stages::Build;
+use crate::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, sync_folder};
+use crate::{Error, Result, files};
+
+/// Under this name the state keeps lengths and checksums that are known before the end.
+pub(super) const FILES: &str = "files";
+
+/// The manifest of the files so far.
+pub(super) fn manifest(
+    build: &Build<'_>,
+    rows: u64,
+    blocks: BlockShape,
+    code_error: f32,
+) -> Result<Manifest> {
+    let shape = build.base.shape();
+    let mut known: BTreeMap<String, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
+    let mut entries = BTreeMap::new();
+    for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD] {
+        let (name, path) = (files::name(build.number, role), build.file(role));
+        if let Some(entry) = known.remove(&name) {
+            entries.insert(name, entry);
+        } else if path.exists() {
+            entries.insert(name, files::entry(&path)?);
+        }
+    }
+    let mut manifest = Manifest {
+        format_version: FORMAT_VERSION,
+        kind: build.options.kind.name().into(),
+        metric: build.options.metric.name().into(),
+        dtype: shape.dtype.name().into(),
+        rows,
+        dim: shape.dim,
+        blocks,
+        code_error,
+        build: build.options.recorded(shape.dim),
+        build_id: String::new(),
+        files: entries,
+        curves: Vec::new(),
+        cluster: None,
+    };
+    manifest.build_id = manifest.content_id();
+    Ok(manifest)
+}
+
+/// Moves the files up, creates the manifest, removes what is no longer needed.
+pub(super) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> Result<BuildReport> {
+    for name in manifest.files.keys() {
+        let (from, to) = (build.partial.path(name), out.join(name));
+        // A build killed while publishing has moved some already.
+        if from.exists() {
+            std::fs::rename(&from, &to).map_err(|e| Error::io("moving", &to, &e))?;
+        }
+    }
+    sync_folder(out)?;
+    manifest.publish(out, build.number)?;
+    build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
+    build.partial.remove()?;
+    files::remove_older(out, build.number);
+    let _ = std::fs::remove_file(out.join("lock"));
+    Ok(build.report)
+}

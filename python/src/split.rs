@@ -1,0 +1,131 @@
+//! A build that is split into tasks: what leads it, and one task of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+use pyo3::prelude::*;
+use stratann_engine::build::split;
+use stratann_engine::build::tasks::{self, Done, Job, Task};
+use stratann_engine::dataset::Reader;
+use stratann_engine::{Error, Result};
+
+use crate::build::Options;
+use crate::{error, work};
+
+fn from_json<T: for<'a> serde::Deserialize<'a>>(what: &str, text: &str) -> Result<T> {
+    serde_json::from_str(text)
+        .map_err(|e| Error::bad_input(format!("{what} of a build is not what it was: {e}")))
+}
+
+/// The leader of a build that others do. It holds the folder's lock until it is closed.
+#[pyclass(frozen, module = "stratann._stratann")]
+pub(crate) struct Split {
+    open: Mutex<Option<split::Split>>,
+}
+
+impl Split {
+    fn lock(&self) -> MutexGuard<'_, Option<split::Split>> {
+        self.open.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Does something with what is open, with the GIL released.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut split::Split) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| self.lock().as_mut().map_or_else(|| Err(closed()), work));
+        done.map_err(|e| error::to_python(py, &e))
+    }
+}
+
+fn closed() -> Error {
+    Error::bad_input("the build is closed")
+}
+
+#[pymethods]
+impl Split {
+    #[new]
+    fn new(py: Python<'_>, base: PathBuf, path: PathBuf, options: Options) -> PyResult<Split> {
+        let begun = py.detach(|| split::Split::begin(Reader::open(&base)?, &path, options.read()?));
+        let split = begun.map_err(|e| error::to_python(py, &e))?;
+        Ok(Split { open: Mutex::new(Some(split)) })
+    }
+
+    /// How the work is divided.
+    fn describe(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |split| Ok(split.describe()))
+    }
+
+    /// What to do to go on after an error.
+    fn hint(&self, py: Python<'_>) -> PyResult<String> {
+        let hint = self.with(py, |split| Ok(split.hint()))?;
+        Ok(error::in_python(&hint))
+    }
+
+    /// What `run_task` must know, as JSON.
+    fn job(&self, py: Python<'_>) -> PyResult<String> {
+        let job = self.with(py, |split| Ok(split.job()))?;
+        crate::json(py, &job)
+    }
+
+    /// What is to be done now, as JSON; None when all is.
+    fn phase(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let phase = self.with(py, |split| split.phase())?;
+        phase.map(|phase| crate::json(py, &phase)).transpose()
+    }
+
+    /// Takes what `run_task` gave for the tasks of this phase, by name.
+    fn complete(&self, py: Python<'_>, done: BTreeMap<String, String>, seconds: f64) -> PyResult<()> {
+        self.with(py, |split| {
+            let read = |(name, text): (String, String)| Ok((name, from_json::<Done>("a result", &text)?));
+            let done = done.into_iter().map(read).collect::<Result<BTreeMap<String, Done>>>()?;
+            split.complete(done, seconds)
+        })
+    }
+
+    /// Publishes the index; gives the report as JSON.
+    fn publish(&self, py: Python<'_>) -> PyResult<String> {
+        let published = py.detach(|| self.lock().take().map_or_else(|| Err(closed()), split::Split::publish));
+        let report = published.map_err(|e| error::to_python(py, &e))?;
+        crate::json(py, &report)
+    }
+
+    /// Removes what was done.
+    fn abandon(&self) {
+        if let Some(split) = self.lock().take() {
+            split.abandon();
+        }
+    }
+
+    /// Lets go of the folder; what was done stays there.
+    fn close(&self) {
+        self.lock().take();
+    }
+}
+
+/// Does one task of a build; gives what came of it as JSON.
+#[pyfunction]
+pub(crate) fn run_task(
+    py: Python<'_>,
+    base: PathBuf,
+    path: PathBuf,
+    options: Options,
+    job: &str,
+    task: &str,
+) -> PyResult<String> {
+    let done = work::run(py, None, |progress| {
+        let (task, job) = (task.parse::<Task>()?, from_json::<Job>("the job", job)?);
+        tasks::run(&Reader::open(&base)?, &path, &options.read()?, job, task, progress)
+    })?;
+    crate::json(py, &done)
+}
+
+/// Rows, dimensions and element type of a vector file, from its header.
+#[pyfunction]
+pub(crate) fn shape_of(py: Python<'_>, base: PathBuf) -> PyResult<(u64, usize, &'static str)> {
+    let reader = py.detach(|| Reader::open(&base)).map_err(|e| error::to_python(py, &e))?;
+    let shape = reader.shape();
+    Ok((shape.rows, shape.dim, shape.dtype.name()))
+}
