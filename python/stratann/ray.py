@@ -323,22 +323,30 @@ class _Leader:
         with open(token, "x"):
             pass
         probe = self._ray.remote(_probe_function())
-        asked = [
-            probe.options(
+        shape = _stratann.shape_of(self._base)
+        asked = {
+            node["NodeID"]: probe.options(
                 num_cpus=0, name="probe", scheduling_strategy=On(node["NodeID"], soft=False)
-            ).remote(__version__, token, self._base, self._options["ids"], _stratann.shape_of(self._base))
+            ).remote(__version__, token, self._base, self._options["ids"], shape)
             for node in _nodes(self._ray)
-        ]
+        }
         try:
-            answers = self._ray.get(asked)
-        except self._ray.exceptions.RayError as e:
-            raise WorkerError(f"a machine of the Ray cluster does not answer: {e}") from None
+            answers = [self._answer(node, ref) for node, ref in asked.items()]
         finally:
             os.remove(token)
         wrong = [answer for answer in answers if answer]
         if wrong:
             more = f" (and {len(wrong) - 1} more machines)" if len(wrong) > 1 else ""
             raise WorkerError(wrong[0] + more)
+
+    def _answer(self, node: str, ref: Any) -> str:
+        """What a machine lacks; nothing when it has left the cluster since it was asked."""
+        try:
+            return self._ray.get(ref)  # type: ignore[no-any-return]
+        except self._ray.exceptions.RayError as e:
+            if all(other["NodeID"] != node for other in _nodes(self._ray)):
+                return ""
+            raise WorkerError(f"a machine of the Ray cluster does not answer: {e}") from None
 
     def _do(self, phase: dict[str, Any], job: str) -> dict[str, str]:
         """Has the tasks of a phase done; gives what came of each, by name."""

@@ -164,6 +164,12 @@ def test_a_machine_that_goes_takes_nothing_with_it(cluster, tmp_path, base_path)
     assert same(tmp_path / "ray", base_path, tmp_path / "one", **arguments)
 
 
+def test_a_machine_that_left_unnoticed_is_not_missed(cluster, tmp_path, base_path):
+    # Ray calls a machine alive for some seconds after its end.
+    cluster.remove_node(cluster.add_node(**MACHINE), allow_graceful=False)
+    assert stratann.ray.build(base_path, tmp_path / "ray", threads=1, cells=2, **QUICK).rows == 4000
+
+
 def test_a_worker_lost_too_often_ends_the_build_which_goes_on_later(
     cluster, tmp_path, base_path, monkeypatch
 ):

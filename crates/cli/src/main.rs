@@ -78,6 +78,7 @@ enum Verdict {
 }
 
 fn main() -> ExitCode {
+    stratann_engine::budget::keep_little_freed();
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(e) => return usage(&e),

@@ -137,6 +137,24 @@ pub fn release_freed() {
     }
 }
 
+/// Has the allocator give large memory back as soon as it is freed: a program that keeps to a budget calls this before its first thread.
+///
+/// Left alone, glibc learns from the largest block that is freed to keep twice as much at the end of a thread's arena, where
+/// [`release_freed`] does not reach: after a stage of a build whose live memory was 2 MiB it held 17.
+pub fn keep_little_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: mallopt sets numbers of the allocator; no other thread runs yet.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE_BYTES);
+    }
+}
+
+/// Blocks of this many bytes come from the kernel, and go back to it; as much may lie free at the end of an arena. Less would cost time:
+/// each block is then paged in anew.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const LARGE_BYTES: libc::c_int = 1 << 20;
+
 /// Free bytes on the disk that holds `folder`, for this user.
 pub fn free_disk_bytes(folder: &std::path::Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
