@@ -1,4 +1,4 @@
-//! A build and a search inside a memory control group: the kernel enforces what `--ram-budget` promises. Needs the right to make groups
+//! A build, a search and a server inside a memory control group: the kernel enforces what `--ram-budget` promises. Needs the right to make groups
 //! (root, or a delegated group); elsewhere the test says that it was left out.
 
 mod common;
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Noise, arg, folder};
+use common::{Data, Noise, Running, arg, folder, get, post, wait_for};
 
 const ROWS: u32 = 60_000;
 const DIM: u32 = 128;
@@ -58,16 +58,16 @@ impl Group {
         fs::read_to_string(self.folder.join(self.peak)).ok()?.trim().parse().ok()
     }
 
-    /// Runs `stratann` in the group. The shell enters it before it becomes the program.
-    fn run(&self, args: &[&str]) -> Output {
+    /// `stratann` in the group. The shell enters it before it becomes the program.
+    fn command(&self, args: &[&str]) -> Command {
         let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.folder.display());
-        Command::new("sh")
-            .arg("-c")
-            .arg(enter)
-            .arg(env!("CARGO_BIN_EXE_stratann"))
-            .args(args)
-            .output()
-            .unwrap()
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(enter).arg(env!("CARGO_BIN_EXE_stratann")).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
     }
 }
 
@@ -134,4 +134,55 @@ fn build_and_search_stay_within_what_the_kernel_allows() {
     assert_eq!(report["runs"][0]["queries"], 200);
     eprintln!("search: group peak {} KiB", search.peak_bytes().unwrap() / 1024);
     assert!(search.peak_bytes().unwrap() <= limit);
+}
+
+/// Asks a confined server 10,000 queries at once, and gives how many it answered and how many it held at a time.
+fn ask_ten_thousand(data: &Data, index: &Path, budget_mib: u64) -> Result<(usize, u64), String> {
+    let limit = (budget_mib + KERNEL_MIB) * MIB;
+    let group = Group::new(&format!("serve-{budget_mib}"), limit)?;
+    let budget = format!("{budget_mib}MiB");
+    let place = ["serve", "--index", arg(index), "--http", "127.0.0.1:0", "--until-eof", "--json"];
+    let limits = ["--queue", "10000", "--threads", "1", "--ram-budget", &budget];
+    let server = Running::of(group.command(&[&place[..], &limits[..]].concat()));
+    let queries: Vec<u8> =
+        data.base_rows[..1000].iter().flatten().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+    let path = "/v1/search?k=1&search_list=300&timeout_ms=60000";
+    let mut held = 0;
+    let answered = std::thread::scope(|scope| {
+        let asking: Vec<_> =
+            (0..10).map(|_| scope.spawn(|| post(server.address(), path, &queries))).collect();
+        wait_for("the last answer", || {
+            held = held.max(get(server.address(), "/v1/status").1["waiting"].as_u64().unwrap());
+            asking.iter().all(|a| a.is_finished())
+        });
+        let found = |reply: serde_json::Value| {
+            let answers = reply["answers"].as_array().cloned().unwrap_or_default();
+            answers.iter().filter(|answer| answer["error"].is_null()).count()
+        };
+        asking.into_iter().map(|a| found(a.join().unwrap().1)).sum()
+    });
+    let status = get(server.address(), "/v1/status").1;
+    let (resident, peak) = (status["peak_rss_bytes"].as_u64().unwrap(), group.peak_bytes().unwrap());
+    eprintln!(
+        "{budget_mib} MiB: {answered} answered, {held} held, resident peak {resident}, group peak {peak}"
+    );
+    assert!(resident <= budget_mib * MIB && peak <= limit);
+    drop(server);
+    Ok((answered, held))
+}
+
+#[test]
+fn ten_thousand_queries_that_wait_stay_within_the_budget() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &[]);
+    // With room for all of them, and with room for some: the others are refused, and the server is unharmed.
+    match (ask_ten_thousand(&data, &index, 192), ask_ten_thousand(&data, &index, 48)) {
+        (Ok((all, held)), Ok((some, _))) => {
+            assert!(all == 10_000 && held > 5000, "{all} answered, {held} held");
+            assert!((1000..10_000).contains(&some), "{some} answered");
+        }
+        (Err(why), _) | (_, Err(why)) => {
+            eprintln!("left out: no memory control group can be made here ({why})");
+        }
+    }
 }

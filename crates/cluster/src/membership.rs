@@ -84,10 +84,8 @@ impl Membership {
         let (own, value) = watch::channel(text(&member)?);
         let (stop, stopped) = watch::channel(false);
         let runtime = crate::runtime()?;
-        let thread = std::thread::spawn(move || {
-            let own = (options.key(number), value);
-            runtime.block_on(stay(options, own, stopped, changed));
-        });
+        let mine = Own { number, address: member.address, value };
+        let thread = std::thread::spawn(move || runtime.block_on(stay(options, mine, stopped, changed)));
         Ok(Membership { stop, own, thread: Some(thread) })
     }
 
@@ -175,6 +173,13 @@ impl EtcdOptions {
             })
             .map_err(|why| Error { kind: Kind::Io, message: format!("etcd: {why}; check that it runs") })
     }
+}
+
+/// What a server keeps saying of itself.
+struct Own {
+    number: u8,
+    address: String,
+    value: watch::Receiver<String>,
 }
 
 /// A member as its key says it.
@@ -365,7 +370,7 @@ async fn hold(
 /// Announces and watches, again and again, until it is told to stop.
 async fn stay(
     options: EtcdOptions,
-    own: (String, watch::Receiver<String>),
+    own: Own,
     mut stopped: watch::Receiver<bool>,
     changed: impl Fn(&Members),
 ) {
@@ -401,14 +406,23 @@ async fn stay(
 /// One lease, from its beginning to its end, or until told to stop.
 async fn session(
     options: &EtcdOptions,
-    (key, value): &(String, watch::Receiver<String>),
+    own: &Own,
     tell: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
 ) -> Words<()> {
     let (etcd, _) = Etcd::reach(options).await?;
+    let (members, _) = etcd.members(options).await?;
+    tell(&members);
+    if let Some(other) = members.servers.get(&own.number).filter(|m| m.address != own.address) {
+        // Its own earlier life, or one that took the number while this one was silent for longer than its lease.
+        return Err(format!(
+            "server {} is at {} already, and this one says nothing there until that key goes; stop one of the two",
+            own.number, other.address
+        ));
+    }
     let lease = etcd.grant(options.lease_s).await?;
-    let mut value = value.clone();
-    let put = |value: &str| json!({ "key": code(key), "value": code(value), "lease": lease.to_string() });
+    let (key, mut value) = (options.key(own.number), own.value.clone());
+    let put = |value: &str| json!({ "key": code(&key), "value": code(value), "lease": lease.to_string() });
     let first = put(&value.borrow_and_update());
     etcd.call("kv/put", &first).await?;
     let (members, revision) = etcd.members(options).await?;

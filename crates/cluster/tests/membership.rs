@@ -155,6 +155,25 @@ fn a_number_is_claimed_once_and_free_again_after_its_server() {
 }
 
 #[test]
+fn a_number_that_another_server_has_is_left_to_it() {
+    let Some(etcd) = Etcd::start() else { return };
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (first, heard) = join(etcd.options(&said), 0);
+    until(&heard, &[0]);
+    let (sender, news) = channel();
+    let tell = move |members: &Members| drop(sender.send(members.clone()));
+    let _second = Membership::join(etcd.options(&said), 0, member(2000), tell).unwrap();
+    assert_eq!(until(&news, &[0]).servers[&0], member(1000));
+    let start = Instant::now();
+    while !said.lock().unwrap().iter().any(|line| line.contains("server 0 is at 127.0.0.1:1000 already")) {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(first);
+    while until(&news, &[0]).servers[&0] != member(2000) {}
+}
+
+#[test]
 fn what_cannot_be_etcd_is_refused_or_waited_for() {
     let options = |endpoint: &str, cluster: &str| EtcdOptions {
         endpoints: vec![endpoint.into()],

@@ -184,7 +184,7 @@ impl Index {
         }
     }
 
-    /// Memory of a search with these options, the open index included.
+    /// Memory of a search with these options, the open index included; a few queries alone take less.
     pub fn search_account(&self, options: &SearchOptions, queries: usize) -> Account {
         let mut account = self.account();
         let (params_width, in_flight) = (self.width_limit(options), self.in_flight(options));
@@ -216,6 +216,13 @@ impl Index {
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
 
+    /// No more threads, and no more room for queries on each, than `count` queries can use: one alone should not wait for a ring of hundreds.
+    fn fitted(&self, options: &SearchOptions, count: usize) -> SearchOptions {
+        let threads = options.threads.clamp(1, 1024).min(count.max(1));
+        let in_flight = self.in_flight(options).min(count.div_ceil(threads).max(1));
+        SearchOptions { threads, in_flight: Some(in_flight), ..*options }
+    }
+
     /// Answers `queries`: rows of `dim` components of the index' element type, as bytes.
     ///
     /// # Errors
@@ -242,17 +249,19 @@ impl Index {
         let count = queries.len() / self.block.vector_bytes;
         let threads = options.threads.clamp(1, 1024);
         let account = self.search_account(&SearchOptions { threads, ..*options }, count);
+        let options = &self.fitted(options, count);
         account.check(self.ram_budget, "search this index so")?;
-        let batch = Batch::new(self, queries, params, exclude, progress, threads);
+        let batch = Batch::new(self, queries, params, exclude, progress, options.threads);
         let (cpu, started) = (budget::process().cpu_us, Instant::now());
         let name = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.work(&batch, options))).collect();
-            let mut name = Ok("none");
+            let others = 1..options.threads;
+            let workers: Vec<_> = others.map(|_| scope.spawn(|| self.work(&batch, options))).collect();
+            let mut name = self.work(&batch, options);
             for worker in workers {
                 let ended = worker
                     .join()
                     .map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
-                name = name.and_then(|_| ended.and_then(|n| n));
+                name = name.and_then(|name| ended.and_then(|other| other.map(|_| name)));
             }
             name
         })?;

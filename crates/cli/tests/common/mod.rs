@@ -255,18 +255,19 @@ pub struct Running {
 impl Running {
     /// Starts `stratann --json` and waits for its first line.
     pub fn start(args: &[&str]) -> Running {
+        Running::of(command(&[args, &["--json"]].concat()))
+    }
+
+    /// As [`Running::start`], of a command that is complete.
+    pub fn of(mut command: Command) -> Running {
         use std::io::BufRead;
         use std::process::Stdio;
-        let mut child = command(&[args, &["--json"]].concat())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         std::io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         if line.is_empty() {
-            panic!("{args:?}: {}", stderr(&child.wait_with_output().unwrap()));
+            panic!("{command:?}: {}", stderr(&child.wait_with_output().unwrap()));
         }
         let ready = serde_json::from_str(&line).unwrap();
         Running { child, ready }

@@ -4,6 +4,7 @@
 //! A question is a baton that has not begun; a server answers it as it would any query that ends there, and forgets it. So a query takes two
 //! messages for each other server. One that is lost is asked again; a server that does not answer any more is left out, and the answer says so.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::place::{SERVERS_MAX, bit};
@@ -90,23 +91,28 @@ pub(super) fn all(servers: u8) -> u64 {
 impl Peer {
     /// Asks the servers in `who` for their parts of a query that came here.
     pub(super) fn ask_parts(
-        &self,
+        &mut self,
         now_us: u64,
         query: QueryId,
         origin: &Origin,
         who: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(kept) = self.vectors.get(&query) else { return };
-        let mut state = Vec::new();
+        let Some(kept) = self.vectors.get_mut(&query) else { return };
+        // Lent to the messages.
+        let vector = core::mem::take(&mut kept.bytes);
+        let mut state = self.spare.buffer();
         wire::encode(&QueryState::new(origin.params, origin.budget), self.served.carry, &mut state);
         let left_us = origin.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
         let others = who & !bit(self.server);
         for to in (0..SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
             let (attempt, visited) = (origin.attempt, bit(self.server));
-            let message =
-                Message::Baton { query, attempt, visited, left_us, vector: &kept.bytes, state: &state };
+            let message = Message::Baton { query, attempt, visited, left_us, vector: &vector, state: &state };
             self.send(to, &message, out);
+        }
+        self.spare.keep_buffer(state);
+        if let Some(kept) = self.vectors.get_mut(&query) {
+            kept.bytes = vector;
         }
     }
 
@@ -127,7 +133,7 @@ impl Peer {
         for (&number, origin) in &mut self.origins {
             if let Some(gather) = &mut origin.gather {
                 gather.lose(server);
-                whole.extend(gather.whole().map(|state| (number, state)));
+                whole.extend(gather.whole().map(|state| (number, Box::new(state))));
             }
         }
         for (number, state) in whole {

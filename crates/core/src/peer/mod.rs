@@ -10,6 +10,7 @@
 
 mod gather;
 pub mod message;
+mod spare;
 mod standing;
 
 use alloc::boxed::Box;
@@ -17,6 +18,8 @@ use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 
 use self::gather::Gather;
+pub use self::spare::SPARE_BYTES;
+use self::spare::Spare;
 use self::standing::Standing;
 pub use self::standing::{Change, KEPT_US_MAX, STUCK_US, Turn};
 use crate::place::{SERVERS_MAX, bit};
@@ -157,6 +160,7 @@ pub struct Peer {
     next: u64,
     origins: BTreeMap<u64, Origin>,
     vectors: BTreeMap<QueryId, Vector>,
+    spare: Spare,
 }
 
 impl Peer {
@@ -175,7 +179,18 @@ impl Peer {
             next: 0,
             origins: BTreeMap::new(),
             vectors: BTreeMap::new(),
+            spare: Spare::default(),
         }
+    }
+
+    /// A frame that was sent: its memory is used again.
+    pub fn keep_frame(&mut self, frame: Vec<u8>) {
+        self.spare.keep_buffer(frame);
+    }
+
+    /// A state that is over: its memory is used again.
+    pub fn keep_state(&mut self, state: Box<QueryState>) {
+        self.spare.keep_state(state);
     }
 
     /// A bit for every server that answers, as far as is known here.
@@ -243,7 +258,8 @@ impl Peer {
         self.next += 1;
         let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
         let expires_at_us = now_us.saturating_add(time_us);
-        let kept = Vector { bytes: vector.into(), expires_at_us, visited: bit(self.server), taken: None };
+        let bytes = self.spare.copy(vector);
+        let kept = Vector { bytes, expires_at_us, visited: bit(self.server), taken: None };
         self.vectors.insert(query, kept);
         let origin = Origin {
             client,
@@ -263,10 +279,14 @@ impl Peer {
             self.ask_parts(now_us, query, &origin, gather.waits(), out);
         }
         self.origins.insert(number, origin);
-        out.push(Action::Start {
-            run: Run { query, attempt: 0 },
-            state: Box::new(QueryState::new(params, budget)),
-        });
+        self.start(Run { query, attempt: 0 }, params, budget, out);
+    }
+
+    /// A query begins here.
+    fn start(&mut self, run: Run, params: Params, budget: Budget, out: &mut Vec<Action>) {
+        let mut state = self.spare.state();
+        state.restart(params, budget);
+        out.push(Action::Start { run, state });
     }
 
     /// A state that runs here can go no further: it goes on elsewhere, or has ended.
@@ -274,21 +294,28 @@ impl Peer {
         match step {
             Step::Wait => {}
             Step::HandOver(to) => self.hand_over(now_us, run, to, state, out),
-            Step::Done if run.query.origin == self.server => {
-                self.end(&run.query, self.server, 0, state.without_beam(), out);
-            }
             Step::Done => {
-                let visited = self.vectors.get(&run.query).map_or(0, |v| v.visited);
-                let mut bytes = Vec::new();
-                wire::encode(&state.without_beam(), wire::Carry::Ids, &mut bytes);
-                let Run { query, attempt } = run;
-                let message = Message::Answer { query, attempt, visited, state: &bytes };
-                self.send(query.origin, &message, out);
-                if self.served.apart.is_some() {
-                    // Nobody hands it over to here again.
-                    self.vectors.remove(&query);
+                let mut answer = self.spare.state();
+                answer.become_answer_of(state);
+                match run.query.origin == self.server {
+                    true => self.end(&run.query, self.server, 0, answer, out),
+                    false => self.send_answer(run, answer, out),
                 }
             }
+        }
+    }
+
+    fn send_answer(&mut self, run: Run, answer: Box<QueryState>, out: &mut Vec<Action>) {
+        let Run { query, attempt } = run;
+        let visited = self.vectors.get(&query).map_or(0, |v| v.visited);
+        let mut bytes = self.spare.buffer();
+        self.spare.encoder.encode(&answer, wire::Carry::Ids, &mut bytes);
+        self.send(query.origin, &Message::Answer { query, attempt, visited, state: &bytes }, out);
+        self.spare.keep_buffer(bytes);
+        self.spare.keep_state(answer);
+        if self.served.apart.is_some() {
+            // Nobody hands it over to here again.
+            self.forget(&query);
         }
     }
 
@@ -299,8 +326,8 @@ impl Peer {
         let Some(kept) = self.vectors.get_mut(&query) else { return };
         let is_known = kept.visited & bit(to) != 0;
         kept.visited |= bit(to);
-        let mut bytes = Vec::new();
-        wire::encode(state, self.served.carry, &mut bytes);
+        let (mut bytes, mut frame) = (self.spare.buffer(), self.spare.buffer());
+        self.spare.encoder.encode(state, self.served.carry, &mut bytes);
         let left_us = kept.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
         let message = Message::Baton {
             query,
@@ -310,9 +337,16 @@ impl Peer {
             vector: if is_known { &[] } else { &kept.bytes },
             state: &bytes,
         };
-        let mut frame = Vec::new();
         message.encode(build, load, &mut frame);
+        self.spare.keep_buffer(bytes);
         out.push(Action::Send { to, frame });
+    }
+
+    /// A query's vector is not needed any more. Gives the servers that were given it.
+    fn forget(&mut self, query: &QueryId) -> u64 {
+        let Some(kept) = self.vectors.remove(query) else { return 0 };
+        self.spare.keep_buffer(kept.bytes);
+        kept.visited
     }
 
     /// A frame has come from a server.
@@ -329,17 +363,15 @@ impl Peer {
         let (message, load) = message::decode(frame, self.served.build)?;
         match message {
             Message::Baton { query, attempt, visited, left_us, vector, state } => {
-                let state = wire::decode(state).map_err(|_| Refused::Content)?;
                 let fits = vector.is_empty() || vector.len() == self.served.vector_bytes;
-                if !fits || !state.is_baton(self.served.nodes) {
-                    return Err(Refused::Content);
-                }
+                let state = self.decode(state).filter(|s| fits && s.is_baton(self.served.nodes));
+                let state = state.ok_or(Refused::Content)?;
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
-                let came = Vector { bytes: vector.into(), expires_at_us, visited, taken: None };
+                let came = Vector { bytes: self.spare.copy(vector), expires_at_us, visited, taken: None };
                 self.take(Run { query, attempt }, state, came, out);
             }
             Message::Answer { query, visited, state, .. } => {
-                let state = wire::decode(state).map_err(|_| Refused::Content)?;
+                let state = self.decode(state).ok_or(Refused::Content)?;
                 self.end(&query, from, visited, state, out);
             }
             Message::Standing { live, has_left } => {
@@ -350,7 +382,7 @@ impl Peer {
             Message::Release { query } => {
                 // Its origin alone may say so of a query; a server never releases its own this way.
                 if query.origin != self.server {
-                    self.vectors.remove(&query);
+                    self.forget(&query);
                 }
             }
         }
@@ -360,8 +392,14 @@ impl Peer {
         Ok(())
     }
 
+    fn decode(&mut self, bytes: &[u8]) -> Option<Box<QueryState>> {
+        let mut state = self.spare.state();
+        wire::decode_into(bytes, &mut state).ok()?;
+        Some(state)
+    }
+
     /// A baton is taken once: its number grows with every hand-over of an attempt, and with every attempt.
-    fn take(&mut self, run: Run, state: QueryState, came: Vector, out: &mut Vec<Action>) {
+    fn take(&mut self, run: Run, state: Box<QueryState>, came: Vector, out: &mut Vec<Action>) {
         let number = (run.attempt, state.stats().hand_overs);
         let Vector { bytes: vector, expires_at_us, visited, .. } = came;
         let is_mine = run.query.origin == self.server;
@@ -382,13 +420,20 @@ impl Peer {
         kept.visited = if is_new { visited } else { kept.visited | visited };
         kept.taken = Some(number);
         if !vector.is_empty() {
-            kept.bytes = vector;
+            self.spare.keep_buffer(core::mem::replace(&mut kept.bytes, vector));
         }
-        out.push(Action::Start { run, state: Box::new(state) });
+        out.push(Action::Start { run, state });
     }
 
     /// The query has ended at `from`: the first answer counts, or all of them when all were asked.
-    fn end(&mut self, query: &QueryId, from: u8, visited: u64, state: QueryState, out: &mut Vec<Action>) {
+    fn end(
+        &mut self,
+        query: &QueryId,
+        from: u8,
+        visited: u64,
+        state: Box<QueryState>,
+        out: &mut Vec<Action>,
+    ) {
         if query.origin != self.server || query.incarnation != self.incarnation {
             return;
         }
@@ -396,20 +441,21 @@ impl Peer {
         let Some(gather) = &mut origin.gather else { return self.answer(query.number, visited, state, out) };
         gather.take(from, &state);
         if let Some(whole) = gather.whole() {
-            self.answer(query.number, 0, whole, out);
+            self.answer(query.number, 0, Box::new(whole), out);
         }
+        self.spare.keep_state(state);
     }
 
     /// To the client with it, and everybody forgets the query.
-    fn answer(&mut self, number: u64, visited: u64, state: QueryState, out: &mut Vec<Action>) {
+    fn answer(&mut self, number: u64, visited: u64, state: Box<QueryState>, out: &mut Vec<Action>) {
         let query = QueryId { origin: self.server, incarnation: self.incarnation, number };
         let Some(origin) = self.origins.remove(&number) else { return };
-        let kept = self.vectors.remove(&query).map_or(0, |v| v.visited);
+        let kept = self.forget(&query);
         self.release(&query, origin.visited | kept | visited, out);
-        out.push(Action::Answer { client: origin.client, state: Box::new(state) });
+        out.push(Action::Answer { client: origin.client, state });
     }
 
-    fn release(&self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
+    fn release(&mut self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
         let others = visited & self.live & !bit(self.server);
         for to in (0..SERVERS_MAX as u8).filter(|s| others >> s & 1 == 1) {
             self.send(to, &Message::Release { query: *query }, out);
@@ -442,7 +488,7 @@ impl Peer {
             let client = origin.client;
             let visited = origin.visited | origin.gather.as_ref().map_or(0, |g| g.waits());
             self.origins.remove(&number);
-            let kept = self.vectors.remove(&query).map_or(0, |v| v.visited);
+            let kept = self.forget(&query);
             self.release(&query, visited | kept, out);
             out.push(Action::Fail { client, why: Failure::Expired });
             return;
@@ -464,10 +510,7 @@ impl Peer {
             origin.visited |= kept.visited;
             kept.visited = bit(self.server);
         }
-        out.push(Action::Start {
-            run: Run { query, attempt },
-            state: Box::new(QueryState::new(params, budget)),
-        });
+        self.start(Run { query, attempt }, params, budget, out);
     }
 
     /// A server no longer answers: whatever may have been there begins anew.
@@ -491,8 +534,8 @@ impl Peer {
         self.vectors.values_mut().for_each(|v| v.visited &= !bit(server));
     }
 
-    fn send(&self, to: u8, message: &Message<'_>, out: &mut Vec<Action>) {
-        let mut frame = Vec::new();
+    fn send(&mut self, to: u8, message: &Message<'_>, out: &mut Vec<Action>) {
+        let mut frame = self.spare.buffer();
         message.encode(self.served.build, self.own_load(), &mut frame);
         out.push(Action::Send { to, frame });
     }

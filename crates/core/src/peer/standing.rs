@@ -25,7 +25,7 @@ impl Peer {
     }
 
     /// Says to all others how this server stands. To be repeated while something waits for it: a frame may be lost.
-    pub fn tell_standing(&self, out: &mut Vec<Action>) {
+    pub fn tell_standing(&mut self, out: &mut Vec<Action>) {
         let message = Message::Standing { live: self.live, has_left: self.has_left() };
         for to in self.others() {
             self.send(to, &message, out);

@@ -58,6 +58,11 @@ impl Beam {
         self.first_fresh = 0;
     }
 
+    /// Memory beside the beam itself, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Candidate>()
+    }
+
     /// The distance that a newcomer must beat; `u32::MAX` while there is room.
     #[inline]
     pub fn threshold(&self) -> u32 {

@@ -4,6 +4,7 @@
 //! would go on with the same answer and the same counters. What can be rebuilt from the query lives in [`Scratch`] and never travels.
 
 use alloc::vec::Vec;
+use core::mem::take;
 
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Table;
@@ -343,6 +344,30 @@ impl QueryState {
             next_server: None,
             ..*self
         }
+    }
+
+    /// Becomes [`QueryState::without_beam`] of `ended`, in its own memory.
+    pub(crate) fn become_answer_of(&mut self, ended: &QueryState) {
+        let (mut results, mut unread) = (take(&mut self.results), take(&mut self.unread));
+        results.clone_from(&ended.results);
+        unread.clear();
+        unread.extend(ended.given_up().copied());
+        let (mut outstanding, mut wants) = (take(&mut self.outstanding), take(&mut self.wants));
+        outstanding.clear();
+        wants.clear();
+        let mut beam = take(&mut self.beam);
+        beam.reset(0);
+        *self = QueryState { beam, results, outstanding, wants, unread, next_server: None, ..*ended };
+    }
+
+    /// All memory that it takes, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<QueryState>()
+            + self.beam.memory_bytes()
+            + self.results.capacity() * size_of::<Hit>()
+            + self.outstanding.capacity() * size_of::<Outstanding>()
+            + self.wants.capacity() * size_of::<Want>()
+            + self.unread.capacity() * size_of::<Unread>()
     }
 
     /// What it has cost so far.

@@ -54,47 +54,73 @@ pub enum Carry {
 
 /// Appends the state to `out`. A state that came without distances and has not been stepped since goes on without.
 pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&[0; HEADER]);
-    let mut w = Writer(out);
-    write_params(&state.params, &mut w);
-    w.u32(state.budget.hops);
-    w.u32(state.budget.reads);
-    w.u32(state.budget.hand_overs);
-    let carry = if state.is_scored { carry } else { Carry::Ids };
-    let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty()];
-    w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
-    w.u32(state.next_tag);
-    w.u32(state.next_block);
-    w.u32(state.fruitless);
-    write_outcome(state.outcome, &mut w);
-    stats_fields(&state.stats).into_iter().for_each(|x| w.varint(x));
-    match carry {
-        Carry::Distances => write_beam(&state.beam, &mut w),
-        Carry::Ids => write_ids(&state.beam, &mut w),
+    Encoder::default().encode(state, carry, out);
+}
+
+/// [`encode`], again and again in the same memory.
+#[derive(Clone, Debug, Default)]
+pub struct Encoder {
+    by_id: Vec<Candidate>,
+}
+
+impl Encoder {
+    /// As [`encode`].
+    pub fn encode(&mut self, state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER]);
+        let mut w = Writer(out);
+        write_params(&state.params, &mut w);
+        w.u32(state.budget.hops);
+        w.u32(state.budget.reads);
+        w.u32(state.budget.hand_overs);
+        let carry = if state.is_scored { carry } else { Carry::Ids };
+        let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty()];
+        w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
+        w.u32(state.next_tag);
+        w.u32(state.next_block);
+        w.u32(state.fruitless);
+        write_outcome(state.outcome, &mut w);
+        stats_fields(&state.stats).into_iter().for_each(|x| w.varint(x));
+        match carry {
+            Carry::Distances => write_beam(&state.beam, &mut w),
+            Carry::Ids => write_ids(&state.beam, &mut self.by_id, &mut w),
+        }
+        w.varint(state.results.len() as u64);
+        for hit in &state.results {
+            w.u32(hit.distance.to_bits());
+            w.varint(hit.external_id);
+        }
+        w.varint(state.outstanding.len() as u64);
+        for o in &state.outstanding {
+            w.u32(o.tag.0);
+            w.u32(o.block);
+        }
+        if !state.unread.is_empty() {
+            write_unread(&state.unread, &mut w);
+        }
+        let body = &out[start + HEADER..];
+        let (length, sum) = (body.len() as u32, checksum(body));
+        out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
+        out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
+        out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
     }
-    w.varint(state.results.len() as u64);
-    for hit in &state.results {
-        w.u32(hit.distance.to_bits());
-        w.varint(hit.external_id);
-    }
-    w.varint(state.outstanding.len() as u64);
-    for o in &state.outstanding {
-        w.u32(o.tag.0);
-        w.u32(o.block);
-    }
-    if !state.unread.is_empty() {
-        write_unread(&state.unread, &mut w);
-    }
-    let body = &out[start + HEADER..];
-    let (length, sum) = (body.len() as u32, checksum(body));
-    out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
-    out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
-    out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// The state that `bytes` (all of them) hold.
+///
+/// # Errors
+/// Whatever is wrong with them.
 pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
+    let mut state = QueryState::default();
+    decode_into(bytes, &mut state)?;
+    Ok(state)
+}
+
+/// [`decode`], in the memory of `state`, which is not to be used after an error.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> {
     let mut r = Reader(bytes);
     let version = r.u32()?;
     if version != VERSION {
@@ -110,7 +136,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     }
     let params = read_params(&mut r)?;
     let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
-    let mut state = QueryState::new(params, budget);
+    state.restart(params, budget);
     let flags = r.u8()?;
     if flags > 7 {
         return Err(Refused::Content);
@@ -122,8 +148,10 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     state.fruitless = r.u32()?;
     state.outcome = read_outcome(&mut r)?;
     state.stats = read_stats(&mut r)?;
-    let capacity = params.search_list as usize;
-    state.beam = if state.is_scored { read_beam(&mut r, capacity)? } else { read_ids(&mut r, capacity)? };
+    match state.is_scored {
+        true => read_beam(&mut r, params.search_list, &mut state.beam)?,
+        false => read_ids(&mut r, params.search_list, &mut state.beam)?,
+    }
     for _ in 0..r.count(params.k)? {
         let hit = Hit { distance: f32::from_bits(r.u32()?), external_id: r.varint()? };
         state.results.push(hit);
@@ -132,9 +160,9 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
         state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()? });
     }
     if flags & 4 != 0 {
-        state.unread = read_unread(&mut r)?;
+        read_unread(&mut r, &mut state.unread)?;
     }
-    if r.0.is_empty() { Ok(state) } else { Err(Refused::Length) }
+    if r.0.is_empty() { Ok(()) } else { Err(Refused::Length) }
 }
 
 fn write_unread(unread: &[Unread], w: &mut Writer<'_>) {
@@ -146,12 +174,11 @@ fn write_unread(unread: &[Unread], w: &mut Writer<'_>) {
     }
 }
 
-fn read_unread(r: &mut Reader<'_>) -> Result<Vec<Unread>, Refused> {
-    let mut unread = Vec::new();
+fn read_unread(r: &mut Reader<'_>, unread: &mut Vec<Unread>) -> Result<(), Refused> {
     for _ in 0..r.count(UNREAD_MAX as u32)? {
         unread.push(Unread { block: r.u32()?, tried: r.varint()?, loss: loss(r.u8()?)? });
     }
-    if unread.is_empty() { Err(Refused::Content) } else { Ok(unread) }
+    if unread.is_empty() { Err(Refused::Content) } else { Ok(()) }
 }
 
 fn loss(number: u8) -> Result<Loss, Refused> {
@@ -279,10 +306,9 @@ fn write_beam(beam: &Beam, w: &mut Writer<'_>) {
     }
 }
 
-fn read_beam(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
-    let mut beam = Beam::default();
-    beam.reset(capacity);
-    let count = r.count(capacity as u32)?;
+/// Into a beam that is empty and has room for `capacity`.
+fn read_beam(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Refused> {
+    let count = r.count(capacity)?;
     let id_bits = u32::from(r.u8()?);
     if id_bits > 32 {
         return Err(Refused::Content);
@@ -300,7 +326,7 @@ fn read_beam(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
         }
     }
     packed.finish()?;
-    Ok(beam)
+    Ok(())
 }
 
 fn progress(number: u32) -> Result<Progress, Refused> {
@@ -314,8 +340,9 @@ fn progress(number: u32) -> Result<Progress, Refused> {
 
 /// Steps between the sorted ids of a beam are small where it covers much of the index, or few of its blocks; a state that is handed over
 /// awaits nothing, so a bit says how far a candidate is.
-fn write_ids(beam: &Beam, w: &mut Writer<'_>) {
-    let mut sorted = beam.entries().to_vec();
+fn write_ids(beam: &Beam, sorted: &mut Vec<Candidate>, w: &mut Writer<'_>) {
+    sorted.clear();
+    sorted.extend_from_slice(beam.entries());
     sorted.sort_unstable_by_key(|c| c.id);
     let awaits = sorted.iter().any(|c| c.progress == Progress::Awaited);
     let steps =
@@ -348,10 +375,8 @@ fn rice_bits(steps: impl Iterator<Item = u32> + Clone, count: usize) -> u32 {
 }
 
 /// The candidates by ascending id, their distances 0 until they are computed again.
-fn read_ids(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
-    let mut beam = Beam::default();
-    beam.reset(capacity);
-    let count = r.count(capacity as u32)?;
+fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Refused> {
+    let count = r.count(capacity)?;
     let (progress_bits, remainder_bits) = (u32::from(r.u8()?), u32::from(r.u8()?));
     if !(1..=2).contains(&progress_bits) || remainder_bits > 31 {
         return Err(Refused::Content);
@@ -376,7 +401,7 @@ fn read_ids(r: &mut Reader<'_>, capacity: usize) -> Result<Beam, Refused> {
         }
     }
     r.0 = packed.finish()?;
-    Ok(beam)
+    Ok(())
 }
 
 /// Numbers of any length in bits, the lowest bit first.

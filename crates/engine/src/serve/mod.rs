@@ -10,6 +10,7 @@
 //! The protocol is one state machine behind one lock, held for microseconds at a time. What it decides is carried out after the lock
 //! is given back.
 
+mod act;
 mod held;
 mod inbox;
 mod question;
@@ -27,13 +28,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stratann_core::peer::message::Refused;
-use stratann_core::peer::{Action, Failure, Limits, Peer, Served};
+use stratann_core::peer::{Limits, Peer, SPARE_BYTES, Served};
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::query::wire::Carry;
-use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState};
+use stratann_core::query::{Budget, Params};
 
 use self::held::Held;
-use self::inbox::{Inbox, Job};
+use self::inbox::Inbox;
 pub use self::question::{Answer, Question, Reply, Unanswered};
 pub use self::status::Status;
 pub use self::versions::{Changed, Versions};
@@ -108,18 +109,6 @@ const TICK: Duration = Duration::from_millis(10);
 const PATIENCE_US: u64 = 500_000;
 /// Vectors of other servers' queries that are kept, for each query of own clients.
 const HOSTED_PER_QUERY: usize = 4;
-
-/// Blocks of which together one line says that some cannot be read.
-const UNREADABLE_RANGE: u32 = 1024;
-
-fn words(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Failed => "the read failed",
-        Loss::Short => "the file is cut short",
-        Loss::Damaged => "it is damaged",
-        Loss::Expired => "it took too long",
-    }
-}
 
 /// What was counted since the start.
 #[derive(Default)]
@@ -465,105 +454,6 @@ impl Shared {
         lock(&self.peer)
     }
 
-    /// Lets the protocol decide, then does what it decided.
-    fn with_peer(&self, decide: impl FnOnce(&mut Peer, u64, &mut Vec<Action>)) {
-        let mut actions = Vec::new();
-        let mut peer = self.lock_peer();
-        peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
-        // The clock is read under the lock, so that the protocol never sees it go back.
-        decide(&mut peer, self.now_us(), &mut actions);
-        self.live.store(peer.live(), Ordering::Relaxed);
-        *self.lock_loads() = peer.loads();
-        drop(peer);
-        for action in actions {
-            self.perform(action);
-        }
-    }
-
-    fn perform(&self, action: Action) {
-        match action {
-            Action::Send { to, frame } => {
-                // What is dropped here its origin asks for again.
-                let _ = self.link.get().is_some_and(|link| link.send(to, &frame));
-            }
-            Action::Start { run, state } => {
-                if state.stats().hand_overs > 0 {
-                    self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
-                }
-                self.inbox.push(Job { run, state });
-            }
-            Action::Answer { client, state } => self.answer(client, &state),
-            Action::Fail { client, why } => self.refuse(
-                client,
-                match why {
-                    Failure::Overloaded => Unanswered::Overloaded,
-                    Failure::Expired => Unanswered::Expired,
-                },
-            ),
-        }
-    }
-
-    fn answer(&self, client: u64, state: &QueryState) {
-        let Some(Client { reply, asked, partial }) = lock(&self.clients).remove(&client) else { return };
-        let verdict = match state.outcome() {
-            Outcome::Complete => Ok(()),
-            Outcome::Partial if partial => Ok(()),
-            Outcome::Partial => Err(match state.unreadable() {
-                Some((block, loss)) => Unanswered::Failed(format!(
-                    "block {block} could not be read on any server that holds it and answers ({}); run `stratann verify` there",
-                    words(loss)
-                )),
-                None => Unanswered::Unreachable,
-            }),
-            Outcome::OutOfBudget => Err(Unanswered::Failed(
-                "the query ran out of its allowance of reads; ask for a lower recall".into(),
-            )),
-            Outcome::Lost { block, loss } => Err(Unanswered::Failed(format!(
-                "block {block} could not be used ({}); run `stratann verify` on the servers that hold it",
-                words(loss)
-            ))),
-            Outcome::Running => {
-                Err(Unanswered::Failed("the query came back unfinished; please report it".into()))
-            }
-        };
-        let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
-        counter.fetch_add(1, Ordering::Relaxed);
-        reply(verdict.map(|()| Answer {
-            ids: state.results().iter().map(|h| h.external_id).collect(),
-            distances: state.results().iter().map(|h| h.distance).collect(),
-            is_partial: state.outcome() == Outcome::Partial,
-            stats: *state.stats(),
-            latency_us: asked.elapsed().as_micros() as u64,
-        }));
-    }
-
-    /// A read brought nothing: counted, and told once for a range of blocks, for a disk that fails does so again and again.
-    fn note_lost(&self, block: u32, loss: Loss) {
-        self.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
-        let range = block / UNREADABLE_RANGE;
-        if !lock(&self.unreadable).insert(range) {
-            return;
-        }
-        let first = range * UNREADABLE_RANGE;
-        let next = match self.held {
-            Held::Whole(_) => "queries that need it fail",
-            Held::Part(_) => "queries go on at another server that holds it",
-            Held::Apart(..) => "answers lack what this server has",
-        };
-        (self.options.log)(&format!(
-            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; run `stratann verify`, then restore the file",
-            first.saturating_add(UNREADABLE_RANGE - 1),
-            self.held.index().blocks_path.display(),
-            words(loss)
-        ));
-    }
-
-    fn refuse(&self, client: u64, why: Unanswered) {
-        let Some(waiting) = lock(&self.clients).remove(&client) else { return };
-        self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        (waiting.reply)(Err(why));
-    }
-
     /// Memory by component.
     fn account(&self) -> Account {
         let options = self.search_options();
@@ -581,7 +471,8 @@ impl Shared {
         let vectors = self.options.queue
             * if self.options.peers.len() > 1 { 1 + self.held.hosted_per_query() } else { 1 };
         let kept = vectors as u64 * (index.block.vector_bytes as u64 + KEPT_BYTES);
-        account.add("queries that wait", kept + self.options.queue as u64 * WAITING_BYTES);
+        let waiting = self.options.queue as u64 * WAITING_BYTES + SPARE_BYTES as u64;
+        account.add("queries that wait", kept + waiting);
         let others = self.options.peers.len().saturating_sub(1) as u64;
         account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)));
         account

@@ -34,13 +34,17 @@ impl<'a> Worker<'a> {
     fn place(&mut self, job: Job) -> Option<usize> {
         let Job { run, state } = job;
         let mut peer = self.shared.lock_peer();
-        let vector = peer.begin(self.shared.now_us(), &run)?;
+        let Some(vector) = peer.begin(self.shared.now_us(), &run) else {
+            peer.keep_state(state);
+            return None;
+        };
         let at = self.free.pop().unwrap_or(self.places.len());
         match self.places.get_mut(at) {
             Some(place) => {
-                (place.run, place.state) = (run, state);
                 place.vector.clear();
                 place.vector.extend_from_slice(vector);
+                place.run = run;
+                peer.keep_state(std::mem::replace(&mut place.state, state));
             }
             None => self.places.push(Place { run, state, vector: vector.to_vec() }),
         }
