@@ -3,6 +3,7 @@
 
 mod common;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use common::*;
 use serde_json::Value;
@@ -241,4 +242,22 @@ fn a_reader_that_goes_away_is_no_accident() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(output.stderr.is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+fn queries_of_another_kind_than_the_rows_are_told_to_expect_less() {
+    let data = Data::new(2000, 16, "f32");
+    let index = data.build("graph", &[]);
+    let far = data.path("far.fbin");
+    let spread: Vec<Vec<f64>> =
+        data.query_rows.iter().map(|row| row.iter().map(|x| 2.0 * x).collect()).collect();
+    write(&far, &spread, "f32");
+    let said = |queries: &Path, effort: [&str; 2]| {
+        let output = run(&[&["search", arg(&index), arg(queries)], &effort[..]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output).matches("times as far").count()
+    };
+    assert_eq!(said(&data.queries, ["--recall", "0.9"]), 0);
+    assert_eq!(said(&far, ["--recall", "0.9,0.8"]), 1);
+    assert_eq!(said(&far, ["--search-list", "30"]), 0);
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_kernel::Metric;
 
 use crate::driver::Width;
 use crate::index::Index;
@@ -42,6 +43,9 @@ pub struct Curve {
     pub queries: usize,
     /// Where they came from: `rows` or `queries`.
     pub source: String,
+    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kth_distance: Option<f32>,
     /// What was measured, beam by beam.
     pub points: Vec<Point>,
 }
@@ -119,6 +123,23 @@ pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Resu
     }))
 }
 
+/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was measured on, by the medians; `None` where
+/// that is not known, or the metric is no distance. Sorts `kth_distances`, one of each query.
+pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
+    let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
+    // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
+    median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
+}
+
+/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to expect.
+pub const REMOTE: f64 = 1.1;
+
+/// Sorts; `None` of nothing.
+pub(crate) fn median(values: &mut [f32]) -> Option<f32> {
+    values.sort_unstable_by(f32::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
 /// Curves measured on rows of the index say so.
 pub(crate) const FROM_ROWS: &str = "rows";
 /// A curve is a mean over a few hundred queries: aim at a little fewer misses than asked.
@@ -190,7 +211,7 @@ pub(crate) fn measure(
             break;
         }
     }
-    Ok(Curve { k, queries: count, source: source.into(), points: measured })
+    Ok(Curve { k, queries: count, source: source.into(), kth_distance: None, points: measured })
 }
 
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
@@ -224,7 +245,7 @@ mod tests {
             recall,
             reads,
         });
-        Curve { k: 10, queries: 5, source: "rows".into(), points: points.collect() }
+        Curve { k: 10, queries: 5, source: "rows".into(), kth_distance: Some(4.0), points: points.collect() }
     }
 
     #[test]
@@ -257,5 +278,10 @@ mod tests {
         assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().search_list, 200);
         assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().search_list, 20);
         assert!(choose(&[], 1, 0.9).is_none());
+        assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut [25.0, 9.0, 1.0]), Some(1.5));
+        for (metric, k) in [(Metric::Ip, curves[0].k), (Metric::L2, 77)] {
+            assert_eq!(remoteness(&curves, metric, k, &mut [9.0]), None);
+        }
+        assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut []), None);
     }
 }

@@ -58,6 +58,14 @@ fn ram_per_vector(account: &Account, manifest: &Manifest) -> f64 {
     own as f64 / manifest.rows.max(1) as f64
 }
 
+/// A value as it was given: options that are fractions are f32, and 1.2 is not 1.2000000476837158.
+fn plain(value: &serde_json::Value) -> String {
+    match value.as_f64().filter(|_| value.is_f64()) {
+        Some(x) if f64::from(x as f32) == x => (x as f32).to_string(),
+        _ => value.to_string(),
+    }
+}
+
 fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[String]) -> String {
     let disk: u64 = m.files.values().map(|f| f.bytes).sum();
     let mut out = format!(
@@ -78,7 +86,7 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
         m.blocks.id_bytes
     );
     let parameters: Vec<String> =
-        m.build.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))).collect();
+        m.build.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(value))).collect();
     out += &format!("built with: {}\n\n", parameters.join(", "));
     out += &cluster(m);
     let files: Vec<Vec<String>> = m.files.iter().map(|(name, f)| vec![name.clone(), size(f.bytes)]).collect();

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_core::PAGE;
-use stratann_core::query::{Params, QueryStats};
-use stratann_engine::budget::{self, Account};
+use stratann_core::query::QueryStats;
+use stratann_engine::budget::Account;
+use stratann_engine::calibration::{REMOTE, remoteness};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Latency, SearchOptions, recall};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
@@ -21,9 +22,11 @@ use crate::{Verdict, memory};
 
 mod result_file;
 mod servers;
+mod sum;
 
 use result_file::ResultFile;
 use servers::Servers;
+use sum::Sum;
 
 /// Find the nearest vectors of every query
 ///
@@ -218,6 +221,7 @@ pub(crate) struct Bench {
     // The part of the queries that is in memory, from which query on.
     held: Option<(usize, usize)>,
     rows: Vec<u8>,
+    told_remote: bool,
 }
 
 impl Bench {
@@ -265,6 +269,7 @@ impl Bench {
             extra,
             held: None,
             rows: Vec::new(),
+            told_remote: false,
         })
     }
 
@@ -294,6 +299,9 @@ impl Bench {
             sum.add(first, &answers, self.truth.as_ref());
             take(first, &answers)?;
         }
+        if let Effort::Recall(_) = options.effort {
+            self.tell_remoteness(&mut sum, teller);
+        }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
         Ok(sum.into_run(
@@ -303,6 +311,20 @@ impl Bench {
             self.ram_budget,
             self.truth.is_some(),
         ))
+    }
+
+    /// A recall was asked for that the index knows from its own rows: says so, once, when these queries are of another kind.
+    fn tell_remoteness(&mut self, sum: &mut Sum, teller: &Teller) {
+        let manifest = self.index.manifest();
+        let (Some(metric), k) = (manifest.metric(), sum.k as u32) else { return };
+        let ratio = remoteness(&manifest.curves, metric, k, &mut sum.kth_distances);
+        if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.told_remote) {
+            teller.note(&format!(
+                "note: these queries lie {ratio:.2} times as far from their neighbours as the vectors of the index do, on which its recall was measured: \
+                 expect less than was asked for; `stratann tune` measures it with queries of yours"
+            ));
+            self.told_remote = true;
+        }
     }
 
     /// Makes queries `first..first + count` the ones in memory.
@@ -352,124 +374,6 @@ fn check_truth_for(
         )));
     }
     Ok(())
-}
-
-/// What the parts of one run come to.
-struct Sum {
-    latency_ns: Vec<u64>,
-    stats: QueryStats,
-    times: Times,
-    seconds: f64,
-    cpu_us: u64,
-    found: f64,
-    failed: Vec<(usize, String)>,
-    short: usize,
-    params: Option<Params>,
-    k: usize,
-    io_backend: String,
-}
-
-impl Sum {
-    fn new(count: usize) -> Sum {
-        Sum {
-            latency_ns: Vec::with_capacity(count),
-            stats: QueryStats::default(),
-            times: Times::default(),
-            seconds: 0.0,
-            cpu_us: 0,
-            found: 0.0,
-            failed: Vec::new(),
-            short: 0,
-            params: None,
-            k: 0,
-            io_backend: String::new(),
-        }
-    }
-
-    fn add(&mut self, first: usize, answers: &Answers, truth: Option<&GroundTruth>) {
-        let count = answers.latency_ns.len();
-        self.latency_ns.extend_from_slice(&answers.latency_ns);
-        self.stats.add(&answers.stats);
-        self.times.add(&answers.times);
-        self.seconds += answers.seconds;
-        self.cpu_us += answers.cpu_us;
-        self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
-        self.short += answers.short;
-        if let Some(truth) = truth {
-            let true_ids: Vec<u64> = (first..first + count)
-                .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
-                .collect();
-            self.found += recall(&answers.ids, answers.k, &true_ids, answers.k) * count as f64;
-        }
-        self.params = Some(answers.params);
-        self.k = answers.k;
-        self.io_backend.clone_from(&answers.io_backend);
-    }
-
-    fn into_run(
-        self,
-        options: &SearchOptions,
-        account: Account,
-        block_bytes: usize,
-        ram_budget: Option<u64>,
-        truth: bool,
-    ) -> Run {
-        if self.short > 0 {
-            tell(&format!(
-                "note: {} queries found fewer than {} results, because the graph led them to no more; a longer --search-list finds more",
-                self.short, self.k
-            ));
-        }
-        let queries = self.latency_ns.len();
-        for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
-            tell(&format!("query {query} failed: {why}"));
-        }
-        if self.failed.len() > FAILURES_TOLD {
-            tell(&format!("{} more queries failed", self.failed.len() - FAILURES_TOLD));
-        }
-        Run {
-            recall: truth.then(|| self.found / queries as f64),
-            qps: queries as f64 / self.seconds.max(1e-9),
-            latency_us: Latency::of(&self.latency_ns),
-            stage_us: Some(Stages::of(&self.times, queries)),
-            cpu_us: self.cpu_us as f64 / queries as f64,
-            queries,
-            failed_queries: self.failed.len(),
-            threads: options.threads,
-            params: params_json(options, self.params.as_ref(), self.k),
-            per_query: PerQuery::of(&self.stats, queries, block_bytes),
-            peak_rss_bytes: budget::process().peak_rss_bytes,
-            ram_budget_bytes: ram_budget,
-            io_backend: self.io_backend,
-            memory: memory::json(&account),
-            account,
-        }
-    }
-}
-
-/// Failed queries that are named on stderr.
-const FAILURES_TOLD: usize = 5;
-
-fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
-    use stratann_engine::search::Effort;
-    let asked = match options.effort {
-        Effort::Recall(recall) => Some(recall),
-        Effort::List(..) => None,
-    };
-    let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
-    serde_json::json!({
-        "k": k,
-        "recall": asked,
-        "search_list": used.map(|p| p.search_list),
-        "stop_slack": slack,
-        "patience": used.map(|p| p.patience),
-        "width": options::width_name(options.width),
-        "mode": options.mode.name(),
-        "in_flight": options.in_flight,
-        "admission": options::admission_name(options.admission),
-        "head": options.head,
-        "whole_blocks": options.whole_blocks,
-    })
 }
 
 #[derive(Serialize)]
@@ -599,7 +503,7 @@ fn tell_adjustments(rows: usize, settings: &[SearchOptions], output: Output) {
         ));
     }
     for options in settings {
-        if let stratann_engine::search::Effort::List(list, _) = options.effort
+        if let Effort::List(list, _) = options.effort
             && (list as usize) < first.k.min(rows)
         {
             output.note(&format!("note: --search-list {list} is below k; {} is used", first.k.min(rows)));

@@ -6,7 +6,7 @@
 use super::options::BuildOptions;
 use super::stages::Build;
 use crate::budget::{Account, PROGRAM_BYTES, release_freed};
-use crate::calibration::{Curve, FROM_ROWS, measure};
+use crate::calibration::{Curve, FROM_ROWS, measure, median};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
@@ -61,18 +61,20 @@ pub(super) fn run(
         if curves.iter().any(|c| c.k == k) {
             continue;
         }
-        let known_k = truth.k;
-        curves.push(measure(
+        let mut curve = measure(
             &index,
             &queries,
             &known,
-            known_k,
+            truth.k,
             &hidden,
             k,
             FROM_ROWS,
             build.plan.threads,
             build.progress,
-        )?);
+        )?;
+        let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);
+        curve.kth_distance = median(&mut kth.collect::<Vec<f32>>());
+        curves.push(curve);
     }
     if build.progress.interrupted() {
         return Err(Error::interrupted());

@@ -1,0 +1,133 @@
+//! What the parts of a run come to.
+
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::budget::{self, Account};
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::Times;
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
+
+use super::{PerQuery, Run, Stages};
+use crate::output::tell;
+use crate::{memory, options};
+
+/// What the parts of one run come to.
+pub(super) struct Sum {
+    pub(super) latency_ns: Vec<u64>,
+    pub(super) stats: QueryStats,
+    pub(super) times: Times,
+    pub(super) seconds: f64,
+    pub(super) cpu_us: u64,
+    pub(super) found: f64,
+    pub(super) failed: Vec<(usize, String)>,
+    pub(super) short: usize,
+    // Of every query that found k results.
+    pub(super) kth_distances: Vec<f32>,
+    pub(super) params: Option<Params>,
+    pub(super) k: usize,
+    pub(super) io_backend: String,
+}
+
+impl Sum {
+    pub(super) fn new(count: usize) -> Sum {
+        Sum {
+            latency_ns: Vec::with_capacity(count),
+            stats: QueryStats::default(),
+            times: Times::default(),
+            seconds: 0.0,
+            cpu_us: 0,
+            found: 0.0,
+            failed: Vec::new(),
+            short: 0,
+            kth_distances: Vec::with_capacity(count),
+            params: None,
+            k: 0,
+            io_backend: String::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, first: usize, answers: &Answers, truth: Option<&GroundTruth>) {
+        let count = answers.latency_ns.len();
+        self.latency_ns.extend_from_slice(&answers.latency_ns);
+        self.stats.add(&answers.stats);
+        self.times.add(&answers.times);
+        self.seconds += answers.seconds;
+        self.cpu_us += answers.cpu_us;
+        self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
+        self.short += answers.short;
+        let lasts = answers.distances.chunks_exact(answers.k.max(1)).filter_map(|d| d.last());
+        self.kth_distances.extend(lasts.filter(|d| d.is_finite()));
+        if let Some(truth) = truth {
+            let true_ids: Vec<u64> = (first..first + count)
+                .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
+                .collect();
+            self.found += recall(&answers.ids, answers.k, &true_ids, answers.k) * count as f64;
+        }
+        self.params = Some(answers.params);
+        self.k = answers.k;
+        self.io_backend.clone_from(&answers.io_backend);
+    }
+
+    pub(super) fn into_run(
+        self,
+        options: &SearchOptions,
+        account: Account,
+        block_bytes: usize,
+        ram_budget: Option<u64>,
+        truth: bool,
+    ) -> Run {
+        if self.short > 0 {
+            tell(&format!(
+                "note: {} queries found fewer than {} results, because the graph led them to no more; a longer --search-list finds more",
+                self.short, self.k
+            ));
+        }
+        let queries = self.latency_ns.len();
+        for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
+            tell(&format!("query {query} failed: {why}"));
+        }
+        if self.failed.len() > FAILURES_TOLD {
+            tell(&format!("{} more queries failed", self.failed.len() - FAILURES_TOLD));
+        }
+        Run {
+            recall: truth.then(|| self.found / queries as f64),
+            qps: queries as f64 / self.seconds.max(1e-9),
+            latency_us: Latency::of(&self.latency_ns),
+            stage_us: Some(Stages::of(&self.times, queries)),
+            cpu_us: self.cpu_us as f64 / queries as f64,
+            queries,
+            failed_queries: self.failed.len(),
+            threads: options.threads,
+            params: params_json(options, self.params.as_ref(), self.k),
+            per_query: PerQuery::of(&self.stats, queries, block_bytes),
+            peak_rss_bytes: budget::process().peak_rss_bytes,
+            ram_budget_bytes: ram_budget,
+            io_backend: self.io_backend,
+            memory: memory::json(&account),
+            account,
+        }
+    }
+}
+
+/// Failed queries that are named on stderr.
+const FAILURES_TOLD: usize = 5;
+
+fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
+    let asked = match options.effort {
+        Effort::Recall(recall) => Some(recall),
+        Effort::List(..) => None,
+    };
+    let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
+    serde_json::json!({
+        "k": k,
+        "recall": asked,
+        "search_list": used.map(|p| p.search_list),
+        "stop_slack": slack,
+        "patience": used.map(|p| p.patience),
+        "width": options::width_name(options.width),
+        "mode": options.mode.name(),
+        "in_flight": options.in_flight,
+        "admission": options::admission_name(options.admission),
+        "head": options.head,
+        "whole_blocks": options.whole_blocks,
+    })
+}
