@@ -85,6 +85,8 @@ pub struct Served {
     pub nodes: u32,
     /// What batons say of their candidates. Servers need not agree on it.
     pub carry: wire::Carry,
+    /// Whether distances that a baton leaves out can be computed here: codes of all nodes are in RAM. Otherwise such a baton is refused.
+    pub rescores: bool,
     /// So many servers have an index each, of their own rows, and every query is asked of all of them; `None` for one index, among
     /// whose servers queries are handed over.
     pub apart: Option<u8>,
@@ -331,7 +333,8 @@ impl Peer {
             Message::Baton { query, attempt, visited, left_us, vector, state } => {
                 let state = wire::decode(state).map_err(|_| Refused::Content)?;
                 let fits = vector.is_empty() || vector.len() == self.served.vector_bytes;
-                if !fits || !state.is_baton(self.served.nodes) {
+                let is_scored = self.served.rescores || state.has_distances();
+                if !fits || !is_scored || !state.is_baton(self.served.nodes) {
                     return Err(Refused::Content);
                 }
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
