@@ -315,6 +315,13 @@ impl<'a> Block<'a> {
         &self.bytes[self.shape.codes_at(self.count)..self.shape.offsets_at(self.count, self.others)]
     }
 
+    /// The codes of the block's own nodes. `ids` becomes [`Block::coded`]; `None` when these make no sense.
+    pub fn own_codes(&self, ids: &mut Vec<u32>) -> Option<&'a [u8]> {
+        self.coded(ids)?;
+        let at = ids.partition_point(|&id| id < self.first_id()) * self.shape.code_bytes;
+        self.codes().get(at..at + self.count * self.shape.code_bytes)
+    }
+
     /// Appends the ranks of the neighbours of `slot` among the nodes whose codes are here. `None` when the list makes no sense.
     pub fn ranks(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         let at = out.len();
@@ -389,6 +396,7 @@ mod tests {
         block.coded(&mut ids).unwrap();
         assert_eq!(ids, [0, 1, 5, 9, 100, 101, 102, 4_000_000_000]);
         assert_eq!(block.codes(), ids.iter().flat_map(|&id| code(id)).collect::<Vec<u8>>());
+        assert_eq!(block.own_codes(&mut ids).unwrap(), [code(100), code(101), code(102)].concat());
         let mut ranks = vec![];
         block.ranks(2, &mut ranks).unwrap();
         assert_eq!(ranks, [0, 3, 4, 7]);
