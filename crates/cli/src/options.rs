@@ -76,9 +76,9 @@ impl From<CodeKindName> for build::CodeKind {
 /// `--codes`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CodePlaceName {
-    /// In RAM: one page or two are read at a time.
+    /// In RAM, all of them: the fewest bytes read, the smallest index.
     Ram,
-    /// On disk, in every block those of all its neighbours: a quarter of the RAM, an index three times as large.
+    /// On disk, in each block those of all neighbours: a quarter of the RAM, an index about three times as large.
     Disk,
 }
 

@@ -224,3 +224,35 @@ impl Look<'_> {
         self.errors.count += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However many codes are held at a time, all come in the order of ids.
+        #[test]
+        fn stretches_together_are_the_whole(rows in 1u64..200, left_out in 0u64..20, held in 1u64..70) {
+            // Row r has id 7 r modulo a prime beyond, without those that were left out.
+            let mut order: Vec<u64> = (0..rows).collect();
+            order.sort_by_key(|r| r * 7 % 211);
+            let mut id_of_row = vec![u32::MAX; rows as usize];
+            let nodes = rows.saturating_sub(left_out).max(1);
+            order.iter().take(nodes as usize).zip(0..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+            let codes: Vec<u8> = (0..rows as u8).flat_map(|row| [row, 255 - row]).collect();
+            let mut all = Vec::new();
+            for first in (0..nodes).step_by(held as usize) {
+                let mut by_id = ById::new(2, first..(first + held).min(nodes), &id_of_row);
+                for row in (0..rows).step_by(16) {
+                    by_id.put(row, &codes[2 * row as usize..(2 * (row + 16).min(rows)) as usize]);
+                }
+                all.extend(by_id.codes);
+            }
+            prop_assert_eq!(all.len() as u64, 2 * nodes);
+            for (row, &id) in id_of_row.iter().enumerate().filter(|(_, id)| **id != u32::MAX) {
+                prop_assert_eq!(&all[2 * id as usize..][..2], &codes[2 * row..][..2]);
+            }
+        }
+    }
+}
