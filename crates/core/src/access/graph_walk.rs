@@ -24,6 +24,7 @@ pub(crate) fn rescore(
     let Codes::All(codes) = graph.codes else {
         // The candidates' codes are in blocks that are elsewhere. Such a state is refused at the door; what comes through all the same
         // looks again from the start.
+        scratch.seen.clear(view.nodes);
         return state.begin_anew();
     };
     scratch.ids.clear();

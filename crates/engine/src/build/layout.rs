@@ -450,15 +450,26 @@ impl BlockJob<'_> {
     ) -> Result<()> {
         let records = self.graph.map(|g| g.read(bucket.cell, &self.cells[bucket.cell])).transpose()?;
         for batch in self.on_their_way(bucket).chunks(self.batch()) {
-            let listed: Vec<(Vec<Vec<u32>>, Written)> =
-                batch.par_iter().map(|at| self.lists(at, positions, records.as_ref())).collect();
-            let codes = self.codes.map(|file| file.read(coded_ids(batch, &listed))).transpose()?;
-            let made: Vec<Vec<u8>> = batch
-                .par_iter()
-                .zip(&listed)
-                .map(|(at, (lists, _))| self.make_block(at, lists, positions, vectors, codes.as_ref()))
-                .collect();
-            for (bytes, (_, written)) in made.iter().zip(&listed) {
+            let lists = |at: &OnItsWay| self.lists(at, positions, records.as_ref());
+            let block = |at: &OnItsWay, lists: &[Vec<u32>], codes: Option<&CodeTable>| {
+                self.make_block(at, lists, positions, vectors, codes)
+            };
+            let made: Vec<(Vec<u8>, Written)> = match self.codes {
+                None => batch
+                    .par_iter()
+                    .map(|at| {
+                        let (lists, written) = lists(at);
+                        (block(at, &lists, None), written)
+                    })
+                    .collect(),
+                Some(file) => {
+                    let listed: Vec<(Vec<Vec<u32>>, Written)> = batch.par_iter().map(lists).collect();
+                    let codes = file.read(coded_ids(batch, &listed))?;
+                    let blocks = batch.par_iter().zip(listed);
+                    blocks.map(|(at, (lists, written))| (block(at, &lists, Some(&codes)), written)).collect()
+                }
+            };
+            for (bytes, written) in &made {
                 out.write(bytes)?;
                 total.add(written);
             }
@@ -469,7 +480,7 @@ impl BlockJob<'_> {
     /// Blocks made at once: enough to keep all threads busy, few enough to stay small. Where they carry codes, these are in memory twice.
     fn batch(&self) -> usize {
         const BATCH: usize = 512;
-        const BATCH_BYTES: usize = 2 << 20;
+        const BATCH_BYTES: usize = 1 << 20;
         match self.codes {
             Some(_) => (BATCH_BYTES / self.shape.block_bytes).clamp(16, BATCH),
             None => BATCH,
