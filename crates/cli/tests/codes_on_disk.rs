@@ -14,7 +14,10 @@ fn codes_on_disk_are_told_searched_and_checked() {
     assert!(of_ram["memory"]["codes_bytes"].as_u64() > Some(0) && of_ram["build"]["codes"].is_null());
     assert!(of_disk["memory"]["codes_bytes"].is_null(), "{of_disk:#}");
     assert!(of_disk["memory"]["head_codes_bytes"].as_u64() > Some(0), "{of_disk:#}");
-    assert_eq!((&of_disk["build"]["codes"], of_disk["blocks"]["code_bytes"].as_u64()), (&"disk".into(), Some(24)));
+    assert_eq!(
+        (&of_disk["build"]["codes"], of_disk["blocks"]["code_bytes"].as_u64()),
+        (&"disk".into(), Some(24))
+    );
     assert_eq!((of_ram["format_version"].as_u64(), of_disk["format_version"].as_u64()), (Some(1), Some(2)));
     let per_vector = |info: &serde_json::Value| info["ram_bytes_per_vector"].as_f64().unwrap();
     assert!(per_vector(&of_disk) < per_vector(&of_ram) - 20.0);
@@ -36,7 +39,8 @@ fn several_servers_carry_distances() {
     let data = Data::new(2000, 16, "f32");
     let index = data.build("disk", &["--codes", "disk", "--calibration-queries", "0"]);
     let asked = ["simulate", arg(&index), arg(&data.queries), "--servers", "3", "--search-list", "30"];
-    let with = |more: &[&'static str]| json(&[&asked[..], &["--no-times", "--method", "random"], more].concat());
+    let with =
+        |more: &[&'static str]| json(&[&asked[..], &["--no-times", "--method", "random"], more].concat());
     let found = with(&[]);
     assert_eq!(found["params"]["carry"], "distances");
     assert_eq!(found, with(&["--carry", "distances"]));

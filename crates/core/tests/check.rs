@@ -252,10 +252,14 @@ fn copies_of_a_code_must_agree() {
         assert_eq!(check_with(&head, &blocks), [Violation::Code { block: met, node: 3 }]);
     }
     // Without the head graph's codes the block that comes first is believed.
-    let blocks = blocks_with_codes(&lists(), |block, node| [node as u8, u8::from(block == 0 && node == 3), 2, 3]);
+    let blocks =
+        blocks_with_codes(&lists(), |block, node| [node as u8, u8::from(block == 0 && node == 3), 2, 3]);
     assert_eq!(check_with(&[], &blocks), [Violation::Code { block: 1, node: 3 }]);
     let mut other = head.clone();
     other[0] ^= 8;
     let found = check_with(&other, &sound);
-    assert!(!found.is_empty() && found.iter().all(|v| matches!(v, Violation::Code { node: 0, .. })), "{found:?}");
+    assert!(
+        !found.is_empty() && found.iter().all(|v| matches!(v, Violation::Code { node: 0, .. })),
+        "{found:?}"
+    );
 }

@@ -341,7 +341,12 @@ fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
     Ok(GraphParts { codebook, codes, map, head })
 }
 
-fn load_codes(folder: &Path, manifest: &Manifest, codebook: &Codebook, head: &HeadGraph) -> Result<HeldCodes> {
+fn load_codes(
+    folder: &Path,
+    manifest: &Manifest,
+    codebook: &Codebook,
+    head: &HeadGraph,
+) -> Result<HeldCodes> {
     let carried = manifest.blocks.code_bytes > 0;
     let (name, entry) = files::find(manifest, if carried { files::HEAD_CODES } else { files::CODES })?;
     let nodes = if carried { head.ids.len() as u64 } else { manifest.rows };

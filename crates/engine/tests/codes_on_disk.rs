@@ -93,8 +93,18 @@ fn only_the_place_of_the_codes_differs() {
             );
         }
     }
-    let of_head: Vec<u8> =
-        pair().disk.index.view().graph.unwrap().head.ids.iter().flat_map(|&id| &codes[id as usize * 14..][..14]).copied().collect();
+    let of_head: Vec<u8> = pair()
+        .disk
+        .index
+        .view()
+        .graph
+        .unwrap()
+        .head
+        .ids
+        .iter()
+        .flat_map(|&id| &codes[id as usize * 14..][..14])
+        .copied()
+        .collect();
     assert!(disk["v1-head-codes.bin"] == of_head);
 }
 
@@ -170,7 +180,8 @@ fn a_state_travels_with_its_distances() {
         assert_eq!(*travelled.stats(), QueryStats { repeats, code_comparisons, ..*stayed.stats() });
     }
     // What comes without, and is not refused at the door, looks again from the start, as long as its budget lasts.
-    let mut state = run_plain(&view, &blocks, asked.row(0), params, Budget { reads: 3, ..Budget::default() }, 1);
+    let mut state =
+        run_plain(&view, &blocks, asked.row(0), params, Budget { reads: 3, ..Budget::default() }, 1);
     assert_eq!(state.outcome(), Outcome::OutOfBudget);
     assert!(state.has_distances());
     state = QueryState::new(params, Budget { reads: 500, ..Budget::default() });
@@ -324,7 +335,13 @@ fn a_flipped_code_is_found() {
     let mut bad = good.clone();
     bad[20] ^= 1;
     replace(&path, &bad);
-    assert!(verify::verify(built.dir.path(), &Quiet).unwrap().violations.iter().any(|f| f.file == "v1-head-codes.bin"));
+    assert!(
+        verify::verify(built.dir.path(), &Quiet)
+            .unwrap()
+            .violations
+            .iter()
+            .any(|f| f.file == "v1-head-codes.bin")
+    );
     assert_eq!(Index::open(built.dir.path(), OpenOptions::default()).unwrap_err().kind, ErrorKind::Corrupt);
     replace(&path, &good[..good.len() - 14]);
     assert_eq!(Index::open(built.dir.path(), OpenOptions::default()).unwrap_err().kind, ErrorKind::Corrupt);
@@ -396,7 +413,10 @@ fn a_spread_index_has_its_codes_with_its_blocks() {
         assert!(!shard.account().components.iter().any(|c| c.0 == "codes"));
         assert!(shard.account().total() <= Account::planned(shard.manifest(), 0).total() + 1024);
         let names: Vec<String> = files(disk.path()).into_keys().collect();
-        assert!(names.contains(&"v1-head-codes.bin".into()) && !names.contains(&"v1-codes.bin".into()), "{names:?}");
+        assert!(
+            names.contains(&"v1-head-codes.bin".into()) && !names.contains(&"v1-codes.bin".into()),
+            "{names:?}"
+        );
     }
     let damaged = Built::new(common::graph_set(), &roomy(Metric::L2, CodePlace::Disk));
     let path = common::blocks_path(damaged.dir.path());

@@ -214,7 +214,8 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
 
 #[test]
 fn blocks_that_carry_codes_are_made_in_cells_too() {
-    let options = |threads, ram_budget| BuildOptions { codes: CodePlace::Disk, ..options(threads, ram_budget) };
+    let options =
+        |threads, ram_budget| BuildOptions { codes: CodePlace::Disk, ..options(threads, ram_budget) };
     let tight = (least_mib(&options(2, Some(1 << 20))) + 1) << 20;
     let made = Made::new(&BuildOptions { cells: Some(4), ..options(2, Some(tight)) });
     assert!(made.cells() >= 3, "{} cells", made.cells());

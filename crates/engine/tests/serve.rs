@@ -362,11 +362,8 @@ fn servers_without_codes_in_ram_hand_distances_over() {
     }
     assert!(hand_overs > 0);
     let said = Said::default();
-    let wrong = ServeOptions {
-        server: Some(0),
-        carry: Some(Carry::Ids),
-        ..self::options(cluster.dir.path(), &said)
-    };
+    let wrong =
+        ServeOptions { server: Some(0), carry: Some(Carry::Ids), ..self::options(cluster.dir.path(), &said) };
     let error = Server::start(wrong).map(drop).unwrap_err();
     assert!(error.kind == ErrorKind::BadInput && error.message.contains("--carry distances"), "{error}");
 }

@@ -123,17 +123,10 @@ impl Coded {
 /// blocks carry codes, `node_bytes` of each, [`Coded::list_bytes`] and the codes of [`Coded::others`].
 ///
 /// `codes` are those of [`Coded::ids`], in that order; none where codes are in RAM.
-pub fn write(
-    shape: &Shape,
-    block: u32,
-    first_id: u32,
-    nodes: &[Node<'_>],
-    codes: &[u8],
-    out: &mut Vec<u8>,
-) {
+pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    let coded = (shape.code_bytes > 0)
-        .then(|| Coded::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
+    let coded =
+        (shape.code_bytes > 0).then(|| Coded::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
     let others = coded.as_ref().map_or(Vec::new(), Coded::others);
     debug_assert_eq!(codes.len(), coded.as_ref().map_or(0, |c| c.ids.len() * shape.code_bytes));
     out.extend_from_slice(&[0; 8]);

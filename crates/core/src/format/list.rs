@@ -37,7 +37,9 @@ impl Form {
         let head = self.count_bits + PARAMETER_BITS;
         let bits = match sorted.len() {
             0 => head as usize,
-            _ => (head + self.first_bits) as usize + self.best_parameter(sorted).1 + self.gaps(sorted).count(),
+            _ => {
+                (head + self.first_bits) as usize + self.best_parameter(sorted).1 + self.gaps(sorted).count()
+            }
         };
         bits.div_ceil(8)
     }

@@ -526,8 +526,14 @@ mod tests {
             frame
         };
         let taken = |rescores, frame: &[u8]| {
-            let served =
-                Served { build: 7, vector_bytes: 4, nodes: 9, carry: Carry::Distances, rescores, apart: None };
+            let served = Served {
+                build: 7,
+                vector_bytes: 4,
+                nodes: 9,
+                carry: Carry::Distances,
+                rescores,
+                apart: None,
+            };
             let mut out = vec![];
             let taken = Peer::new(0, 1, served, 3, Limits::default()).received(0, 1, frame, &mut out);
             taken.map(|()| out.len())

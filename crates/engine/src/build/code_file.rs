@@ -47,7 +47,8 @@ impl CodeFile {
         let mut rest = ids;
         while let Some(&first) = rest.first() {
             let is_near = |w: &&[u32]| {
-                (w[1] - w[0]) as usize * size <= SKIPPED_BYTES && ((w[1] - first) as usize + 1) * size <= READ_BYTES
+                (w[1] - w[0]) as usize * size <= SKIPPED_BYTES
+                    && ((w[1] - first) as usize + 1) * size <= READ_BYTES
             };
             let count = 1 + rest.windows(2).take_while(is_near).count();
             let (run, later) = rest.split_at(count);

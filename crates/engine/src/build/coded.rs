@@ -6,7 +6,6 @@
 
 use std::cmp::Reverse;
 
-use stratann_core::PAGE;
 use stratann_core::format::block::{Coded, Shape};
 use stratann_core::format::list;
 
@@ -51,9 +50,8 @@ impl<F: Fn(usize) -> Shape> CodedDensity<F> {
     /// How many nodes fit in a block of so many pages; at least one.
     pub(super) fn nodes_per_block(&self, pages: usize) -> usize {
         let shape = (self.shape)(pages);
-        let fits = |&count: &usize| {
-            self.bytes(&shape, count, self.mean_list * self.keep) <= shape.room() as f64
-        };
+        let fits =
+            |&count: &usize| self.bytes(&shape, count, self.mean_list * self.keep) <= shape.room() as f64;
         (2..).take_while(fits).last().unwrap_or(1)
     }
 
@@ -135,6 +133,7 @@ fn cut_far(lists: &mut [Vec<u32>], first_id: u32, wanted: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use stratann_core::PAGE;
     use stratann_core::format::block::{Block, Node, write};
 
     fn shape(pages: usize, vector_bytes: usize, code_bytes: usize) -> Shape {
@@ -166,7 +165,9 @@ mod tests {
             keep: 0.9,
             shape: move |pages| shape(pages, vector_bytes, code_bytes),
         };
-        for (vector_bytes, code_bytes) in [(8, 2), (128, 32), (512, 32), (768, 96), (3072, 192), (16_384, 1024)] {
+        for (vector_bytes, code_bytes) in
+            [(8, 2), (128, 32), (512, 32), (768, 96), (3072, 192), (16_384, 1024)]
+        {
             let density = density(vector_bytes, code_bytes);
             let pages = density.pages_per_block();
             let count = density.nodes_per_block(pages);

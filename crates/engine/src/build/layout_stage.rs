@@ -98,8 +98,12 @@ fn write_all(
     let reader = GraphReader::new(build.partial.folder(), build.options.degree);
     let (order, codes) = (build.partial.path(ORDER), code_file(build)?);
     let (spill, codes) = (Some(build.partial.folder()), codes.as_ref());
-    let job =
-        BlockJob { graph: Some(&reader), spill, codes, ..job(build, &design, placement, &order, &graph.cells) };
+    let job = BlockJob {
+        graph: Some(&reader),
+        spill,
+        codes,
+        ..job(build, &design, placement, &order, &graph.cells)
+    };
     let written = job.write(0..graph.cells.len(), &build.file(files::BLOCKS), build.progress)?;
     Ok(design.facts(placement.counts.len(), scan.rows, &written))
 }

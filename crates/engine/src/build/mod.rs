@@ -17,8 +17,8 @@
 
 mod calibrate;
 mod cells;
-pub mod codebook;
 mod code_file;
+pub mod codebook;
 mod coded;
 mod codes;
 mod divide;

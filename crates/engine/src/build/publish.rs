@@ -21,9 +21,7 @@ pub(super) fn manifest(
     let shape = build.base.shape();
     let mut known: BTreeMap<String, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
     let mut entries = BTreeMap::new();
-    for role in
-        [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD, files::HEAD_CODES]
-    {
+    for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD, files::HEAD_CODES] {
         let (name, path) = (files::name(build.number, role), build.file(role));
         if let Some(entry) = known.remove(&name) {
             entries.insert(name, entry);
