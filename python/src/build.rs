@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use stratann_engine as engine;
-use stratann_engine::build::{BuildOptions, CodeKind, Kind};
+use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, Kind};
 use stratann_engine::dataset::OnBadRow;
 use stratann_engine::{Error, Metric, Result, budget};
 
@@ -31,10 +31,12 @@ pub(crate) struct Options {
     passes: Option<usize>,
     code_bytes: Option<usize>,
     code_kind: Option<String>,
+    codes: Option<String>,
     head_share: Option<f64>,
     pack: Option<bool>,
     compress: Option<bool>,
     nodes_per_block: Option<usize>,
+    pages_per_block: Option<usize>,
     exact_points: Option<bool>,
     cells: Option<usize>,
     calibration_queries: Option<usize>,
@@ -74,7 +76,14 @@ impl Options {
             Some("residual-opq") => Some(CodeKind::ResidualOpq),
             Some(other) => return Err(unknown("code_kind", other, "\"opq\", \"pq\" or \"residual-opq\"")),
         };
+        let codes = match self.codes.as_deref() {
+            None => None,
+            Some("ram") => Some(CodePlace::Ram),
+            Some("disk") => Some(CodePlace::Disk),
+            Some(other) => return Err(unknown("codes", other, "\"ram\" or \"disk\"")),
+        };
         set(&mut options.code_kind, code_kind);
+        set(&mut options.codes, codes);
         set(&mut options.threads, self.threads);
         set(&mut options.degree, self.degree);
         set(&mut options.build_list, self.build_list);
@@ -87,6 +96,7 @@ impl Options {
         set(&mut options.calibration_queries, self.calibration_queries);
         options.code_bytes = self.code_bytes;
         options.nodes_per_block = self.nodes_per_block;
+        options.pages_per_block = self.pages_per_block;
         options.cells = self.cells;
         options.ram_budget = self.ram_budget;
         options.seed = self.seed;

@@ -64,10 +64,12 @@ _OPTIONS = (
     "passes",
     "code_bytes",
     "code_kind",
+    "codes",
     "head_share",
     "pack",
     "compress",
     "nodes_per_block",
+    "pages_per_block",
     "exact_points",
     "cells",
     "calibration_queries",
@@ -102,10 +104,12 @@ def build(
     passes: int | None = None,
     code_bytes: int | None = None,
     code_kind: str | None = None,
+    codes: str | None = None,
     head_share: float | None = None,
     pack: bool | None = None,
     compress: bool | None = None,
     nodes_per_block: int | None = None,
+    pages_per_block: int | None = None,
     exact_points: bool | None = None,
     cells: int | None = None,
     calibration_queries: int | None = None,
@@ -137,12 +141,15 @@ def build(
         build_list: beam length of the build, L; 128.
         alpha: how much longer than a detour an edge may be; 1.2.
         passes: how often every row is inserted; 1.
-        code_bytes: bytes of a vector's code in RAM; max(32, d / 4).
+        code_bytes: bytes of a vector's code; max(32, d / 4).
         code_kind: ``"opq"``, ``"pq"`` or ``"residual-opq"``.
+        codes: ``"ram"``, or ``"disk"``: each block carries the codes of all neighbours, which takes a quarter
+            of the RAM and three times the disk.
         head_share: share of the rows in the head graph.
         pack: put nodes that are near in the graph into the same blocks.
         compress: plan with compressed neighbour lists.
         nodes_per_block: None picks.
+        pages_per_block: of 4 KiB; None picks.
         exact_points: build on floats even where bytes would do.
         cells: build the graph in at least so many overlapping parts; None for as many as `ram_budget` asks
             for.

@@ -37,12 +37,19 @@ def test_options_reach_the_engine(tmp_path, base):
         "passes": 2,
         "code_bytes": 8,
         "code_kind": "pq",
+        "codes": "disk",
+        "pages_per_block": 2,
         "seed": 7,
         "calibration_queries": 0,
     }
     stratann.build(base, tmp_path / "i", **given)
-    recorded = stratann.open(tmp_path / "i").info()["build"]
+    with stratann.open(tmp_path / "i") as index:
+        recorded, memory, found = index.info()["build"], index.memory(), index.search(base[:50], k=1, search_list=40)
     assert {key: recorded[key] for key in given} == given
+    assert "codes" not in memory and memory["head codes"] == 200 * 8
+    assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
+    with pytest.raises(stratann.InputError, match="codes is 'tape'|codes is \"tape\""):
+        stratann.build(base, tmp_path / "j", codes="tape")
 
 
 def test_bad_rows_fail_or_are_skipped(tmp_path):

@@ -73,6 +73,24 @@ impl From<CodeKindName> for build::CodeKind {
     }
 }
 
+/// `--codes`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CodePlaceName {
+    /// In RAM, all of them: the fewest bytes read, the smallest index.
+    Ram,
+    /// On disk, in each block those of all neighbours: a quarter of the RAM, an index about three times as large.
+    Disk,
+}
+
+impl From<CodePlaceName> for build::CodePlace {
+    fn from(name: CodePlaceName) -> build::CodePlace {
+        match name {
+            CodePlaceName::Ram => build::CodePlace::Ram,
+            CodePlaceName::Disk => build::CodePlace::Disk,
+        }
+    }
+}
+
 /// `--on-bad-row`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OnBadRowName {
@@ -163,7 +181,7 @@ impl From<IoName> for IoChoice {
 /// `--carry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum CarryName {
-    /// Which they are: short; the receiver compares their codes again.
+    /// Which they are: short; the receiver compares their codes again. Not with --codes disk.
     Ids,
     /// Their distances too: twice as long, and nothing is compared again.
     Distances,
@@ -171,10 +189,15 @@ pub(crate) enum CarryName {
 
 impl CarryName {
     pub(crate) fn word(self) -> &'static str {
-        match self {
-            CarryName::Ids => "ids",
-            CarryName::Distances => "distances",
-        }
+        carry_word(self.into())
+    }
+}
+
+/// The name that `--carry` takes for it.
+pub(crate) fn carry_word(carry: Carry) -> &'static str {
+    match carry {
+        Carry::Ids => "ids",
+        Carry::Distances => "distances",
     }
 }
 

@@ -4,7 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::format::block::{Block, Damage, verify};
-use crate::plan::IndexView;
+use crate::format::checksum;
+use crate::plan::{Codes, IndexView};
 
 /// Something that must not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,13 @@ pub enum Violation {
         /// Whose vector.
         node: u32,
     },
+    /// A code differs from that of the same node in the head graph or in an earlier block, or is of a node that does not exist.
+    Code {
+        /// The block that holds it.
+        block: u32,
+        /// Whose code.
+        node: u32,
+    },
 }
 
 /// Checks an index block by block, in any amount at a time, in order.
@@ -44,6 +52,8 @@ pub struct Checker {
     counts: Vec<u16>,
     list: Vec<u32>,
     wide: Vec<f32>,
+    // Where blocks carry codes, for each node the hash of its code; 0 as long as none was met.
+    codes: Vec<u32>,
     /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. Whole blocks are scored, so
     /// a node is as near as its block. A few are tolerable. Known after [`Checker::finish`].
     pub unreachable: u64,
@@ -52,7 +62,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A checker that has seen no block. Takes three bytes per block.
+    /// A checker that has seen no block. Takes three bytes per block, and where blocks carry codes four per node.
     pub fn new(view: &IndexView<'_>) -> Checker {
         let blocks = view.blocks as usize;
         let mut checker = Checker {
@@ -61,11 +71,18 @@ impl Checker {
             counts: vec![0; blocks],
             list: Vec::new(),
             wide: vec![0.0; view.dim],
+            codes: vec![0; if view.block.code_bytes > 0 { view.nodes as usize } else { 0 }],
             unreachable: 0,
             edges: 0,
         };
         if let Some(graph) = &view.graph {
             graph.head.ids.iter().for_each(|&id| checker.lead_to(graph.map.block_of(id)));
+            if let (Codes::Head(codes), 1..) = (graph.codes, view.block.code_bytes) {
+                let codes = codes.chunks_exact(view.block.code_bytes);
+                graph.head.ids.iter().zip(codes).for_each(|(&id, code)| {
+                    checker.agrees(id, code);
+                });
+            }
         }
         checker
     }
@@ -100,6 +117,7 @@ impl Checker {
             self.vector(view, &opened, slot, found);
             self.list(view, &opened, block, slot, found);
         }
+        self.codes(view, &opened, block, found);
     }
 
     fn is_in_place(&self, view: &IndexView<'_>, block: u32, first: u32, count: u32) -> bool {
@@ -145,6 +163,29 @@ impl Checker {
             }
         }
         self.list = list;
+    }
+
+    /// Holds the codes in a block against those of the same nodes that were met before. Ids that make no sense were found with the lists.
+    fn codes(&mut self, view: &IndexView<'_>, block: &Block<'_>, number: u32, found: &mut Vec<Violation>) {
+        let mut ids = core::mem::take(&mut self.list);
+        if view.block.code_bytes > 0 && block.coded(&mut ids).is_some() {
+            for (&node, code) in ids.iter().zip(block.codes().chunks_exact(view.block.code_bytes)) {
+                if !self.agrees(node, code) {
+                    found.push(Violation::Code { block: number, node });
+                }
+            }
+        }
+        self.list = ids;
+    }
+
+    /// Whether this is the code of the node, as far as is known; false for a node that does not exist.
+    fn agrees(&mut self, node: u32, code: &[u8]) -> bool {
+        let hash = checksum(code) as u32 | 1;
+        let Some(known) = self.codes.get_mut(node as usize) else { return false };
+        if *known == 0 {
+            *known = hash;
+        }
+        *known == hash
     }
 
     /// What can only be said at the end.

@@ -1,10 +1,10 @@
 //! The checker finds each kind of damage, also where checksums were computed anew.
 
 use stratann_core::check::{Checker, Violation};
-use stratann_core::format::block::{Damage, Node, Shape, write};
+use stratann_core::format::block::{Coded, Damage, Node, Shape, write};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::checksum;
-use stratann_core::plan::{GraphView, IndexView};
+use stratann_core::plan::{Codes, GraphView, IndexView};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
@@ -23,7 +23,7 @@ struct Small {
 }
 
 fn shape(lists: bool) -> Shape {
-    Shape { block_bytes: BLOCK, vector_bytes: 4 * DIM, id_bytes: 4, norms: true, lists }
+    Shape { block_bytes: BLOCK, vector_bytes: 4 * DIM, id_bytes: 4, norms: true, lists, code_bytes: 0 }
 }
 
 fn lists() -> [Vec<u32>; 8] {
@@ -48,7 +48,7 @@ impl Small {
                     neighbours: &lists[i as usize],
                 })
                 .collect();
-            write(&shape(true), number as u32, first, &nodes, &mut blocks);
+            write(&shape(true), number as u32, first, &nodes, &[], &mut blocks);
             first += count;
         }
         let head = HeadGraph { ids: vec![0, 3, 5], starts: vec![0; 4], neighbours: vec![] };
@@ -65,7 +65,7 @@ impl Small {
             block: shape(true),
             graph: Some(GraphView {
                 codebook: &self.codebook,
-                codes: &[],
+                codes: Codes::All(&[]),
                 map: &self.map,
                 code_error: 0.0,
                 head: &self.head,
@@ -182,7 +182,7 @@ fn flat_blocks_must_follow_each_other() {
     let mut blocks = Vec::new();
     let node = Node { vector: &[0; 4 * DIM], inverse_norm: 1.0, external_id: 1, neighbours: &[] };
     for (number, first) in [(0, 0), (1, 2), (2, 5)] {
-        write(&shape(false), number, first, &[node, node], &mut blocks);
+        write(&shape(false), number, first, &[node, node], &[], &mut blocks);
     }
     let view = IndexView {
         metric: Metric::Cosine,
@@ -196,9 +196,70 @@ fn flat_blocks_must_follow_each_other() {
     };
     assert_eq!(check(&view, &blocks).0, [Violation::Misplaced { block: 2 }]);
     blocks.truncate(2 * BLOCK);
-    write(&shape(false), 2, 4, &[node, node], &mut blocks);
+    write(&shape(false), 2, 4, &[node, node], &[], &mut blocks);
     assert_eq!(check(&view, &blocks).0, []);
     // After a block that cannot be read, the next may begin anywhere within the set.
     blocks[BLOCK + 100] ^= 1;
     assert_eq!(check(&view, &blocks).0, [Violation::Block { block: 1, damage: Damage::Checksum }]);
+}
+
+const CODE: usize = 4;
+
+fn with_codes() -> Shape {
+    Shape { code_bytes: CODE, ..shape(true) }
+}
+
+/// The blocks of [`Small`], with the codes that `code` gives a node in a block.
+fn blocks_with_codes(lists: &[Vec<u32>; 8], code: impl Fn(u32, u32) -> [u8; CODE]) -> Vec<u8> {
+    let (mut blocks, mut first) = (Vec::new(), 0);
+    for (number, count) in (0..).zip(COUNTS) {
+        let own = first..first + count;
+        let node = |i: u32| Node {
+            vector: &[0; 4 * DIM],
+            inverse_norm: 0.5,
+            external_id: u64::from(i),
+            neighbours: &lists[i as usize],
+        };
+        let nodes: Vec<Node<'_>> = own.clone().map(node).collect();
+        let coded = Coded::new(first, nodes.len(), own.map(|i| lists[i as usize].as_slice()));
+        let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| code(number, id)).collect();
+        write(&with_codes(), number, first, &nodes, &codes, &mut blocks);
+        first += count;
+    }
+    blocks
+}
+
+#[test]
+fn copies_of_a_code_must_agree() {
+    let code = |_: u32, node: u32| [node as u8, 1, 2, 3];
+    let small = Small::new(&lists());
+    let check_with = |head: &[u8], blocks: &[u8]| {
+        let graph = small.view().graph.map(|graph| GraphView { codes: Codes::Head(head), ..graph });
+        let (found, checker) = check(&IndexView { block: with_codes(), graph, ..small.view() }, blocks);
+        assert_eq!(checker.edges, 11);
+        found
+    };
+    let head: Vec<u8> = small.head.ids.iter().flat_map(|&id| code(0, id)).collect();
+    let sound = blocks_with_codes(&lists(), code);
+    assert_eq!(check_with(&head, &sound), []);
+    // Node 3 lies in block 1, and node 1 in block 0 names it.
+    for (bad, met) in [(0, 0), (1, 1)] {
+        let blocks = blocks_with_codes(&lists(), |block, node| {
+            let mut code = code(block, node);
+            code[2] ^= u8::from(block == bad && node == 3);
+            code
+        });
+        assert_eq!(check_with(&head, &blocks), [Violation::Code { block: met, node: 3 }]);
+    }
+    // Without the head graph's codes the block that comes first is believed.
+    let blocks =
+        blocks_with_codes(&lists(), |block, node| [node as u8, u8::from(block == 0 && node == 3), 2, 3]);
+    assert_eq!(check_with(&[], &blocks), [Violation::Code { block: 1, node: 3 }]);
+    let mut other = head.clone();
+    other[0] ^= 8;
+    let found = check_with(&other, &sound);
+    assert!(
+        !found.is_empty() && found.iter().all(|v| matches!(v, Violation::Code { node: 0, .. })),
+        "{found:?}"
+    );
 }

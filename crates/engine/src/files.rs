@@ -3,7 +3,8 @@
 //! | file | content |
 //! |---|---|
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
-//! | `vN-codes.bin` | one code per node, in the order of ids |
+//! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
+//! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
 //! | `vN-codebook.bin` | u32: dim, ip, lengths of rotation, coarse, starts, centroids; f32: correction low, step; then the four arrays |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
@@ -32,6 +33,7 @@ pub(crate) const CODES: &str = "codes.bin";
 pub(crate) const CODEBOOK: &str = "codebook.bin";
 pub(crate) const MAP: &str = "map.bin";
 pub(crate) const HEAD: &str = "head.bin";
+pub(crate) const HEAD_CODES: &str = "head-codes.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
 /// The role that all servers' files of blocks share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "blocks-SS.bin";
@@ -53,7 +55,7 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, PLACEMENT].into_iter().find(|r| *r == role)
+    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, PLACEMENT].into_iter().find(|r| *r == role)
 }
 
 /// The file that has this role.

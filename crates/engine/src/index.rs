@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use stratann_core::format::block::{self, Shape};
 use stratann_core::format::block_map::BlockMap;
-use stratann_core::plan::{GraphView, IndexView};
+use stratann_core::plan::{Codes, GraphView, IndexView};
 use stratann_core::query::Loss;
+use stratann_core::query::wire::Carry;
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
@@ -23,9 +24,26 @@ use crate::{Error, Result, files, tier};
 /// What `disk-graph` keeps in RAM.
 pub(crate) struct GraphParts {
     pub(crate) codebook: Codebook,
-    pub(crate) codes: Resident,
+    pub(crate) codes: HeldCodes,
     pub(crate) map: BlockMap,
     pub(crate) head: HeadGraph,
+}
+
+/// The codes in RAM.
+pub(crate) enum HeldCodes {
+    /// Of all nodes.
+    All(Resident),
+    /// Of the head graph's nodes; blocks carry the others.
+    Head(Vec<u8>),
+}
+
+impl HeldCodes {
+    fn view(&self) -> Codes<'_> {
+        match self {
+            HeldCodes::All(codes) => Codes::All(codes),
+            HeldCodes::Head(codes) => Codes::Head(codes),
+        }
+    }
 }
 
 /// How an index is opened.
@@ -132,12 +150,28 @@ impl Index {
             block: self.block,
             graph: self.graph.as_ref().map(|g| GraphView {
                 codebook: &g.codebook,
-                codes: &g.codes,
+                codes: g.codes.view(),
                 map: &g.map,
                 code_error: self.manifest.code_error,
                 head: &g.head,
             }),
             here: None,
+        }
+    }
+
+    /// What batons of this index say of their candidates, when this was asked for.
+    ///
+    /// # Errors
+    /// Ids alone, where blocks carry the codes: whoever receives them has no codes to compute distances from.
+    pub fn carry(&self, asked: Option<Carry>) -> Result<Carry> {
+        match (self.view().rescores(), asked) {
+            (true, asked) => Ok(asked.unwrap_or_default()),
+            (false, None | Some(Carry::Distances)) => Ok(Carry::Distances),
+            (false, Some(Carry::Ids)) => Err(Error::bad_input(format!(
+                "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry distances, or build with \
+                 --codes ram",
+                self.folder.display()
+            ))),
         }
     }
 
@@ -175,7 +209,10 @@ impl Index {
     pub fn account(&self) -> Account {
         let mut account = Account::new();
         if let Some(graph) = &self.graph {
-            account.add("codes", graph.codes.len() as u64);
+            match &graph.codes {
+                HeldCodes::All(codes) => account.add("codes", codes.len() as u64),
+                HeldCodes::Head(codes) => account.add("head codes", codes.len() as u64),
+            }
             account.add("head graph", graph.head.bytes() as u64);
             account.add("block map", graph.map.bytes() as u64);
             account.add("codebook", files::codebook_bytes(&graph.codebook));
@@ -199,6 +236,7 @@ impl Account {
         for (name, entry) in &manifest.files {
             match files::role(name) {
                 Some(files::CODES) => account.add("codes", entry.bytes),
+                Some(files::HEAD_CODES) => account.add("head codes", entry.bytes),
                 Some(files::HEAD) => account.add("head graph", entry.bytes),
                 Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
                 Some(files::MAP) => account.add("block map", manifest.rows / 7 + 64),
@@ -236,6 +274,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
         lists,
+        code_bytes: manifest.blocks.code_bytes,
     };
     check_shape(folder, manifest, &block)?;
     Ok((metric, dtype, block))
@@ -250,6 +289,7 @@ fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> 
         && block.block_bytes.is_multiple_of(stratann_core::PAGE)
         && block.block_bytes <= 1 << 20
         && (block.id_bytes == 4 || block.id_bytes == 8)
+        && (block.code_bytes == 0 || (block.lists && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
         && block.node_bytes() <= block.room();
     if sane {
         Ok(())
@@ -289,11 +329,6 @@ fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
     let codebook = files::decode_codebook(&bytes)
         .filter(|c| c.dim == manifest.dim)
         .ok_or_else(|| files::senseless(&path))?;
-    let (name, entry) = files::find(manifest, files::CODES)?;
-    let (path, codes) = (folder.join(name), read_resident(folder, name, entry)?);
-    if codes.len() as u64 != manifest.rows * codebook.code_bytes() as u64 {
-        return Err(files::senseless(&path));
-    }
     let (path, bytes) = read(files::MAP)?;
     let map = files::decode_map(&bytes)
         .filter(|m| u64::from(m.nodes()) == manifest.rows && m.blocks() == manifest.blocks.count)
@@ -302,5 +337,25 @@ fn load_graph(folder: &Path, manifest: &Manifest) -> Result<GraphParts> {
     let head = files::decode_head(&bytes)
         .filter(|h| h.is_consistent(manifest.rows as u32))
         .ok_or_else(|| files::senseless(&path))?;
+    let codes = load_codes(folder, manifest, &codebook, &head)?;
     Ok(GraphParts { codebook, codes, map, head })
+}
+
+fn load_codes(
+    folder: &Path,
+    manifest: &Manifest,
+    codebook: &Codebook,
+    head: &HeadGraph,
+) -> Result<HeldCodes> {
+    let carried = manifest.blocks.code_bytes > 0;
+    let (name, entry) = files::find(manifest, if carried { files::HEAD_CODES } else { files::CODES })?;
+    let nodes = if carried { head.ids.len() as u64 } else { manifest.rows };
+    let fits = !carried || manifest.blocks.code_bytes == codebook.code_bytes();
+    if !fits || entry.bytes != nodes * codebook.code_bytes() as u64 {
+        return Err(files::senseless(&folder.join(name)));
+    }
+    Ok(match carried {
+        true => HeldCodes::Head(read_file(folder, name, entry)?),
+        false => HeldCodes::All(read_resident(folder, name, entry)?),
+    })
 }

@@ -17,8 +17,8 @@ use crate::files;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
 
-/// The version of the format that this program writes, and the newest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version of the format that this program reads.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// One data file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,20 @@ pub struct BlockShape {
     pub bytes: usize,
     /// Bytes of an external id.
     pub id_bytes: usize,
+    /// Bytes of a code, where blocks carry those of their neighbours; absent (0) where codes have a file of their own and lie in RAM.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub code_bytes: usize,
+}
+
+fn is_zero(bytes: &usize) -> bool {
+    *bytes == 0
+}
+
+impl BlockShape {
+    /// The version of the format that an index of such blocks is written in: the oldest that has them.
+    pub fn format_version(&self) -> u32 {
+        if self.code_bytes > 0 { 2 } else { 1 }
+    }
 }
 
 /// How an index is spread over the servers of a cluster.
@@ -64,7 +78,7 @@ pub struct Cluster {
 /// A published version of an index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// See [`FORMAT_VERSION`].
+    /// See [`BlockShape::format_version`] and [`FORMAT_VERSION`].
     pub format_version: u32,
     /// `disk-graph` or `flat`.
     pub kind: String,

@@ -65,7 +65,7 @@ impl Report {
 }
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold between blocks.
-/// Takes three bytes of memory per block besides what opening takes.
+/// Takes three bytes of memory per block besides what opening takes, and four per vector where blocks carry codes.
 ///
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.
@@ -253,10 +253,12 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
         lists: manifest.kind == crate::build::Kind::DiskGraph.name(),
+        code_bytes: manifest.blocks.code_bytes,
     };
     let sane = block.block_bytes >= PAGE
         && block.block_bytes <= 1 << 20
-        && (block.id_bytes == 4 || block.id_bytes == 8);
+        && (block.id_bytes == 4 || block.id_bytes == 8)
+        && block.code_bytes <= block.block_bytes;
     let nodes = u32::try_from(manifest.rows).ok()?;
     let view = IndexView {
         metric,
@@ -286,6 +288,9 @@ pub(crate) fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -
             (block_of(node), format!("the neighbour list of node {node} makes no sense"))
         }
         Violation::Vector { node } => (block_of(node), format!("the vector of node {node} is not finite")),
+        Violation::Code { block, node } => {
+            (Some(block), format!("the code of node {node} is not the one that it has elsewhere"))
+        }
     };
     let offset = block.map(|b| u64::from(b) * view.block.block_bytes as u64);
     Finding { file: file.into(), block, offset, what }

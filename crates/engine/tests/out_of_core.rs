@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
 use common::{Set, clustered, hits, nearest, quick};
-use stratann_engine::build::{BuildOptions, BuildReport, Kind, build, plan};
+use stratann_engine::build::{BuildOptions, BuildReport, CodePlace, Kind, build, plan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Progress, Quiet, verify};
@@ -30,20 +30,14 @@ fn options(threads: usize, ram_budget: Option<u64>) -> BuildOptions {
 /// A budget that leaves room for a part of the points.
 fn tight() -> u64 {
     static TIGHT: OnceLock<u64> = OnceLock::new();
-    *TIGHT.get_or_init(|| {
-        let refused = plan(&set().reader(), &options(2, Some(1 << 20))).unwrap_err();
-        let least: u64 = refused
-            .message
-            .split("--ram-budget ")
-            .nth(1)
-            .unwrap()
-            .split("MiB")
-            .next()
-            .unwrap()
-            .parse()
-            .unwrap();
-        (least + 1) << 20
-    })
+    *TIGHT.get_or_init(|| (least_mib(&options(2, Some(1 << 20))) + 1) << 20)
+}
+
+/// The smallest budget that is named to whoever gives too little.
+fn least_mib(too_little: &BuildOptions) -> u64 {
+    let refused = plan(&set().reader(), too_little).unwrap_err().message;
+    let named = refused.split("--ram-budget ").nth(1).unwrap();
+    named.split("MiB").next().unwrap().parse().unwrap()
 }
 
 struct Made {
@@ -216,4 +210,19 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
     build(&set().reader(), dir.path(), &BuildOptions { resume: true, ..options }, &resumed).unwrap();
     assert!(before.is_some() && *resumed.seen.lock().unwrap() == before, "a finished cell was built again");
     assert!(files(dir.path()) == in_cells().files());
+}
+
+#[test]
+fn blocks_that_carry_codes_are_made_in_cells_too() {
+    let options =
+        |threads, ram_budget| BuildOptions { codes: CodePlace::Disk, ..options(threads, ram_budget) };
+    let tight = (least_mib(&options(2, Some(1 << 20))) + 1) << 20;
+    let made = Made::new(&BuildOptions { cells: Some(4), ..options(2, Some(tight)) });
+    assert!(made.cells() >= 3, "{} cells", made.cells());
+    let report = verify::verify(made.dir.path(), &Quiet).unwrap();
+    assert_eq!((report.violations_found, report.nodes), (0, ROWS as u64), "{:?}", report.violations);
+    let (one, many) = (in_one().recall(60), made.recall(60));
+    assert!(many >= one - 0.01, "{many} in cells with codes in the blocks, {one} in one");
+    let again = Made::new(&BuildOptions { cells: Some(4), ..options(1, Some(tight)) });
+    assert!(again.files() == made.files());
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Built, Set, clustered, queries, quick};
 use stratann_core::query::Mode;
-use stratann_engine::build::Kind;
+use stratann_core::query::wire::Carry;
+use stratann_engine::build::{BuildOptions, CodePlace, Kind};
 use stratann_engine::cluster::{PartitionOptions, partition};
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -69,9 +70,13 @@ impl Cluster {
 
     /// `change` may do to the folder what it likes before the servers open it.
     fn start_with(count: usize, replicas: usize, change: impl Fn(&Path)) -> Cluster {
+        Cluster::start_of(source(), count, replicas, change)
+    }
+
+    fn start_of(source: &Built, count: usize, replicas: usize, change: impl Fn(&Path)) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let spread = PartitionOptions { replicas, threads: 2, ..PartitionOptions::new(count) };
-        partition(source().dir.path(), dir.path(), &spread, &Quiet).unwrap();
+        partition(source.dir.path(), dir.path(), &spread, &Quiet).unwrap();
         change(dir.path());
         let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
@@ -337,4 +342,28 @@ fn what_cannot_be_served_is_refused() {
     let error =
         Server::start(ServeOptions { server: Some(0), listen, peers: peers(3), ..spread() }).err().unwrap();
     assert!(error.message.contains("another address"), "{error}");
+}
+
+#[test]
+fn servers_without_codes_in_ram_hand_distances_over() {
+    let set = Set::new(DType::F32, DIM, &clustered(4000, DIM, 40, 1));
+    let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
+    let built = Built::new(set, &options);
+    let asked = queries(30, DIM);
+    let expected = built.index.search(&asked.bytes, &one_at_a_time(), &Quiet).unwrap();
+    let cluster = Cluster::start_of(&built, 3, 1, |_| {});
+    let answers: Vec<_> = (0..asked.len()).map(|i| cluster.ask(i % 3, asked.row(i), false)).collect();
+    let mut hand_overs = 0;
+    for (i, answer) in answers.into_iter().enumerate() {
+        let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
+        check(&asked, &expected, i, &got);
+        assert_eq!(got.stats.rescored, 0);
+        hand_overs += got.stats.hand_overs;
+    }
+    assert!(hand_overs > 0);
+    let said = Said::default();
+    let wrong =
+        ServeOptions { server: Some(0), carry: Some(Carry::Ids), ..self::options(cluster.dir.path(), &said) };
+    let error = Server::start(wrong).map(drop).unwrap_err();
+    assert!(error.kind == ErrorKind::BadInput && error.message.contains("--carry distances"), "{error}");
 }

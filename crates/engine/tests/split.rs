@@ -10,7 +10,7 @@ use common::{Set, clustered, quick};
 use stratann_core::build::hash;
 use stratann_engine::build::split::Split;
 use stratann_engine::build::tasks::{self, Done, Task};
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
 use stratann_engine::{DType, Metric, Progress, Quiet};
 
 const DIM: usize = 12;
@@ -100,6 +100,19 @@ fn tasks_in_any_order_give_the_bytes_of_one_process() {
 }
 
 #[test]
+fn blocks_that_carry_codes_are_the_same() {
+    let set = set(DType::F32, 3000);
+    for cells in [None, Some(4)] {
+        let options = BuildOptions { codes: CodePlace::Disk, ..options(Metric::L2, cells) };
+        let (made, names) = split_up(&set, &options, 6);
+        assert!(made == whole(&set, &options), "{cells:?}");
+        assert!(!made.contains_key("v1-codes.bin"));
+        let at = |start: &str| names.iter().position(|n| n.starts_with(start)).unwrap();
+        assert!(at("codes") < at("blocks-") && at("number") < at("codes"), "{names:?}");
+    }
+}
+
+#[test]
 fn what_is_not_divided_works_too() {
     let set = set(DType::F32, 2000);
     let in_one = options(Metric::L2, None);
@@ -167,12 +180,23 @@ fn stop_in(name: &str, set: &Set, out: &Path, options: &BuildOptions) {
 
 #[test]
 fn a_build_goes_on_where_it_stopped_in_tasks_or_alone() {
+    goes_on(
+        CodePlace::Ram,
+        &["dividing into cells", "graph", "merging cells", "packing", "writing blocks", "calibrating"],
+    );
+}
+
+#[test]
+fn so_does_one_whose_blocks_carry_codes() {
+    goes_on(CodePlace::Disk, &["graph", "packing", "writing blocks", "calibrating"]);
+}
+
+fn goes_on(codes: CodePlace, names: &[&str]) {
     let set = set(DType::F32, 3000);
-    let options = options(Metric::L2, Some(4));
+    let options = BuildOptions { codes, ..options(Metric::L2, Some(4)) };
     let expected = whole(&set, &options);
     let resumed = BuildOptions { resume: true, ..options.clone() };
-    for name in ["dividing into cells", "graph", "merging cells", "packing", "writing blocks", "calibrating"]
-    {
+    for &name in names {
         let dir = tempfile::tempdir().unwrap();
         stop_in(name, &set, dir.path(), &options);
         let split = Split::begin(set.reader(), dir.path(), resumed.clone()).unwrap();

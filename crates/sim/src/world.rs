@@ -64,8 +64,9 @@ impl<'a> Setting<'a> {
             Setting::Together(cluster) => (&cluster.view, None),
             Setting::Apart(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
         };
-        let vector_bytes = view.dim * view.dtype.size();
-        Served { build: BUILD, vector_bytes, nodes: view.nodes, carry, apart }
+        let (vector_bytes, rescores) = (view.dim * view.dtype.size(), view.rescores());
+        let carry = if rescores { carry } else { Carry::Distances };
+        Served { build: BUILD, vector_bytes, nodes: view.nodes, carry, rescores, apart }
     }
 }
 

@@ -12,7 +12,7 @@ use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats};
-use stratann_engine::build::Kind;
+use stratann_engine::build::{BuildOptions, CodePlace, Kind};
 use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
 use stratann_sim::{
@@ -128,6 +128,42 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
         }
         assert_eq!(hand_overs, report.batons);
         assert_eq!(hand_overs > 0, servers > 1);
+    }
+}
+
+/// Where blocks carry the codes nobody could compute distances that are left out, so they are handed over whatever was asked for.
+#[test]
+fn so_it_does_where_blocks_carry_the_codes() {
+    let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
+    let built = Built::new(graph_set(), &options);
+    let (blocks, asked) = (built.blocks(), queries(QUERIES, DIM));
+    let place = Place { built, blocks, asked };
+    let view = place.built.index.view();
+    for (servers, carry) in [(3, Carry::Ids), (10, Carry::Distances)] {
+        let homes = (0..view.blocks).map(|b| 1u64 << (hash(3, 1, u64::from(b)) as usize % servers)).collect();
+        let placement = Placement::new(servers, homes).unwrap();
+        let cluster = Cluster { view, placement: &placement, blocks: &place };
+        let asked: Vec<Asked<'_>> = (0..QUERIES)
+            .map(|q| Asked {
+                at_us: 50 * q as u64,
+                origin: (q % servers) as u8,
+                vector: place.asked.row(q),
+                params: params(1),
+                budget: Budget::default(),
+                time_us: WHILE,
+            })
+            .collect();
+        let report = run(&cluster, &asked, &Weather { carry, ..Weather::default() });
+        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        for query in 0..QUERIES {
+            let there = answer(&report, query);
+            let here =
+                run_plain(&view, &place.blocks, place.asked.row(query), params(1), Budget::default(), 1);
+            assert_eq!(here.results(), there.results(), "{servers} servers, query {query}");
+            assert_eq!((here.stats().reads, here.stats().met()), (there.stats().reads, there.stats().met()));
+            assert_eq!(there.stats().rescored, 0);
+        }
+        assert!(report.batons > 0);
     }
 }
 

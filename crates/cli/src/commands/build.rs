@@ -8,7 +8,7 @@ use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
-use crate::options::{self, CodeKindName, KindName, MetricName, OnBadRowName};
+use crate::options::{self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName};
 use crate::output::{Output, count, duration, table};
 use crate::progress::Teller;
 
@@ -81,6 +81,11 @@ struct GraphArgs {
     /// How vectors are compressed
     #[arg(long, value_enum, default_value = "residual-opq")]
     code_kind: CodeKindName,
+    /// Where codes are while a search runs
+    ///
+    /// With disk, RAM holds the head graph with its codes, but nothing for each vector beyond a bit: what is left is about a quarter.
+    #[arg(long, value_enum, default_value = "ram")]
+    codes: CodePlaceName,
     /// Share of the rows in the head graph, in RAM, where searches begin
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     head_share: f64,
@@ -93,6 +98,9 @@ struct GraphArgs {
     /// Nodes that share a block [default: as many as fit]
     #[arg(long, value_name = "N")]
     nodes_per_block: Option<usize>,
+    /// Pages of 4 KiB that a block takes, up to 16 [default: as few as suit]
+    #[arg(long, value_name = "N")]
+    pages_per_block: Option<usize>,
     /// Build on floats even where bytes would do
     #[arg(long)]
     exact_points: bool,
@@ -108,6 +116,7 @@ const EXAMPLES: &str = "\
 Examples:
   stratann build base.fbin -o base.idx --kind disk-graph --metric cosine
   stratann build big.u8bin -o big.idx --kind disk-graph --ram-budget 2GiB --code-bytes 32
+  stratann build big.u8bin -o big.idx --kind disk-graph --codes disk    # searches with a quarter of the RAM
   stratann build base.npy -o base.idx --kind disk-graph --resume        # after Ctrl-C, a crash or a full disk
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
@@ -143,10 +152,12 @@ fn options(args: &Args) -> BuildOptions {
         passes: graph.passes,
         code_bytes: graph.code_bytes,
         code_kind: graph.code_kind.into(),
+        codes: graph.codes.into(),
         head_share: graph.head_share,
         pack: !graph.no_pack,
         compress: !graph.no_compress,
         nodes_per_block: graph.nodes_per_block,
+        pages_per_block: graph.pages_per_block,
         exact_points: graph.exact_points,
         cells: graph.cells,
         ids: args.ids.clone(),

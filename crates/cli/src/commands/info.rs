@@ -85,6 +85,9 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
         size(m.blocks.bytes as u64),
         m.blocks.id_bytes
     );
+    if m.blocks.code_bytes > 0 {
+        out += &format!("codes of {} bytes on disk, in the blocks\n", m.blocks.code_bytes);
+    }
     let parameters: Vec<String> =
         m.build.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(value))).collect();
     out += &format!("built with: {}\n\n", parameters.join(", "));

@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// How blocks are read [default: auto]
     #[arg(long, value_enum)]
     io: Option<IoName>,
-    /// What a query that is handed over says of its candidates [default: ids]
+    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
     /// Stop when standard input ends too: with the program that started it
@@ -354,7 +354,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,
-        carry: carry(args.carry, config.carry.as_deref())?.into(),
+        carry: carry(args.carry, config.carry.as_deref())?.map(Into::into),
         log,
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
@@ -399,11 +399,12 @@ fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> 
     }
 }
 
-fn carry(given: Option<CarryName>, configured: Option<&str>) -> Result<CarryName> {
+fn carry(given: Option<CarryName>, configured: Option<&str>) -> Result<Option<CarryName>> {
     match (given, configured) {
-        (Some(carry), _) => Ok(carry),
-        (None, None) => Ok(CarryName::Ids),
+        (Some(carry), _) => Ok(Some(carry)),
+        (None, None) => Ok(None),
         (None, Some(name)) => CarryName::from_str(name, false)
+            .map(Some)
             .map_err(|_| Error::bad_input(format!("carry is {name:?}; use \"ids\" or \"distances\""))),
     }
 }

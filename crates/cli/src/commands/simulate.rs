@@ -73,9 +73,9 @@ pub(crate) struct Args {
     /// Blocks that a query wants at once
     #[arg(long, default_value_t = 1, value_name = "N")]
     width: u32,
-    /// What a query that is handed over says of its candidates
-    #[arg(long, value_enum, default_value = "ids")]
-    carry: CarryName,
+    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
+    #[arg(long, value_enum)]
+    carry: Option<CarryName>,
     /// True neighbours, from `stratann groundtruth`, to measure recall@k with
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
@@ -173,6 +173,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let (Some(truth), Some(path)) = (&truth, &args.groundtruth) {
         super::search::check_truth(truth, path, &queries, &[options], index.manifest())?;
     }
+    let carry = index.carry(args.carry.map(Into::into))?;
     let teller = Teller::new(output);
     let passes = Passes {
         index: &index,
@@ -180,7 +181,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         truth: truth.as_ref(),
         entry: args.entry,
         seed: args.seed,
-        carry: args.carry.into(),
+        carry,
         progress: &teller,
     };
     let mut job = Job { args, params, passes, prices: None, teller: &teller };
@@ -195,7 +196,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
-            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": args.carry.word(),
+            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": options::carry_word(carry),
         }),
         costs: job.prices,
         calibration,

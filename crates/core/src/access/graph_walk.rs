@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::format::block::Block;
 use crate::place::bit;
-use crate::plan::{GraphView, IndexView};
+use crate::plan::{Codes, GraphView, IndexView};
 use crate::query::{Candidate, Outcome, Progress, QueryState, Scratch};
 use crate::verify;
 
@@ -21,11 +21,17 @@ pub(crate) fn rescore(
     if core::mem::replace(&mut state.is_scored, true) {
         return;
     }
+    let Codes::All(codes) = graph.codes else {
+        // The candidates' codes are in blocks that are elsewhere. Such a state is refused at the door; what comes through all the same
+        // looks again from the start.
+        scratch.seen.clear(view.nodes);
+        return state.begin_anew();
+    };
     scratch.ids.clear();
     // A state from outside may name what is not there; it does no harm as a neighbour of the last node.
     let last = view.nodes.saturating_sub(1);
     scratch.ids.extend(state.beam.entries().iter().map(|c| c.id.min(last)));
-    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
+    scratch.table.distances(codes, &scratch.ids, &mut scratch.distances);
     state.beam.rescore(&scratch.distances);
     scratch.seen.keep_new(&mut scratch.ids);
     state.stats.rescored += scratch.ids.len() as u64;
@@ -40,14 +46,12 @@ pub(crate) fn expand_block(
     scratch: &mut Scratch,
     block: &Block<'_>,
 ) -> Option<()> {
-    scratch.ids.clear();
     let first = block.first_id();
-    scratch.ids.extend((0..block.count() as u32).map(|slot| first.wrapping_add(slot)));
+    score_own(graph, scratch, block)?;
     let mut mates = core::mem::take(&mut scratch.order_of_mates);
     mates.clear();
-    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
-    state.stats.code_comparisons += scratch.ids.len() as u64;
-    mates.extend(scratch.ids.iter().zip(&scratch.distances).map(|(&id, &d)| (d, id)));
+    state.stats.code_comparisons += scratch.distances.len() as u64;
+    mates.extend((0..).zip(&scratch.distances).map(|(slot, &d)| (d, first.wrapping_add(slot))));
     // Closest first: it tightens the beam before the others are judged.
     mates.sort_unstable();
     let mut ok = Some(());
@@ -59,16 +63,33 @@ pub(crate) fn expand_block(
         if !state.params.whole_blocks {
             verify::score_slot(state, scratch, block, slot);
         }
-        scratch.ids.clear();
-        if block.neighbours(slot, &mut scratch.ids).is_none() {
-            ok = None;
+        ok = offer_neighbours(state, graph, scratch, block, slot);
+        if ok.is_none() {
             break;
         }
-        state.stats.expanded += 1;
-        offer_neighbours(state, graph, scratch);
     }
     scratch.order_of_mates = mates;
     ok
+}
+
+/// Scores the nodes of a block by their codes. `None` when the block's codes make no sense.
+fn score_own(graph: &GraphView<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Option<()> {
+    let Scratch { ids, coded, table, distances, .. } = scratch;
+    let first = block.first_id();
+    ids.clear();
+    match graph.codes {
+        Codes::All(codes) => {
+            ids.extend((0..block.count() as u32).map(|slot| first.wrapping_add(slot)));
+            table.distances(codes, ids, distances);
+        }
+        Codes::Head(_) => {
+            block.coded(coded)?;
+            let own = coded.partition_point(|&id| id < first) as u32;
+            ids.extend(own..own + block.count() as u32);
+            table.distances(block.codes(), ids, distances);
+        }
+    }
+    Some(())
 }
 
 /// Whether this node of a block at hand is to be expanded now; marks it so.
@@ -83,16 +104,39 @@ fn claim(state: &mut QueryState, distance: u32, id: u32) -> bool {
     state.params.whole_blocks && state.beam.offer(distance, id, Progress::Expanded)
 }
 
-/// Scores those of `scratch.ids` that were not met before by their codes and offers them to the beam.
-fn offer_neighbours(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch) {
-    state.stats.repeats += scratch.seen.keep_new(&mut scratch.ids) as u64;
-    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
-    state.stats.code_comparisons += scratch.ids.len() as u64;
-    for (&id, &distance) in scratch.ids.iter().zip(&scratch.distances) {
+/// Scores those neighbours of a node that were not met before by their codes and offers them to the beam. Where codes are in the block,
+/// [`score_own`] has learned whose they are. `None` when the list makes no sense.
+fn offer_neighbours(
+    state: &mut QueryState,
+    graph: &GraphView<'_>,
+    scratch: &mut Scratch,
+    block: &Block<'_>,
+    slot: usize,
+) -> Option<()> {
+    let Scratch { ids, coded, ranks, seen, table, distances, .. } = scratch;
+    ids.clear();
+    match graph.codes {
+        Codes::All(codes) => {
+            block.neighbours(slot, ids)?;
+            state.stats.repeats += seen.keep_new(ids) as u64;
+            table.distances(codes, ids, distances);
+        }
+        Codes::Head(_) => {
+            ranks.clear();
+            block.ranks(slot, ranks)?;
+            state.stats.repeats += seen.keep_new_of(coded, ranks) as u64;
+            ids.extend(ranks.iter().map(|&rank| coded[rank as usize]));
+            table.distances(block.codes(), ranks, distances);
+        }
+    }
+    state.stats.expanded += 1;
+    state.stats.code_comparisons += ids.len() as u64;
+    for (&id, &distance) in ids.iter().zip(distances.iter()) {
         if distance < state.beam.threshold() && id != state.params.exclude {
             state.beam.offer(distance, id, Progress::Fresh);
         }
     }
+    Some(())
 }
 
 /// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.

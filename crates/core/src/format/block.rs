@@ -6,12 +6,15 @@
 //! | 8 | 4 | number of this block: a read that went astray is noticed |
 //! | 12 | 4 | id of the first node; the others follow on |
 //! | 16 | 2 | number of nodes, c |
-//! | 18 | 6 | zero |
+//! | 18 | 2 | number of other nodes whose codes are here, t; zero where codes are in RAM |
+//! | 20 | 4 | zero |
 //! | 24 | c × vector bytes | vectors, as they came |
 //! | … | c × 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | … | c × 4 or 8 | external ids |
+//! | … | (c + t) × code bytes | codes of the nodes here and of all that their lists name, by ascending id; absent where codes are in RAM |
 //! | … | (c + 1) × 2 | where each neighbour list begins and the last one ends, counted from the end of this table; absent in flat blocks |
-//! | … | | neighbour lists, see [`super::list`] |
+//! | … | | neighbour lists: [`list::NEIGHBOURS`]; with codes [`list::RANKS`], the places of the neighbours' codes |
+//! | … | | with codes: ids of the t other nodes, [`list::IDS`] |
 //! | … | | zero up to the block's end |
 
 use alloc::vec::Vec;
@@ -20,7 +23,7 @@ use super::{checksum, list};
 
 /// Bytes before the first vector.
 pub const HEADER: usize = 24;
-const _: () = assert!(HEADER == 8 + 4 + 4 + 2 + 6);
+const _: () = assert!(HEADER == 8 + 4 + 4 + 2 + 2 + 4);
 
 /// What all blocks of one index have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +38,18 @@ pub struct Shape {
     pub norms: bool,
     /// Whether neighbour lists are stored.
     pub lists: bool,
+    /// Bytes of a code, where blocks carry those of their nodes and of all neighbours; 0 where codes are in RAM.
+    pub code_bytes: usize,
 }
 
 impl Shape {
-    /// Bytes that one node takes besides its list.
+    /// Bytes that one node takes besides its list, and besides the codes of others that it names.
     pub const fn node_bytes(&self) -> usize {
-        self.vector_bytes + self.id_bytes + if self.norms { 4 } else { 0 } + if self.lists { 2 } else { 0 }
+        self.fixed_bytes() + self.code_bytes + if self.lists { 2 } else { 0 }
+    }
+
+    const fn fixed_bytes(&self) -> usize {
+        self.vector_bytes + self.id_bytes + if self.norms { 4 } else { 0 }
     }
 
     /// Bytes left for nodes in a block.
@@ -48,8 +57,12 @@ impl Shape {
         self.block_bytes - HEADER - if self.lists { 2 } else { 0 }
     }
 
-    fn offsets_at(&self, count: usize) -> usize {
-        HEADER + count * (self.vector_bytes + self.id_bytes + if self.norms { 4 } else { 0 })
+    fn codes_at(&self, count: usize) -> usize {
+        HEADER + count * self.fixed_bytes()
+    }
+
+    fn offsets_at(&self, count: usize, others: usize) -> usize {
+        self.codes_at(count) + (count + others) * self.code_bytes
     }
 }
 
@@ -66,27 +79,82 @@ pub struct Node<'a> {
     pub neighbours: &'a [u32],
 }
 
-/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `room`.
-pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], out: &mut Vec<u8>) {
+/// The nodes whose codes a block carries: its own and all that its lists name. Their ranks by ascending id are what the lists then hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coded {
+    ids: Vec<u32>,
+    first_id: u32,
+    own: usize,
+}
+
+impl Coded {
+    /// Of a block whose `own` nodes begin with `first_id`.
+    pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> Coded {
+        let mut ids: Vec<u32> = (first_id..).take(own).chain(lists.flatten().copied()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        Coded { ids, first_id, own }
+    }
+
+    /// Their ids, ascending.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Those of other blocks.
+    pub fn others(&self) -> Vec<u32> {
+        let is_own = |id: u32| id >= self.first_id && ((id - self.first_id) as usize) < self.own;
+        self.ids.iter().copied().filter(|&id| !is_own(id)).collect()
+    }
+
+    /// The ranks of a list's nodes, all of which are here.
+    fn ranks(&self, list: &[u32]) -> Vec<u32> {
+        list.iter().filter_map(|id| self.ids.binary_search(id).ok()).map(|rank| rank as u32).collect()
+    }
+
+    /// Bytes that the lists and the others' ids take.
+    pub fn list_bytes<'a>(&self, lists: impl Iterator<Item = &'a [u32]>) -> usize {
+        let ranks: usize = lists.map(|list| list::RANKS.encoded_len(&self.ranks(list))).sum();
+        ranks + list::IDS.encoded_len(&self.others())
+    }
+}
+
+/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `room`; where
+/// blocks carry codes, `node_bytes` of each, [`Coded::list_bytes`] and the codes of [`Coded::others`].
+///
+/// `codes` are those of [`Coded::ids`], in that order; none where codes are in RAM.
+pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
+    let coded =
+        (shape.code_bytes > 0).then(|| Coded::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
+    let others = coded.as_ref().map_or(Vec::new(), Coded::others);
+    debug_assert_eq!(codes.len(), coded.as_ref().map_or(0, |c| c.ids.len() * shape.code_bytes));
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&block.to_le_bytes());
     out.extend_from_slice(&first_id.to_le_bytes());
     out.extend_from_slice(&(nodes.len() as u16).to_le_bytes());
-    out.extend_from_slice(&[0; 6]);
+    out.extend_from_slice(&(others.len() as u16).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
     nodes.iter().for_each(|n| out.extend_from_slice(n.vector));
     if shape.norms {
         nodes.iter().for_each(|n| out.extend_from_slice(&n.inverse_norm.to_le_bytes()));
     }
     nodes.iter().for_each(|n| out.extend_from_slice(&n.external_id.to_le_bytes()[..shape.id_bytes]));
+    out.extend_from_slice(codes);
     if shape.lists {
         let table = out.len();
         out.resize(table + 2 * (nodes.len() + 1), 0);
         let lists = out.len();
         for (i, node) in nodes.iter().enumerate() {
-            list::encode(node.neighbours, out);
+            match &coded {
+                Some(coded) => list::RANKS.encode(&coded.ranks(node.neighbours), out),
+                None => list::NEIGHBOURS.encode(node.neighbours, out),
+            }
             let end = (out.len() - lists) as u16;
             out[table + 2 * (i + 1)..table + 2 * (i + 2)].copy_from_slice(&end.to_le_bytes());
+        }
+        if coded.is_some() {
+            list::IDS.encode(&others, out);
         }
     }
     debug_assert!(out.len() - start <= shape.block_bytes, "nodes exceed the block");
@@ -136,6 +204,7 @@ pub struct Block<'a> {
     shape: Shape,
     bytes: &'a [u8],
     count: usize,
+    others: usize,
 }
 
 impl<'a> Block<'a> {
@@ -145,11 +214,15 @@ impl<'a> Block<'a> {
             return Err(Damage::Short);
         }
         let count = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
+        let others = match shape.code_bytes {
+            0 => 0,
+            _ => usize::from(u16::from_le_bytes([bytes[18], bytes[19]])),
+        };
         let table = if shape.lists { 2 * (count + 1) } else { 0 };
-        if shape.offsets_at(count) + table > bytes.len() {
+        if shape.offsets_at(count, others) + table > bytes.len() {
             return Err(Damage::Layout);
         }
-        Ok(Block { shape: *shape, bytes, count })
+        Ok(Block { shape: *shape, bytes, count, others })
     }
 
     /// Number of nodes.
@@ -195,11 +268,59 @@ impl<'a> Block<'a> {
 
     /// Appends the neighbours of `slot` to `out`. `None` when the list makes no sense.
     pub fn neighbours(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
-        let table = self.shape.offsets_at(self.count);
+        if self.shape.code_bytes == 0 {
+            return list::NEIGHBOURS.decode(self.list(slot)?, out);
+        }
+        let (mut ids, at) = (Vec::new(), out.len());
+        self.coded(&mut ids)?;
+        self.ranks(slot, out)?;
+        out[at..].iter_mut().for_each(|n| *n = ids[*n as usize]);
+        Some(())
+    }
+
+    fn list(&self, slot: usize) -> Option<&'a [u8]> {
+        let table = self.shape.offsets_at(self.count, self.others);
         let lists = table + 2 * (self.count + 1);
         let begin = lists + usize::from(self.u16_at(table + 2 * slot)?);
         let end = lists + usize::from(self.u16_at(table + 2 * slot + 2)?);
-        list::decode(self.bytes.get(begin..end)?, out)
+        self.bytes.get(begin..end)
+    }
+
+    /// Sets `out` to the ids of the nodes whose codes are here, ascending. `None` when they make no sense.
+    pub fn coded(&self, out: &mut Vec<u32>) -> Option<()> {
+        out.clear();
+        let table = self.shape.offsets_at(self.count, self.others);
+        let lists = table + 2 * (self.count + 1);
+        let end = lists + usize::from(self.u16_at(table + 2 * self.count)?);
+        list::IDS.decode(self.bytes.get(end..)?, out)?;
+        let own = self.first_id()..self.first_id().checked_add(self.count as u32)?;
+        let at = out.partition_point(|&id| id < own.start);
+        if out.len() != self.others || out.get(at).is_some_and(|id| own.contains(id)) {
+            return None;
+        }
+        out.extend(own);
+        out[at..].rotate_right(self.count);
+        Some(())
+    }
+
+    /// The codes that are here, in the order of [`Block::coded`].
+    pub fn codes(&self) -> &'a [u8] {
+        &self.bytes[self.shape.codes_at(self.count)..self.shape.offsets_at(self.count, self.others)]
+    }
+
+    /// The codes of the block's own nodes. `ids` becomes [`Block::coded`]; `None` when these make no sense.
+    pub fn own_codes(&self, ids: &mut Vec<u32>) -> Option<&'a [u8]> {
+        self.coded(ids)?;
+        let at = ids.partition_point(|&id| id < self.first_id()) * self.shape.code_bytes;
+        self.codes().get(at..at + self.count * self.shape.code_bytes)
+    }
+
+    /// Appends the ranks of the neighbours of `slot` among the nodes whose codes are here. `None` when the list makes no sense.
+    pub fn ranks(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
+        let at = out.len();
+        list::RANKS.decode(self.list(slot)?, out)?;
+        // They ascend.
+        out[at..].last().is_none_or(|&rank| (rank as usize) < self.count + self.others).then_some(())
     }
 
     fn u16_at(&self, at: usize) -> Option<u16> {
@@ -213,60 +334,127 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    const SHAPE: Shape = Shape { block_bytes: 4096, vector_bytes: 12, id_bytes: 8, norms: true, lists: true };
+    const SHAPE: Shape =
+        Shape { block_bytes: 4096, vector_bytes: 12, id_bytes: 8, norms: true, lists: true, code_bytes: 0 };
+    const WITH_CODES: Shape = Shape { code_bytes: 5, ..SHAPE };
 
-    fn sample() -> Vec<u8> {
+    const LISTS: [&[u32]; 3] = [&[1, 5, 9, 101], &[], &[0, 9, 100, 4_000_000_000]];
+
+    fn code(id: u32) -> [u8; 5] {
+        let [a, b, c, d] = id.to_le_bytes();
+        [a, b, c, d, 77]
+    }
+
+    fn sample(shape: &Shape) -> Vec<u8> {
         let mut out = vec![];
-        let lists: [&[u32]; 3] = [&[1, 5, 9], &[], &[0, 4_000_000_000]];
         let vectors = [[0u8; 12], [1; 12], [2; 12]];
         let node = |i: usize| Node {
             vector: &vectors[i],
             inverse_norm: i as f32,
             external_id: u64::MAX - i as u64,
-            neighbours: lists[i],
+            neighbours: LISTS[i],
         };
         let nodes: Vec<Node<'_>> = (0..3).map(node).collect();
-        write(&SHAPE, 7, 100, &nodes, &mut out);
+        let coded = Coded::new(100, 3, LISTS.into_iter());
+        let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| code(id)).collect();
+        let codes = if shape.code_bytes > 0 { &codes[..] } else { &[] };
+        write(shape, 7, 100, &nodes, codes, &mut out);
         out
     }
 
     #[test]
     fn a_block_comes_back() {
-        let bytes = sample();
-        assert_eq!(verify(&SHAPE, 7, &bytes), Ok(()));
-        let block = Block::open(&SHAPE, &bytes).unwrap();
-        assert_eq!((block.count(), block.first_id()), (3, 100));
-        let mut list = vec![];
-        block.neighbours(2, &mut list).unwrap();
-        assert_eq!(list, [0, 4_000_000_000]);
-        assert_eq!(
-            (block.vector(1), block.inverse_norm(2), block.external_id(2)),
-            (&[1u8; 12][..], 2.0, u64::MAX - 2)
-        );
+        for shape in [SHAPE, WITH_CODES] {
+            let bytes = sample(&shape);
+            assert_eq!(verify(&shape, 7, &bytes), Ok(()));
+            let block = Block::open(&shape, &bytes).unwrap();
+            assert_eq!((block.count(), block.first_id()), (3, 100));
+            for (slot, expected) in LISTS.into_iter().enumerate() {
+                let mut list = vec![12];
+                block.neighbours(slot, &mut list).unwrap();
+                assert_eq!(list[1..], *expected);
+            }
+            assert_eq!(
+                (block.vector(1), block.inverse_norm(2), block.external_id(2)),
+                (&[1u8; 12][..], 2.0, u64::MAX - 2)
+            );
+        }
+    }
+
+    #[test]
+    fn codes_of_all_that_is_named_come_back_once() {
+        let bytes = sample(&WITH_CODES);
+        let block = Block::open(&WITH_CODES, &bytes).unwrap();
+        let mut ids = vec![3];
+        block.coded(&mut ids).unwrap();
+        assert_eq!(ids, [0, 1, 5, 9, 100, 101, 102, 4_000_000_000]);
+        assert_eq!(block.codes(), ids.iter().flat_map(|&id| code(id)).collect::<Vec<u8>>());
+        assert_eq!(block.own_codes(&mut ids).unwrap(), [code(100), code(101), code(102)].concat());
+        let mut ranks = vec![];
+        block.ranks(2, &mut ranks).unwrap();
+        assert_eq!(ranks, [0, 3, 4, 7]);
+        let coded = Coded::new(100, 3, LISTS.into_iter());
+        assert_eq!(coded.others(), [0, 1, 5, 9, 4_000_000_000]);
+        let used = WITH_CODES.node_bytes() * 3 + coded.list_bytes(LISTS.into_iter()) + 5 * 5 + HEADER + 2;
+        assert!(bytes[used..].iter().all(|&b| b == 0) && bytes[used - 1] != 0, "{used}");
+    }
+
+    #[test]
+    fn codes_that_make_no_sense_are_refused() {
+        let good = sample(&WITH_CODES);
+        let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded(&mut vec![]);
+        assert_eq!(coded(&good), Some(()));
+        // One other node more or less than there are ids; one of them among the block's own.
+        for (at, byte) in [(18, 6), (18, 4), (12, 8)] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert_eq!(coded(&bad), None, "byte {at}");
+        }
+        let mut bad = good.clone();
+        bad[18..20].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert_eq!(Block::open(&WITH_CODES, &bad).map(|_| ()), Err(Damage::Layout));
     }
 
     #[test]
     fn every_flipped_bit_is_noticed() {
-        let good = sample();
-        for at in 0..good.len() {
-            let mut bad = good.clone();
-            bad[at] ^= 1 << (at % 8);
-            assert_eq!(verify(&SHAPE, 7, &bad), Err(Damage::Checksum), "byte {at}");
+        for shape in [SHAPE, WITH_CODES] {
+            let good = sample(&shape);
+            for at in 0..good.len() {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << (at % 8);
+                assert_eq!(verify(&shape, 7, &bad), Err(Damage::Checksum), "byte {at}");
+            }
+            assert_eq!(verify(&shape, 8, &good), Err(Damage::Astray));
+            assert_eq!(verify(&shape, 7, &good[..4095]), Err(Damage::Short));
         }
-        assert_eq!(verify(&SHAPE, 8, &good), Err(Damage::Astray));
-        assert_eq!(verify(&SHAPE, 7, &good[..4095]), Err(Damage::Short));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_open_without_panic(head in prop::collection::vec(any::<u8>(), 64), slot in 0usize..400) {
+        fn any_bytes_open_without_panic(head in prop::collection::vec(any::<u8>(), 64), slot in 0usize..400, rest in any::<u8>()) {
             let mut bytes = head;
-            bytes.resize(4096, 3);
-            if let Ok(block) = Block::open(&SHAPE, &bytes) {
+            bytes.resize(4096, rest);
+            for shape in [SHAPE, WITH_CODES] {
+                let Ok(block) = Block::open(&shape, &bytes) else { continue };
                 let _ = block.neighbours(slot, &mut vec![]);
+                if shape.code_bytes > 0 {
+                    let _ = (block.coded(&mut vec![]), block.ranks(slot, &mut vec![]), block.codes());
+                }
                 if slot < block.count() {
                     let _ = (block.vector(slot), block.external_id(slot), block.inverse_norm(slot));
                 }
+            }
+        }
+
+        #[test]
+        fn any_damage_behind_the_header_is_survived(at in 20usize..400, byte in any::<u8>(), slot in 0usize..4) {
+            let mut bytes = sample(&WITH_CODES);
+            bytes[at] = byte;
+            let block = Block::open(&WITH_CODES, &bytes).unwrap();
+            let (mut list, mut ids) = (vec![], vec![]);
+            if block.coded(&mut ids).is_some() && block.ranks(slot, &mut list).is_some() {
+                prop_assert!(list.iter().all(|&rank| (rank as usize) < ids.len()));
+                prop_assert_eq!(ids.len() * 5, block.codes().len());
             }
         }
     }

@@ -1,84 +1,110 @@
-//! A neighbour list as a bit stream: sorted ids, gaps in Rice code.
+//! Sorted ids as a bit stream: gaps in Rice code.
 //!
 //! | bits | content |
 //! |---|---|
-//! | 8 | number of ids, c |
+//! | 8 or 16 | number of ids, c |
 //! | 5 | Rice parameter, r |
-//! | 32 | the smallest id (absent when c = 0) |
+//! | 32 | the smallest id (absent when c = 0, and among [`RANKS`]) |
 //! | (c − 1) × | gap − 1 to the id before: quotient by 2^r in unary (zeros, then a one), then r low bits |
 //!
 //! Bits fill bytes from the lowest; the last byte is padded with zeros. With c ids spread evenly over n this takes about
-//! `2 + log2(n / c)` bits an id, and less where neighbours have near ids.
+//! `2 + log2(n / c)` bits an id, and less where neighbours have near ids. Ranks begin near 0, so that the first is coded as a gap too, as
+//! if −1 came before it.
 
 use alloc::vec::Vec;
 
-/// The longest list that can be stored.
+/// The longest neighbour list that can be stored.
 pub const MAX_LEN: usize = 255;
-const HEADER_BITS: usize = 8 + 5;
+const PARAMETER_BITS: u32 = 5;
 
-/// Bytes that `encode` will append for `sorted`.
-pub fn encoded_len(sorted: &[u32]) -> usize {
-    match sorted.len() {
-        0 => HEADER_BITS.div_ceil(8),
-        c => (HEADER_BITS + 32 + best_parameter(sorted).1 + (c - 1)).div_ceil(8),
-    }
+/// How a list begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    count_bits: u32,
+    first_bits: u32,
 }
 
-/// The Rice parameter that gives the fewest bits, and those bits without the (c − 1) stop bits.
-fn best_parameter(sorted: &[u32]) -> (u32, usize) {
-    let cost = |r: u32| -> usize { gaps(sorted).map(|g| (g >> r) as usize + r as usize).sum() };
-    let (mut best, mut best_cost) = (0, cost(0));
-    for r in 1..32 {
-        let c = cost(r);
-        if c < best_cost {
-            (best, best_cost) = (r, c);
+/// A neighbour list of ids: up to [`MAX_LEN`].
+pub const NEIGHBOURS: Form = Form { count_bits: 8, first_bits: 32 };
+/// A neighbour list of ranks among the nodes whose codes a block carries: up to [`MAX_LEN`].
+pub const RANKS: Form = Form { count_bits: 8, first_bits: 0 };
+/// The ids of these nodes: up to 65,535.
+pub const IDS: Form = Form { count_bits: 16, first_bits: 32 };
+
+impl Form {
+    /// Bytes that [`Form::encode`] will append for `sorted`.
+    pub fn encoded_len(self, sorted: &[u32]) -> usize {
+        let head = self.count_bits + PARAMETER_BITS;
+        let bits = match sorted.len() {
+            0 => head as usize,
+            _ => {
+                (head + self.first_bits) as usize + self.best_parameter(sorted).1 + self.gaps(sorted).count()
+            }
+        };
+        bits.div_ceil(8)
+    }
+
+    /// The Rice parameter that gives the fewest bits, and those bits without the stop bit of each gap.
+    fn best_parameter(self, sorted: &[u32]) -> (u32, usize) {
+        let cost = |r: u32| -> usize { self.gaps(sorted).map(|g| (g >> r) as usize + r as usize).sum() };
+        let (mut best, mut best_cost) = (0, cost(0));
+        for r in 1..32 {
+            let c = cost(r);
+            if c < best_cost {
+                (best, best_cost) = (r, c);
+            }
         }
+        (best, best_cost)
     }
-    (best, best_cost)
-}
 
-fn gaps(sorted: &[u32]) -> impl Iterator<Item = u32> + '_ {
-    sorted.windows(2).map(|w| w[1] - w[0] - 1)
-}
-
-/// Appends a list. `sorted` is strictly ascending and has at most [`MAX_LEN`] ids.
-pub fn encode(sorted: &[u32], out: &mut Vec<u8>) {
-    debug_assert!(sorted.len() <= MAX_LEN && sorted.windows(2).all(|w| w[0] < w[1]));
-    let mut bits = BitWriter { out, held: 0, count: 0 };
-    let (r, _) = best_parameter(sorted);
-    bits.put(sorted.len() as u64, 8);
-    bits.put(u64::from(r), 5);
-    if let Some(&first) = sorted.first() {
-        bits.put(u64::from(first), 32);
+    fn gaps(self, sorted: &[u32]) -> impl Iterator<Item = u32> + '_ {
+        let first = sorted.first().copied().filter(|_| self.first_bits == 0);
+        first.into_iter().chain(sorted.windows(2).map(|w| w[1] - w[0] - 1))
     }
-    for gap in gaps(sorted) {
-        let mut quotient = gap >> r;
-        while quotient >= 32 {
-            bits.put(0, 32);
-            quotient -= 32;
+
+    /// Appends a list. `sorted` is strictly ascending and not longer than the form allows.
+    pub fn encode(self, sorted: &[u32], out: &mut Vec<u8>) {
+        debug_assert!(sorted.len() >> self.count_bits == 0 && sorted.windows(2).all(|w| w[0] < w[1]));
+        let mut bits = BitWriter { out, held: 0, count: 0 };
+        let (r, _) = self.best_parameter(sorted);
+        bits.put(sorted.len() as u64, self.count_bits);
+        bits.put(u64::from(r), PARAMETER_BITS);
+        if let Some(&first) = sorted.first().filter(|_| self.first_bits > 0) {
+            bits.put(u64::from(first), self.first_bits);
         }
-        bits.put(1 << quotient, quotient + 1);
-        bits.put(u64::from(gap) & ((1u64 << r) - 1), r);
+        for gap in self.gaps(sorted) {
+            let mut quotient = gap >> r;
+            while quotient >= 32 {
+                bits.put(0, 32);
+                quotient -= 32;
+            }
+            bits.put(1 << quotient, quotient + 1);
+            bits.put(u64::from(gap) & ((1u64 << r) - 1), r);
+        }
+        bits.finish();
     }
-    bits.finish();
-}
 
-/// Appends the ids of the list that starts at `bytes[0]` to `out`. `None` when the bytes are no list (then `out` may hold a part).
-pub fn decode(bytes: &[u8], out: &mut Vec<u32>) -> Option<()> {
-    let mut bits = BitReader { bytes, position: 0 };
-    let count = bits.take(8)?;
-    let r = bits.take(5)? as u32;
-    if count == 0 {
-        return Some(());
-    }
-    let mut id = bits.take(32)? as u32;
-    out.push(id);
-    for _ in 1..count {
-        let gap = bits.rice(r)?;
-        id = id.checked_add(gap)?.checked_add(1)?;
+    /// Appends the ids of the list that starts at `bytes[0]` to `out`. `None` when the bytes are no list (then `out` may hold a part).
+    #[inline]
+    pub fn decode(self, bytes: &[u8], out: &mut Vec<u32>) -> Option<()> {
+        let mut bits = BitReader { bytes, position: 0 };
+        let count = bits.take(self.count_bits as usize)?;
+        let r = bits.take(PARAMETER_BITS as usize)? as u32;
+        if count == 0 {
+            return Some(());
+        }
+        let mut id = match self.first_bits {
+            0 => bits.rice(r)?,
+            width => bits.take(width as usize)? as u32,
+        };
         out.push(id);
+        for _ in 1..count {
+            let gap = bits.rice(r)?;
+            id = id.checked_add(gap)?.checked_add(1)?;
+            out.push(id);
+        }
+        Some(())
     }
-    Some(())
 }
 
 struct BitWriter<'a> {
@@ -166,31 +192,51 @@ mod tests {
         prop_oneof![any, near].prop_map(|set| set.into_iter().collect())
     }
 
+    const FORMS: [Form; 3] = [NEIGHBOURS, RANKS, IDS];
+
     proptest! {
         #[test]
         fn a_list_comes_back(ids in sorted_ids(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
-            let mut bytes = Vec::new();
-            encode(&ids, &mut bytes);
-            prop_assert_eq!(bytes.len(), encoded_len(&ids));
-            bytes.extend(tail);
-            let mut back = Vec::new();
-            prop_assert_eq!(decode(&bytes, &mut back), Some(()));
-            prop_assert_eq!(back, ids);
+            // Ranks are small: a first one of 2^32 would take as many bits at parameter 0.
+            let base = ids.first().copied().unwrap_or(0) & !0xFFF;
+            for form in FORMS {
+                let ids: Vec<u32> = if form == RANKS { ids.iter().map(|id| id - base).collect() } else { ids.clone() };
+                let mut bytes = Vec::new();
+                form.encode(&ids, &mut bytes);
+                prop_assert_eq!(bytes.len(), form.encoded_len(&ids));
+                bytes.extend(&tail);
+                let mut back = Vec::new();
+                prop_assert_eq!(form.decode(&bytes, &mut back), Some(()));
+                prop_assert_eq!(back, ids);
+            }
         }
 
         #[test]
         fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let mut out = Vec::new();
-            let _ = decode(&bytes, &mut out);
-            prop_assert!(out.len() <= MAX_LEN);
+            for form in FORMS {
+                let mut out = Vec::new();
+                let _ = form.decode(&bytes, &mut out);
+                prop_assert!(out.len() >> form.count_bits == 0);
+            }
         }
 
         #[test]
         fn a_cut_list_is_refused(ids in sorted_ids(), cut in 1usize..4) {
-            let mut bytes = Vec::new();
-            encode(&ids, &mut bytes);
-            bytes.truncate(bytes.len().saturating_sub(cut));
-            prop_assert_eq!(decode(&bytes, &mut Vec::new()), None);
+            for form in [NEIGHBOURS, IDS] {
+                let mut bytes = Vec::new();
+                form.encode(&ids, &mut bytes);
+                bytes.truncate(bytes.len().saturating_sub(cut));
+                prop_assert_eq!(form.decode(&bytes, &mut Vec::new()), None);
+            }
         }
+    }
+
+    #[test]
+    fn long_lists_of_ids_come_back() {
+        let ids: Vec<u32> = (0..65_535).map(|i| i * 7 + 1_000_000).collect();
+        let (mut bytes, mut back) = (Vec::new(), Vec::new());
+        IDS.encode(&ids, &mut bytes);
+        assert_eq!((IDS.decode(&bytes, &mut back), bytes.len()), (Some(()), IDS.encoded_len(&ids)));
+        assert_eq!(back, ids);
     }
 }

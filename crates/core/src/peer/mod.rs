@@ -88,6 +88,8 @@ pub struct Served {
     pub nodes: u32,
     /// What batons say of their candidates. Servers need not agree on it.
     pub carry: wire::Carry,
+    /// Whether distances that a baton leaves out can be computed here: codes of all nodes are in RAM. Otherwise such a baton is refused.
+    pub rescores: bool,
     /// So many servers have an index each, of their own rows, and every query is asked of all of them; `None` for one index, among
     /// whose servers queries are handed over.
     pub apart: Option<u8>,
@@ -364,8 +366,9 @@ impl Peer {
         match message {
             Message::Baton { query, attempt, visited, left_us, vector, state } => {
                 let fits = vector.is_empty() || vector.len() == self.served.vector_bytes;
-                let state = self.decode(state).filter(|s| fits && s.is_baton(self.served.nodes));
-                let state = state.ok_or(Refused::Content)?;
+                let rescores = self.served.rescores;
+                let state = self.decode(state).filter(|s| fits && (rescores || s.has_distances()));
+                let state = state.filter(|s| s.is_baton(self.served.nodes)).ok_or(Refused::Content)?;
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 let came = Vector { bytes: self.spare.copy(vector), expires_at_us, visited, taken: None };
                 self.take(Run { query, attempt }, state, came, out);
@@ -544,4 +547,46 @@ impl Peer {
 /// Whether an ended query's results may be shown as an answer.
 pub fn is_answer(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Complete | Outcome::OutOfBudget | Outcome::Partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::Progress;
+    use crate::query::wire::Carry;
+    use alloc::vec;
+
+    #[test]
+    fn a_baton_without_distances_is_refused_where_nobody_can_compute_them() {
+        let query = QueryId { origin: 1, incarnation: 1, number: 0 };
+        let baton = |carry, candidates: u32| {
+            let mut state = QueryState::new(Params::new(1, 4), Budget::default());
+            (0..candidates).for_each(|id| assert!(state.beam.offer(9, id, Progress::Fresh)));
+            let (mut bytes, mut frame) = (vec![], vec![]);
+            wire::encode(&state, carry, &mut bytes);
+            Message::Baton { query, attempt: 0, visited: 2, left_us: 9, vector: &[0; 4], state: &bytes }
+                .encode(7, 0, &mut frame);
+            frame
+        };
+        let taken = |rescores, frame: &[u8]| {
+            let served = Served {
+                build: 7,
+                vector_bytes: 4,
+                nodes: 9,
+                carry: Carry::Distances,
+                rescores,
+                apart: None,
+            };
+            let mut out = vec![];
+            let taken = Peer::new(0, 1, served, 3, Limits::default()).received(0, 1, frame, &mut out);
+            taken.map(|()| out.len())
+        };
+        assert_eq!(taken(false, &baton(Carry::Ids, 3)), Err(Refused::Content));
+        // A query that has not begun has nothing to compute.
+        for (rescores, carry, candidates) in
+            [(true, Carry::Ids, 3), (false, Carry::Distances, 3), (false, Carry::Ids, 0)]
+        {
+            assert_eq!(taken(rescores, &baton(carry, candidates)), Ok(1));
+        }
+    }
 }

@@ -115,7 +115,8 @@ mod tests {
     use alloc::vec;
 
     fn peer(server: u8) -> Peer {
-        let served = Served { build: 7, vector_bytes: 4, nodes: 9, carry: Carry::Ids, apart: None };
+        let carry = Carry::Ids;
+        let served = Served { build: 7, vector_bytes: 4, nodes: 9, carry, rescores: true, apart: None };
         Peer::new(server, 1, served, bit(server), Limits::default())
     }
 

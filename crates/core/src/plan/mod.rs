@@ -38,14 +38,30 @@ pub struct IndexView<'a> {
 pub struct GraphView<'a> {
     /// How to read the codes.
     pub codebook: &'a Codebook,
-    /// One code per node.
-    pub codes: &'a [u8],
+    /// Where the codes of nodes are.
+    pub codes: Codes<'a>,
     /// Which block holds a node.
     pub map: &'a BlockMap,
     /// Mean squared error of the codes.
     pub code_error: f32,
     /// Where to begin.
     pub head: &'a HeadGraph,
+}
+
+/// Where codes are. Distances are the same wherever a code comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Codes<'a> {
+    /// In RAM: one per node.
+    All(&'a [u8]),
+    /// In the blocks, beside the ids that their lists name; in RAM those of the head graph's nodes alone, in their order there.
+    Head(&'a [u8]),
+}
+
+impl IndexView<'_> {
+    /// Whether the distance of any candidate can be computed here, so that a state may come without.
+    pub fn rescores(&self) -> bool {
+        !matches!(self.graph, Some(GraphView { codes: Codes::Head(_), .. }))
+    }
 }
 
 /// The transition of whichever kind this is.

@@ -54,15 +54,25 @@ impl Seen {
 
     /// Remembers all of `ids` and keeps those that are new, in their order. Returns how many are not.
     pub(crate) fn keep_new(&mut self, ids: &mut Vec<u32>) -> usize {
+        self.keep(ids, |id| id)
+    }
+
+    /// The same for places in a table of ids, which must have them.
+    pub(crate) fn keep_new_of(&mut self, table: &[u32], places: &mut Vec<u32>) -> usize {
+        self.keep(places, |place| table[place as usize])
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, numbers: &mut Vec<u32>, id_of: impl Fn(u32) -> u32) -> usize {
         // Without branches: which ids are new cannot be foreseen, and the look-ups wait for memory.
         let mut kept = 0;
-        for i in 0..ids.len() {
-            let id = ids[i];
-            ids[kept] = id;
-            kept += usize::from(self.insert(id));
+        for i in 0..numbers.len() {
+            let number = numbers[i];
+            numbers[kept] = number;
+            kept += usize::from(self.insert(id_of(number)));
         }
-        let repeats = ids.len() - kept;
-        ids.truncate(kept);
+        let repeats = numbers.len() - kept;
+        numbers.truncate(kept);
         repeats
     }
 }
@@ -83,6 +93,9 @@ mod tests {
         assert_eq!(ids, [5, 9, 7, 1]);
         seen.clear(1000);
         assert!(seen.insert(5));
+        let mut places = vec![2, 0, 1];
+        assert_eq!(seen.keep_new_of(&[5, 6, 7], &mut places), 1);
+        assert_eq!(places, [2, 1]);
     }
 
     #[test]

@@ -118,6 +118,9 @@ pub struct Scratch {
     pub(crate) elsewhere: Vec<u32>,
     pub(crate) heads: Vec<u32>,
     pub(crate) seen: Seen,
+    // Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places among them.
+    pub(crate) coded: Vec<u32>,
+    pub(crate) ranks: Vec<u32>,
     pub(crate) distances: Vec<u32>,
     pub(crate) head_beam: Beam,
     pub(crate) order: Vec<u32>,
@@ -331,6 +334,17 @@ impl QueryState {
         self.outcome == Outcome::Running
             && self.outstanding.is_empty()
             && self.beam.entries().iter().all(|c| c.id < nodes)
+    }
+
+    /// Whether its candidates have their distances; a state that came with ids alone gets them in its next step.
+    pub fn has_distances(&self) -> bool {
+        self.is_scored || self.beam.entries().is_empty()
+    }
+
+    /// Forgets the candidates, as if nothing had been read; results and budget stay.
+    pub(crate) fn begin_anew(&mut self) {
+        self.beam.reset(self.params.search_list as usize);
+        self.started = false;
     }
 
     /// How it ended, with results and counters alone: all that an answer needs.

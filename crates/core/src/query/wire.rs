@@ -45,7 +45,7 @@ pub enum Refused {
 /// What is said of the candidates in a beam.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
-    /// Which, and how far: the receiver computes their distances again.
+    /// Which, and how far: the receiver computes their distances again, from the codes of all nodes.
     #[default]
     Ids,
     /// Their distances too.

@@ -1,11 +1,12 @@
 //! The head graph: a small proximity graph over a sample of the nodes, in RAM (BatANN §4.2).
 //!
 //! It is walked by code distance, with the codes that are in RAM anyway, so a head node costs its list and its id alone; a sample several times as
-//! large as one with full vectors then fits in the same memory. What the walk finds is the first content of the beam.
+//! large as one with full vectors then fits in the same memory. Where blocks carry the codes, those of the head nodes are in RAM. What the
+//! walk finds is the first content of the beam.
 
 use alloc::vec::Vec;
 
-use crate::plan::GraphView;
+use crate::plan::{Codes, GraphView};
 use crate::query::{Beam, Progress, QueryState, Scratch};
 
 /// Adjacency of the sample.
@@ -75,12 +76,17 @@ pub(crate) fn enter(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut
 
 fn score_heads(state: &mut QueryState, graph: &GraphView<'_>, scratch: &mut Scratch, walk: &mut Beam) {
     state.stats.repeats += scratch.seen.keep_new(&mut scratch.heads) as u64;
-    scratch.ids.clear();
-    scratch
-        .ids
-        .extend(scratch.heads.iter().map(|&h| graph.head.ids.get(h as usize).copied().unwrap_or(u32::MAX)));
-    scratch.table.distances(graph.codes, &scratch.ids, &mut scratch.distances);
-    state.stats.code_comparisons += scratch.ids.len() as u64;
+    let Scratch { heads, ids, table, distances, .. } = scratch;
+    match graph.codes {
+        Codes::All(codes) => {
+            ids.clear();
+            let id = |&h: &u32| graph.head.ids.get(h as usize).copied().unwrap_or(u32::MAX);
+            ids.extend(heads.iter().map(id));
+            table.distances(codes, ids, distances);
+        }
+        Codes::Head(codes) => table.distances(codes, heads, distances),
+    }
+    state.stats.code_comparisons += heads.len() as u64;
     for (&head, &distance) in scratch.heads.iter().zip(&scratch.distances) {
         if distance < walk.threshold() {
             walk.offer(distance, head, Progress::Fresh);

@@ -1,13 +1,18 @@
-//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids.
+//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids. Where blocks
+//! will carry the codes, as many of these are held at a time as the memory allows.
 
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
 
+use super::code_file;
 use super::graph_stage::{read_table, write_table};
+use super::options::CodePlace;
 use super::space::Space;
 use super::stages::{Build, IDS};
 use super::{codebook, stages};
@@ -42,8 +47,16 @@ impl CodeErrors {
 pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<f32> {
     let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
     build.progress.stage("encoding", build.base.shape().rows, "rows");
-    let mut by_id = ById::new(codebook.code_bytes(), scan.rows, id_of_row);
     let mut errors = Vec::new();
+    if held_at_a_time(build, scan, codebook.code_bytes()) < scan.rows {
+        for part in 0..build.parts().count() {
+            errors.push(encode_part(build, space, scan, part)?);
+        }
+        join_parts(build, scan, id_of_row, codebook.code_bytes())?;
+        remove_parts(build);
+        return Ok(CodeErrors::mean(errors));
+    }
+    let mut by_id = ById::new(codebook.code_bytes(), 0..scan.rows, id_of_row);
     for part in 0..build.parts().count() {
         let mut take = |first, codes: &[u8]| {
             by_id.put(first, codes);
@@ -51,8 +64,21 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
         };
         errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
     }
-    write_table(&build.file(files::CODES), &by_id.codes)?;
+    write_table(&target(build), &by_id.codes)?;
     Ok(CodeErrors::mean(errors))
+}
+
+/// The file of all codes: a part of the index, or what its blocks are made from.
+fn target(build: &Build<'_>) -> PathBuf {
+    match build.options.codes {
+        CodePlace::Ram => build.file(files::CODES),
+        CodePlace::Disk => build.partial.path(code_file::NAME),
+    }
+}
+
+/// Nodes whose codes are in memory at a time.
+fn held_at_a_time(build: &Build<'_>, scan: &Scan, code_bytes: usize) -> u64 {
+    (build.plan.code_memory_bytes / code_bytes as u64).clamp(1, scan.rows)
 }
 
 fn part_name(part: usize) -> String {
@@ -72,9 +98,34 @@ pub(super) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
 pub(super) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
     let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    let mut by_id = ById::new(size, scan.rows, &id_of_row);
+    join_parts(build, scan, &id_of_row, size)
+}
+
+/// Goes through the parts once for each stretch of ids that fits in the memory.
+fn join_parts(build: &Build<'_>, scan: &Scan, id_of_row: &[u32], size: usize) -> Result<()> {
+    let held = held_at_a_time(build, scan, size);
+    let mut out = AtomicFile::create(&target(build))?;
+    for first in (0..scan.rows).step_by(held as usize) {
+        let mut by_id = ById::new(size, first..(first + held).min(scan.rows), id_of_row);
+        read_parts(build, size, &mut by_id)?;
+        out.write(&by_id.codes)?;
+    }
+    out.commit()
+}
+
+fn remove_parts(build: &Build<'_>) {
+    for part in 0..build.parts().count() {
+        // What stays behind goes with the folder.
+        let _ = std::fs::remove_file(build.partial.path(&part_name(part)));
+    }
+}
+
+fn read_parts(build: &Build<'_>, size: usize, by_id: &mut ById<'_>) -> Result<()> {
     let mut codes = vec![0u8; READ_BYTES / size * size];
     for part in 0..build.parts().count() {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
         let path = build.partial.path(&part_name(part));
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
         let mut file = File::open(&path).map_err(failed)?;
@@ -86,26 +137,30 @@ pub(super) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
             rows.start += count as u64;
         }
     }
-    write_table(&build.file(files::CODES), &by_id.codes)
+    Ok(())
 }
 
-/// Codes of all nodes, put where their ids say.
+/// Codes of a stretch of nodes, put where their ids say.
 struct ById<'a> {
     size: usize,
+    ids: Range<u64>,
     codes: Vec<u8>,
     id_of_row: &'a [u32],
 }
 
 impl ById<'_> {
-    fn new(size: usize, nodes: u64, id_of_row: &[u32]) -> ById<'_> {
-        ById { size, codes: vec![0u8; nodes as usize * size], id_of_row }
+    fn new(size: usize, ids: Range<u64>, id_of_row: &[u32]) -> ById<'_> {
+        let codes = vec![0u8; (ids.end - ids.start) as usize * size];
+        ById { size, ids, codes, id_of_row }
     }
 
     /// Takes the codes of the rows from `first` on.
     fn put(&mut self, first: u64, codes: &[u8]) {
         for (code, &id) in codes.chunks_exact(self.size).zip(&self.id_of_row[first as usize..]) {
-            if id != u32::MAX {
-                self.codes[id as usize * self.size..(id as usize + 1) * self.size].copy_from_slice(code);
+            // Rows that were left out have an id beyond all others.
+            if self.ids.contains(&u64::from(id)) {
+                let at = (u64::from(id) - self.ids.start) as usize * self.size;
+                self.codes[at..at + self.size].copy_from_slice(code);
             }
         }
     }
@@ -167,5 +222,37 @@ impl Look<'_> {
         self.codebook.decode_rotated(code, &mut self.decoded);
         self.errors.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
         self.errors.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However many codes are held at a time, all come in the order of ids.
+        #[test]
+        fn stretches_together_are_the_whole(rows in 1u64..200, left_out in 0u64..20, held in 1u64..70) {
+            // Row r has id 7 r modulo a prime beyond, without those that were left out.
+            let mut order: Vec<u64> = (0..rows).collect();
+            order.sort_by_key(|r| r * 7 % 211);
+            let mut id_of_row = vec![u32::MAX; rows as usize];
+            let nodes = rows.saturating_sub(left_out).max(1);
+            order.iter().take(nodes as usize).zip(0..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+            let codes: Vec<u8> = (0..rows as u8).flat_map(|row| [row, 255 - row]).collect();
+            let mut all = Vec::new();
+            for first in (0..nodes).step_by(held as usize) {
+                let mut by_id = ById::new(2, first..(first + held).min(nodes), &id_of_row);
+                for row in (0..rows).step_by(16) {
+                    by_id.put(row, &codes[2 * row as usize..(2 * (row + 16).min(rows)) as usize]);
+                }
+                all.extend(by_id.codes);
+            }
+            prop_assert_eq!(all.len() as u64, 2 * nodes);
+            for (row, &id) in id_of_row.iter().enumerate().filter(|(_, id)| **id != u32::MAX) {
+                prop_assert_eq!(&all[2 * id as usize..][..2], &codes[2 * row..][..2]);
+            }
+        }
     }
 }

@@ -9,11 +9,13 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, pack};
-use stratann_core::format::block::{self, Node, Shape};
+use stratann_core::format::block::{self, Coded, Node, Shape};
 use stratann_core::format::list;
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::{DType, Metric};
 
+use super::code_file::{CodeFile, CodeTable};
+use super::coded;
 use super::graph_file::{Cell, GraphReader, Records};
 use super::graph_stage::read_entries;
 use super::regions::Regions;
@@ -223,6 +225,8 @@ pub(crate) struct BlockJob<'a> {
     pub(crate) cells: &'a [Cell],
     /// Absent for flat blocks.
     pub(crate) graph: Option<&'a GraphReader>,
+    /// Codes for the blocks; absent where these are without.
+    pub(super) codes: Option<&'a CodeFile>,
     /// External id by row; the row number itself when absent.
     pub(crate) external: Option<&'a [u64]>,
     /// Bytes that vectors may take in RAM.
@@ -260,6 +264,26 @@ struct Bucket {
     blocks: u32,
     first_id: u32,
     nodes: u32,
+}
+
+/// A block that is being made.
+struct OnItsWay {
+    number: u32,
+    first_id: u32,
+    /// Its nodes, counted from the first of the bucket.
+    slots: Range<usize>,
+}
+
+impl OnItsWay {
+    fn coded(&self, lists: &[Vec<u32>]) -> Coded {
+        Coded::new(self.first_id, lists.len(), lists.iter().map(Vec::as_slice))
+    }
+}
+
+/// The nodes whose codes go into some blocks; those of several blocks are there several times.
+fn coded_ids(batch: &[OnItsWay], listed: &[(Vec<Vec<u32>>, Written)]) -> Vec<u32> {
+    let blocks = batch.iter().zip(listed);
+    blocks.flat_map(|(at, (lists, _))| at.coded(lists).ids().to_vec()).collect()
 }
 
 impl BlockJob<'_> {
@@ -419,42 +443,32 @@ impl BlockJob<'_> {
     fn write_bucket(
         &self,
         bucket: &Bucket,
-        positions: &[(u32, u32)],
+        positions: &[PlaceAndRow],
         vectors: &[u8],
         out: &mut AtomicFile,
         total: &mut Written,
     ) -> Result<()> {
-        // Blocks made at once: enough to keep all threads busy, few enough to stay small.
-        const BATCH: usize = 512;
         let records = self.graph.map(|g| g.read(bucket.cell, &self.cells[bucket.cell])).transpose()?;
-        let counts = &self.placement.counts
-            [bucket.first_block as usize..(bucket.first_block + bucket.blocks) as usize];
-        let mut first = 0usize;
-        let starts: Vec<usize> = counts
-            .iter()
-            .map(|&c| {
-                let s = first;
-                first += usize::from(c);
-                s
-            })
-            .collect();
-        for (b, batch) in starts.chunks(BATCH).enumerate() {
-            let made: Vec<(Vec<u8>, Written)> = batch
-                .par_iter()
-                .enumerate()
-                .map(|(i, &start)| {
-                    let at = b * BATCH + i;
-                    let nodes = start..start + usize::from(counts[at]);
-                    self.make_block(
-                        bucket.first_block + at as u32,
-                        bucket.first_id,
-                        nodes,
-                        positions,
-                        vectors,
-                        records.as_ref(),
-                    )
-                })
-                .collect();
+        for batch in self.on_their_way(bucket).chunks(self.batch()) {
+            let lists = |at: &OnItsWay| self.lists(at, positions, records.as_ref());
+            let block = |at: &OnItsWay, lists: &[Vec<u32>], codes: Option<&CodeTable>| {
+                self.make_block(at, lists, positions, vectors, codes)
+            };
+            let made: Vec<(Vec<u8>, Written)> = match self.codes {
+                None => batch
+                    .par_iter()
+                    .map(|at| {
+                        let (lists, written) = lists(at);
+                        (block(at, &lists, None), written)
+                    })
+                    .collect(),
+                Some(file) => {
+                    let listed: Vec<(Vec<Vec<u32>>, Written)> = batch.par_iter().map(lists).collect();
+                    let codes = file.read(coded_ids(batch, &listed))?;
+                    let blocks = batch.par_iter().zip(listed);
+                    blocks.map(|(at, (lists, written))| (block(at, &lists, Some(&codes)), written)).collect()
+                }
+            };
             for (bytes, written) in &made {
                 out.write(bytes)?;
                 total.add(written);
@@ -463,57 +477,91 @@ impl BlockJob<'_> {
         Ok(())
     }
 
-    fn make_block(
-        &self,
-        number: u32,
-        bucket_first: u32,
-        nodes: Range<usize>,
-        position: &[(u32, u32)],
-        vectors: &[u8],
-        records: Option<&Records>,
-    ) -> (Vec<u8>, Written) {
-        let size = self.shape.vector_bytes;
-        let mut lists: Vec<Vec<u32>> = nodes
-            .clone()
-            .map(|slot| match records {
-                Some(records) => {
-                    let near = records.list(position[slot].0 as usize).iter();
-                    near.map(|&row| self.placement.id_of_row[row as usize])
-                        .filter(|&id| id != u32::MAX)
-                        .collect()
-                }
-                None => Vec::new(),
-            })
-            .collect();
-        let mut written = Written::default();
-        if self.shape.lists {
-            let room = self.shape.room() - nodes.len() * self.shape.node_bytes();
-            written.cut = fit(&mut lists, room);
+    /// Blocks made at once: enough to keep all threads busy, few enough to stay small. Where they carry codes, these are in memory twice.
+    fn batch(&self) -> usize {
+        const BATCH: usize = 512;
+        const BATCH_BYTES: usize = 1 << 20;
+        match self.codes {
+            Some(_) => (BATCH_BYTES / self.shape.block_bytes).clamp(16, BATCH),
+            None => BATCH,
         }
+    }
+
+    /// The blocks of a bucket, in order.
+    fn on_their_way(&self, bucket: &Bucket) -> Vec<OnItsWay> {
+        let numbers = bucket.first_block..bucket.first_block + bucket.blocks;
+        let mut first = 0usize;
+        let blocks = numbers.map(|number| {
+            let slots = first..first + usize::from(self.placement.counts[number as usize]);
+            first = slots.end;
+            OnItsWay { number, first_id: bucket.first_id + slots.start as u32, slots }
+        });
+        blocks.collect()
+    }
+
+    /// The lists of a block's nodes, as they will be stored: cut to fit, ascending.
+    fn lists(
+        &self,
+        at: &OnItsWay,
+        positions: &[PlaceAndRow],
+        records: Option<&Records>,
+    ) -> (Vec<Vec<u32>>, Written) {
+        let list = |&(place, _): &PlaceAndRow| match records {
+            Some(records) => {
+                let near = records.list(place as usize).iter();
+                near.map(|&row| self.placement.id_of_row[row as usize]).filter(|&id| id != u32::MAX).collect()
+            }
+            None => Vec::new(),
+        };
+        let mut lists: Vec<Vec<u32>> = positions[at.slots.clone()].iter().map(list).collect();
+        let mut written = Written::default();
+        written.cut = match (self.shape.lists, self.shape.code_bytes) {
+            (false, _) => 0,
+            (true, 0) => fit(&mut lists, self.shape.room() - at.slots.len() * self.shape.node_bytes()),
+            (true, _) => coded::fit(&mut lists, at.first_id, &self.shape),
+        };
         written.edges = lists.iter().map(|l| l.len() as u64).sum();
         for l in &mut lists {
             l.sort_unstable();
             l.dedup();
-            written.list_bytes += list::encoded_len(l) as u64;
         }
-        let dtype_of = self.reader.shape().dtype;
-        let made: Vec<Node<'_>> = nodes
+        let each = || lists.iter().map(Vec::as_slice);
+        written.list_bytes = match self.shape.code_bytes {
+            0 => each().map(|l| list::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
+            _ => Coded::new(at.first_id, lists.len(), each()).list_bytes(each()),
+        } as u64;
+        (lists, written)
+    }
+
+    fn make_block(
+        &self,
+        at: &OnItsWay,
+        lists: &[Vec<u32>],
+        positions: &[PlaceAndRow],
+        vectors: &[u8],
+        codes: Option<&CodeTable>,
+    ) -> Vec<u8> {
+        let size = self.shape.vector_bytes;
+        let dtype = self.reader.shape().dtype;
+        let nodes: Vec<Node<'_>> = at
+            .slots
             .clone()
-            .zip(&lists)
-            .map(|(slot, l)| {
+            .zip(lists)
+            .map(|(slot, neighbours)| {
                 let vector = &vectors[slot * size..(slot + 1) * size];
-                let row = position[slot].1;
+                let row = positions[slot].1;
                 Node {
                     vector,
-                    inverse_norm: self.norm(dtype_of, vector),
+                    inverse_norm: self.norm(dtype, vector),
                     external_id: self.external.map_or(u64::from(row), |ids| ids[row as usize]),
-                    neighbours: l,
+                    neighbours,
                 }
             })
             .collect();
+        let codes = codes.map_or(Vec::new(), |table| table.of(at.coded(lists).ids()));
         let mut bytes = Vec::with_capacity(self.shape.block_bytes);
-        block::write(&self.shape, number, bucket_first + nodes.start as u32, &made, &mut bytes);
-        (bytes, written)
+        block::write(&self.shape, at.number, at.first_id, &nodes, &codes, &mut bytes);
+        bytes
     }
 
     fn norm(&self, dtype: DType, vector: &[u8]) -> f32 {
@@ -528,7 +576,7 @@ fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
         let mut sorted = l.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        list::encoded_len(&sorted)
+        list::NEIGHBOURS.encoded_len(&sorted)
     };
     lists.iter_mut().for_each(|l| l.truncate(list::MAX_LEN));
     let mut sizes: Vec<usize> = lists.iter().map(|l| encoded(l)).collect();

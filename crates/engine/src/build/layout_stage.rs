@@ -9,10 +9,14 @@ use stratann_core::PAGE;
 use stratann_core::format::block::Shape;
 use stratann_kernel::Metric;
 
+use super::code_file::CodeFile;
+use super::coded::{CodedDensity, most_nodes};
 use super::graph_file::{Cell, GraphReader};
 use super::graph_stage::{GraphFacts, ORDER, read_entries, read_table, write_table};
 use super::layout::{BlockJob, Density, Packed, Packing, Placement, Written, pack_cell};
+use super::options::CodePlace;
 use super::stages::{Build, IDS};
+use super::tasks::facts;
 use crate::dataset::{AtomicFile, Scan};
 use crate::manifest::{BlockShape, FileEntry};
 use crate::{Error, Result, budget, files};
@@ -47,6 +51,7 @@ impl Design {
                 count: blocks as u32,
                 bytes: self.shape.block_bytes,
                 id_bytes: self.shape.id_bytes,
+                code_bytes: self.shape.code_bytes,
             },
             nodes_per_block: self.nodes_per_block,
             mean_list: written.edges as f64 / nodes as f64,
@@ -58,6 +63,14 @@ impl Design {
 
 /// Lays out an index with a graph.
 pub(super) fn run(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<LayoutFacts> {
+    let placement = place(build, scan, graph)?;
+    // Packing leaves its memory in pieces, which writing could not use.
+    budget::release_freed();
+    write_all(build, scan, graph, &placement)
+}
+
+/// Gives every row its place, and writes which.
+pub(super) fn place(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<Placement> {
     let design = design(build, scan, graph)?;
     build.progress.stage("packing", scan.rows, "nodes");
     let mut placement = Placement::new(build.base.shape().rows as usize);
@@ -66,21 +79,44 @@ pub(super) fn run(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<
         build.progress.advance(u64::from(range.end - range.start));
     }
     write_places(build, &placement)?;
-    // Packing leaves its memory in pieces, which writing could not use.
-    budget::release_freed();
+    Ok(placement)
+}
+
+/// Writes the blocks, after all rows have places, and codes where blocks carry them.
+pub(super) fn write(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<LayoutFacts> {
+    write_all(build, scan, graph, &read_places(build)?)
+}
+
+fn write_all(
+    build: &Build<'_>,
+    scan: &Scan,
+    graph: &GraphFacts,
+    placement: &Placement,
+) -> Result<LayoutFacts> {
+    let design = design(build, scan, graph)?;
     build.progress.stage("writing blocks", scan.rows, "nodes");
     let reader = GraphReader::new(build.partial.folder(), build.options.degree);
-    let order = build.partial.path(ORDER);
-    let spill = Some(build.partial.folder());
-    let job =
-        BlockJob { graph: Some(&reader), spill, ..job(build, &design, &placement, &order, &graph.cells) };
+    let (order, codes) = (build.partial.path(ORDER), code_file(build)?);
+    let (spill, codes) = (Some(build.partial.folder()), codes.as_ref());
+    let job = BlockJob {
+        graph: Some(&reader),
+        spill,
+        codes,
+        ..job(build, &design, placement, &order, &graph.cells)
+    };
     let written = job.write(0..graph.cells.len(), &build.file(files::BLOCKS), build.progress)?;
     Ok(design.facts(placement.counts.len(), scan.rows, &written))
 }
 
+/// The codes that blocks carry, when they do.
+pub(super) fn code_file(build: &Build<'_>) -> Result<Option<CodeFile>> {
+    let open = || CodeFile::open(build.partial.folder(), facts(build.partial, "codebook")?);
+    (build.options.codes == CodePlace::Disk).then(open).transpose()
+}
+
 /// Lays out an index without one: rows in their order.
 pub(super) fn run_flat(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
-    let shape = shape(build, FLAT_BLOCK, false);
+    let shape = shape(build, FLAT_BLOCK, false, 0);
     let nodes_per_block = (shape.room() / shape.node_bytes()).min(usize::from(u16::MAX));
     let design = Design { shape, nodes_per_block };
     let rows = build.live_rows(scan);
@@ -97,29 +133,46 @@ pub(super) fn run_flat(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
     Ok(design.facts(placement.counts.len(), scan.rows, &written))
 }
 
-fn shape(build: &Build<'_>, block_bytes: usize, lists: bool) -> Shape {
+fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> Shape {
     Shape {
         block_bytes,
         vector_bytes: build.base.shape().row_bytes(),
         id_bytes: if build.largest_id < 1 << 32 { 4 } else { 8 },
         norms: build.options.metric == Metric::Cosine,
         lists,
+        code_bytes,
     }
 }
 
 /// Decides how large blocks are and how many nodes share one.
 pub(super) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<Design> {
-    let mut density = Density {
-        nodes: scan.rows,
-        mean_list: graph.mean_list,
-        compressed: build.options.compress,
-        keep: 1.0,
+    let (nodes, mean_list, options) = (scan.rows, graph.mean_list, build.options);
+    let (shape, suited) = match options.codes {
+        CodePlace::Ram => {
+            let shape = |pages| shape(build, pages * PAGE, true, 0);
+            let mut density = Density { nodes, mean_list, compressed: options.compress, keep: 1.0 };
+            let pages = options.pages_per_block.unwrap_or_else(|| density.pages_per_block(&shape(1)));
+            density.keep = LIST_KEEP;
+            (shape(pages), density.nodes_per_block(&shape(pages)))
+        }
+        CodePlace::Disk => {
+            let code_bytes: usize = facts(build.partial, "codebook")?;
+            let shape = |pages| shape(build, pages * PAGE, true, code_bytes);
+            let density = CodedDensity { nodes, mean_list, keep: LIST_KEEP, shape };
+            let pages = options.pages_per_block.unwrap_or_else(|| density.pages_per_block());
+            (shape(pages), density.nodes_per_block(pages))
+        }
     };
-    let pages = density.pages_per_block(&shape(build, PAGE, true));
-    let shape = shape(build, pages * PAGE, true);
-    density.keep = LIST_KEEP;
-    let nodes_per_block = build.options.nodes_per_block.unwrap_or_else(|| density.nodes_per_block(&shape));
-    let most = (shape.room() / (shape.node_bytes() + 2)).max(1);
+    let most = most_nodes(&shape);
+    if most == 0 {
+        return Err(Error::bad_input(format!(
+            "--pages-per-block is {}; one node takes {} bytes and more, use {} or more",
+            shape.block_bytes / PAGE,
+            shape.node_bytes(),
+            shape.block_bytes / PAGE + 1
+        )));
+    }
+    let nodes_per_block = options.nodes_per_block.unwrap_or(suited.min(most));
     if nodes_per_block > most {
         return Err(Error::bad_input(format!(
             "--nodes-per-block is {nodes_per_block}; at most {most} fit in {} bytes",
@@ -144,6 +197,7 @@ fn job<'a>(
         order,
         cells,
         graph: None,
+        codes: None,
         external: build.external.as_deref(),
         memory_bytes: build.plan.block_memory_bytes,
         spill: None,
@@ -165,6 +219,11 @@ fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result
 fn write_places(build: &Build<'_>, placement: &Placement) -> Result<()> {
     write_table(&build.partial.path(IDS), &placement.id_of_row)?;
     write_table(&build.file(files::MAP), &files::encode_map(&placement.counts))
+}
+
+fn read_places(build: &Build<'_>) -> Result<Placement> {
+    let counts: Vec<u16> = read_table(&build.file(files::MAP))?;
+    Ok(Placement::of(read_table(&build.partial.path(IDS))?, counts))
 }
 
 fn packed_name(cell: usize) -> String {
@@ -195,11 +254,12 @@ pub(super) fn number(build: &Build<'_>, graph: &GraphFacts) -> Result<()> {
 /// Writes the blocks of one cell, after all rows have ids.
 pub(super) fn write_cell(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cell: usize) -> Result<Written> {
     let design = design(build, scan, graph)?;
-    let counts: Vec<u16> = read_table(&build.file(files::MAP))?;
-    let placement = Placement::of(read_table(&build.partial.path(IDS))?, counts);
+    let placement = read_places(build)?;
     let reader = GraphReader::new(build.partial.folder(), build.options.degree);
-    let order = build.partial.path(ORDER);
-    let job = BlockJob { graph: Some(&reader), ..job(build, &design, &placement, &order, &graph.cells) };
+    let (order, codes) = (build.partial.path(ORDER), code_file(build)?);
+    let codes = codes.as_ref();
+    let job =
+        BlockJob { graph: Some(&reader), codes, ..job(build, &design, &placement, &order, &graph.cells) };
     job.write(cell..cell + 1, &build.partial.path(&blocks_name(cell)), build.progress)
 }
 

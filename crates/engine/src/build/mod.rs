@@ -7,8 +7,8 @@
 //! | divide | all rows, when the graph does not fit | `order.tmp`, `members.tmp`: the rows of each cell |
 //! | graph | rows, as points | `graph-C.tmp`, `order.tmp`: neighbours of each row, cell by cell |
 //! | layout | graph, all rows | `blocks.bin`, `map.bin`, `ids.tmp`: where each row went |
-//! | codes | all rows | `codes.bin` |
-//! | head | a sample | `head.bin` |
+//! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes: then this stage comes before the blocks are written |
+//! | head | a sample | `head.bin`, `head-codes.bin` |
 //! | calibrate | the index so far | `curves.json` |
 //!
 //! Several processes can share the work over one folder: [`tasks`] are its pieces, [`split`] knows their order.
@@ -17,7 +17,9 @@
 
 mod calibrate;
 mod cells;
+mod code_file;
 pub mod codebook;
+mod coded;
 mod codes;
 mod divide;
 mod graph_file;
@@ -43,7 +45,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-pub use options::{BuildOptions, CodeKind, Kind};
+pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
 pub(crate) use state::lock as lock_folder;

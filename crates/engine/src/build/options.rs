@@ -27,6 +27,27 @@ impl Kind {
     }
 }
 
+/// Where the codes of vectors are while a search runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodePlace {
+    /// In RAM, all of them.
+    Ram,
+    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's nodes.
+    Disk,
+}
+
+impl CodePlace {
+    /// The name used in manifests and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CodePlace::Ram => "ram",
+            CodePlace::Disk => "disk",
+        }
+    }
+}
+
+/// Pages that a block may be asked to have: its lists are counted with 16 bits.
+const PAGES_MAX: usize = 16;
 /// Cells that a graph may be asked to be built in.
 const CELLS_MAX: usize = 10_000;
 
@@ -55,6 +76,8 @@ pub struct BuildOptions {
     pub code_bytes: Option<usize>,
     /// How vectors are compressed.
     pub code_kind: CodeKind,
+    /// Where codes are while a search runs.
+    pub codes: CodePlace,
     /// Share of the rows in the head graph.
     pub head_share: f64,
     /// Pack nodes that are near in the graph into the same blocks.
@@ -63,6 +86,8 @@ pub struct BuildOptions {
     pub compress: bool,
     /// Nodes of a block; `None` picks.
     pub nodes_per_block: Option<usize>,
+    /// Pages of 4 KiB of a block; `None` picks.
+    pub pages_per_block: Option<usize>,
     /// Build on floats even where bytes would do.
     pub exact_points: bool,
     /// Build the graph in at least so many overlapping cells; `None` for as many as the budget asks for.
@@ -94,10 +119,12 @@ impl BuildOptions {
             passes: 1,
             code_bytes: None,
             code_kind: CodeKind::ResidualOpq,
+            codes: CodePlace::Ram,
             head_share: 0.05,
             pack: true,
             compress: true,
             nodes_per_block: None,
+            pages_per_block: None,
             exact_points: false,
             cells: None,
             ids: None,
@@ -146,6 +173,12 @@ impl BuildOptions {
         if self.cells.is_some_and(|c| !(1..=CELLS_MAX).contains(&c)) {
             return bad(format!("--cells is {}; use 1 to {CELLS_MAX}", self.cells.unwrap_or(0)));
         }
+        if self.nodes_per_block == Some(0) {
+            return bad("--nodes-per-block is 0; use 1 or more".into());
+        }
+        if let Some(pages) = self.pages_per_block.filter(|p| !(1..=PAGES_MAX).contains(p)) {
+            return bad(format!("--pages-per-block is {pages}; use 1 to {PAGES_MAX}"));
+        }
         if !(0.0..=1.0).contains(&self.head_share) {
             return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
         }
@@ -184,6 +217,13 @@ impl BuildOptions {
             }
             if let Some(n) = self.nodes_per_block {
                 put("nodes_per_block", n.into());
+            }
+            if let Some(n) = self.pages_per_block {
+                put("pages_per_block", n.into());
+            }
+            // Absent stands for RAM, as in indexes from before there was a choice.
+            if self.codes == CodePlace::Disk {
+                put("codes", self.codes.name().into());
             }
         }
         all

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratann_kernel::Metric;
 
-use super::options::{BuildOptions, Kind};
+use super::options::{BuildOptions, CodePlace, Kind};
 use super::vamana::Graph;
 use super::{codebook, divide};
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
@@ -19,6 +19,10 @@ const BUFFER_BYTES: u64 = 6 << 20;
 const BLOCK_PART: u64 = 3;
 /// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
 const MEMBERSHIP_BYTES: u64 = 2;
+/// Codes that are put in the order of ids at a time, at least, where blocks will carry them.
+const CODES_MIN_BYTES: u64 = 4 << 20;
+/// What codes for blocks under way take: ids, codes, and the blocks themselves.
+const CODED_BLOCK_BYTES: u64 = 6 << 20;
 /// What each thread of a build takes.
 const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
 /// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
@@ -39,6 +43,8 @@ pub struct BuildPlan {
     pub disk_bytes: u64,
     /// Bytes that vectors may take while blocks are written.
     pub(crate) block_memory_bytes: u64,
+    /// Bytes that codes may take while they are put in the order of ids: all of them, unless blocks will carry them.
+    pub(crate) code_memory_bytes: u64,
     /// Bytes that a cell may take while it is built.
     pub(crate) cell_bytes: u64,
     /// Bytes that one point takes while its graph is built.
@@ -68,12 +74,19 @@ impl BuildPlan {
         // Row tables that live through most stages: rows, order, ids.
         let tables = n * if graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 };
         let codes = if graph { n * options.code_bytes(shape.dim) as u64 } else { 0 };
+        let in_blocks = graph && options.codes == CodePlace::Disk;
+        let codes_least = if in_blocks { codes.min(CODES_MIN_BYTES) } else { codes };
         let free = options.ram_budget.map(|b| b.saturating_sub(fixed + tables));
         let smallest_cell = n.min(20_000);
         let trained = codebook::training_bytes(shape.dim);
         let sample = |room: u64| ((room / trained) as usize).min(CODEBOOK_SAMPLE);
         let memberships = n * MEMBERSHIP_BYTES;
-        let work = (smallest_cell * point + memberships).max(codes).max(trained * 4096).max(row_bytes * 64);
+        let coded = if in_blocks { CODED_BLOCK_BYTES + row_bytes * 64 } else { 0 };
+        let work = (smallest_cell * point + memberships)
+            .max(codes_least)
+            .max(trained * 4096)
+            .max(row_bytes * 64)
+            .max(coded);
         if options.ram_budget.is_some_and(|b| b < fixed + tables + work) {
             let program = PROGRAM_BYTES + BUFFER_BYTES;
             let mut account = Account::default();
@@ -89,15 +102,18 @@ impl BuildPlan {
         let in_ram = fits && options.cells.is_none_or(|c| c == 1);
         let wanted = options.cells.map_or(u64::MAX, |cells| divide::room_of(n, cells));
         let points_per_cell = (cell_bytes / point).min(wanted);
+        let for_vectors = if in_blocks { free.saturating_sub(CODED_BLOCK_BYTES) } else { free };
         let block_memory_bytes =
-            free.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { BLOCK_PART };
+            for_vectors.min(n * (row_bytes + 16)).max(row_bytes * 64) / if in_ram { 1 } else { BLOCK_PART };
+        let code_memory_bytes = if in_blocks { codes.min(free) } else { codes };
         let codebook_sample = sample(free).min(n as usize).max(1);
         let peak = if graph {
-            (points_per_cell * point).max(codes).max(codebook_sample as u64 * trained)
+            (points_per_cell * point).max(code_memory_bytes).max(codebook_sample as u64 * trained)
         } else {
             0
         };
-        let ram_bytes = fixed + tables + peak.max(block_memory_bytes);
+        let coded = if in_blocks { CODED_BLOCK_BYTES } else { 0 };
+        let ram_bytes = fixed + tables + peak.max(block_memory_bytes + coded);
         let disk = disk_bytes(n, row_bytes, options, in_ram, codes);
         Ok(BuildPlan {
             points_per_cell,
@@ -106,6 +122,7 @@ impl BuildPlan {
             ram_bytes,
             disk_bytes: disk,
             block_memory_bytes,
+            code_memory_bytes,
             cell_bytes,
             codebook_sample,
             point_bytes: point,
@@ -131,7 +148,12 @@ fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, code
     if options.kind == Kind::Flat {
         return n * (row_bytes + 8);
     }
-    let blocks = n * (row_bytes + 2 * options.degree as u64 + 8) * 5 / 4;
+    let node = row_bytes + 2 * options.degree as u64 + 8;
+    let blocks = match options.codes {
+        CodePlace::Ram => n * node * 5 / 4,
+        // The codes of a node's neighbours, some of them shared with others of its block; and pages that they do not fill.
+        CodePlace::Disk => n * node + codes * (options.degree as u64 + 1),
+    };
     let graph = n * (options.degree as u64 + 1) * 4;
     let spill = if in_ram { 0 } else { n * (row_bytes + 20) + 2 * graph };
     blocks + graph + spill + 2 * codes + n * 8

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::BuildReport;
 use super::stages::Build;
-use crate::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, sync_folder};
+use crate::manifest::{BlockShape, FileEntry, Manifest, sync_folder};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
@@ -21,7 +21,7 @@ pub(super) fn manifest(
     let shape = build.base.shape();
     let mut known: BTreeMap<String, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
     let mut entries = BTreeMap::new();
-    for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD] {
+    for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD, files::HEAD_CODES] {
         let (name, path) = (files::name(build.number, role), build.file(role));
         if let Some(entry) = known.remove(&name) {
             entries.insert(name, entry);
@@ -30,7 +30,7 @@ pub(super) fn manifest(
         }
     }
     let mut manifest = Manifest {
-        format_version: FORMAT_VERSION,
+        format_version: blocks.format_version(),
         kind: build.options.kind.name().into(),
         metric: build.options.metric.name().into(),
         dtype: shape.dtype.name().into(),

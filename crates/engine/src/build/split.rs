@@ -12,7 +12,7 @@ use super::divide::Division;
 use super::graph_stage::{self, GraphFacts};
 use super::layout::Written;
 use super::layout_stage::{self, LayoutFacts};
-use super::options::{BuildOptions, Kind};
+use super::options::{BuildOptions, CodePlace, Kind};
 use super::plan::{BuildPlan, check_disk};
 use super::space::Space;
 use super::stages::{Build, Parts, ScanFacts, made_with};
@@ -47,6 +47,7 @@ enum Step {
     Merge,
     Pack,
     Number,
+    Codes,
     Blocks,
     Join,
     Calibrate,
@@ -55,7 +56,7 @@ enum Step {
 /// A task, and how much work it is beside the others of its step.
 type TaskAndWork = (Task, u64);
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step::Scan,
     Step::Sample,
     Step::Nearest,
@@ -64,6 +65,7 @@ const STEPS: [Step; 11] = [
     Step::Merge,
     Step::Pack,
     Step::Number,
+    Step::Codes,
     Step::Blocks,
     Step::Join,
     Step::Calibrate,
@@ -81,6 +83,7 @@ impl Step {
             Step::Merge => ("graph", "merging cells", "nodes"),
             Step::Pack => ("layout", "packing", "nodes"),
             Step::Number => ("layout", "giving ids", "tasks"),
+            Step::Codes => ("codes", "joining codes", "tasks"),
             Step::Blocks => ("layout", "writing blocks", "nodes"),
             Step::Join => ("layout", "joining blocks", "tasks"),
             Step::Calibrate => ("calibrate", "calibrating", "tasks"),
@@ -199,8 +202,14 @@ impl Split {
                 let cells = division.cells.iter().enumerate();
                 tasks.extend(cells.map(|(c, at)| (Task::Merge(c), u64::from(at.end - at.start))));
             }
-            Step::Pack if !has("layout") && !has("packed") => self.each_cell(Task::Pack, &mut tasks)?,
+            Step::Pack if !has("layout") && !has("packed") && !has("numbered") => {
+                self.each_cell(Task::Pack, &mut tasks)?;
+            }
             Step::Number if !has("layout") && !has("numbered") => tasks.push((Task::Number, 1)),
+            // Blocks that carry codes are made from all of them.
+            Step::Codes if self.options.codes == CodePlace::Disk && !has("codes") => {
+                tasks.push((Task::Codes, 1));
+            }
             Step::Blocks => {
                 if !has("layout") && !has("blocks") {
                     self.each_cell(Task::Blocks, &mut tasks)?;
@@ -272,7 +281,7 @@ impl Split {
         match step {
             Step::Scan => self.complete_scan(all),
             Step::Graph | Step::Merge => self.complete_graph(all),
-            Step::Blocks => self.complete_blocks(all),
+            Step::Codes | Step::Blocks => self.complete_blocks(all),
             _ => self.complete_other(step, all),
         }
     }

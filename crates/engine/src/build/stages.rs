@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
 use stratann_core::build::hash;
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
@@ -13,7 +14,7 @@ use stratann_kernel::codes::Codebook;
 use super::codebook::{self, CodebookOptions};
 use super::graph_stage::{self, GraphFacts, read_table, write_table};
 use super::layout_stage::{self, LayoutFacts};
-use super::options::{BuildOptions, Kind};
+use super::options::{BuildOptions, CodePlace, Kind};
 use super::plan::{BuildPlan, CODEBOOK_SAMPLE, check_disk};
 use super::space::Space;
 use super::state::Partial;
@@ -221,6 +222,9 @@ impl<'a> Build<'a> {
         self.fact("points", serde_json::to_value(space.precision).unwrap_or_default());
         self.fact("cells", graph.cells_in_use());
         self.fact("nodes_per_block", layout.nodes_per_block);
+        if layout.blocks.bytes > PAGE {
+            self.fact("pages_per_block", layout.blocks.bytes / PAGE);
+        }
         self.fact("mean_list", layout.mean_list);
         self.fact("cut_share", layout.cut_share);
         self.fact("bits_per_neighbour", layout.bits_per_neighbour);
@@ -231,16 +235,33 @@ impl<'a> Build<'a> {
         self.stage("codebook", |b| b.train_codebook(&space, scan))?;
         let graph: GraphFacts = self.stage("graph", |b| graph_stage::run(b, &space, scan))?;
         merge::remove_lists(self, graph.cells.len());
-        let layout: LayoutFacts = self.stage("layout", |b| layout_stage::run(b, scan, &graph))?;
+        let (layout, code_error) = match self.options.codes {
+            CodePlace::Ram => {
+                let layout: LayoutFacts = self.stage("layout", |b| layout_stage::run(b, scan, &graph))?;
+                (layout, self.stage("codes", |b| b.encode(&space, scan))?)
+            }
+            CodePlace::Disk => {
+                // As the tasks of a build that is divided call it.
+                self.stage("numbered", |b| layout_stage::place(b, scan, &graph).map(|_| ()))?;
+                if let Some(seconds) = self.report.stages.remove("numbered") {
+                    self.report.stages.insert("packing".into(), seconds);
+                }
+                let code_error = self.stage("codes", |b| b.encode(&space, scan))?;
+                (self.stage("layout", |b| layout_stage::write(b, scan, &graph))?, code_error)
+            }
+        };
         self.tell(&space, &graph, &layout);
         let id_of_row = read_table(&self.partial.path(IDS))?;
-        let code_error: f32 = self.stage("codes", |b| codes::run(b, &space, scan, &id_of_row))?;
         self.stage("head", |b| b.head_graph(&space, scan, &id_of_row))?;
         let mut manifest = self.manifest(scan, &layout, code_error)?;
         let curves: Vec<Curve> =
             self.stage("calibrate", |b| calibrate::run(b, &manifest, scan, &id_of_row))?;
         manifest.curves = curves;
         Ok(manifest)
+    }
+
+    fn encode(&self, space: &Space, scan: &Scan) -> Result<f32> {
+        codes::run(self, space, scan, &read_table::<u32>(&self.partial.path(IDS))?)
     }
 
     fn flat(&mut self, scan: &Scan) -> Result<Manifest> {
@@ -289,7 +310,13 @@ impl<'a> Build<'a> {
         let live = self.live_rows(scan);
         let count = head::head_count(live.len(), self.options.head_share);
         let made = head::build(self.base, space, &live, id_of_row, count, self.options.seed, self.progress)?;
-        write_table(&self.file(files::HEAD), &files::encode_head(&made))
+        write_table(&self.file(files::HEAD), &files::encode_head(&made))?;
+        match layout_stage::code_file(self)? {
+            Some(codes) => {
+                write_table(&self.file(files::HEAD_CODES), &codes.read(made.ids.clone())?.of(&made.ids))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
-//! All servers hold what says where to go (codes, codebook, block map, head graph, placement); the blocks are divided. A query
+//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph, placement); the blocks are divided. A query
 //! that needs a block which is elsewhere is handed over, so blocks that a search reads one after the other should lie together:
 //!
 //! 1. First homes: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
@@ -39,7 +39,7 @@ use self::plan::Plan;
 use self::source::Source;
 use crate::budget::{self, Account};
 use crate::build::{check_disk, lock_folder, prepare_folder};
-use crate::manifest::{Cluster, FORMAT_VERSION, FileEntry, Manifest, sync_folder};
+use crate::manifest::{Cluster, FileEntry, Manifest, sync_folder};
 use crate::{Error, Progress, Result, files};
 
 pub(crate) use self::check::check;
@@ -337,8 +337,8 @@ impl Job<'_> {
             shared_bytes,
             ..PartitionReport::default()
         };
-        let mut manifest =
-            Manifest { format_version: FORMAT_VERSION, files: entries, cluster: Some(cluster), ..source };
+        let format_version = source.blocks.format_version();
+        let mut manifest = Manifest { format_version, files: entries, cluster: Some(cluster), ..source };
         manifest.build_id = manifest.content_id();
         let partial = self.out.join(PARTIAL);
         for name in manifest.files.keys() {
@@ -363,7 +363,7 @@ fn share(
     progress: &dyn Progress,
 ) -> Result<BTreeMap<String, FileEntry>> {
     let mut shared = BTreeMap::new();
-    for role in parts::SHARED {
+    for role in parts::shared(&manifest.blocks) {
         if progress.interrupted() {
             return Err(Error::interrupted());
         }

@@ -9,13 +9,16 @@ use stratann_core::place::Placement;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::source::{Source, Targets};
-use crate::manifest::{FileEntry, hex, write_synced};
+use crate::manifest::{BlockShape, FileEntry, hex, write_synced};
 use crate::{Error, Result, files};
 
 /// Bytes that are gathered for a server before they are written.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
 /// Files that every server needs whole.
-pub(super) const SHARED: [&str; 4] = [files::CODES, files::CODEBOOK, files::MAP, files::HEAD];
+pub(super) fn shared(blocks: &BlockShape) -> [&'static str; 4] {
+    let codes = if blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
+    [codes, files::CODEBOOK, files::MAP, files::HEAD]
+}
 
 /// One server's file of blocks.
 struct Part {

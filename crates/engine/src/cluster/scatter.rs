@@ -20,7 +20,7 @@ use super::plan::Plan;
 use super::source::Source;
 use super::{PartitionOptions, pool};
 use crate::budget;
-use crate::build::{self, BuildOptions, CodeKind, Kind, check_disk};
+use crate::build::{self, BuildOptions, CodeKind, CodePlace, Kind, check_disk};
 use crate::dataset::{OnBadRow, Reader};
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{Manifest, hex, sync_folder, write_synced};
@@ -245,6 +245,7 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
     let count = |key: &str| value(key)?.as_u64().map(|n| n as usize).ok_or_else(|| missing(key));
     let share = |key: &str| value(key)?.as_f64().ok_or_else(|| missing(key));
     let flag = |key: &str| value(key)?.as_bool().ok_or_else(|| missing(key));
+    let given = |key: &str| manifest.build.get(key).and_then(|n| n.as_u64()).map(|n| n as usize);
     let kinds = [CodeKind::Pq, CodeKind::Opq, CodeKind::ResidualOpq];
     let code_kind = value("code_kind")?.as_str().unwrap_or("");
     let named = |kind: &&CodeKind| format!("{kind:?}").to_lowercase() == code_kind;
@@ -261,7 +262,9 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
         head_share: share("head_share")?,
         pack: flag("pack")?,
         compress: flag("compress")?,
-        nodes_per_block: manifest.build.get("nodes_per_block").and_then(|n| n.as_u64()).map(|n| n as usize),
+        codes: if manifest.blocks.code_bytes > 0 { CodePlace::Disk } else { CodePlace::Ram },
+        nodes_per_block: given("nodes_per_block"),
+        pages_per_block: given("pages_per_block"),
         exact_points: flag("exact_points")?,
         on_bad_row: OnBadRow::Fail,
         // What a part finds of its own rows says nothing of what all find together.

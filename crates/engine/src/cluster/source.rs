@@ -25,6 +25,7 @@ pub(super) struct Source<'a> {
     map: BlockMap,
     shape: Shape,
     blocks: PathBuf,
+    // The file that has the codes: their own, or that of the blocks.
     codes: File,
     codes_path: PathBuf,
     progress: &'a dyn Progress,
@@ -49,7 +50,9 @@ impl<'a> Source<'a> {
             let (name, entry) = files::find(&manifest, role)?;
             read_file(folder, name, entry)
         };
-        let (blocks, codes_path) = (path(files::BLOCKS)?, path(files::CODES)?);
+        let carried = shape.code_bytes > 0;
+        let (blocks, codes_path) =
+            (path(files::BLOCKS)?, path(if carried { files::BLOCKS } else { files::CODES })?);
         let codebook = files::decode_codebook(&read(files::CODEBOOK)?)
             .filter(|c| c.dim == manifest.dim)
             .ok_or_else(|| path(files::CODEBOOK).map_or_else(|e| e, |p| files::senseless(&p)))?;
@@ -59,8 +62,14 @@ impl<'a> Source<'a> {
             .ok_or_else(|| path(files::MAP).map_or_else(|e| e, |p| files::senseless(&p)))?;
         let counts = bytes.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).collect();
         let codes = File::open(&codes_path).map_err(|e| Error::io("opening", &codes_path, &e))?;
-        let wanted = manifest.rows * codebook.code_bytes() as u64;
-        if files::find(&manifest, files::CODES)?.1.bytes != wanted {
+        let fits = match carried {
+            true => shape.code_bytes == codebook.code_bytes(),
+            false => {
+                let wanted = manifest.rows * codebook.code_bytes() as u64;
+                files::find(&manifest, files::CODES)?.1.bytes == wanted
+            }
+        };
+        if !fits {
             return Err(files::senseless(&codes_path));
         }
         Ok(Source { manifest, codebook, counts, map, shape, blocks, codes, codes_path, progress })
@@ -114,15 +123,17 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
+    fn damaged(&self, number: u32) -> Error {
+        let offset = u64::from(number) * self.shape.block_bytes as u64;
+        Error::corrupt(format!(
+            "block {number} (offset {offset}) of {} is damaged; run `stratann verify`, then restore the file or build the index \
+             again",
+            self.blocks.display()
+        ))
+    }
+
     fn targets(&self, number: u32, bytes: &[u8], list: &mut Vec<u32>, out: &mut Vec<u32>) -> Result<()> {
-        let damaged = || {
-            let offset = u64::from(number) * self.shape.block_bytes as u64;
-            Error::corrupt(format!(
-                "block {number} (offset {offset}) of {} is damaged; run `stratann verify`, then restore the file or build the index \
-                 again",
-                self.blocks.display()
-            ))
-        };
+        let damaged = || self.damaged(number);
         block::verify(&self.shape, number, bytes).map_err(|_| damaged())?;
         let block = Block::open(&self.shape, bytes).map_err(|_| damaged())?;
         out.clear();
@@ -149,11 +160,7 @@ impl<'a> Source<'a> {
                 let is_run = spans.windows(2).all(|w| w[0].0 + u32::from(w[0].1) == w[1].0);
                 let step = if is_run { spans.len() } else { 1 };
                 for (spans, out) in spans.chunks(step).zip(out.chunks_mut(step * dim)) {
-                    let nodes: usize = spans.iter().map(|s| usize::from(s.1)).sum();
-                    codes.resize(nodes * size, 0u8);
-                    self.codes
-                        .read_exact_at(codes, u64::from(spans[0].0) * size as u64)
-                        .map_err(|e| Error::io("reading", &self.codes_path, &e))?;
+                    self.read_codes(spans, codes)?;
                     let mut rest = &codes[..];
                     for (span, out) in spans.iter().zip(out.chunks_exact_mut(dim)) {
                         let (own, others) = rest.split_at(usize::from(span.1) * size);
@@ -164,6 +171,32 @@ impl<'a> Source<'a> {
                 Ok(())
             },
         )
+    }
+
+    /// The codes of the nodes of blocks that follow one another.
+    fn read_codes(&self, spans: &[Span], out: &mut Vec<u8>) -> Result<()> {
+        let failed = |e: std::io::Error| Error::io("reading", &self.codes_path, &e);
+        let size = self.codebook.code_bytes();
+        if self.shape.code_bytes == 0 {
+            let nodes: usize = spans.iter().map(|s| usize::from(s.1)).sum();
+            out.resize(nodes * size, 0u8);
+            return self.codes.read_exact_at(out, u64::from(spans[0].0) * size as u64).map_err(failed);
+        }
+        out.clear();
+        let (mut bytes, mut ids) = (vec![0u8; self.shape.block_bytes], Vec::new());
+        for &(first, count) in spans {
+            let number = self.map.block_of(first);
+            self.codes
+                .read_exact_at(&mut bytes, u64::from(number) * self.shape.block_bytes as u64)
+                .map_err(failed)?;
+            let own = block::verify(&self.shape, number, &bytes)
+                .and_then(|()| Block::open(&self.shape, &bytes))
+                .ok()
+                .filter(|block| block.first_id() == first && block.count() == usize::from(count))
+                .and_then(|block| block.own_codes(&mut ids));
+            out.extend_from_slice(own.ok_or_else(|| self.damaged(number))?);
+        }
+        Ok(())
     }
 
     /// As [`Source::means`] for every block, a chunk at a time; `visit` gets the number of a chunk's first block and its means.

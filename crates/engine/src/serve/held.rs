@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use stratann_core::format::checksum;
 use stratann_core::plan::IndexView;
+use stratann_core::query::wire::Carry;
 
 use super::{HOSTED_PER_QUERY, ServeOptions};
 use crate::budget::Account;
@@ -62,6 +63,14 @@ impl Held {
             }
             Held::Part(shard) => shard.tier(depth, io),
         }
+    }
+
+    /// What batons say of their candidates, when this was asked for.
+    ///
+    /// # Errors
+    /// Ids alone, from which nobody can tell distances where blocks carry the codes.
+    pub(super) fn carry(&self, asked: Option<Carry>) -> Result<Carry> {
+        self.index().carry(asked)
     }
 
     /// Servers of the cluster.

@@ -74,8 +74,8 @@ pub struct ServeOptions {
     pub cache_budget: u64,
     /// Queries of clients that are held at a time; one more is refused.
     pub queue: usize,
-    /// What batons say of their candidates.
-    pub carry: Carry,
+    /// What batons say of their candidates; `None` for the shortest that the index allows.
+    pub carry: Option<Carry>,
     /// Where to say what happens, a line each.
     pub log: Log,
 }
@@ -95,7 +95,7 @@ impl Default for ServeOptions {
             ram_budget: None,
             cache_budget: 0,
             queue: 4096,
-            carry: Carry::default(),
+            carry: None,
             log: Arc::new(|_| {}),
         }
     }
@@ -182,6 +182,7 @@ impl Server {
         check(&options)?;
         let used = beside.map_or(0, |other| other.shared.account().total().saturating_sub(PROGRAM_BYTES));
         let held = Held::open(&options, used)?;
+        held.carry(options.carry)?;
         let servers = held.servers();
         if options.listen.is_some() && options.peers.len() != servers {
             return Err(Error::bad_input(format!(
@@ -400,7 +401,8 @@ impl Shared {
             build: held.build(),
             vector_bytes: held.index().block.vector_bytes,
             nodes: view.nodes,
-            carry: options.carry,
+            carry: held.carry(options.carry).unwrap_or(Carry::Distances),
+            rescores: view.rescores(),
             apart: match &held {
                 Held::Apart(_, description) => Some(description.servers as u8),
                 _ => None,

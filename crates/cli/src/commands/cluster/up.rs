@@ -44,7 +44,7 @@ pub(super) struct Up {
     /// Of it, what may cache blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
-    /// What a query that is handed over says of its candidates [default: ids]
+    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
     /// Longest time until all servers are ready, seconds

@@ -239,12 +239,13 @@ fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
     state.step(&view, &mut scratch, &[]);
     let mut wire_pair = loopback().ok();
     let (mut bytes, mut frame) = (Vec::new(), Vec::new());
+    let carry = index.carry(None).unwrap_or(wire::Carry::Distances);
     let query = QueryId { origin: 0, incarnation: 0, number: 0 };
     let started = Instant::now();
     for _ in 0..MESSAGES {
         bytes.clear();
         frame.clear();
-        wire::encode(&state, wire::Carry::Ids, &mut bytes);
+        wire::encode(&state, carry, &mut bytes);
         Message::Baton { query, attempt: 0, visited: 1, left_us: 1, vector: &[], state: &bytes }
             .encode(0, 0, &mut frame);
         if let Some((near, far)) = &mut wire_pair
