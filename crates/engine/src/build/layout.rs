@@ -514,22 +514,22 @@ impl BlockJob<'_> {
             None => Vec::new(),
         };
         let mut lists: Vec<Vec<u32>> = positions[at.slots.clone()].iter().map(list).collect();
-        let mut written = Written::default();
-        written.cut = match (self.shape.lists, self.shape.code_bytes) {
+        let cut = match (self.shape.lists, self.shape.code_bytes) {
             (false, _) => 0,
             (true, 0) => fit(&mut lists, self.shape.room() - at.slots.len() * self.shape.node_bytes()),
             (true, _) => coded::fit(&mut lists, at.first_id, &self.shape),
         };
-        written.edges = lists.iter().map(|l| l.len() as u64).sum();
+        let edges = lists.iter().map(|l| l.len() as u64).sum();
         for l in &mut lists {
             l.sort_unstable();
             l.dedup();
         }
         let each = || lists.iter().map(Vec::as_slice);
-        written.list_bytes = match self.shape.code_bytes {
+        let list_bytes = match self.shape.code_bytes {
             0 => each().map(|l| list::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
             _ => Coded::new(at.first_id, lists.len(), each()).list_bytes(each()),
-        } as u64;
+        };
+        let written = Written { edges, cut, list_bytes: list_bytes as u64 };
         (lists, written)
     }
 

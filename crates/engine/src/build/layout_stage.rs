@@ -158,7 +158,7 @@ pub(super) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Resu
         CodePlace::Disk => {
             let code_bytes: usize = facts(build.partial, "codebook")?;
             let shape = |pages| shape(build, pages * PAGE, true, code_bytes);
-            let density = CodedDensity { nodes, mean_list, keep: LIST_KEEP, shape };
+            let density = CodedDensity { nodes, mean_list, shape };
             let pages = options.pages_per_block.unwrap_or_else(|| density.pages_per_block());
             (shape(pages), density.nodes_per_block(pages))
         }
