@@ -165,6 +165,44 @@ fn partner(
     best.map(|(_, place)| place)
 }
 
+/// Exchanges nodes so that, where that can be had, each group has a member that lists of other groups name: a search comes to no other group.
+///
+/// Of use where few nodes share a block. Far ends of lists do not count, for they may be cut.
+pub fn lead_to_all(lists: &impl Lists, groups: &mut [Vec<u32>]) {
+    let count = groups.iter().map(Vec::len).sum();
+    let (mut group_of, mut named) = (vec![0u32; count], vec![0u32; count]);
+    for (g, members) in groups.iter().enumerate() {
+        for &m in members {
+            group_of[m as usize] = g as u32;
+            let list = lists.list(m);
+            list[..list.len() - list.len() / 4].iter().for_each(|&n| named[n as usize] += 1);
+        }
+    }
+    let largest = groups.iter().map(Vec::len).max().unwrap_or(0) as u32;
+    // By so many lists that they cannot all be of its own group.
+    let is_known = |node: u32| named[node as usize] >= largest;
+    for lost in 0..groups.len() {
+        if groups[lost].iter().any(|&m| is_known(m)) {
+            continue;
+        }
+        let exchange = groups[lost].iter().enumerate().find_map(|(place, &node)| {
+            lists.list(node).iter().find_map(|&near| {
+                let other = group_of[near as usize] as usize;
+                let mut mates = groups[other].iter();
+                let mate = mates.position(|&w| w != near && is_known(w) && is_known(near))?;
+                (other != lost).then_some((place, other, mate))
+            })
+        });
+        if let Some((place, other, mate)) = exchange {
+            let (node, known) = (groups[lost][place], groups[other][mate]);
+            groups[lost][place] = known;
+            groups[other][mate] = node;
+            group_of[known as usize] = lost as u32;
+            group_of[node as usize] = other as u32;
+        }
+    }
+}
+
 fn tie_between(lists: &impl Lists, from: u32, to: u32) -> u32 {
     lists.list(from).iter().position(|&n| n == to).map_or(0, weight)
 }
@@ -216,6 +254,23 @@ mod tests {
             prop_assert_eq!(all, (0..50).collect::<Vec<_>>());
             prop_assert!(groups.iter().all(|g| (1..=capacity).contains(&g.len())));
         }
+    }
+
+    #[test]
+    fn what_nobody_names_shares_a_group_with_what_many_name() {
+        // Nodes 0 to 9 name each other; 10 to 15 name those, and nobody names them.
+        let mut table = Table((0..10u32).map(|i| (1..10).map(|j| (i + j) % 10).collect()).collect());
+        table.0.extend((10..16u32).map(|i| vec![i - 10, (i - 5) % 10]));
+        let mut groups: Vec<Vec<u32>> = (0..8u32).map(|g| vec![2 * g, 2 * g + 1]).collect();
+        lead_to_all(&table, &mut groups);
+        assert!(groups.iter().all(|g| g.len() == 2 && g.iter().any(|&m| m < 10)), "{groups:?}");
+        let mut all = groups.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..16).collect::<Vec<_>>());
+        // Alone in their groups they cannot be led to, and stay.
+        let mut single: Vec<Vec<u32>> = (0..16).map(|m| vec![m]).collect();
+        lead_to_all(&table, &mut single);
+        assert_eq!(single.concat(), (0..16).collect::<Vec<_>>());
     }
 
     #[test]

@@ -177,6 +177,8 @@ pub(crate) struct Packing<'a> {
     pub(crate) nodes_per_block: usize,
     /// Group by the graph; otherwise nodes follow their rows.
     pub(crate) packed: bool,
+    /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
+    pub(crate) lead_to_all: bool,
     /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
     /// all on one page, as no real query does.
     pub(crate) apart: &'a [u32],
@@ -199,7 +201,10 @@ pub(crate) fn pack_cell(
         let records = graph.read(cell.0, cell.1)?;
         let lists = CellLists::new(&records, &numbers, &together);
         drop((records, numbers));
-        let groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
+        let mut groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
+        if packing.lead_to_all {
+            pack::lead_to_all(&lists, &mut groups);
+        }
         groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
     } else {
         chunks(&together)

@@ -211,8 +211,12 @@ fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result
     }
     let members: Vec<u32> = read_entries(&build.partial.path(ORDER), range.start.into(), range.end.into())?;
     let reader = GraphReader::new(build.partial.folder(), build.options.degree);
-    let packing =
-        Packing { nodes_per_block: design.nodes_per_block, packed: build.options.pack, apart: &build.drawn };
+    let packing = Packing {
+        nodes_per_block: design.nodes_per_block,
+        packed: build.options.pack,
+        lead_to_all: build.options.codes == CodePlace::Disk,
+        apart: &build.drawn,
+    };
     pack_cell(&reader, (cell, range), &members, build.base.shape().rows as usize, &packing)
 }
 
