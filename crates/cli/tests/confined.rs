@@ -146,7 +146,7 @@ fn ask_ten_thousand(data: &Data, index: &Path, budget_mib: u64) -> Result<(usize
     let server = Running::of(group.command(&[&place[..], &limits[..]].concat()));
     let queries: Vec<u8> =
         data.base_rows[..1000].iter().flatten().flat_map(|&x| (x as f32).to_le_bytes()).collect();
-    let path = "/v1/search?k=1&search_list=300&timeout_ms=60000";
+    let path = "/v1/search?k=1&search_list=120&timeout_ms=60000";
     let mut held = 0;
     let answered = std::thread::scope(|scope| {
         let asking: Vec<_> =
@@ -178,7 +178,7 @@ fn ten_thousand_queries_that_wait_stay_within_the_budget() {
     // With room for all of them, and with room for some: the others are refused, and the server is unharmed.
     match (ask_ten_thousand(&data, &index, 192), ask_ten_thousand(&data, &index, 48)) {
         (Ok((all, held)), Ok((some, _))) => {
-            assert!(all == 10_000 && held > 5000, "{all} answered, {held} held");
+            assert!(all == 10_000 && held > 3000, "{all} answered, {held} held");
             assert!((1000..10_000).contains(&some), "{some} answered");
         }
         (Err(why), _) | (_, Err(why)) => {
