@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Built, Set, clustered, hits, nearest, queries, quick, run, run_plain};
+use common::{Built, Impatient, Set, clustered, hits, nearest, queries, quick, run, run_plain};
 use stratann_core::format::block::Block;
 use stratann_core::format::checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
@@ -20,7 +20,7 @@ use stratann_engine::cluster::{Method, PartitionOptions, Shard, partition};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
 fn roomy(metric: Metric, codes: CodePlace) -> BuildOptions {
@@ -347,21 +347,6 @@ fn a_flipped_code_is_found() {
     assert_eq!(Index::open(built.dir.path(), OpenOptions::default()).unwrap_err().kind, ErrorKind::Corrupt);
     std::fs::remove_file(&path).unwrap();
     assert!(Index::open(built.dir.path(), OpenOptions::default()).is_err());
-}
-
-/// Interrupts after so many questions whether to.
-struct Impatient {
-    asked: AtomicU64,
-    patience: u64,
-}
-
-impl Progress for Impatient {
-    fn stage(&self, _: &str, _: u64, _: &str) {}
-    fn advance(&self, _: u64) {}
-    fn note(&self, _: &str) {}
-    fn interrupted(&self) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed) > self.patience
-    }
 }
 
 #[test]

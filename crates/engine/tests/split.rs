@@ -4,14 +4,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use common::{Set, clustered, quick};
+use common::{Impatient, Set, clustered, quick};
 use stratann_core::build::hash;
 use stratann_engine::build::split::Split;
 use stratann_engine::build::tasks::{self, Done, Task};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
-use stratann_engine::{DType, Metric, Progress, Quiet};
+use stratann_engine::{DType, Metric, Quiet};
 
 const DIM: usize = 12;
 
@@ -145,21 +145,6 @@ fn ids_and_rows_left_out_are_the_same() {
     assert!(!out.exists());
     options.on_bad_row = stratann_engine::dataset::OnBadRow::Skip;
     assert!(split_up(&set, &options, 4).0 == whole(&set, &options));
-}
-
-/// Interrupts after so many questions whether to.
-struct Impatient {
-    asked: AtomicU64,
-    patience: u64,
-}
-
-impl Progress for Impatient {
-    fn stage(&self, _: &str, _: u64, _: &str) {}
-    fn advance(&self, _: u64) {}
-    fn note(&self, _: &str) {}
-    fn interrupted(&self) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed) > self.patience
-    }
 }
 
 /// Does phases until one is called `name`, and half of the tasks of that.

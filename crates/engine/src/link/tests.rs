@@ -19,21 +19,24 @@ enum News {
     Down(u8),
 }
 
-struct Ear(Mutex<Sender<News>>);
+struct Ear {
+    build: u64,
+    news: Mutex<Sender<News>>,
+}
 
 impl Receive for Ear {
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
-        decode(frame, BUILD)?;
-        let _ = lock(&self.0).send(News::Frame(server, frame.to_vec()));
+        decode(frame, self.build)?;
+        let _ = lock(&self.news).send(News::Frame(server, frame.to_vec()));
         Ok(())
     }
 
     fn up(&self, server: u8) {
-        let _ = lock(&self.0).send(News::Up(server));
+        let _ = lock(&self.news).send(News::Up(server));
     }
 
     fn down(&self, server: u8) {
-        let _ = lock(&self.0).send(News::Down(server));
+        let _ = lock(&self.news).send(News::Down(server));
     }
 }
 
@@ -68,7 +71,11 @@ impl Node {
             queue_bytes: 1 << 20,
             log: Arc::new(move |line| lock(&lines).push(line.to_string())),
         };
-        Node { link: Link::start(options, Arc::new(Ear(Mutex::new(sender)))).unwrap(), news, said }
+        Node {
+            link: Link::start(options, Arc::new(Ear { build: BUILD, news: Mutex::new(sender) })).unwrap(),
+            news,
+            said,
+        }
     }
 
     fn next(&self) -> News {
@@ -386,7 +393,10 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
             queue_bytes: 1 << 20,
             log: Arc::new(|_| {}),
         };
-        (node.link.beside(options, Arc::new(NextEar(Mutex::new(sender)))).unwrap(), news)
+        (
+            node.link.beside(options, Arc::new(Ear { build: BUILD + 1, news: Mutex::new(sender) })).unwrap(),
+            news,
+        )
     };
     let at = [a.link.address(), b.link.address()];
     let (new_a, heard_a) = beside(&a, 0, &at);
@@ -412,23 +422,4 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(News::Frame(1, of_next(3))));
     drop((new_a, new_b));
     assert!(at.iter().all(|address| TcpListener::bind(address).is_ok()), "both addresses are free again");
-}
-
-/// As [`Ear`], of the next build.
-struct NextEar(Mutex<Sender<News>>);
-
-impl Receive for NextEar {
-    fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
-        decode(frame, BUILD + 1)?;
-        let _ = lock(&self.0).send(News::Frame(server, frame.to_vec()));
-        Ok(())
-    }
-
-    fn up(&self, server: u8) {
-        let _ = lock(&self.0).send(News::Up(server));
-    }
-
-    fn down(&self, server: u8) {
-        let _ = lock(&self.0).send(News::Down(server));
-    }
 }

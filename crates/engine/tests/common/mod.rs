@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use stratann_core::build::hash;
 use stratann_core::plan::IndexView;
@@ -11,7 +12,7 @@ use stratann_core::query::{Arrival, Arrived, Budget, Mode, Params, QueryState, S
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric, Progress, Quiet};
 use tempfile::TempDir;
 
 /// Rows of one element type.
@@ -211,4 +212,19 @@ pub fn run_plain(
     seed: u64,
 ) -> QueryState {
     run(view, blocks, query, QueryState::new(params, budget), seed, |state, _, _| state)
+}
+
+/// Interrupts after so many questions whether to.
+pub struct Impatient {
+    pub asked: AtomicU64,
+    pub patience: u64,
+}
+
+impl Progress for Impatient {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed) > self.patience
+    }
 }
