@@ -34,8 +34,9 @@ pub struct CodebookOptions {
     pub seed: u64,
 }
 
-/// Rows that are rotated, encoded or decoded at once.
+/// Rows that are rotated, encoded or decoded at once, and the bytes that they may take as f32.
 const TILE: usize = 256;
+const TILE_BYTES: usize = 512 << 10;
 /// Largest dimension at which the rotation is refined after PCA; beyond it a round would cost minutes.
 const REFINED_DIM_MAX: usize = 1024;
 /// Rounds of k-means for the coarse centroids.
@@ -53,6 +54,26 @@ const CORRECTION_PART: usize = 4;
 /// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections, codes and numbers.
 pub(super) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
+}
+
+/// Bytes that training takes whatever the size of its sample: the matrices of the rotation with what a product of them packs, and centroids.
+pub(super) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
+    let (rotates, refines) = rotation_of(kind, dim);
+    // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a decomposition.
+    let matrices = if refines { 4 + 3 * 8 } else { 4 + 2 * 8 } * dim * dim;
+    let packed = (dim.min(1024) + 64) * 256 * 8;
+    let centroids = (STAGES + 1) * CENTROIDS * dim * 4;
+    (if rotates { matrices + packed } else { 0 } + centroids) as u64
+}
+
+/// Whether there is a rotation, and whether it is refined.
+fn rotation_of(kind: CodeKind, dim: usize) -> (bool, bool) {
+    let rotates = kind != CodeKind::Pq;
+    (rotates, rotates && dim <= REFINED_DIM_MAX)
+}
+
+fn tile(dim: usize) -> usize {
+    (TILE_BYTES / (dim * 4)).clamp(1, TILE)
 }
 
 /// Trains a codebook on the rows of `sample` (n × `dim`, row-major, f32).
@@ -147,12 +168,11 @@ fn fit(
     progress: &dyn Fn(f32) -> bool,
 ) -> Option<()> {
     let dim = book.dim;
-    let rotates = options.kind != CodeKind::Pq;
+    let (rotates, refines) = rotation_of(options.kind, dim);
     if rotates {
         book.rotation = rotation::pca(rows, dim, &book.starts);
         rotate_in_place(&book.rotation, dim, rows);
     }
-    let refines = rotates && dim <= REFINED_DIM_MAX;
     let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
     first_centroids(book, rows, options.seed);
     for round in 0..rounds {
@@ -171,7 +191,7 @@ fn fit(
 
 /// `rows = rows · Rᵀ`.
 fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
-    rows.par_chunks_mut(TILE * dim).for_each(|rows| {
+    rows.par_chunks_mut(tile(dim) * dim).for_each(|rows| {
         let before = rows.to_vec();
         block_dot_f32(&before, rotation, dim, rows);
     });
@@ -179,7 +199,8 @@ fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
 
 /// `out = rows · Rᵀ`.
 fn rotate_rows(book: &Codebook, rows: &[f32], out: &mut [f32]) {
-    let tiles = out.par_chunks_mut(TILE * book.dim).zip(rows.par_chunks(TILE * book.dim));
+    let tile = tile(book.dim);
+    let tiles = out.par_chunks_mut(tile * book.dim).zip(rows.par_chunks(tile * book.dim));
     tiles.for_each(|(out, rows)| rotate_tile(book, rows, out));
 }
 
@@ -194,9 +215,11 @@ fn rotate_tile(book: &Codebook, rows: &[f32], out: &mut [f32]) {
 fn encode_rotated_rows(book: &Codebook, rotated: &[f32]) -> Vec<u8> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut codes = vec![0u8; rotated.len() / dim * size];
-    codes.par_chunks_mut(TILE * size).zip(rotated.par_chunks(TILE * dim)).for_each(|(codes, rows)| {
-        book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
-    });
+    codes.par_chunks_mut(tile(dim) * size).zip(rotated.par_chunks(tile(dim) * dim)).for_each(
+        |(codes, rows)| {
+            book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
+        },
+    );
     codes
 }
 
@@ -208,7 +231,7 @@ pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
     if dim == 0 || size == 0 {
         return;
     }
-    let tiles = out.par_chunks_mut(TILE * size).zip(rows.par_chunks(TILE * dim));
+    let tiles = out.par_chunks_mut(tile(dim) * size).zip(rows.par_chunks(tile(dim) * dim));
     tiles.for_each(|(codes, rows)| {
         let mut rotated = vec![0f32; rows.len()];
         rotate_tile(codebook, rows, &mut rotated);
@@ -267,7 +290,7 @@ fn squared(a: &[f32], b: &[f32]) -> f64 {
 /// least mean error over the sample. (The squared error would serve a few outliers at the cost of everyone's precision.)
 fn fit_correction(book: &mut Codebook, sample: &[f32]) {
     let dim = book.dim;
-    let tiles = sample.par_chunks(TILE * dim).map(|rows| {
+    let tiles = sample.par_chunks(tile(dim) * dim).map(|rows| {
         let (mut rotated, mut values) = (vec![0f32; rows.len()], Vec::new());
         rotate_tile(book, rows, &mut rotated);
         book.encode_rotated_rows(

@@ -12,6 +12,8 @@ use crate::{Error, Result};
 
 /// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
+/// Rows below which codes would be poor: a budget must allow for as many.
+const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
 /// Reading and writing buffers, per build.
 const BUFFER_BYTES: u64 = 6 << 20;
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
@@ -79,19 +81,20 @@ impl BuildPlan {
         let free = options.ram_budget.map(|b| b.saturating_sub(fixed + tables));
         let smallest_cell = n.min(20_000);
         let trained = codebook::training_bytes(shape.dim);
-        let sample = |room: u64| ((room / trained) as usize).min(CODEBOOK_SAMPLE);
+        let training = codebook::training_fixed_bytes(shape.dim, options.code_kind);
+        let sample = |room: u64| ((room.saturating_sub(training) / trained) as usize).min(CODEBOOK_SAMPLE);
         let memberships = n * MEMBERSHIP_BYTES;
         let coded = if in_blocks { CODED_BLOCK_BYTES + row_bytes * 64 } else { 0 };
         let work = (smallest_cell * point + memberships)
             .max(codes_least)
-            .max(trained * 4096)
+            .max(if graph { trained * CODEBOOK_SAMPLE_LEAST.min(n) + training } else { 0 })
             .max(row_bytes * 64)
             .max(coded);
         if options.ram_budget.is_some_and(|b| b < fixed + tables + work) {
             let program = PROGRAM_BYTES + BUFFER_BYTES;
             let mut account = Account::default();
             account.add("row tables", tables);
-            account.add("codes, or a part of the graph", work);
+            account.add("codes, their training, or a part of the graph", work);
             account.add("the program and its buffers", program);
             account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1));
             account.check(options.ram_budget, "build this index")?;
@@ -108,7 +111,7 @@ impl BuildPlan {
         let code_memory_bytes = if in_blocks { codes.min(free) } else { codes };
         let codebook_sample = sample(free).min(n as usize).max(1);
         let peak = if graph {
-            (points_per_cell * point).max(code_memory_bytes).max(codebook_sample as u64 * trained)
+            (points_per_cell * point).max(code_memory_bytes).max(codebook_sample as u64 * trained + training)
         } else {
             0
         };

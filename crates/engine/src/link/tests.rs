@@ -195,7 +195,8 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
     let noise = vec![0xA5; 5000];
     for bytes in [&flipped, &oversized, &old, &noise] {
         let mut stream = greeted(&a);
-        stream.write_all(bytes).unwrap();
+        // Both here and below the server may close before it has been told all.
+        let _ = stream.write_all(bytes);
         is_closed(stream);
     }
     a.waits_for_word("refused (Checksum)");
@@ -204,8 +205,7 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
     // A greeting that is none, one that ends halfway, and a proof that was heard before.
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n and more bytes than a greeting has, so that it can be judged at once ......."[..], b"STRA"] {
         let mut stream = TcpStream::connect(a.link.address()).unwrap();
-        stream.write_all(bytes).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
         assert!(said.len() <= 8 + 4 + NONCE_BYTES, "a stranger learns nothing more");

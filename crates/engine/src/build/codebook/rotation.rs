@@ -69,7 +69,7 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
 /// returned (`dim × dim`, row-major) for the rows to be turned alike.
 pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Option<Vec<f32>> {
     let (dim, size) = (book.dim, book.code_bytes());
-    let product = cross_product(
+    let mut product = cross_product(
         rotated.len() / dim,
         dim,
         dim,
@@ -83,8 +83,9 @@ pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Opti
         rotated,
     );
     // The trace of the product is about the sum of its singular values.
-    let scale = product.trace().abs() / dim as f64;
-    let turn = polar(&(product + DMatrix::identity(dim, dim) * (INERTIA * scale)))?;
+    let inertia = INERTIA * product.trace().abs() / dim as f64;
+    add_to_diagonal(&mut product, inertia);
+    let turn = polar(product)?;
     let before = DMatrix::from_row_iterator(dim, dim, book.rotation.iter().map(|&x| f64::from(x)));
     let row_major = |m: &DMatrix<f64>| m.transpose().iter().map(|&x| x as f32).collect();
     book.rotation = row_major(&(&turn * before));
@@ -92,28 +93,44 @@ pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Opti
 }
 
 /// The orthonormal matrix nearest to `a`; none if `a` is singular or not finite.
-fn polar(a: &DMatrix<f64>) -> Option<DMatrix<f64>> {
+///
+/// No more than three matrices of this size live at any time: budgets count on it.
+fn polar(mut a: DMatrix<f64>) -> Option<DMatrix<f64>> {
     let scale = a.norm();
     if !(scale.is_finite() && scale > 0.0) {
         return None;
     }
-    let a = a / scale;
-    let eigen = SymmetricEigen::new(a.tr_mul(&a));
-    let largest = eigen.eigenvalues.max();
-    if eigen.eigenvalues.min() <= largest * 1e-13 {
+    a /= scale;
+    let SymmetricEigen { eigenvalues, eigenvectors: mut w } = SymmetricEigen::new(a.tr_mul(&a));
+    let largest = eigenvalues.max();
+    if eigenvalues.min() <= largest * 1e-13 {
         return None;
     }
-    // A (AᵀA)^(−1/2)
-    let mut scaled = eigen.eigenvectors.clone();
-    for (mut column, e) in scaled.column_iter_mut().zip(eigen.eigenvalues.iter()) {
-        column /= e.sqrt();
+    // A (AᵀA)^(−1/2), the root as W Wᵀ with W = V diag(λ^(−1/4)).
+    for (mut column, e) in w.column_iter_mut().zip(eigenvalues.iter()) {
+        column /= e.sqrt().sqrt();
     }
-    let mut u = a * (scaled * eigen.eigenvectors.transpose());
+    let mut u = a * by_its_transpose(w);
     for _ in 0..POLISH {
-        let square = u.tr_mul(&u);
-        u = &u * (DMatrix::identity(square.nrows(), square.nrows()) * 1.5 - square * 0.5);
+        let mut correction = u.tr_mul(&u);
+        correction *= -0.5;
+        add_to_diagonal(&mut correction, 1.5);
+        u *= correction;
     }
     u.iter().all(|x| x.is_finite()).then_some(u)
+}
+
+/// `W Wᵀ`, without a transposed copy.
+fn by_its_transpose(w: DMatrix<f64>) -> DMatrix<f64> {
+    let (rows, columns) = (Dyn(w.nrows()), Dyn(w.ncols()));
+    let transposed = DMatrixView::from_slice_with_strides_generic(w.as_slice(), columns, rows, rows, Dyn(1));
+    let mut out = DMatrix::zeros(w.nrows(), w.nrows());
+    out.gemm(1.0, &w, &transposed, 0.0);
+    out
+}
+
+fn add_to_diagonal(a: &mut DMatrix<f64>, x: f64) {
+    (0..a.nrows().min(a.ncols())).for_each(|i| a[(i, i)] += x);
 }
 
 /// Fills in a range of rows of a matrix, of which only a range of columns is wanted.
