@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use stratann_core::query::Mode;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::tier::IoChoice;
@@ -206,6 +206,34 @@ impl From<CarryName> for Carry {
         match name {
             CarryName::Ids => Carry::Ids,
             CarryName::Distances => Carry::Distances,
+        }
+    }
+}
+
+/// `--results`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ResultsName {
+    /// With their query.
+    #[default]
+    Along,
+    /// To the server that the query came to first, from the one that found them: shorter hand-overs, one message more for each.
+    Origin,
+}
+
+impl ResultsName {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            ResultsName::Along => "along",
+            ResultsName::Origin => "origin",
+        }
+    }
+}
+
+impl From<ResultsName> for Results {
+    fn from(name: ResultsName) -> Results {
+        match name {
+            ResultsName::Along => Results::Along,
+            ResultsName::Origin => Results::Origin,
         }
     }
 }

@@ -101,6 +101,9 @@ fn a_simulated_cluster_reads_what_one_server_reads() {
     );
     let copied = simulate(&["--servers", "5", "--method", "random", "--replicas", "3"]);
     assert!(counter(&copied[0], "hand_overs") < counter(&runs[1], "hand_overs"));
+    let home = simulate(&["--servers", "5", "--method", "random", "--results", "origin"]);
+    assert_eq!(home[0]["per_query"]["reads"], runs[1]["per_query"]["reads"]);
+    assert!(home[0]["messages_per_query"].as_f64() > runs[1]["messages_per_query"].as_f64());
     let nearest = simulate(&["--servers", "5", "--method", "random", "--entry", "nearest"]);
     assert!(counter(&nearest[0], "hand_overs") < counter(&runs[1], "hand_overs"));
     for (more, said) in [(["--servers", "0"], "servers is 0"), (["--servers", "65"], "servers is 65")] {

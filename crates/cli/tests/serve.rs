@@ -208,6 +208,8 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
         ("index = \"flat\"\ncache_budget = true", "line 2: a size is"),
         ("index = \"flat\"\nram_budget = \"1MiB\"", "--ram-budget"),
         ("index = \"flat\"\nio = \"floppy\"", "floppy"),
+        ("index = \"flat\"\ncarry = \"all\"", "carry is \"all\"; use \"ids\" or \"distances\""),
+        ("index = \"flat\"\nresults = \"home\"", "use \"along\" or \"origin\""),
         ("index = \"flat\"\nhttp = \"nonsense\"", "HOST:PORT"),
         ("index = \"flat\"\nlisten = \"0.0.0.0:1\"", "secret_file"),
         ("index = \"flat\"\nsecret_file = \"nowhere\"", "nowhere"),

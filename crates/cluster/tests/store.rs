@@ -1,12 +1,12 @@
 //! Publishing and fetching: in a folder, and on an S3-compatible server where the program `versitygw` is at hand.
 
-use std::collections::BTreeMap;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+mod gateway;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use gateway::Gateway;
 use stratann_cluster::store::{Store, drop_others};
 use stratann_engine::manifest::{BlockShape, Cluster, FORMAT_VERSION, FileEntry, Manifest, hex};
 use stratann_engine::{Kind, Progress, Quiet};
@@ -237,59 +237,4 @@ fn what_is_damaged_is_neither_published_nor_taken() {
     }
     let error = Store::open("gopher://x/y").unwrap_err();
     assert!(error.message.contains("gopher"), "{error}");
-}
-
-/// A real S3-compatible server on loopback, over a temporary folder.
-struct Gateway {
-    child: Child,
-    bucket: String,
-    variables: Vec<(String, String)>,
-    _folder: TempDir,
-}
-
-impl Gateway {
-    fn start() -> Option<Gateway> {
-        let program = program()?;
-        let folder = tempfile::tempdir().unwrap();
-        static BUCKETS: AtomicU64 = AtomicU64::new(0);
-        let bucket = format!("bucket{}", BUCKETS.fetch_add(1, Ordering::Relaxed));
-        std::fs::create_dir(folder.path().join(&bucket)).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program)
-            .args(["--access", "tester", "--secret", "not a secret", "--region", "us-east-1"])
-            .args(["--port", &format!("127.0.0.1:{port}"), "posix"])
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(20), "versitygw does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let variables = [
-            ("AWS_ACCESS_KEY_ID", "tester".to_string()),
-            ("AWS_SECRET_ACCESS_KEY", "not a secret".to_string()),
-            ("AWS_REGION", "us-east-1".to_string()),
-            ("AWS_ALLOW_HTTP", "true".to_string()),
-            ("AWS_ENDPOINT", format!("http://127.0.0.1:{port}")),
-        ];
-        let variables = variables.map(|(name, value)| (name.to_string(), value)).to_vec();
-        Some(Gateway { child, bucket, variables, _folder: folder })
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// `versitygw` on the path, or where `make` installs it.
-fn program() -> Option<PathBuf> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain([own]).map(|dir| dir.join("versitygw")).find(|p| p.is_file())
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Built, Set, clustered, queries, quick};
 use stratann_core::query::Mode;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind};
 use stratann_engine::cluster::{PartitionOptions, partition};
 use stratann_engine::driver::Width;
@@ -61,6 +61,7 @@ struct Cluster {
     addresses: Vec<SocketAddr>,
     servers: Vec<Option<Server>>,
     said: Said,
+    results: Results,
 }
 
 impl Cluster {
@@ -74,6 +75,16 @@ impl Cluster {
     }
 
     fn start_of(source: &Built, count: usize, replicas: usize, change: impl Fn(&Path)) -> Cluster {
+        Cluster::start_telling(Results::Along, source, count, replicas, change)
+    }
+
+    fn start_telling(
+        results: Results,
+        source: &Built,
+        count: usize,
+        replicas: usize,
+        change: impl Fn(&Path),
+    ) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let spread = PartitionOptions { replicas, threads: 2, ..PartitionOptions::new(count) };
         partition(source.dir.path(), dir.path(), &spread, &Quiet).unwrap();
@@ -81,7 +92,7 @@ impl Cluster {
         let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(held);
-        let mut cluster = Cluster { dir, addresses, servers: Vec::new(), said: Said::default() };
+        let mut cluster = Cluster { dir, addresses, servers: Vec::new(), said: Said::default(), results };
         cluster.servers = (0..count).map(|s| Some(cluster.open(s))).collect();
         cluster.settle();
         cluster
@@ -94,6 +105,7 @@ impl Cluster {
             listen: Some(self.addresses[server]),
             peers,
             secret: b"of these tests".to_vec(),
+            results: self.results,
             ..options(self.dir.path(), &self.said)
         };
         Server::start(options).unwrap()
@@ -163,8 +175,8 @@ fn one_server_answers_as_a_search_does_and_counts_the_same() {
 fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
     let asked = queries(50, DIM);
     let expected = expected(&asked);
-    for replicas in [1, 2] {
-        let cluster = Cluster::start(4, replicas);
+    for (replicas, results) in [(1, Results::Along), (2, Results::Along), (2, Results::Origin)] {
+        let cluster = Cluster::start_telling(results, source(), 4, replicas, |_| {});
         let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 4, asked.row(i % 50), false)).collect();
         let (mut reads, mut met, mut handed) = (0, 0, 0);
         for (i, answer) in answers.iter().enumerate() {

@@ -25,7 +25,7 @@ pub use trace::{Draft, Task, TaskId, Trace, Work};
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::plan::IndexView;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Params, QueryState};
 
 /// The bytes of all blocks: an index' file, or memory.
@@ -98,6 +98,8 @@ pub struct Weather {
     pub limits: Limits,
     /// What batons say of their candidates.
     pub carry: Carry,
+    /// Where results go when their query is handed over.
+    pub results: Results,
 }
 
 impl Default for Weather {
@@ -115,6 +117,7 @@ impl Default for Weather {
             notice_us: 2000,
             limits: Limits::default(),
             carry: Carry::default(),
+            results: Results::default(),
         }
     }
 }
@@ -139,6 +142,10 @@ pub struct Report {
     pub baton_bytes: u64,
     /// Bytes of the vectors that went with them.
     pub vector_bytes: u64,
+    /// Frames that told an origin of results, where these do not travel.
+    pub found: u64,
+    /// Their bytes.
+    pub found_bytes: u64,
     /// Frames of other kinds, and their bytes.
     pub other_frames: u64,
     /// Bytes of those.

@@ -14,6 +14,8 @@ struct Open {
     work: Work,
     // What the next task waits for.
     tail: Vec<TaskId>,
+    // Word of results that the answer waits for.
+    heard: Vec<TaskId>,
     // Servers that are told to forget the query, and the bytes of the word.
     releases: Vec<(u8, u32)>,
     answered: Option<TaskId>,
@@ -31,6 +33,8 @@ impl Open {
 pub(crate) enum Sent {
     /// The query goes on, or comes home, with it.
     Carries,
+    /// Its origin is told of results.
+    Tells,
     /// It is to be forgotten.
     Releases,
 }
@@ -76,6 +80,12 @@ impl Recorder {
         }
         open.work.messages += 1;
         let thought = open.think(from);
+        if kind == Sent::Tells {
+            let sent = open.draft.add(from, Task::Send { bytes }, &[thought]);
+            open.heard.push(open.draft.add(to, Task::Think(Work::messages(1)), &[sent]));
+            open.tail = vec![thought];
+            return;
+        }
         open.tail = vec![open.draft.add(from, Task::Send { bytes }, &[thought])];
         open.work.messages += 1;
     }
@@ -83,6 +93,7 @@ impl Recorder {
     /// The client of query `q` has its answer from `server`. Others are told to forget the query when that is done.
     pub(crate) fn told(&mut self, q: usize, server: u8) {
         let Some(open) = self.open.get_mut(q).filter(|o| o.answered.is_none()) else { return };
+        open.tail.append(&mut open.heard);
         let answered = open.think(server);
         open.answered = Some(answered);
         let releases = std::mem::take(&mut open.releases);

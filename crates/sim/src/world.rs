@@ -59,14 +59,15 @@ impl<'a> Setting<'a> {
         }
     }
 
-    fn served(&self, server: usize, carry: Carry) -> Served {
+    fn served(&self, server: usize, weather: &Weather) -> Served {
         let (view, apart) = match self {
             Setting::Together(cluster) => (&cluster.view, None),
             Setting::Apart(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
         };
         let (vector_bytes, rescores) = (view.dim * view.dtype.size(), view.rescores());
-        let carry = if rescores { carry } else { Carry::Distances };
-        Served { build: BUILD, vector_bytes, nodes: view.nodes, carry, rescores, apart }
+        let carry = if rescores { weather.carry } else { Carry::Distances };
+        let (nodes, results) = (view.nodes, weather.results);
+        Served { build: BUILD, vector_bytes, nodes, carry, results, rescores, apart }
     }
 }
 
@@ -128,7 +129,7 @@ impl<'a> World<'a> {
     pub(crate) fn new(setting: Setting<'a>, asked: &'a [Asked<'a>], weather: &'a Weather) -> World<'a> {
         let count = setting.servers();
         let server = |s: usize| Server {
-            peer: Peer::new(s as u8, 0, setting.served(s, weather.carry), setting.all(), weather.limits),
+            peer: Peer::new(s as u8, 0, setting.served(s, weather), setting.all(), weather.limits),
             incarnation: 0,
             is_up: true,
             is_ticking: false,
@@ -295,6 +296,7 @@ impl<'a> World<'a> {
         if let (Some(recorder), Ok((message, _))) = (&mut self.recorder, &message) {
             let sent = match message {
                 Message::Baton { query, .. } | Message::Answer { query, .. } => Some((query, Sent::Carries)),
+                Message::Found { query, .. } => Some((query, Sent::Tells)),
                 Message::Release { query } => Some((query, Sent::Releases)),
                 Message::Standing { .. } => None,
             };
@@ -307,6 +309,10 @@ impl<'a> World<'a> {
                 self.report.batons += 1;
                 self.report.vector_bytes += vector.len() as u64;
                 self.report.baton_bytes += (frame.len() - vector.len()) as u64;
+            }
+            Ok((Message::Found { .. }, _)) => {
+                self.report.found += 1;
+                self.report.found_bytes += frame.len() as u64;
             }
             _ => {
                 self.report.other_frames += 1;
@@ -418,7 +424,7 @@ impl<'a> World<'a> {
         s.peer = Peer::new(
             server,
             s.incarnation,
-            self.setting.served(usize::from(server), self.weather.carry),
+            self.setting.served(usize::from(server), self.weather),
             self.setting.all(),
             self.weather.limits,
         );

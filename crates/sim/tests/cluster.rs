@@ -10,7 +10,7 @@ use common::{Built, Set, graph_set, queries, quick, run_plain};
 use stratann_core::build::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind};
 use stratann_engine::dataset::Shape;
@@ -101,16 +101,19 @@ const WHILE: u64 = 10_000_000;
 
 #[test]
 fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
-    for (servers, replicas, carry) in [
-        (1, 1, Carry::Ids),
-        (3, 1, Carry::Ids),
-        (5, 2, Carry::Distances),
-        (5, 2, Carry::Ids),
-        (10, 1, Carry::Distances),
-        (10, 3, Carry::Ids),
-        (64, 1, Carry::Ids),
+    for (servers, replicas, carry, results) in [
+        (1, 1, Carry::Ids, Results::Along),
+        (3, 1, Carry::Ids, Results::Along),
+        (3, 1, Carry::Ids, Results::Origin),
+        (5, 2, Carry::Distances, Results::Along),
+        (5, 2, Carry::Distances, Results::Origin),
+        (5, 2, Carry::Ids, Results::Along),
+        (10, 1, Carry::Distances, Results::Along),
+        (10, 3, Carry::Ids, Results::Along),
+        (64, 1, Carry::Ids, Results::Along),
+        (64, 1, Carry::Ids, Results::Origin),
     ] {
-        let weather = Weather { carry, ..Weather::default() };
+        let weather = Weather { carry, results, ..Weather::default() };
         let report = simulate(&scattered(servers, replicas, 3), params(1), WHILE, &weather);
         let mut hand_overs = 0;
         for query in 0..QUERIES {
@@ -128,6 +131,7 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
         }
         assert_eq!(hand_overs, report.batons);
         assert_eq!(hand_overs > 0, servers > 1);
+        assert_eq!(report.found > 0, results == Results::Origin);
     }
 }
 
@@ -194,6 +198,24 @@ fn wider_rounds_read_hardly_more_and_hand_over_less() {
 }
 
 #[test]
+fn results_that_go_to_the_origin_make_hand_overs_shorter() {
+    let simulated = |results| {
+        let weather = Weather { results, link_us: (20, 3000), ..Weather::default() };
+        let many = Params { patience: 6, ..Params::new(60, 60) };
+        simulate(&scattered(6, 1, 3), many, WHILE, &weather)
+    };
+    let (along, origin) = (simulated(Results::Along), simulated(Results::Origin));
+    // Words of results are late here, and answers wait for them.
+    for query in 0..QUERIES {
+        let (a, b) = (answer(&along, query), answer(&origin, query));
+        assert_eq!((a.results(), a.stats()), (b.results(), b.stats()), "query {query}");
+    }
+    assert_eq!(along.batons, origin.batons);
+    assert!(origin.baton_bytes * 10 < along.baton_bytes * 9, "{} {}", origin.baton_bytes, along.baton_bytes);
+    assert!(origin.found > 0 && origin.found <= origin.batons && along.found == 0);
+}
+
+#[test]
 fn patience_is_not_lost_over_what_lies_elsewhere() {
     let ids = |state: &QueryState| -> Vec<u64> { state.results().iter().map(|h| h.external_id).collect() };
     for patience in [3, 6] {
@@ -228,6 +250,10 @@ fn a_vector_goes_to_each_server_once() {
     assert!(report.batons > 3 * QUERIES as u64);
 }
 
+fn results_of(seed: u64) -> Results {
+    if seed % 3 == 2 { Results::Origin } else { Results::Along }
+}
+
 /// Frames lost, doubled and overtaken, and a server that crashes while others hold copies of all it had.
 fn storm(seed: u64) {
     let servers = 4 + (hash(seed, 1, 0) % 4) as usize;
@@ -236,6 +262,7 @@ fn storm(seed: u64) {
     let is_back = hash(seed, 4, 0).is_multiple_of(2);
     let weather = Weather {
         seed,
+        results: results_of(seed),
         link_us: (20, 3000),
         drop: 0.01,
         duplicate: 0.05,
@@ -346,6 +373,7 @@ fn failing_reads_and_a_storm_give_right_answers_or_say_what_they_lack() {
     for seed in 0..20 {
         let weather = Weather {
             seed,
+            results: results_of(seed),
             failing_reads: 0.05,
             drop: 0.01,
             duplicate: 0.05,

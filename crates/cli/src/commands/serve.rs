@@ -17,7 +17,7 @@ use stratann_engine::{Error, Kind, Result};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
-use crate::options::{self, CarryName, IoName};
+use crate::options::{self, CarryName, IoName, ResultsName};
 use crate::output::{Output, print};
 
 mod sources;
@@ -61,6 +61,9 @@ pub(crate) struct Args {
     /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
+    /// Where results go when their query is handed over [default: along]
+    #[arg(long, value_enum)]
+    results: Option<ResultsName>,
     /// Stop when standard input ends too: with the program that started it
     #[arg(long)]
     until_eof: bool,
@@ -72,7 +75,7 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry;
+Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry, results;
 tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
 store, poll_s to look there for a new version (seconds, 10; 0 for never); etcd, cluster and advertise to find the other servers by etcd.
 A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
@@ -114,6 +117,7 @@ struct Config {
     cache_budget: Option<SizeText>,
     queue: Option<usize>,
     carry: Option<String>,
+    results: Option<String>,
     tls_certificate: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_authority: Option<PathBuf>,
@@ -354,7 +358,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,
-        carry: carry(args.carry, config.carry.as_deref())?.map(Into::into),
+        carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
+        results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
         log,
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
@@ -399,14 +404,17 @@ fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> 
     }
 }
 
-fn carry(given: Option<CarryName>, configured: Option<&str>) -> Result<Option<CarryName>> {
-    match (given, configured) {
-        (Some(carry), _) => Ok(Some(carry)),
-        (None, None) => Ok(None),
-        (None, Some(name)) => CarryName::from_str(name, false)
-            .map(Some)
-            .map_err(|_| Error::bad_input(format!("carry is {name:?}; use \"ids\" or \"distances\""))),
-    }
+/// An option with names for values, or what the file says of it.
+fn named<T: clap::ValueEnum>(key: &str, given: Option<T>, configured: Option<&str>) -> Result<Option<T>> {
+    let (None, Some(name)) = (&given, configured) else { return Ok(given) };
+    let names: Vec<String> = T::value_variants()
+        .iter()
+        .filter_map(T::to_possible_value)
+        .map(|v| format!("{:?}", v.get_name()))
+        .collect();
+    T::from_str(name, false)
+        .map(Some)
+        .map_err(|_| Error::bad_input(format!("{key} is {name:?}; use {}", names.join(" or "))))
 }
 
 fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {

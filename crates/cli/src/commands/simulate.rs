@@ -14,7 +14,7 @@ use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
 use super::cluster::MethodName;
 use crate::Verdict;
-use crate::options::{self, CarryName};
+use crate::options::{self, CarryName, ResultsName};
 use crate::output::Output;
 use crate::progress::Teller;
 use crate::queries::Queries;
@@ -76,6 +76,9 @@ pub(crate) struct Args {
     /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
+    /// Where results go when their query is handed over [default: along]
+    #[arg(long, value_enum)]
+    results: Option<ResultsName>,
     /// True neighbours, from `stratann groundtruth`, to measure recall@k with
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
@@ -182,6 +185,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         entry: args.entry,
         seed: args.seed,
         carry,
+        results: args.results.unwrap_or_default().into(),
         progress: &teller,
     };
     let mut job = Job { args, params, passes, prices: None, teller: &teller };
@@ -196,7 +200,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
-            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": options::carry_word(carry),
+            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": options::carry_word(carry), "results": args.results.unwrap_or_default().word(),
         }),
         costs: job.prices,
         calibration,

@@ -242,14 +242,13 @@ fn width(state: &mut QueryState) -> usize {
 /// The adaptive stop: with k results at hand, a candidate whose code says that it lies beyond the k-th of them, by more than codes err,
 /// is not worth a read, nor is any after it. An easy query meets this early, a hard one late.
 fn is_beyond(state: &QueryState, scratch: &Scratch, candidate: &Candidate) -> bool {
-    if state.results.len() < state.params.k as usize {
+    if !state.is_full() {
         return false;
     }
     if state.params.patience > 0 && state.fruitless >= state.params.patience {
         return true;
     }
-    let Some(worst) = state.results.last() else { return false };
+    let Some((worst, _)) = state.worst() else { return false };
     state.params.stop_slack < f32::INFINITY
-        && scratch.estimate(candidate.distance)
-            > scratch.expected_at_most(worst.distance, state.params.stop_slack)
+        && scratch.estimate(candidate.distance) > scratch.expected_at_most(worst, state.params.stop_slack)
 }

@@ -6,13 +6,13 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | kind: 0 baton, 1 answer, 2 release, 3 standing |
+//! | 1 | kind: 0 baton, 1 answer, 2 release, 3 standing, 4 found |
 //! | 1 | how much waits at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: server it came to first, that server's incarnation, its number there |
 //! | 1 | attempt; absent in a release |
-//! | 8 | a bit for every server that has been given the query's vector; absent in a release |
+//! | 8 | a bit for every server that has been given the query's vector; absent in a release and in what was found |
 //! | 4 + 4 | baton alone: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
-//! | … | the vector, then the state ([`crate::query::wire`]); an answer carries a state with an empty beam |
+//! | … | the vector, then the state ([`crate::query::wire`]); an answer carries a state with an empty beam; what was found, 4 bytes for which word it is, and hits |
 //!
 //! A standing has instead of the query and what follows it
 //!
@@ -29,7 +29,7 @@ use crate::format::checksum;
 use crate::query::wire::{self, Reader};
 
 /// The version written and understood.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
 /// Longest frame that is taken in: a beam of the greatest length and a vector of 4,096 f32 are well below it.
@@ -74,6 +74,17 @@ pub enum Message<'a> {
         visited: u64,
         /// The state, its beam empty.
         state: &'a [u8],
+    },
+    /// To the origin of a query that is handed on: what was found for it at the sender.
+    Found {
+        /// Which.
+        query: QueryId,
+        /// In which attempt.
+        attempt: u8,
+        /// How many such messages came before.
+        word: u32,
+        /// Hits.
+        hits: &'a [u8],
     },
     /// How the sender stands among the servers of this build.
     Standing {
@@ -132,6 +143,12 @@ impl Message<'_> {
                 out.extend_from_slice(state);
             }
             Message::Release { query } => head(2, query, out),
+            Message::Found { query, attempt, word, hits } => {
+                head(4, query, out);
+                out.push(*attempt);
+                out.extend_from_slice(&word.to_le_bytes());
+                out.extend_from_slice(hits);
+            }
             Message::Standing { live, has_left } => {
                 out.extend_from_slice(&[3, load]);
                 out.extend_from_slice(&live.to_le_bytes());
@@ -198,6 +215,7 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
         }
         1 => Message::Answer { query, attempt: r.u8()?, visited: r.u64()?, state: r.0 },
         2 if r.0.is_empty() => Message::Release { query },
+        4 => Message::Found { query, attempt: r.u8()?, word: r.u32()?, hits: r.0 },
         _ => return Err(Refused::Content),
     };
     Ok((message, load))
@@ -235,7 +253,8 @@ mod tests {
     fn messages_come_back() {
         let answer = Message::Answer { query: QUERY, attempt: 2, visited: 6, state: &[4; 9] };
         let standing = Message::Standing { live: 0b101, has_left: true };
-        for message in [BATON, answer, Message::Release { query: QUERY }, standing] {
+        let found = Message::Found { query: QUERY, attempt: 1, word: 3, hits: &[5; 7] };
+        for message in [BATON, answer, Message::Release { query: QUERY }, standing, found] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
@@ -260,7 +279,7 @@ mod tests {
             let mut bytes = vec![0; HEADER];
             if honest {
                 bytes.extend_from_slice(&77u64.to_le_bytes());
-                bytes.push(body.len() as u8 % 5);
+                bytes.push(body.len() as u8 % 6);
             }
             bytes.extend(body);
             let (length, sum) = ((bytes.len() - HEADER) as u32, checksum(&bytes[HEADER..]));

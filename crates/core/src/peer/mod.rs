@@ -9,6 +9,7 @@
 //! out as [`Action`]s.
 
 mod gather;
+mod homing;
 pub mod message;
 mod spare;
 mod standing;
@@ -18,6 +19,7 @@ use alloc::collections::btree_map::{BTreeMap, Entry};
 use alloc::vec::Vec;
 
 use self::gather::Gather;
+use self::homing::Home;
 pub use self::spare::SPARE_BYTES;
 use self::spare::Spare;
 use self::standing::Standing;
@@ -88,6 +90,8 @@ pub struct Served {
     pub nodes: u32,
     /// What batons say of their candidates. Servers need not agree on it.
     pub carry: wire::Carry,
+    /// Where the results go of queries that are handed on from here. Servers need not agree on it.
+    pub results: wire::Results,
     /// Whether distances that a baton leaves out can be computed here: codes of all nodes are in RAM. Otherwise such a baton is refused.
     pub rescores: bool,
     /// So many servers have an index each, of their own rows, and every query is asked of all of them; `None` for one index, among
@@ -137,6 +141,8 @@ struct Origin {
     visited: u64,
     // What has come of its parts, when all servers are asked.
     gather: Option<Gather>,
+    // What servers have found that handed it on.
+    home: Home,
 }
 
 /// A query's vector, and how far its batons have come here.
@@ -276,6 +282,7 @@ impl Peer {
                 let all = gather::all(servers);
                 Gather::new(params, budget, all, all & (self.live | bit(self.server)))
             }),
+            home: Home::default(),
         };
         if let Some(gather) = &origin.gather {
             self.ask_parts(now_us, query, &origin, gather.waits(), out);
@@ -300,7 +307,7 @@ impl Peer {
                 let mut answer = self.spare.state();
                 answer.become_answer_of(state);
                 match run.query.origin == self.server {
-                    true => self.end(&run.query, self.server, 0, answer, out),
+                    true => self.end(run, self.server, 0, answer, out),
                     false => self.send_answer(run, answer, out),
                 }
             }
@@ -324,12 +331,13 @@ impl Peer {
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: &QueryState, out: &mut Vec<Action>) {
         let Run { query, attempt } = run;
         let (build, load) = (self.served.build, self.own_load());
+        let words = self.send_home(run, to, state, out);
         // Released or expired meanwhile: nobody waits for it.
         let Some(kept) = self.vectors.get_mut(&query) else { return };
         let is_known = kept.visited & bit(to) != 0;
         kept.visited |= bit(to);
         let (mut bytes, mut frame) = (self.spare.buffer(), self.spare.buffer());
-        self.spare.encoder.encode(state, self.served.carry, &mut bytes);
+        self.spare.encoder.write(state, self.served.carry, words, &mut bytes);
         let left_us = kept.expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32;
         let message = Message::Baton {
             query,
@@ -373,14 +381,17 @@ impl Peer {
                 let came = Vector { bytes: self.spare.copy(vector), expires_at_us, visited, taken: None };
                 self.take(Run { query, attempt }, state, came, out);
             }
-            Message::Answer { query, visited, state, .. } => {
+            Message::Answer { query, attempt, visited, state } => {
                 let state = self.decode(state).ok_or(Refused::Content)?;
-                self.end(&query, from, visited, state, out);
+                self.end(Run { query, attempt }, from, visited, state, out);
             }
             Message::Standing { live, has_left } => {
                 if let Some(standing) = self.standings.get_mut(usize::from(from)) {
                     *standing = Some(Standing { live, has_left });
                 }
+            }
+            Message::Found { query, attempt, word, hits } => {
+                self.found(Run { query, attempt }, word, hits, out)?;
             }
             Message::Release { query } => {
                 // Its origin alone may say so of a query; a server never releases its own this way.
@@ -429,19 +440,16 @@ impl Peer {
     }
 
     /// The query has ended at `from`: the first answer counts, or all of them when all were asked.
-    fn end(
-        &mut self,
-        query: &QueryId,
-        from: u8,
-        visited: u64,
-        state: Box<QueryState>,
-        out: &mut Vec<Action>,
-    ) {
+    fn end(&mut self, run: Run, from: u8, visited: u64, state: Box<QueryState>, out: &mut Vec<Action>) {
+        let query = run.query;
         if query.origin != self.server || query.incarnation != self.incarnation {
             return;
         }
         let Some(origin) = self.origins.get_mut(&query.number) else { return };
-        let Some(gather) = &mut origin.gather else { return self.answer(query.number, visited, state, out) };
+        let Some(gather) = &mut origin.gather else {
+            let Some(whole) = origin.home.complete(run.attempt, visited, state) else { return };
+            return self.answer(query.number, whole.0, whole.1, out);
+        };
         gather.take(from, &state);
         if let Some(whole) = gather.whole() {
             self.answer(query.number, 0, Box::new(whole), out);
@@ -505,6 +513,7 @@ impl Peer {
             return self.ask_again(now_us, number, out);
         }
         origin.attempt += 1;
+        origin.home = Home::of(origin.attempt);
         origin.has_begun = false;
         origin.give_up_at_us = origin.expires_at_us;
         let (params, budget, attempt) = (origin.params, origin.budget, origin.attempt);
@@ -574,6 +583,7 @@ mod tests {
                 vector_bytes: 4,
                 nodes: 9,
                 carry: Carry::Distances,
+                results: wire::Results::Along,
                 rescores,
                 apart: None,
             };

@@ -67,7 +67,7 @@ impl Spare {
 mod tests {
     use super::*;
     use crate::peer::{Action, Limits, Peer, Run, Served};
-    use crate::query::wire::Carry;
+    use crate::query::wire::{Carry, Results};
     use crate::query::{Budget, Hit, Params, Progress, Step};
     use alloc::vec;
 
@@ -94,8 +94,15 @@ mod tests {
     #[test]
     fn batons_take_no_memory_once_a_server_is_warm() {
         for carry in [Carry::Ids, Carry::Distances] {
-            let served =
-                Served { build: 7, vector_bytes: 64, nodes: 1000, carry, rescores: true, apart: None };
+            let served = Served {
+                build: 7,
+                vector_bytes: 64,
+                nodes: 1000,
+                carry,
+                results: Results::Along,
+                rescores: true,
+                apart: None,
+            };
             let mut peers = [0, 1].map(|s| Peer::new(s, 1, served, 0b11, Limits::default()));
             let mut out = Vec::new();
             peers[0].ask(0, 0, (Params::new(10, 100), Budget::default()), &[7; 64], 1 << 40, &mut out);

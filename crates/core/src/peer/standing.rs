@@ -110,13 +110,21 @@ impl Change {
 mod tests {
     use super::*;
     use crate::peer::{Limits, Served};
-    use crate::query::wire::Carry;
+    use crate::query::wire::{Carry, Results};
     use crate::query::{Budget, Params};
     use alloc::vec;
 
     fn peer(server: u8) -> Peer {
         let carry = Carry::Ids;
-        let served = Served { build: 7, vector_bytes: 4, nodes: 9, carry, rescores: true, apart: None };
+        let served = Served {
+            build: 7,
+            vector_bytes: 4,
+            nodes: 9,
+            carry,
+            results: Results::Along,
+            rescores: true,
+            apart: None,
+        };
         Peer::new(server, 1, served, bit(server), Limits::default())
     }
 

@@ -24,12 +24,12 @@ pub(super) fn step(
     // that the search has nothing left to find.
     let is_told = view.here.is_none() || !state.beam.awaits_behind_fresh();
     take_in(state, view, scratch, arrived, |state, scratch, block| {
-        let before = state.results.last().copied();
+        let before = state.worst();
         if state.params.whole_blocks {
             verify::score_block(state, scratch, block);
         }
         let read = graph_walk::expand_block(state, graph, scratch, block);
-        let changed = state.results.last().copied() != before;
+        let changed = state.worst() != before;
         state.fruitless = if changed { 0 } else { state.fruitless.saturating_add(u32::from(is_told)) };
         read
     });

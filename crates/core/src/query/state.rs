@@ -207,6 +207,9 @@ pub struct QueryState {
     pub(crate) fruitless: u32,
     pub(crate) beam: Beam,
     pub(crate) results: Vec<Hit>,
+    // Distances of further results, ascending: the origin of the query has been told which they are, in so many words.
+    pub(crate) told: Vec<f32>,
+    pub(crate) words: u32,
     pub(crate) outstanding: Vec<Outstanding>,
     pub(crate) wants: Vec<Want>,
     // Reads that failed and are to be made at another home, or were given up; seldom any.
@@ -236,6 +239,8 @@ impl QueryState {
             fruitless: 0,
             beam: Beam::default(),
             results: Vec::new(),
+            told: Vec::new(),
+            words: 0,
             outstanding: Vec::new(),
             wants: Vec::new(),
             unread: Vec::new(),
@@ -258,6 +263,8 @@ impl QueryState {
         self.fruitless = 0;
         self.beam.reset(params.search_list as usize);
         self.results.clear();
+        self.told.clear();
+        self.words = 0;
         self.outstanding.clear();
         self.wants.clear();
         self.unread.clear();
@@ -319,9 +326,32 @@ impl QueryState {
         self.unread.iter().find(|u| u.tried == u64::MAX)
     }
 
-    /// The results so far, closest first, at most k.
+    /// The results so far, closest first, at most k; those alone that its origin has not been told of.
     pub fn results(&self) -> &[Hit] {
         &self.results
+    }
+
+    /// Whether it has k results, those that its origin was told of among them.
+    pub(crate) fn is_full(&self) -> bool {
+        self.results.len() + self.told.len() >= self.params.k as usize
+    }
+
+    /// The last of all results: its distance, and its id unless the origin was told of it. Those come after others as far.
+    pub(crate) fn worst(&self) -> Option<(f32, Option<u64>)> {
+        let here = self.results.last().map(|hit| (hit.distance, Some(hit.external_id)));
+        let told = self.told.last().map(|&distance| (distance, None));
+        match (here, told) {
+            (Some(h), Some(t)) => Some(if h.0.total_cmp(&t.0).is_gt() { h } else { t }),
+            (here, told) => here.or(told),
+        }
+    }
+
+    /// Drops the last of all results.
+    pub(crate) fn drop_worst(&mut self) {
+        match self.worst() {
+            Some((_, Some(_))) => drop(self.results.pop()),
+            _ => drop(self.told.pop()),
+        }
     }
 
     /// How it ended, or that it runs.
@@ -341,8 +371,9 @@ impl QueryState {
         self.is_scored || self.beam.entries().is_empty()
     }
 
-    /// Forgets the candidates, as if nothing had been read; results and budget stay.
+    /// Forgets the candidates, as if nothing had been read; results and budget stay. What the origin was told of will be found once more.
     pub(crate) fn begin_anew(&mut self) {
+        self.told.clear();
         self.beam.reset(self.params.search_list as usize);
         self.started = false;
     }
@@ -352,6 +383,7 @@ impl QueryState {
         QueryState {
             beam: Beam::default(),
             results: self.results.clone(),
+            told: Vec::new(),
             outstanding: Vec::new(),
             wants: Vec::new(),
             unread: self.given_up().copied().into_iter().collect(),
@@ -363,7 +395,9 @@ impl QueryState {
     /// Becomes [`QueryState::without_beam`] of `ended`, in its own memory.
     pub(crate) fn become_answer_of(&mut self, ended: &QueryState) {
         let (mut results, mut unread) = (take(&mut self.results), take(&mut self.unread));
+        let mut told = take(&mut self.told);
         results.clone_from(&ended.results);
+        told.clear();
         unread.clear();
         unread.extend(ended.given_up().copied());
         let (mut outstanding, mut wants) = (take(&mut self.outstanding), take(&mut self.wants));
@@ -371,7 +405,7 @@ impl QueryState {
         wants.clear();
         let mut beam = take(&mut self.beam);
         beam.reset(0);
-        *self = QueryState { beam, results, outstanding, wants, unread, next_server: None, ..*ended };
+        *self = QueryState { beam, results, told, outstanding, wants, unread, next_server: None, ..*ended };
     }
 
     /// All memory that it takes, bytes.
@@ -379,6 +413,7 @@ impl QueryState {
         size_of::<QueryState>()
             + self.beam.memory_bytes()
             + self.results.capacity() * size_of::<Hit>()
+            + self.told.capacity() * size_of::<f32>()
             + self.outstanding.capacity() * size_of::<Outstanding>()
             + self.wants.capacity() * size_of::<Want>()
             + self.unread.capacity() * size_of::<Unread>()

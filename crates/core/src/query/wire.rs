@@ -8,7 +8,8 @@
 //! | … | parameters, budget, counters of the walk, outcome; statistics, a varint each |
 //! | … | beam with distances: count, bits of an id; then id and progress (2 bits) of each, packed; then the step up from the distance before, a varint each |
 //! | … | beam without: count, bits of a progress, bits of a remainder; then, by ascending id, the step up from the id before in Golomb–Rice code, and the progress, packed |
-//! | … | results: count, then distance (4 bytes), external id (varint) each |
+//! | … | results: count, then the step up from the distance before, and the external id, a varint each |
+//! | … | where the origin was told of results: in how many words; count, then the step up from the distance before, a varint each |
 //! | … | reads under way: count, then tag, block (4 bytes) each |
 //! | … | where there are any, blocks that could not be read: count, then block (4 bytes), the servers that tried (varint), why (1 byte) each |
 //!
@@ -20,13 +21,13 @@ use alloc::vec::Vec;
 
 use super::state::{Outstanding, UNREAD_MAX, Unread};
 use super::{
-    Beam, Budget, Candidate, Hit, Loss, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState, QueryStats,
-    Tag,
+    Beam, Budget, Candidate, Hit, Loss, MAX_K, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState,
+    QueryStats, Tag,
 };
 use crate::format::checksum;
 
 /// The version written and understood.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 const HEADER: usize = 16;
 
 /// Why bytes are not a state.
@@ -52,6 +53,16 @@ pub enum Carry {
     Distances,
 }
 
+/// Where the results go of a query that is handed over (BatANN, §8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Results {
+    /// With it.
+    #[default]
+    Along,
+    /// To its origin, from the server that found them. The state keeps their distances, which decide when it stops.
+    Origin,
+}
+
 /// Appends the state to `out`. A state that came without distances and has not been stepped since goes on without.
 pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     Encoder::default().encode(state, carry, out);
@@ -61,11 +72,23 @@ pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
     by_id: Vec<Candidate>,
+    told: Vec<f32>,
 }
 
 impl Encoder {
     /// As [`encode`].
     pub fn encode(&mut self, state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
+        self.write(state, carry, None, out);
+    }
+
+    /// As [`encode`], or, with a number of words, without saying which the results are: by then the origin has been told in so many.
+    pub(crate) fn write(&mut self, state: &QueryState, carry: Carry, words: Option<u32>, out: &mut Vec<u8>) {
+        let is_along = if words.is_none() { state.results.len() } else { 0 };
+        let (along, tells) = state.results.split_at(is_along);
+        let words = words.unwrap_or(state.words);
+        self.told.clone_from(&state.told);
+        self.told.extend(tells.iter().map(|hit| hit.distance));
+        self.told.sort_unstable_by(f32::total_cmp);
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         let mut w = Writer(out);
@@ -74,7 +97,7 @@ impl Encoder {
         w.u32(state.budget.reads);
         w.u32(state.budget.hand_overs);
         let carry = if state.is_scored { carry } else { Carry::Ids };
-        let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty()];
+        let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty(), words > 0];
         w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
         w.u32(state.next_tag);
         w.u32(state.next_block);
@@ -85,10 +108,10 @@ impl Encoder {
             Carry::Distances => write_beam(&state.beam, &mut w),
             Carry::Ids => write_ids(&state.beam, &mut self.by_id, &mut w),
         }
-        w.varint(state.results.len() as u64);
-        for hit in &state.results {
-            w.u32(hit.distance.to_bits());
-            w.varint(hit.external_id);
+        put_hits(along, &mut w);
+        if words > 0 {
+            w.varint(words.into());
+            put_told(&self.told, &mut w);
         }
         w.varint(state.outstanding.len() as u64);
         for o in &state.outstanding {
@@ -138,7 +161,7 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
     let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
     state.restart(params, budget);
     let flags = r.u8()?;
-    if flags > 7 {
+    if flags > 15 {
         return Err(Refused::Content);
     }
     state.started = flags & 1 != 0;
@@ -152,9 +175,10 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
         true => read_beam(&mut r, params.search_list, &mut state.beam)?,
         false => read_ids(&mut r, params.search_list, &mut state.beam)?,
     }
-    for _ in 0..r.count(params.k)? {
-        let hit = Hit { distance: f32::from_bits(r.u32()?), external_id: r.varint()? };
-        state.results.push(hit);
+    take_hits(&mut r, params.k, &mut state.results)?;
+    if flags & 8 != 0 {
+        state.words = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
+        take_told(&mut r, params.k.saturating_sub(state.results.len() as u32), &mut state.told)?;
     }
     for _ in 0..r.count(MAX_WIDTH)? {
         state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()? });
@@ -163,6 +187,69 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
         read_unread(&mut r, &mut state.unread)?;
     }
     if r.0.is_empty() { Ok(()) } else { Err(Refused::Length) }
+}
+
+/// Appends hits to `out`, for [`read_hits`].
+pub(crate) fn write_hits(hits: &[Hit], out: &mut Vec<u8>) {
+    put_hits(hits, &mut Writer(out));
+}
+
+/// Adds the hits that `bytes` (all of them) hold to `out`.
+pub(crate) fn read_hits(bytes: &[u8], out: &mut Vec<Hit>) -> Result<(), Refused> {
+    let mut r = Reader(bytes);
+    take_hits(&mut r, MAX_K, out)?;
+    if r.0.is_empty() { Ok(()) } else { Err(Refused::Length) }
+}
+
+fn put_hits(hits: &[Hit], w: &mut Writer<'_>) {
+    w.varint(hits.len() as u64);
+    let mut before = 0;
+    for hit in hits {
+        let at = rank(hit.distance);
+        // They are sorted; if they were not, this would be longer and still right.
+        w.varint(u64::from(at.wrapping_sub(before)));
+        w.varint(hit.external_id);
+        before = at;
+    }
+}
+
+fn take_hits(r: &mut Reader<'_>, most: u32, out: &mut Vec<Hit>) -> Result<(), Refused> {
+    let mut before = 0u32;
+    for _ in 0..r.count(most)? {
+        let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
+        before = before.wrapping_add(step);
+        out.push(Hit { distance: of_rank(before), external_id: r.varint()? });
+    }
+    Ok(())
+}
+
+/// Numbers in the order of the distances that they stand for (IEEE 754 total order).
+fn rank(distance: f32) -> u32 {
+    let bits = distance.to_bits();
+    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
+}
+
+fn of_rank(rank: u32) -> f32 {
+    f32::from_bits(if rank >> 31 == 1 { rank & !(1 << 31) } else { !rank })
+}
+
+fn put_told(told: &[f32], w: &mut Writer<'_>) {
+    w.varint(told.len() as u64);
+    let mut before = 0;
+    for at in told.iter().map(|&distance| rank(distance)) {
+        w.varint(u64::from(at - before));
+        before = at;
+    }
+}
+
+fn take_told(r: &mut Reader<'_>, most: u32, told: &mut Vec<f32>) -> Result<(), Refused> {
+    let mut before = 0u32;
+    for _ in 0..r.count(most)? {
+        let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
+        before = before.checked_add(step).ok_or(Refused::Content)?;
+        told.push(of_rank(before));
+    }
+    Ok(())
 }
 
 fn write_unread(unread: &[Unread], w: &mut Writer<'_>) {

@@ -1,5 +1,7 @@
 //! Exact distances, and the best k of them.
 
+use core::cmp::Ordering;
+
 use crate::format::block::Block;
 use crate::query::{Hit, QueryState, Scratch};
 
@@ -27,22 +29,24 @@ pub(crate) fn score_slot(state: &mut QueryState, scratch: &Scratch, block: &Bloc
 
 /// Takes a node among the best k, which are sorted by `(distance, external id)`.
 fn keep(state: &mut QueryState, distance: f32, block: &Block<'_>, slot: usize) {
-    let (results, k) = (&mut state.results, state.params.k as usize);
-    if results.len() >= k && results.last().is_none_or(|worst| worst.distance.total_cmp(&distance).is_lt()) {
+    let worst = if state.is_full() { state.worst() } else { None };
+    if worst.is_some_and(|(worst, _)| worst.total_cmp(&distance).is_lt()) {
         return;
     }
     let hit = Hit { distance, external_id: block.external_id(slot) };
-    let before =
-        |a: &Hit| a.distance.total_cmp(&hit.distance).then(a.external_id.cmp(&hit.external_id)).is_lt();
-    if results.len() >= k && results.last().is_none_or(before) {
+    // Of two as far, one that the origin was told of makes room: the origin knows its id, and decides.
+    let is_before = |(d, id): (f32, Option<u64>)| {
+        d.total_cmp(&distance).then(id.map_or(Ordering::Greater, |id| id.cmp(&hit.external_id))).is_lt()
+    };
+    if worst.is_some_and(is_before) {
         return;
     }
-    let at = results.partition_point(before);
-    if results.get(at).is_some_and(|h| h.external_id == hit.external_id) {
+    let at = state.results.partition_point(|h| is_before((h.distance, Some(h.external_id))));
+    if state.results.get(at).is_some_and(|h| h.external_id == hit.external_id) {
         return;
     }
-    if results.len() >= k {
-        results.pop();
+    if worst.is_some() {
+        state.drop_worst();
     }
-    results.insert(at, hit);
+    state.results.insert(at, hit);
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Limits, Peer, SPARE_BYTES, Served};
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Params};
 
 use self::held::Held;
@@ -76,6 +76,8 @@ pub struct ServeOptions {
     pub queue: usize,
     /// What batons say of their candidates; `None` for the shortest that the index allows.
     pub carry: Option<Carry>,
+    /// Where results go when their query is handed over.
+    pub results: Results,
     /// Where to say what happens, a line each.
     pub log: Log,
 }
@@ -96,6 +98,7 @@ impl Default for ServeOptions {
             cache_budget: 0,
             queue: 4096,
             carry: None,
+            results: Results::Along,
             log: Arc::new(|_| {}),
         }
     }
@@ -402,6 +405,7 @@ impl Shared {
             vector_bytes: held.index().block.vector_bytes,
             nodes: view.nodes,
             carry: held.carry(options.carry).unwrap_or(Carry::Distances),
+            results: options.results,
             rescores: view.rescores(),
             apart: match &held {
                 Held::Apart(_, description) => Some(description.servers as u8),

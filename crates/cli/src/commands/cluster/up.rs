@@ -18,7 +18,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::{Error, Kind, Result};
 
 use crate::commands::serve::{Place, Stop, config_text, stops};
-use crate::options::CarryName;
+use crate::options::{CarryName, ResultsName};
 use crate::output::{Output, print, tell};
 use crate::remote;
 use crate::{Verdict, options};
@@ -47,6 +47,9 @@ pub(super) struct Up {
     /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
+    /// Where results go when their query is handed over [default: along]
+    #[arg(long, value_enum)]
+    results: Option<ResultsName>,
     /// Longest time until all servers are ready, seconds
     #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
@@ -257,6 +260,9 @@ impl Running {
         }
         if let Some(carry) = args.carry {
             command.args(["--carry", carry.word()]);
+        }
+        if let Some(results) = args.results {
+            command.args(["--results", results.word()]);
         }
         // A group of its own: Ctrl-C in a terminal is for this process, which then stops the servers in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use stratann_core::place::{Here, Placement, SERVERS_MAX};
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
@@ -85,6 +85,7 @@ pub(super) struct Passes<'a> {
     pub(super) entry: Entry,
     pub(super) seed: u64,
     pub(super) carry: Carry,
+    pub(super) results: Results,
     pub(super) progress: &'a dyn Progress,
 }
 
@@ -105,7 +106,8 @@ impl Passes<'_> {
                 .collect();
             let blocks = FromFile(self.index);
             let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
-            let weather = Weather { seed: self.seed, carry: self.carry, ..Weather::default() };
+            let weather =
+                Weather { seed: self.seed, carry: self.carry, results: self.results, ..Weather::default() };
             let (report, traces) = record(&cluster, &asked, &weather);
             self.handed_over(&report, first, &params, traces)
         })
@@ -193,10 +195,10 @@ impl Passes<'_> {
 
     fn handed_over(&self, report: &Report, first: usize, params: &Params, traces: Vec<Trace>) -> Pass {
         let mut pass = Pass {
-            baton_bytes: report.baton_bytes,
+            baton_bytes: report.baton_bytes + report.found_bytes,
             vector_bytes: report.vector_bytes,
-            bytes: report.baton_bytes + report.vector_bytes + report.other_bytes,
-            messages: report.batons + report.other_frames,
+            bytes: report.baton_bytes + report.found_bytes + report.vector_bytes + report.other_bytes,
+            messages: report.batons + report.found + report.other_frames,
             reads: report.reads.clone(),
             queries: report.told.len(),
             traces,
