@@ -78,6 +78,9 @@ pub struct ServeOptions {
     pub carry: Option<Carry>,
     /// Where results go when their query is handed over.
     pub results: Results,
+    /// What a lost frame costs its query: without an answer for so long it begins anew. A server that dies is noticed sooner, with its connection;
+    /// but others may still send to it then.
+    pub patience: Duration,
     /// Where to say what happens, a line each.
     pub log: Log,
 }
@@ -99,6 +102,7 @@ impl Default for ServeOptions {
             queue: 4096,
             carry: None,
             results: Results::Along,
+            patience: Duration::from_millis(500),
             log: Arc::new(|_| {}),
         }
     }
@@ -108,8 +112,6 @@ impl Default for ServeOptions {
 const QUEUE_BYTES: usize = 512 << 10;
 /// How often expired queries and attempts are looked for.
 const TICK: Duration = Duration::from_millis(10);
-/// What a lost frame costs its query. A server that dies is noticed sooner, with its connection; but others may still send to it then.
-const PATIENCE_US: u64 = 500_000;
 /// Vectors of other servers' queries that are kept, for each query of own clients.
 const HOSTED_PER_QUERY: usize = 4;
 
@@ -416,7 +418,7 @@ impl Shared {
         let limits = Limits {
             origins: options.queue,
             hosted: options.queue.saturating_mul(held.hosted_per_query()),
-            patience_us: PATIENCE_US,
+            patience_us: options.patience.as_micros() as u64,
             ..Limits::default()
         };
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
