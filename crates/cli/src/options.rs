@@ -216,7 +216,7 @@ pub(crate) enum ResultsName {
     /// With their query.
     #[default]
     Along,
-    /// To the server that the query came to first, from the one that found them: shorter hand-overs, one message more for each.
+    /// To the server that the query came to first, from those that found them: shorter hand-overs, more messages.
     Origin,
 }
 
