@@ -360,6 +360,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         queue,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
+        patience: ServeOptions::default().patience,
         log,
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
