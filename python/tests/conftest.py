@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,12 @@ def brute_force(base, queries, k, metric):
 
 def recall(found, truth):
     return np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, truth)])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c():
+    """A shell that starts the tests in its background has them, and all that they start, ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
