@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::place::{SERVERS_MAX, bit};
-use crate::query::{Budget, Outcome, Params, QueryState, Unread, wire};
+use crate::query::{Budget, Hit, Outcome, Params, QueryState, Unread, wire};
 
 use super::message::{Message, QueryId};
 use super::{Action, Origin, Peer};
@@ -73,9 +73,7 @@ impl Gather {
         }
         let results = &mut self.sum.results;
         results.extend_from_slice(&part.results);
-        results.sort_unstable_by(|a, b| {
-            a.distance.total_cmp(&b.distance).then(a.external_id.cmp(&b.external_id))
-        });
+        results.sort_unstable_by(Hit::order);
         results.truncate(self.sum.params.k as usize);
     }
 }

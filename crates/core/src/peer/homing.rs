@@ -42,11 +42,9 @@ impl Home {
 
     fn add(&mut self, hits: &[Hit], k: u32) {
         self.found.extend_from_slice(hits);
-        let order =
-            |a: &Hit, b: &Hit| a.distance.total_cmp(&b.distance).then(a.external_id.cmp(&b.external_id));
-        self.found.sort_unstable_by(order);
+        self.found.sort_unstable_by(Hit::order);
         // What begins anew within an attempt finds again what was told.
-        self.found.dedup_by(|a, b| order(a, b).is_eq());
+        self.found.dedup_by(|a, b| a.order(b).is_eq());
         self.found.truncate(k as usize);
     }
 
@@ -94,8 +92,7 @@ impl Peer {
             return Some(word);
         }
         if query.origin == self.server {
-            let origin = self.origins.get_mut(&query.number)?;
-            origin.home.hear(attempt, word, &state.results, state.params.k);
+            self.own(&query)?.home.hear(attempt, word, &state.results, state.params.k);
         } else {
             let mut hits = self.spare.buffer();
             wire::write_hits(&state.results, &mut hits);
@@ -116,10 +113,7 @@ impl Peer {
         let mut found = Vec::new();
         wire::read_hits(hits, &mut found)?;
         let Run { query, attempt } = run;
-        if query.origin != self.server || query.incarnation != self.incarnation {
-            return Ok(());
-        }
-        let Some(origin) = self.origins.get_mut(&query.number) else { return Ok(()) };
+        let Some(origin) = self.own(&query) else { return Ok(()) };
         origin.home.hear(attempt, word, &found, origin.params.k);
         if let Some((visited, state)) = origin.home.try_again() {
             self.answer(query.number, visited, state, out);

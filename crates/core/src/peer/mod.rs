@@ -439,13 +439,16 @@ impl Peer {
         out.push(Action::Start { run, state });
     }
 
+    /// A query that a client brought here, in this life of the server.
+    fn own(&mut self, query: &QueryId) -> Option<&mut Origin> {
+        let is_own = query.origin == self.server && query.incarnation == self.incarnation;
+        self.origins.get_mut(&query.number).filter(|_| is_own)
+    }
+
     /// The query has ended at `from`: the first answer counts, or all of them when all were asked.
     fn end(&mut self, run: Run, from: u8, visited: u64, state: Box<QueryState>, out: &mut Vec<Action>) {
         let query = run.query;
-        if query.origin != self.server || query.incarnation != self.incarnation {
-            return;
-        }
-        let Some(origin) = self.origins.get_mut(&query.number) else { return };
+        let Some(origin) = self.own(&query) else { return };
         let Some(gather) = &mut origin.gather else {
             let Some(whole) = origin.home.complete(run.attempt, visited, state) else { return };
             return self.answer(query.number, whole.0, whole.1, out);

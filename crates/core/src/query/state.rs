@@ -103,6 +103,13 @@ pub struct Hit {
     pub external_id: u64,
 }
 
+impl Hit {
+    /// The order of results: closest first, then the smaller id.
+    pub(crate) fn order(&self, other: &Hit) -> core::cmp::Ordering {
+        self.distance.total_cmp(&other.distance).then(self.external_id.cmp(&other.external_id))
+    }
+}
+
 /// What can be rebuilt from the query on any machine.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
