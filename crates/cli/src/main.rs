@@ -66,6 +66,7 @@ enum Command {
     Serve(commands::serve::Args),
     Simulate(commands::simulate::Args),
     Doctor(commands::doctor::Args),
+    Profile(commands::profile::Args),
     Completions(commands::completions::Args),
 }
 
@@ -117,6 +118,7 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
         Command::Serve(args) => commands::serve::run(&args, output),
         Command::Simulate(args) => commands::simulate::run(&args, output),
         Command::Doctor(args) => commands::doctor::run(&args, output),
+        Command::Profile(args) => commands::profile::run(&args, output),
         Command::Completions(args) => commands::completions::run(&args, Cli::command()),
     }
 }

@@ -51,7 +51,7 @@ fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
     let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.search_list)).max();
     match options.effort {
         Effort::List(list, _) => u64::from(list),
-        Effort::Recall(_) => of_curves.unwrap_or(0).max(200),
+        Effort::Recall(_) | Effort::Clusters(..) => of_curves.unwrap_or(0).max(200),
     }
 }
 

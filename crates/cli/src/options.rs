@@ -39,6 +39,8 @@ impl From<MetricName> for Metric {
 pub(crate) enum KindName {
     /// A graph on disk, walked by codes in RAM.
     DiskGraph,
+    /// Clusters on disk, each with a local index of its own: for memory far smaller than the vectors.
+    HybridIvf,
     /// All vectors on disk, scanned: exact, for small sets.
     Flat,
 }
@@ -47,6 +49,7 @@ impl From<KindName> for build::Kind {
     fn from(name: KindName) -> build::Kind {
         match name {
             KindName::DiskGraph => build::Kind::DiskGraph,
+            KindName::HybridIvf => build::Kind::HybridIvf,
             KindName::Flat => build::Kind::Flat,
         }
     }
@@ -350,9 +353,17 @@ pub(crate) struct Effort {
     /// Length of the beam instead of a recall (L in DiskANN, ef in HNSW); several make one run each
     #[arg(long, value_delimiter = ',', value_name = "L")]
     pub(crate) search_list: Vec<u32>,
+    /// Clusters visited at most, on a hybrid-ivf; several make one run each
+    #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
+    pub(crate) nprobe: Vec<u32>,
+    /// With --nprobe: stop after this share of the clusters, one after another, brought nothing [default: never]
+    #[arg(long, value_name = "SHARE", requires = "nprobe")]
+    pub(crate) early_stop: Option<f32>,
     /// With --search-list: stop once the best unread candidate is farther than the k-th result by so many standard errors of
     /// its code distance [default: never]
-    #[arg(long, value_name = "X", requires = "search_list", allow_negative_numbers = true)]
+    ///
+    /// With --nprobe: discard a vector that lies beyond the k-th result by so many [default: only when it is certain to].
+    #[arg(long, value_name = "X", conflicts_with = "recall", allow_negative_numbers = true)]
     pub(crate) stop_slack: Option<f32>,
     /// Stop after so many reads in a row that changed none of the k results; 0 for never [default: as the curve says; never with --search-list]
     #[arg(long, value_name = "READS")]
@@ -366,9 +377,84 @@ impl Effort {
         if !self.search_list.is_empty() {
             return self.search_list.iter().map(|&l| Asked::List(l, self.stop_slack)).collect();
         }
+        if !self.nprobe.is_empty() {
+            let clusters = |&n: &u32| Asked::Clusters(n, self.stop_slack, self.early_stop);
+            return self.nprobe.iter().map(clusters).collect();
+        }
         if self.recall.is_empty() {
             return vec![Asked::Recall(0.95)];
         }
         self.recall.iter().map(|&r| Asked::Recall(r)).collect()
+    }
+}
+
+/// Techniques of hybrid-ivf, to be switched off for comparison.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Techniques of hybrid-ivf (to compare)")]
+pub(crate) struct Techniques {
+    /// Visit the cluster with the nearest centroid first, whatever the navigation graph found
+    #[arg(long, conflicts_with = "order")]
+    no_reorder: bool,
+    /// Which clusters are visited first
+    #[arg(long, value_enum, default_value = "evidence")]
+    order: OrderName,
+    /// Visit all clusters that --nprobe or --recall allow
+    #[arg(long)]
+    no_early_stop: bool,
+    /// Read every vector of a cluster that is visited
+    #[arg(long, conflicts_with = "bounds")]
+    no_bounds: bool,
+    /// Which bounds discard vectors before they are read; none changes an answer
+    #[arg(long, value_enum, default_value = "both")]
+    bounds: BoundsName,
+    /// Lists that are scanned of a cluster that is divided into lists [default: 8]
+    #[arg(long, value_name = "N")]
+    local_lists: Option<u32>,
+    /// Vectors found by the navigation graph that speak for their clusters [default: 64]
+    #[arg(long, value_name = "N")]
+    votes: Option<u32>,
+}
+
+/// `--order`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OrderName {
+    /// By distance to the centroid, less what the vectors found say.
+    Evidence,
+    /// By the number of vectors found, as in the paper.
+    Votes,
+}
+
+/// `--bounds`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum BoundsName {
+    /// Distances to centroids, as in the paper.
+    Centroid,
+    /// Codes, with the radius of what they lost.
+    Code,
+    /// Both.
+    Both,
+}
+
+impl Techniques {
+    pub(crate) fn switches(&self) -> stratann_engine::search::ProbeSwitches {
+        use stratann_core::query::{Bounds, Order};
+        let bounds = match self.bounds {
+            _ if self.no_bounds => Bounds::Off,
+            BoundsName::Centroid => Bounds::Centroid,
+            BoundsName::Code => Bounds::Code,
+            BoundsName::Both => Bounds::Both,
+        };
+        let order = match self.order {
+            _ if self.no_reorder => Order::Centroid,
+            OrderName::Evidence => Order::Evidence,
+            OrderName::Votes => Order::Votes,
+        };
+        stratann_engine::search::ProbeSwitches {
+            order,
+            early_stop: !self.no_early_stop,
+            bounds,
+            local_lists: self.local_lists,
+            votes: self.votes,
+        }
     }
 }

@@ -272,6 +272,11 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
     let mut text = format!("k={}&timeout_ms={}", options.k, timeout_ms.unwrap_or(TIMEOUT_MS));
     match options.effort {
         Effort::Recall(recall) => text += &format!("&recall={recall}"),
+        Effort::Clusters(clusters, slack, early_stop) => {
+            text += &format!("&nprobe={clusters}");
+            slack.iter().for_each(|slack| text += &format!("&stop_slack={slack}"));
+            early_stop.iter().for_each(|share| text += &format!("&early_stop={share}"));
+        }
         Effort::List(list, None) => text += &format!("&search_list={list}"),
         Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }

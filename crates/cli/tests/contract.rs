@@ -177,6 +177,36 @@ fn other_commands_speak_json_too() {
 }
 
 #[test]
+fn a_profile_is_measured_kept_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = ["--seconds", "0.2", "--scratch", "4MiB"];
+    let profile = |rest: &[&str]| run(&[&["profile"], rest].concat());
+    let measured = json(&[&["profile", arg(folder.path())], &quick[..]].concat());
+    let parts = ["file", "differs", "format_version", "origin", "seconds", "disk", "compute"];
+    assert_eq!(keys(&measured), set(&parts));
+    assert!(measured["differs"].is_null() && measured["disk"]["latency_us"].as_f64().unwrap() > 0.0);
+    let file = folder.path().join("stratann-profile.json");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the scratch file is gone");
+
+    assert_eq!(json(&["profile", "--show", arg(&file)]), measured);
+    let shown = profile(&["--show", arg(&file)]);
+    assert!(shown.status.success());
+    let words = String::from_utf8(shown.stdout).unwrap();
+    assert!(words.contains("sequential reads") && words.contains("codes, a byte"), "{words}");
+
+    let other = folder.path().join("other.json");
+    std::fs::write(&other, "{}").unwrap();
+    let error = refused(&["profile", arg(folder.path()), "-o", arg(&other)], 2);
+    assert!(error.contains("no profile"), "{error}");
+    refused(&["profile", "--show", arg(&other)], 2);
+    refused(&["profile", arg(&folder.path().join("nowhere"))], 2);
+    refused(&["profile", arg(folder.path()), "--seconds", "0"], 2);
+    refused(&["profile", "--show", arg(&file), "--seconds", "3"], 2);
+    std::fs::write(&file, &std::fs::read(&file).unwrap()[..100]).unwrap();
+    refused(&["profile", "--show", arg(&file)], 1);
+}
+
+#[test]
 fn streams_and_exit_codes() {
     let data = Data::new(1500, 16, "f32");
     let index = data.path("graph");
@@ -217,6 +247,7 @@ fn help_and_completions_name_every_command() {
         "serve",
         "simulate",
         "doctor",
+        "profile",
         "completions",
     ] {
         assert!(help.contains(&format!("\n  {name}")), "{name}");

@@ -8,7 +8,7 @@
 //! 3. **verify** (exact): [`verify`] scores the full vectors that came with the blocks and keeps the best k.
 //!
 //! [`plan`] says for each kind of index which rooms it uses. [`format`](mod@format) is the law of the bytes; [`build`] holds the pure
-//! steps of making a graph; [`check`] knows what must hold in a finished one. Nothing here reads, waits, or looks at a clock,
+//! steps of making a graph; [`check`] and [`check_lists`] know what must hold in a finished index. Nothing here reads, waits, or looks at a clock,
 //! and nothing here fails: what was lost arrives as data.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ extern crate alloc;
 pub mod access;
 pub mod build;
 pub mod check;
+pub mod check_lists;
 pub mod format;
 pub mod peer;
 pub mod place;

@@ -159,6 +159,14 @@ impl Point {
     }
 }
 
+impl Point {
+    /// The same for an index with clusters, where the beam's place is taken by the number of clusters and that of the patience by ρ.
+    pub fn cluster_params(&self, k: u32) -> Params {
+        let early_stop = Some(self.stop.patience_share).filter(|&share| share > 0.0);
+        search::clusters_params(k, self.search_list, self.stop.slack, early_stop)
+    }
+}
+
 /// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k` ids each).
 ///
 /// `hidden` names for each query a node that it must not see; it may be empty.
@@ -178,13 +186,8 @@ pub(crate) fn measure(
     let count = (queries.len() / index.block.vector_bytes)
         .min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
     let queries = &queries[..count * index.block.vector_bytes];
-    let lists: Vec<u32> =
-        LISTS.iter().map(|share| ((f64::from(k) * share).ceil() as u32 + SPARE).max(k)).collect();
-    progress.stage(
-        &format!("calibrating recall@{k}"),
-        (lists.len() * STOP_RULES.len() * count) as u64,
-        "queries",
-    );
+    let (lists, rules) = settings(index, k);
+    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * rules.len() * count) as u64, "queries");
     let options = SearchOptions {
         k: k as usize,
         threads,
@@ -196,9 +199,10 @@ pub(crate) fn measure(
     let mut measured = Vec::new();
     for &search_list in &lists {
         let mut best = 0.0;
-        for stop in STOP_RULES {
+        for &stop in rules {
             let mut point = Point { search_list, stop, recall: 0.0, reads: 0.0 };
-            let answers = index.search_each(queries, point.params(k), &hide, &options, progress)?;
+            let params = if index.clusters.is_some() { point.cluster_params(k) } else { point.params(k) };
+            let answers = index.search_each(queries, params, &hide, &options, progress)?;
             if let Some((query, why)) = answers.failed.first() {
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
@@ -214,6 +218,31 @@ pub(crate) fn measure(
     Ok(Curve { k, queries: count, source: source.into(), kth_distance: None, points: measured })
 }
 
+/// What is tried on this index: beams or numbers of clusters, and when to stop before.
+fn settings(index: &Index, k: u32) -> (Vec<u32>, &'static [StopRule]) {
+    match &index.clusters {
+        Some(clusters) => {
+            let most = clusters.directory.clusters();
+            let mut counts: Vec<u32> = PROBES.iter().map(|&c| c.min(most)).collect();
+            counts.dedup();
+            (counts, &PROBE_RULES)
+        }
+        None => {
+            let beam = |share: &f64| ((f64::from(k) * share).ceil() as u32 + SPARE).max(k);
+            (LISTS.iter().map(beam).collect(), &STOP_RULES)
+        }
+    }
+}
+
+/// Clusters that are tried.
+const PROBES: [u32; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+/// Slack of bounds, and the share of fruitless clusters that ends the visits.
+const PROBE_RULES: [StopRule; 4] = [
+    StopRule { slack: None, patience_share: 0.0 },
+    StopRule { slack: None, patience_share: 0.25 },
+    StopRule { slack: Some(2.0), patience_share: 0.25 },
+    StopRule { slack: Some(2.0), patience_share: 0.15 },
+];
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
 const SPARE: u32 = 8;

@@ -1,18 +1,15 @@
 //! What this machine offers: facts for a person, and a short probe of a disk.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use stratann_core::PAGE;
-use stratann_core::build::hash;
 
-use crate::tier::{self, Buffer, Completion, IoChoice, Tier};
-use crate::{Error, Result};
+use crate::profile::{Order, Reading, ScratchFile, time_reads};
+use crate::tier::{self, IoChoice};
+use crate::{Quiet, Result};
 
 /// Cores and memory.
 #[derive(Clone, Debug, Serialize)]
@@ -129,6 +126,8 @@ pub struct Disk {
 /// Reads under way in the throughput part of the probe.
 pub const DEPTH: usize = 128;
 const FILE_BYTES: u64 = 64 << 20;
+/// Longer than any disk needs to write that.
+const WRITE_TIME: Duration = Duration::from_secs(60);
 const THROUGHPUT_TIME: Duration = Duration::from_millis(600);
 const LATENCY_TIME: Duration = Duration::from_millis(300);
 
@@ -137,69 +136,18 @@ const LATENCY_TIME: Duration = Duration::from_millis(300);
 /// # Errors
 /// When the file cannot be written or read.
 pub fn probe_disk(folder: &Path, io: IoChoice) -> Result<Disk> {
-    let path = folder.join(format!(".stratann-probe-{}", std::process::id()));
-    let _cleanup = Cleanup(&path);
-    write_probe(&path).map_err(|e| Error::io("probing with", &path, &e))?;
-    let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
-    let file = Arc::new(file);
-    let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-    let mut deep = tier::open(&file, DEPTH, PAGE, io).map_err(failed)?;
-    let io_backend = deep.name().to_string();
-    let iops = rate(deep.as_mut(), DEPTH, THROUGHPUT_TIME).map_err(failed)?;
-    drop(deep);
-    let mut single = tier::open(&file, 1, PAGE, io).map_err(failed)?;
-    let alone = rate(single.as_mut(), 1, LATENCY_TIME).map_err(failed)?;
-    Ok(Disk { iops, latency_us: 1e6 / alone, direct, io_backend })
-}
-
-struct Cleanup<'a>(&'a Path);
-
-impl Drop for Cleanup<'_> {
-    fn drop(&mut self) {
-        // Nothing to be done about a file that will not go.
-        let _ = std::fs::remove_file(self.0);
-    }
-}
-
-/// Incompressible bytes, so that no layer below can cheat.
-fn write_probe(path: &Path) -> std::io::Result<()> {
-    let mut file = File::create_new(path)?;
-    let mut chunk = vec![0u8; 1 << 20];
-    for piece in 0..FILE_BYTES >> 20 {
-        let words = chunk.chunks_exact_mut(8).enumerate();
-        words.for_each(|(i, w)| w.copy_from_slice(&hash(piece, 1, i as u64).to_le_bytes()));
-        file.write_all(&chunk)?;
-    }
-    file.sync_all()
-}
-
-/// Random page reads per second with `depth` under way.
-fn rate(tier: &mut dyn Tier, depth: usize, time: Duration) -> std::io::Result<f64> {
-    let pages = FILE_BYTES / PAGE as u64;
-    let (mut next, mut finished) = (0u64, 0u64);
-    let mut done: Vec<Completion> = Vec::new();
-    let started = Instant::now();
-    let mut spare: Vec<Buffer> = (0..depth).map(|_| Buffer::new(PAGE)).collect();
-    let mut under_way = 0usize;
-    loop {
-        let go_on = started.elapsed() < time;
-        while go_on && tier.room() > 0 {
-            let Some(buffer) = spare.pop() else { break };
-            tier.submit(next, hash(7, 2, next) % pages * PAGE as u64, buffer);
-            next += 1;
-            under_way += 1;
-        }
-        if under_way == 0 {
-            return Ok(finished as f64 / started.elapsed().as_secs_f64());
-        }
-        tier.poll(true, &mut done)?;
-        for completion in done.drain(..) {
-            completion.result?;
-            finished += 1;
-            under_way -= 1;
-            spare.push(completion.buffer);
-        }
-    }
+    let scratch = ScratchFile::create(folder, FILE_BYTES, WRITE_TIME, &Quiet)?;
+    let time = |depth: usize, time| {
+        let reading = Reading { bytes: PAGE as u32, depth: depth as u32, order: Order::Random };
+        time_reads(&scratch, reading, io, time, &Quiet)
+    };
+    let (deep, alone) = (time(DEPTH, THROUGHPUT_TIME)?, time(1, LATENCY_TIME)?);
+    Ok(Disk {
+        iops: deep.reads.per_second,
+        latency_us: alone.reads.mean_us,
+        direct: scratch.direct,
+        io_backend: deep.io_backend.to_string(),
+    })
 }
 
 #[cfg(test)]

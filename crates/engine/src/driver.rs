@@ -4,6 +4,7 @@
 //! at once, so that the number in flight never drops (BatANN §5).
 
 use std::io;
+use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::format::block;
@@ -12,6 +13,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Arrival, Arrived, Budget, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
 
 use crate::cache::{BlockCache, Cached};
+use crate::learning::Version;
 use crate::tier::{Buffer, Completion, Tier};
 
 /// When the next query is admitted (BatANN figure 7 compares them).
@@ -98,6 +100,10 @@ pub trait Queries {
     fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
     /// A query can go no further here: it has ended, or goes on at another server.
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
+    /// What the query goes by that was learnt from others before it; `None` for what the index was built with.
+    fn version(&mut self, _number: usize) -> Option<Arc<Version>> {
+        None
+    }
     /// A read of this block brought nothing; its query is told as well.
     fn lost(&mut self, _block: u32, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and how much waits on each.
@@ -123,6 +129,7 @@ enum Held<'a> {
 
 struct Slot<'a> {
     state: QueryState,
+    version: Option<Arc<Version>>,
     scratch: Scratch,
     held: Vec<(Tag, Held<'a>)>,
     number: usize,
@@ -134,15 +141,54 @@ struct Slot<'a> {
     active: bool,
 }
 
+/// Memory to read into, used again and again.
+struct Buffers {
+    blocks: Vec<Buffer>,
+    // Of two blocks, four, eight, ….
+    longer: Vec<Vec<Buffer>>,
+    block_bytes: usize,
+}
+
+impl Buffers {
+    /// Memory for `count` blocks.
+    fn take(&mut self, count: usize) -> Buffer {
+        let class = count.next_power_of_two().trailing_zeros() as usize;
+        let free = match class.checked_sub(1) {
+            None => Some(&mut self.blocks),
+            Some(at) => self.longer.get_mut(at),
+        };
+        let mut buffer = free.and_then(Vec::pop).unwrap_or_else(|| Buffer::new(self.block_bytes << class));
+        buffer.show(self.block_bytes * count);
+        buffer
+    }
+
+    /// Takes it back.
+    fn give(&mut self, mut buffer: Buffer) {
+        buffer.show(usize::MAX);
+        let class = (buffer.len() / self.block_bytes).trailing_zeros() as usize;
+        match class.checked_sub(1) {
+            None => self.blocks.push(buffer),
+            Some(at) => {
+                if self.longer.len() <= at {
+                    self.longer.resize_with(at + 1, Vec::new);
+                }
+                self.longer[at].push(buffer);
+            }
+        }
+    }
+}
+
 /// Most queries in flight on one thread: slots are numbered by 16 bits.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// What a query may spend. A scan reads every block, a walk ends long before the default.
 pub fn allowance(view: &IndexView<'_>) -> Budget {
     let usual = Budget::default();
-    match view.graph {
-        Some(_) => usual,
-        None => Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual },
+    match (view.graph, view.clusters) {
+        (Some(_), _) | (_, Some(_)) => usual,
+        (None, None) => {
+            Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
+        }
     }
 }
 
@@ -159,9 +205,9 @@ pub struct Driver<'a> {
     tier: Box<dyn Tier + 'a>,
     slots: Vec<Slot<'a>>,
     idle: Vec<usize>,
-    buffers: Vec<Buffer>,
-    // Wants that found no room in the tier: (slot, tag, block).
-    postponed: std::collections::VecDeque<(usize, Tag, u32)>,
+    buffers: Buffers,
+    // Wants that found no room in the tier: slot and want.
+    postponed: std::collections::VecDeque<(usize, Want)>,
     completions: Vec<Completion>,
 }
 
@@ -176,7 +222,8 @@ impl<'a> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
         let slots: Vec<Slot<'a>> = (0..in_flight).map(|_| Slot::new()).collect();
-        let buffers = tier.buffers();
+        let buffers =
+            Buffers { blocks: tier.buffers(), longer: Vec::new(), block_bytes: view.block.block_bytes };
         Driver {
             view,
             cache,
@@ -225,6 +272,7 @@ impl<'a> Driver<'a> {
             let load = (active + queries.remaining()).min(self.slots.len());
             let slot = &mut self.slots[at];
             slot.begin(number);
+            slot.version = queries.version(number);
             let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
             slot.cache_hits = slot.state.stats().cache_hits;
             slot.scratch.prepare(&self.view, vector);
@@ -241,8 +289,8 @@ impl<'a> Driver<'a> {
                 return;
             }
             for i in 0..self.slots[at].state.wants().len() {
-                let Want::Fetch { tag, block } = self.slots[at].state.wants()[i];
-                self.fetch(at, tag, block);
+                let want = self.slots[at].state.wants()[i];
+                self.fetch(at, want);
             }
             let slot = &self.slots[at];
             if !slot.state.is_ready(slot.held.len()) {
@@ -251,29 +299,31 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn fetch(&mut self, at: usize, tag: Tag, block: u32) {
-        if let Some(bytes) = self.cache.and_then(|cache| cache.get(block)) {
+    fn fetch(&mut self, at: usize, want: Want) {
+        let Want::Fetch { tag, block, count } = want;
+        if count == 1
+            && let Some(bytes) = self.cache.and_then(|cache| cache.get(block))
+        {
             let slot = &mut self.slots[at];
             slot.cache_hits += 1;
             slot.held.push((tag, Held::Cached(bytes)));
         } else if self.tier.room() > 0 {
-            self.submit(at, tag, block);
+            self.submit(at, want);
         } else {
-            self.postponed.push_back((at, tag, block));
+            self.postponed.push_back((at, want));
         }
     }
 
-    fn submit(&mut self, at: usize, tag: Tag, block: u32) {
-        let size = self.view.block.block_bytes;
-        let buffer = self.buffers.pop().unwrap_or_else(|| Buffer::new(size));
+    fn submit(&mut self, at: usize, Want::Fetch { tag, block, count }: Want) {
+        let buffer = self.buffers.take(count as usize);
         let key = key(at, self.slots[at].generation, tag);
-        self.tier.submit(key, u64::from(block) * size as u64, buffer);
+        self.tier.submit(key, u64::from(block) * self.view.block.block_bytes as u64, buffer);
     }
 
     fn submit_postponed(&mut self) {
         while self.tier.room() > 0 {
-            let Some((at, tag, block)) = self.postponed.pop_front() else { return };
-            self.submit(at, tag, block);
+            let Some((at, want)) = self.postponed.pop_front() else { return };
+            self.submit(at, want);
         }
     }
 
@@ -285,12 +335,14 @@ impl<'a> Driver<'a> {
         let expected = slot.active && slot.generation == generation;
         let Some(number) = slot.state.block_of(tag).filter(|_| expected) else {
             // The query has ended without waiting for this read.
-            self.buffers.push(completion.buffer);
+            self.buffers.give(completion.buffer);
             return;
         };
         let held = match completion.result {
             Err(_) => Held::Lost(Loss::Failed),
-            Ok(n) if n < self.view.block.block_bytes => Held::Lost(Loss::Short),
+            Ok(n) if n < completion.buffer.len() => Held::Lost(Loss::Short),
+            // Of lists only the query knows which part of the pages it asked for: it verifies that part.
+            Ok(_) if self.view.clusters.is_some() => Held::Buffer(completion.buffer),
             Ok(_) => match block::verify(&self.view.block, number, completion.buffer.bytes()) {
                 Ok(()) => {
                     if let Some(cache) = self.cache {
@@ -317,6 +369,7 @@ impl<'a> Driver<'a> {
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
         slot.active = false;
+        slot.version = None;
         self.idle.push(at);
     }
 }
@@ -325,6 +378,7 @@ impl<'a> Slot<'a> {
     fn new() -> Slot<'a> {
         Slot {
             state: QueryState::default(),
+            version: None,
             scratch: Scratch::default(),
             held: Vec::new(),
             number: 0,
@@ -344,7 +398,7 @@ impl<'a> Slot<'a> {
         self.active = true;
     }
 
-    fn step(&mut self, view: &IndexView<'_>, buffers: &mut Vec<Buffer>) -> Step {
+    fn step(&mut self, view: &IndexView<'_>, buffers: &mut Buffers) -> Step {
         let arrivals: Vec<Arrival<'_>> = self
             .held
             .iter()
@@ -360,7 +414,11 @@ impl<'a> Slot<'a> {
         let is_first = self.times.route == 0;
         // Routing began when the query was admitted, with its tables.
         let from = if is_first { self.started } else { Instant::now() };
-        let step = self.state.step(view, &mut self.scratch, &arrivals);
+        let mut view = *view;
+        if let (Some(clusters), Some(version)) = (&mut view.clusters, &self.version) {
+            (clusters.nav, clusters.pinned) = (&version.nav, version.pinned());
+        }
+        let step = self.state.step(&view, &mut self.scratch, &arrivals);
         let spent = from.elapsed().as_nanos() as u64;
         if is_first {
             self.times.route = spent.max(1);
@@ -369,7 +427,7 @@ impl<'a> Slot<'a> {
         }
         for (_, held) in self.held.drain(..) {
             if let Held::Buffer(buffer) = held {
-                buffers.push(buffer);
+                buffers.give(buffer);
             }
         }
         step

@@ -156,7 +156,7 @@ impl Walk<'_> {
         let view = self.index.view();
         let wants: Vec<Want> = self.state.wants().to_vec();
         let mut reads = Vec::new();
-        for Want::Fetch { tag, block } in wants {
+        for Want::Fetch { tag, block, .. } in wants {
             let arrived = self.index.read_block(block);
             let nodes = match &arrived {
                 Ok(buffer) => block::Block::open(&view.block, buffer.bytes()).map_or(0, |b| b.count()),

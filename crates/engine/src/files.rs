@@ -9,6 +9,16 @@
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
+//! A `hybrid-ivf` has its codebook, and instead of the others
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::posting`, up to a whole page |
+//! | `vN-directory.bin` | u32: clusters c, lists l; u64: where each head and each record begins (l, l); u32: first id of each list (l + 1), first list of each cluster (c + 1); u8: kind of each cluster (c) |
+//! | `vN-centroids.bin` | c × dim f16 |
+//! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; u32: first entry of each cluster (c); f32: terms (e); codes (e) |
+//! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then clusters (n), members (n), terms (n), radii (n), neighbours (n × degree), codes (m) |
+//!
 //! An index that is spread over the servers of a cluster has instead of `vN-blocks.bin`
 //!
 //! | file | content |
@@ -19,8 +29,10 @@
 use std::path::Path;
 
 use stratann_core::format::block_map::BlockMap;
+use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::place::Placement;
-use stratann_core::route::HeadGraph;
+use stratann_core::plan::SubLists;
+use stratann_core::route::{HeadGraph, NavGraph};
 use stratann_kernel::codes::Codebook;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -34,9 +46,18 @@ pub(crate) const CODEBOOK: &str = "codebook.bin";
 pub(crate) const MAP: &str = "map.bin";
 pub(crate) const HEAD: &str = "head.bin";
 pub(crate) const HEAD_CODES: &str = "head-codes.bin";
+pub(crate) const LISTS: &str = "lists.bin";
+pub(crate) const DIRECTORY: &str = "directory.bin";
+pub(crate) const CENTROIDS: &str = "centroids.bin";
+pub(crate) const SUBLISTS: &str = "sublists.bin";
+pub(crate) const NAV: &str = "nav.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
 /// The role that all servers' files of blocks share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "blocks-SS.bin";
+
+/// Those that builds make.
+pub(crate) const BUILT: [&str; 11] =
+    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV];
 
 /// The role of the file with a server's blocks.
 pub(crate) fn part(server: usize) -> String {
@@ -55,7 +76,7 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, PLACEMENT].into_iter().find(|r| *r == role)
+    BUILT.into_iter().chain([PLACEMENT]).find(|r| *r == role)
 }
 
 /// The file that has this role.
@@ -124,6 +145,84 @@ pub(crate) fn decode_head(bytes: &[u8]) -> Option<HeadGraph> {
         neighbours: words.take(edges)?,
     };
     words.0.is_empty().then_some(head)
+}
+
+fn put_words(out: &mut Vec<u8>, words: &[u32]) {
+    out.extend_from_slice(bytemuck::cast_slice(words));
+}
+
+pub(crate) fn encode_directory(d: &Directory) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + d.bytes());
+    put_words(&mut out, &[d.clusters(), d.list_count()]);
+    out.extend_from_slice(bytemuck::cast_slice(&d.heads));
+    out.extend_from_slice(bytemuck::cast_slice(&d.records));
+    put_words(&mut out, &d.ids);
+    put_words(&mut out, &d.lists);
+    out.extend(d.kinds.iter().map(|&kind| kind as u8));
+    out
+}
+
+pub(crate) fn decode_directory(bytes: &[u8]) -> Option<Directory> {
+    let mut words = Words(bytes);
+    let [clusters, lists] = words.array()?;
+    let directory = Directory {
+        heads: words.longs(lists)?,
+        records: words.longs(lists)?,
+        ids: words.take(lists.checked_add(1)?)?,
+        lists: words.take(clusters.checked_add(1)?)?,
+        kinds: words.0.iter().map(|&k| LocalKind::ALL.get(usize::from(k)).copied()).collect::<Option<_>>()?,
+    };
+    (directory.clusters() == clusters).then_some(directory)
+}
+
+pub(crate) fn encode_sublists(s: &SubLists) -> Vec<u8> {
+    let size = s.codes.len().checked_div(s.terms.len()).unwrap_or(0);
+    let mut out = Vec::with_capacity(12 + 4 * (s.first.len() + s.terms.len()) + s.codes.len());
+    put_words(&mut out, &[s.first.len() as u32, s.terms.len() as u32, size as u32]);
+    put_words(&mut out, &s.first);
+    out.extend_from_slice(bytemuck::cast_slice(&s.terms));
+    out.extend_from_slice(&s.codes);
+    out
+}
+
+pub(crate) fn decode_sublists(bytes: &[u8]) -> Option<SubLists> {
+    let mut words = Words(bytes);
+    let [clusters, entries, size] = words.array()?;
+    let out =
+        SubLists { first: words.take(clusters)?, terms: words.floats(entries)?, codes: words.0.to_vec() };
+    (out.codes.len() == (entries as usize).checked_mul(size as usize)?).then_some(out)
+}
+
+pub(crate) fn encode_nav(nav: &NavGraph) -> Vec<u8> {
+    let with_codes = nav.ids.iter().filter(|&&id| id != stratann_core::route::NONE).count();
+    let size = nav.codes.len().checked_div(with_codes).unwrap_or(0);
+    let mut out = Vec::with_capacity(24 + nav.bytes());
+    put_words(&mut out, &[nav.nodes(), with_codes as u32, size as u32, nav.degree, nav.entry, nav.bootstrap]);
+    put_words(&mut out, &nav.cluster_of);
+    put_words(&mut out, &nav.ids);
+    out.extend_from_slice(bytemuck::cast_slice(&nav.terms));
+    out.extend_from_slice(bytemuck::cast_slice(&nav.radii));
+    put_words(&mut out, &nav.neighbours);
+    out.extend_from_slice(&nav.codes);
+    out
+}
+
+pub(crate) fn decode_nav(bytes: &[u8]) -> Option<NavGraph> {
+    let mut words = Words(bytes);
+    let [nodes, with_codes, size, degree, entry, bootstrap] = words.array()?;
+    let nav = NavGraph {
+        cluster_of: words.take(nodes)?,
+        ids: words.take(nodes)?,
+        terms: words.floats(nodes)?,
+        radii: words.floats(nodes)?,
+        neighbours: words.take(nodes.checked_mul(degree)?)?,
+        codes: words.0.to_vec(),
+        degree,
+        entry,
+        bootstrap,
+        scores: Vec::new(),
+    };
+    (nav.codes.len() == (with_codes as usize).checked_mul(size as usize)?).then_some(nav)
 }
 
 pub(crate) fn encode_map(counts: &[u16]) -> Vec<u8> {
@@ -221,6 +320,16 @@ impl Words<'_> {
         let (head, rest) = self.0.split_at_checked((count as usize).checked_mul(4)?)?;
         self.0 = rest;
         Some(head.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect())
+    }
+
+    fn longs(&mut self, count: u32) -> Option<Vec<u64>> {
+        let (head, rest) = self.0.split_at_checked((count as usize).checked_mul(8)?)?;
+        self.0 = rest;
+        Some(
+            head.chunks_exact(8)
+                .map(|c| u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]))
+                .collect(),
+        )
     }
 
     fn floats(&mut self, count: u32) -> Option<Vec<f32>> {

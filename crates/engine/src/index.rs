@@ -17,6 +17,8 @@ use stratann_kernel::{DType, Metric};
 use crate::budget::Account;
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
+use crate::learning::{self, Ground, Learn, LearnOptions, Learning};
+use crate::lists::ClusterParts;
 use crate::manifest::{Manifest, read_file, read_resident};
 use crate::tier::{Buffer, Resident};
 use crate::{Error, Result, files, tier};
@@ -53,6 +55,10 @@ pub struct OpenOptions {
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
     pub cache_budget: u64,
+    /// Of it, what codes of a `hybrid-ivf` may take in RAM; they lie on disk as well.
+    pub head_budget: u64,
+    /// Whether a `hybrid-ivf` learns from its queries.
+    pub learning: LearnOptions,
 }
 
 /// An open index. Searches may run on it from any number of threads.
@@ -64,6 +70,9 @@ pub struct Index {
     pub(crate) dtype: DType,
     pub(crate) block: Shape,
     pub(crate) graph: Option<GraphParts>,
+    pub(crate) clusters: Option<Arc<ClusterParts>>,
+    pub(crate) learning: Option<Learning>,
+    pub(crate) warnings: Vec<String>,
     pub(crate) blocks_path: PathBuf,
     pub(crate) blocks_file: Arc<File>,
     pub(crate) direct: bool,
@@ -102,7 +111,8 @@ impl Index {
                 cluster.servers
             )));
         }
-        Index::from_role(folder, number, manifest, files::BLOCKS, options)
+        let role = if manifest.clusters.is_some() { files::LISTS } else { files::BLOCKS };
+        Index::from_role(folder, number, manifest, role, options)
     }
 
     /// Opens what a manifest describes, with its blocks in the file of this role: all of them, or those of one server.
@@ -118,6 +128,35 @@ impl Index {
         Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
         let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
         let graph = if lists { Some(load_graph(folder, &manifest)?) } else { None };
+        let mut clusters = match manifest.clusters {
+            Some(_) => Some(ClusterParts::load(folder, &manifest, &block)?),
+            None => None,
+        };
+        let blocks_file = Arc::new(blocks_file);
+        let (mut learning, mut warnings) = (None, Vec::new());
+        if let Some(clusters) = &mut clusters {
+            let path = folder.join(learning::file::NAME);
+            let visits = match options.learning.learn {
+                Learn::Off => Vec::new(),
+                Learn::Frozen | Learn::On => learning::file::visits(&path, &manifest.build_id),
+            };
+            clusters.keep_heads(&blocks_file, &blocks_path, options.head_budget, &visits)?;
+        }
+        let clusters = clusters.map(Arc::new);
+        if let Some(parts) = &clusters {
+            let ground = Ground {
+                parts: parts.clone(),
+                file: blocks_file.clone(),
+                metric,
+                dtype,
+                seed: manifest.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1),
+                path: folder.join(learning::file::NAME),
+                build_id: manifest.build_id.clone(),
+            };
+            let (begun, warning) = Learning::begin(ground, options.learning);
+            learning = Some(begun);
+            warnings.extend(warning);
+        }
         Ok(Index {
             folder: folder.to_path_buf(),
             number,
@@ -125,10 +164,16 @@ impl Index {
             dtype,
             block,
             graph,
+            clusters,
+            learning,
+            warnings,
             blocks_path,
-            blocks_file: Arc::new(blocks_file),
+            blocks_file,
             direct,
-            cache: BlockCache::new(options.cache_budget, manifest.blocks.count, block.block_bytes),
+            cache: match manifest.clusters {
+                Some(_) => None,
+                None => BlockCache::new(options.cache_budget, manifest.blocks.count, block.block_bytes),
+            },
             ram_budget: options.ram_budget,
             manifest,
         })
@@ -155,6 +200,7 @@ impl Index {
                 code_error: self.manifest.code_error,
                 head: &g.head,
             }),
+            clusters: self.clusters.as_ref().map(|c| c.view()),
             here: None,
         }
     }
@@ -183,6 +229,11 @@ impl Index {
     /// The number of the manifest that was opened.
     pub fn version(&self) -> u64 {
         self.number
+    }
+
+    /// What was noticed while it was opened that does no harm: to be told once.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The index folder.
@@ -217,6 +268,9 @@ impl Index {
             account.add("block map", graph.map.bytes() as u64);
             account.add("codebook", files::codebook_bytes(&graph.codebook));
         }
+        if let Some(clusters) = &self.clusters {
+            clusters.account(&mut account);
+        }
         if let Some(cache) = &self.cache {
             account.add("block cache", cache.used_bytes());
         }
@@ -239,6 +293,10 @@ impl Account {
                 Some(files::HEAD_CODES) => account.add("head codes", entry.bytes),
                 Some(files::HEAD) => account.add("head graph", entry.bytes),
                 Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
+                Some(files::NAV) => account.add("navigation graph", entry.bytes),
+                Some(files::CENTROIDS) => account.add("centroids", entry.bytes),
+                Some(files::DIRECTORY) => account.add("directory of lists", entry.bytes),
+                Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
                 Some(files::MAP) => account.add("block map", manifest.rows / 7 + 64),
                 Some(files::PLACEMENT) => {
                     account.add("placement", Shard::placement_bytes(manifest.blocks.count))
@@ -265,7 +323,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType
     let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
     let lists = match manifest.kind.as_str() {
         "disk-graph" => true,
-        "flat" => false,
+        "flat" | "hybrid-ivf" => false,
         other => return Err(unknown("kind", other)),
     };
     let block = Shape {
@@ -290,7 +348,7 @@ fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> 
         && block.block_bytes <= 1 << 20
         && (block.id_bytes == 4 || block.id_bytes == 8)
         && (block.code_bytes == 0 || (block.lists && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
-        && block.node_bytes() <= block.room();
+        && (manifest.clusters.is_some() || block.node_bytes() <= block.room());
     if sane {
         Ok(())
     } else {

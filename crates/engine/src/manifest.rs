@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::build::PlanReport;
 use crate::calibration::Curve;
 use crate::files;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
 
 /// The newest version of the format that this program reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// One data file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,12 +76,72 @@ pub struct Cluster {
     pub cut_share: f64,
 }
 
+/// How the sizes of clusters are distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeStats {
+    /// Number of clusters.
+    pub count: u64,
+    /// Members of the smallest.
+    pub min: u64,
+    /// Members of the largest.
+    pub max: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation.
+    pub std: f64,
+    /// Gini coefficient: 0 when all are of one size, near 1 when one holds nearly all.
+    pub gini: f64,
+}
+
+impl SizeStats {
+    /// Of clusters with so many members each.
+    pub fn of(sizes: &[u64]) -> SizeStats {
+        let mut sorted = sizes.to_vec();
+        sorted.sort_unstable();
+        let n = sorted.len() as f64;
+        let total: u64 = sorted.iter().sum();
+        if total == 0 {
+            return SizeStats { count: sorted.len() as u64, ..SizeStats::default() };
+        }
+        let mean = total as f64 / n;
+        let variance = sorted.iter().map(|&s| (s as f64 - mean).powi(2)).sum::<f64>() / n;
+        let ranked: f64 = sorted.iter().zip(1u64..).map(|(&s, rank)| rank as f64 * s as f64).sum();
+        SizeStats {
+            count: sorted.len() as u64,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            mean,
+            std: variance.sqrt(),
+            gini: 2.0 * ranked / (n * total as f64) - (n + 1.0) / n,
+        }
+    }
+}
+
+/// What a `hybrid-ivf` is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterFacts {
+    /// Posting lists.
+    pub lists: u32,
+    /// Clusters that are flat, graphs, and divided into lists.
+    pub kinds: [u32; 3],
+    /// Members of clusters.
+    pub sizes: SizeStats,
+    /// Nodes of the navigation graph.
+    pub nav_nodes: u32,
+    /// Bytes of a code.
+    pub code_bytes: usize,
+    /// Bytes of one read at most.
+    pub read_max: u32,
+    /// Bytes read in vain rather than making two reads of one.
+    pub gap_max: u32,
+}
+
 /// A published version of an index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// See [`BlockShape::format_version`] and [`FORMAT_VERSION`].
     pub format_version: u32,
-    /// `disk-graph` or `flat`.
+    /// `disk-graph`, `hybrid-ivf` or `flat`.
     pub kind: String,
     /// Name of the metric.
     pub metric: String,
@@ -102,6 +163,12 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileEntry>,
     /// What recall costs, for several k.
     pub curves: Vec<Curve>,
+    /// Present in a `hybrid-ivf`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clusters: Option<ClusterFacts>,
+    /// Why its clusters have the local indexes that they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanReport>,
     /// Present when the blocks lie in one file for each server of a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
@@ -126,6 +193,9 @@ impl Manifest {
         });
         if let Some(cluster) = &self.cluster {
             parts["cluster"] = serde_json::json!(cluster);
+        }
+        if let Some(clusters) = &self.clusters {
+            parts["clusters"] = serde_json::json!(clusters);
         }
         hex(xxh3_64(parts.to_string().as_bytes()))
     }
@@ -163,8 +233,7 @@ impl Manifest {
     pub fn to_text(&self) -> Result<String> {
         let wrong = |e: serde_json::Error| Error::bad_input(format!("manifest: {e}"));
         let mut value = serde_json::to_value(self).map_err(wrong)?;
-        let sum = hex(xxh3_64(value.to_string().as_bytes()));
-        value["checksum"] = sum.into();
+        seal(&mut value);
         Ok(serde_json::to_string_pretty(&value).map_err(wrong)? + "\n")
     }
 
@@ -226,11 +295,21 @@ fn parse(text: &str, path: &Path) -> Result<Manifest> {
             path.display()
         )));
     }
-    let sum = value.as_object_mut().and_then(|o| o.remove("checksum"));
-    if sum.as_ref().and_then(|s| s.as_str()) != Some(&hex(xxh3_64(value.to_string().as_bytes()))) {
+    if !unseal(&mut value) {
         return Err(damaged("its checksum does not match".into()));
     }
     serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
+}
+
+/// Gives a JSON object a checksum over all else that it holds.
+pub(crate) fn seal(document: &mut serde_json::Value) {
+    document["checksum"] = hex(xxh3_64(document.to_string().as_bytes())).into();
+}
+
+/// Takes the checksum out again; false when it is not that of the rest.
+pub(crate) fn unseal(document: &mut serde_json::Value) -> bool {
+    let sum = document.as_object_mut().and_then(|o| o.remove("checksum"));
+    sum.as_ref().and_then(|s| s.as_str()) == Some(&hex(xxh3_64(document.to_string().as_bytes())))
 }
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {

@@ -1,18 +1,20 @@
 //! Many queries over an open index: threads, parameters, and what it cost.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Serialize;
 use stratann_core::query::{
-    Budget, MAX_K, MAX_SEARCH_LIST, Mode, Outcome, Params, QueryState, QueryStats, Step,
+    Bounds, Budget, MAX_K, MAX_PROBES, MAX_SEARCH_LIST, Mode, Order, Outcome, Params, Probe, QueryState,
+    QueryStats, Step,
 };
 
 use crate::budget::{self, Account, THREAD_BYTES};
 use crate::calibration;
 use crate::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, allowance, failure};
 use crate::index::Index;
+use crate::learning::{Learning, Version};
 use crate::tier::{self, IoChoice};
 use crate::{Error, Progress, Result};
 
@@ -23,6 +25,9 @@ pub enum Effort {
     Recall(f64),
     /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
     List(u32, Option<f32>),
+    /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of fruitless clusters in a row that end the
+    /// visits (`None` for all).
+    Clusters(u32, Option<f32>, Option<f32>),
 }
 
 /// Options of a search.
@@ -50,6 +55,35 @@ pub struct SearchOptions {
     pub whole_blocks: bool,
     /// Stop after so many reads in a row that changed nothing; `None` leaves it to the effort, 0 turns it off.
     pub patience: Option<u32>,
+    /// Techniques of `hybrid-ivf` that may be switched off.
+    pub probe: ProbeSwitches,
+}
+
+/// What `hybrid-ivf` does unless told otherwise (OrchANN §5.3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProbeSwitches {
+    /// Which clusters are visited first.
+    pub order: Order,
+    /// Stop when clusters bring nothing more.
+    pub early_stop: bool,
+    /// Bounds that discard vectors before they are read.
+    pub bounds: Bounds,
+    /// Lists that are scanned of a divided cluster.
+    pub local_lists: Option<u32>,
+    /// Members found by the navigation that speak for their clusters.
+    pub votes: Option<u32>,
+}
+
+impl Default for ProbeSwitches {
+    fn default() -> Self {
+        ProbeSwitches {
+            order: Order::Evidence,
+            early_stop: true,
+            bounds: Bounds::Both,
+            local_lists: None,
+            votes: None,
+        }
+    }
 }
 
 impl Default for SearchOptions {
@@ -66,12 +100,28 @@ impl Default for SearchOptions {
             head: true,
             whole_blocks: true,
             patience: None,
+            probe: ProbeSwitches::default(),
         }
     }
 }
 
 /// Queries in flight per thread: what keeps the disk's queue long enough. See `decisions/` for the measurement.
 pub const IN_FLIGHT: usize = 64;
+
+/// The same of queries that read lists: their reads are longer.
+pub const IN_FLIGHT_CLUSTERS: usize = 16;
+
+/// Look-up tables of a query over posting lists, and the members that it keeps in mind.
+fn probe_bytes(code_bytes: usize) -> u64 {
+    let survivors = 2 * stratann_core::access::lists::SURVIVORS_MAX as u64 * 12;
+    code_bytes as u64 * 512 + 4096 + survivors
+}
+
+/// Parameters that visit so many clusters.
+pub(crate) fn clusters_params(k: u32, clusters: u32, slack: Option<f32>, early_stop: Option<f32>) -> Params {
+    let probe = Probe { early_stop: early_stop.unwrap_or(f32::INFINITY), ..Probe::new(clusters) };
+    Params { stop_slack: slack.unwrap_or(f32::INFINITY), probe, ..Params::new(k, k) }
+}
 
 /// Answers to a batch of queries, and their cost.
 #[derive(Debug)]
@@ -150,8 +200,16 @@ impl Index {
                 }
                 Params { stop_slack: slack.unwrap_or(f32::INFINITY), ..Params::new(k, list) }
             }
+            Effort::Clusters(clusters, slack, early_stop) => {
+                if clusters == 0 || clusters > MAX_PROBES {
+                    return Err(Error::bad_input(format!("--nprobe is {clusters}; use 1 to {MAX_PROBES}")));
+                }
+                clusters_params(k, clusters, slack, early_stop)
+            }
             Effort::Recall(recall) => self.params_for_recall(k, recall)?,
         };
+        self.check_effort(options)?;
+        self.switch(&mut params, options)?;
         if params.stop_slack.is_nan() || params.stop_slack < -16.0 {
             return Err(Error::bad_input(
                 "the slack of the adaptive stop is a number of standard errors, from -16 up",
@@ -166,14 +224,51 @@ impl Index {
         Ok(params)
     }
 
+    /// Refuses a beam where there are clusters, and the other way round.
+    fn check_effort(&self, options: &SearchOptions) -> Result<()> {
+        let (clusters, kind) = (self.clusters.is_some(), &self.manifest.kind);
+        match options.effort {
+            Effort::List(..) if clusters => Err(Error::bad_input(format!(
+                "--search-list is the beam of a graph, this index is a {kind}; give --nprobe or --recall"
+            ))),
+            Effort::Clusters(..) if !clusters => Err(Error::bad_input(format!(
+                "--nprobe is a number of clusters, this index is a {kind}; give --search-list or --recall"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn switch(&self, params: &mut Params, options: &SearchOptions) -> Result<()> {
+        let (probe, switches) = (&mut params.probe, &options.probe);
+        probe.order = switches.order;
+        probe.bounds = switches.bounds;
+        if !switches.early_stop {
+            probe.early_stop = f32::INFINITY;
+        }
+        if let Some(lists) = switches.local_lists {
+            probe.local_lists = lists.max(1);
+        }
+        if let Some(votes) = switches.votes {
+            probe.votes = votes;
+        }
+        if probe.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::bad_input(format!(
+                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}; check them"
+            )))
+        }
+    }
+
     fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
             return Err(Error::bad_input(format!("recall is {recall}; give a share above 0 and up to 1")));
         }
-        if self.graph.is_none() {
+        if self.graph.is_none() && self.clusters.is_none() {
             return Ok(Params::new(k, k));
         }
         match calibration::choose(&self.manifest.curves, k, recall) {
+            Some(Ok(point)) if self.clusters.is_some() => Ok(point.cluster_params(k)),
             Some(Ok(point)) => Ok(point.params(k)),
             Some(Err(best)) => Err(Error::bad_input(format!(
                 "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give --search-list"
@@ -188,9 +283,13 @@ impl Index {
     pub fn search_account(&self, options: &SearchOptions, queries: usize) -> Account {
         let mut account = self.account();
         let (params_width, in_flight) = (self.width_limit(options), self.in_flight(options));
-        let per_query = self.query_bytes(options) + params_width as u64 * self.block.block_bytes as u64;
+        let read = self.clusters.as_ref().map_or(1, |c| c.pages_max()) * self.block.block_bytes;
+        let per_query = self.query_bytes(options) + params_width as u64 * read as u64;
         account.add("queries in flight", options.threads as u64 * in_flight as u64 * per_query);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
+        if let Some(learning) = &self.learning {
+            account.add("learning", learning.bytes(options.threads));
+        }
         let answer = 12 * options.k.min(self.manifest.rows as usize) as u64 + 8;
         account.add("queries and answers", queries as u64 * (answer + self.block.vector_bytes as u64));
         account
@@ -204,17 +303,23 @@ impl Index {
     pub(crate) fn query_bytes(&self, options: &SearchOptions) -> u64 {
         let list = match options.effort {
             Effort::List(list, _) => u64::from(list),
-            Effort::Recall(_) => 200,
+            Effort::Recall(_) | Effort::Clusters(..) => 200,
         };
         let seen = stratann_core::query::seen_bytes(self.manifest.rows);
         let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() as u64 * 512 + 4096 + seen);
+        let tables = tables + self.clusters.as_ref().map_or(0, |c| probe_bytes(c.shape.code_bytes) + seen);
         // Ids and ranks of the block that is expanded.
         let coded = self.block.block_bytes.checked_div(self.block.code_bytes).unwrap_or(0) as u64 * 8;
         tables + coded + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096
     }
 
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
-        let wanted = options.in_flight.unwrap_or(if self.graph.is_some() { IN_FLIGHT } else { 1 });
+        let usual = match (&self.graph, &self.clusters) {
+            (Some(_), _) => IN_FLIGHT,
+            (None, Some(_)) => IN_FLIGHT_CLUSTERS,
+            (None, None) => 1,
+        };
+        let wanted = options.in_flight.unwrap_or(usual);
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
 
@@ -236,7 +341,7 @@ impl Index {
         progress: &dyn Progress,
     ) -> Result<Answers> {
         let params = self.params(options)?;
-        self.search_each(queries, params, &|_| u32::MAX, options, progress)
+        self.search_batch(queries, params, &|_| u32::MAX, options, progress, true)
     }
 
     /// Like [`Index::search`], with given parameters and, for each query, a node that it must not see.
@@ -248,17 +353,33 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
+        self.search_batch(queries, params, exclude, options, progress, false)
+    }
+
+    fn search_batch(
+        &self,
+        queries: &[u8],
+        params: Params,
+        exclude: &(dyn Fn(usize) -> u32 + Sync),
+        options: &SearchOptions,
+        progress: &dyn Progress,
+        learns: bool,
+    ) -> Result<Answers> {
         let count = queries.len() / self.block.vector_bytes;
         let threads = options.threads.clamp(1, 1024);
         let account = self.search_account(&SearchOptions { threads, ..*options }, count);
         let options = &self.fitted(options, count);
         account.check(self.ram_budget, "search this index so")?;
-        let batch = Batch::new(self, queries, params, exclude, progress, options.threads);
+        let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
+        batch.learning = self.learning.as_ref().filter(|_| learns);
+        batch.first_number = batch.learning.map_or(0, |l| if l.is_on() { l.number(count as u64) } else { 0 });
         let (cpu, started) = (budget::process().cpu_us, Instant::now());
         let name = std::thread::scope(|scope| {
             let others = 1..options.threads;
-            let workers: Vec<_> = others.map(|_| scope.spawn(|| self.work(&batch, options))).collect();
-            let mut name = self.work(&batch, options);
+            let batch = &batch;
+            let workers: Vec<_> =
+                others.map(|number| scope.spawn(move || self.work(batch, options, number))).collect();
+            let mut name = self.work(batch, options, 0);
             for worker in workers {
                 let ended = worker
                     .join()
@@ -266,7 +387,9 @@ impl Index {
                 name = name.and_then(|name| ended.and_then(|other| other.map(|_| name)));
             }
             name
-        })?;
+        });
+        batch.give_up();
+        let name = name?;
         let seconds = started.elapsed().as_secs_f64();
         let cpu_us = budget::process().cpu_us.saturating_sub(cpu);
         if progress.interrupted() {
@@ -276,7 +399,7 @@ impl Index {
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }
 
-    fn work(&self, batch: &Batch<'_>, options: &SearchOptions) -> Result<&'static str> {
+    fn work(&self, batch: &Batch<'_>, options: &SearchOptions, worker: usize) -> Result<&'static str> {
         let in_flight = self.in_flight(options);
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
         let tier =
@@ -286,8 +409,14 @@ impl Index {
             })?;
         let name = tier.name();
         let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
-        let mut share =
-            Share { batch, stats: QueryStats::default(), times: Times::default(), left_to_tell: 0 };
+        let mut share = Share {
+            batch,
+            worker,
+            held: None,
+            stats: QueryStats::default(),
+            times: Times::default(),
+            left_to_tell: 0,
+        };
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
         batch.progress.advance(share.left_to_tell);
         let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
@@ -300,6 +429,8 @@ impl Index {
 /// The queries of one call, and their answers as they come in from all threads.
 struct Batch<'a> {
     index: &'a Index,
+    learning: Option<&'a Learning>,
+    first_number: u64,
     queries: &'a [u8],
     params: Params,
     allowance: Budget,
@@ -330,6 +461,8 @@ impl<'a> Batch<'a> {
         let cells = count * params.k as usize;
         Batch {
             index,
+            learning: None,
+            first_number: 0,
             queries,
             params,
             allowance: allowance(&index.view()),
@@ -345,6 +478,20 @@ impl<'a> Batch<'a> {
             failed: Mutex::default(),
             short: AtomicUsize::new(0),
             sums: Mutex::default(),
+        }
+    }
+
+    fn epoch(&self, number: usize) -> u64 {
+        self.learning.map_or(0, |l| if l.is_on() { l.epoch(self.first_number + number as u64) } else { 0 })
+    }
+
+    /// Queries that will not run any more are no longer waited for.
+    fn give_up(&self) {
+        let Some(learning) = self.learning.filter(|l| l.is_on()) else { return };
+        for (number, latency) in self.latency_ns.iter().enumerate() {
+            if latency.load(Ordering::Relaxed) == 0 {
+                learning.ended(0, self.epoch(number), None);
+            }
         }
     }
 
@@ -373,6 +520,9 @@ impl<'a> Batch<'a> {
 /// One thread's share of a batch.
 struct Share<'a, 'b> {
     batch: &'a Batch<'b>,
+    worker: usize,
+    // A number that was taken before the version for it was there.
+    held: Option<usize>,
     stats: QueryStats,
     times: Times,
     left_to_tell: u64,
@@ -385,8 +535,33 @@ impl Queries for Share<'_, '_> {
         if self.batch.stopped.load(Ordering::Relaxed) {
             return None;
         }
-        let number = self.batch.next.fetch_add(1, Ordering::Relaxed);
-        (number < self.batch.count).then_some(number)
+        let number = self.held.take().unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
+        if number >= self.batch.count {
+            return None;
+        }
+        if let Some(learning) = self.batch.learning
+            && learning.version_for(self.batch.epoch(number)).is_none()
+        {
+            // Another version is being made: the queries under way go on meanwhile.
+            self.held = Some(number);
+            return None;
+        }
+        Some(number)
+    }
+
+    fn stays(&self) -> bool {
+        self.held.is_some() && !self.batch.stopped.load(Ordering::Relaxed)
+    }
+
+    fn may_wait(&mut self, _: bool) -> bool {
+        if self.held.is_some() {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn version(&mut self, number: usize) -> Option<Arc<Version>> {
+        self.batch.learning.and_then(|l| l.version_for(self.batch.epoch(number)))
     }
 
     fn remaining(&self) -> usize {
@@ -404,6 +579,9 @@ impl Queries for Share<'_, '_> {
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {
         let batch = self.batch;
+        if let Some(learning) = batch.learning {
+            learning.ended(self.worker, batch.epoch(number), Some(state));
+        }
         self.stats.add(state.stats());
         self.times.add(&times);
         batch.latency_ns[number].store(times.latency, Ordering::Relaxed);

@@ -99,7 +99,8 @@ pub fn tune(
     options: &TuneOptions,
     progress: &dyn Progress,
 ) -> Result<Tuned> {
-    let mut index = Index::open(folder, OpenOptions { ram_budget: options.ram_budget, cache_budget: 0 })?;
+    let mut index =
+        Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
     if index.graph.is_none() {
         return Err(Error::bad_input(format!(
             "{} is flat: every search is exact, there is nothing to tune",

@@ -1,5 +1,7 @@
 //! Reads a whole index and says everything that is wrong with it.
 
+mod lists;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -17,12 +19,15 @@ use crate::manifest::{self, FileEntry, Manifest, hex};
 use crate::{Error, Kind, Progress, Result, cluster, files};
 
 /// One thing that must not be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Name of the file in the index folder.
     pub file: String,
     /// The block, where one can be named.
     pub block: Option<u32>,
+    /// The posting list, where one can be named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub list: Option<u32>,
     /// Where in the file it begins, bytes.
     pub offset: Option<u64>,
     /// What is wrong.
@@ -40,6 +45,9 @@ pub struct Report {
     pub bytes: u64,
     /// Blocks that were checked.
     pub blocks: u32,
+    /// Posting lists that were checked, of a `hybrid-ivf`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lists: Option<u32>,
     /// Nodes in them.
     pub nodes: u64,
     /// Edges between nodes.
@@ -65,7 +73,8 @@ impl Report {
 }
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold between blocks.
-/// Takes three bytes of memory per block besides what opening takes, and four per vector where blocks carry codes.
+/// Takes three bytes of memory per block besides what opening takes, and four per vector where blocks carry codes; of a `hybrid-ivf` one per
+/// vector, and twice 8 MiB.
 ///
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.
@@ -76,22 +85,23 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         Err(e) if e.kind == Kind::Corrupt => {
             let number = manifest::newest(folder)?.unwrap_or(0);
             report.version = number;
-            report.found(Finding {
-                file: format!("manifest-{number}.json"),
-                block: None,
-                offset: None,
-                what: e.message,
-            });
+            let file = format!("manifest-{number}.json");
+            report.found(Finding { file, what: e.message, ..Finding::default() });
             return Ok(report);
         }
         Err(e) => return Err(e),
     };
     report.version = number;
-    let total = manifest.files.values().map(|f| f.bytes).sum();
+    let again = files::find(&manifest, files::LISTS).map_or(0, |lists| lists.1.bytes);
+    let total = again + manifest.files.values().map(|f| f.bytes).sum::<u64>();
     progress.stage("verifying", total, "bytes");
     let is_blocks = |name: &str| matches!(files::role(name), Some(files::BLOCKS | files::PARTS));
     for (name, entry) in manifest.files.iter().filter(|(name, _)| !is_blocks(name)) {
         check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
+    }
+    if manifest.clusters.is_some() {
+        lists::check(folder, number, &manifest, progress, &mut report)?;
+        return Ok(report);
     }
     if let Some(cluster) = &manifest.cluster {
         cluster::check(folder, &manifest, cluster, progress, &mut report)?;
@@ -99,12 +109,10 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     }
     match files::find(&manifest, files::BLOCKS) {
         Ok((name, _)) => check_blocks(folder, name, number, &manifest, progress, &mut report)?,
-        Err(e) => report.found(Finding {
-            file: format!("manifest-{number}.json"),
-            block: None,
-            offset: None,
-            what: e.message,
-        }),
+        Err(e) => {
+            let file = format!("manifest-{number}.json");
+            report.found(Finding { file, what: e.message, ..Finding::default() });
+        }
     }
     Ok(report)
 }
@@ -119,7 +127,7 @@ fn check_file(
     report: &mut Report,
 ) -> Result<()> {
     let path = folder.join(name);
-    let finding = |what: String| Finding { file: name.into(), block: None, offset: None, what };
+    let finding = |what: String| Finding { file: name.into(), what, ..Finding::default() };
     let mut file = match File::open(&path) {
         Ok(file) => file,
         Err(e) => {
@@ -186,12 +194,8 @@ fn check_blocks(
         (Ok(index), _) => Some(index.view()),
         (Err(e), view) => {
             // Mostly a damaged file again; without it blocks are checked one by one, not against each other.
-            report.found(Finding {
-                file: file_in(&e.message, manifest),
-                block: None,
-                offset: None,
-                what: e.message.clone(),
-            });
+            let (file, what) = (file_in(&e.message, manifest), e.message.clone());
+            report.found(Finding { file, what, ..Finding::default() });
             *view
         }
     };
@@ -268,9 +272,10 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         blocks: manifest.blocks.count,
         block,
         graph: None,
+        clusters: None,
         here: None,
     };
-    (sane && block.node_bytes() <= block.room()).then_some(view)
+    (sane && (manifest.clusters.is_some() || block.node_bytes() <= block.room())).then_some(view)
 }
 
 /// The data file that an error speaks of, else the manifest's folder as a whole.
@@ -293,7 +298,7 @@ pub(crate) fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -
         }
     };
     let offset = block.map(|b| u64::from(b) * view.block.block_bytes as u64);
-    Finding { file: file.into(), block, offset, what }
+    Finding { file: file.into(), block, offset, what, list: None }
 }
 
 pub(crate) fn damage_words(damage: Damage) -> &'static str {

@@ -269,7 +269,10 @@ fn a_budget_that_is_too_small_names_one_that_works() {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
     let built = Built::new(set, &quick(Kind::DiskGraph, Metric::L2));
     let open = |ram_budget| {
-        Index::open(built.dir.path(), OpenOptions { ram_budget: Some(ram_budget), cache_budget: 1 << 20 })
+        Index::open(
+            built.dir.path(),
+            OpenOptions { ram_budget: Some(ram_budget), cache_budget: 1 << 20, ..OpenOptions::default() },
+        )
     };
     let error = open(1 << 20).unwrap_err();
     assert_eq!(error.kind, stratann_engine::Kind::Budget);
@@ -279,9 +282,11 @@ fn a_budget_that_is_too_small_names_one_that_works() {
     let asked = &built.set.bytes[..50 * 64];
     let total = built.index.search_account(&options, 50).total();
     let search = |ram_budget| {
-        let index =
-            Index::open(built.dir.path(), OpenOptions { ram_budget: Some(ram_budget), cache_budget: 0 })
-                .unwrap();
+        let index = Index::open(
+            built.dir.path(),
+            OpenOptions { ram_budget: Some(ram_budget), ..OpenOptions::default() },
+        )
+        .unwrap();
         index.search(asked, &options, &Quiet).map(|a| a.ids)
     };
     assert!(search(total).is_ok());

@@ -126,7 +126,7 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
     }
     let account = shard.account();
     assert!(account.total() <= Account::planned(shard.manifest(), 0).total() + 1024, "{account:?}");
-    let budget = OpenOptions { ram_budget: Some(1 << 20), cache_budget: 0 };
+    let budget = OpenOptions { ram_budget: Some(1 << 20), ..OpenOptions::default() };
     assert_eq!(Shard::open(dir.path(), 3, budget).unwrap_err().kind, ErrorKind::Budget);
 }
 
@@ -152,7 +152,7 @@ fn hand_over(shards: &[Shard], blocks: &[u8], query: &[u8], params: Params, mut 
                 arrived.clear();
             }
             Step::Wait => {
-                arrived = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+                arrived = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
                 let offsets = arrived.iter().map(|a| shards[server].offset(a.1));
                 assert!(offsets.into_iter().all(|o| o.is_some()), "a read of what another server holds");
             }

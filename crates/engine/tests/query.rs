@@ -30,7 +30,7 @@ fn place(cell: &'static OnceLock<Place>, kind: Kind) -> &'static Place {
     cell.get_or_init(|| {
         let set = match kind {
             Kind::DiskGraph => graph_set(),
-            Kind::Flat => Set::new(DType::F32, 24, &clustered(8000, 24, 12, 1)),
+            _ => Set::new(DType::F32, 24, &clustered(8000, 24, 12, 1)),
         };
         let built = Built::new(set, &quick(kind, Metric::L2));
         let blocks = built.blocks();

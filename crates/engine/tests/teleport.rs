@@ -150,7 +150,7 @@ fn what_could_not_be_read_travels_along() {
             }
             Step::Wait => {}
         }
-        held = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        held = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
         let mut bytes = Vec::new();
         encode(&state, Carry::Ids, &mut bytes);
         state = decode(&bytes).unwrap();
@@ -281,7 +281,7 @@ fn step_to_the_end(state: &mut QueryState, seed: u64) {
         arrivals = state
             .wants()
             .iter()
-            .map(|&Want::Fetch { tag, block }| {
+            .map(|&Want::Fetch { tag, block, .. }| {
                 let bytes = graph().blocks.get(block as usize * size..(block as usize + 1) * size);
                 Arrival {
                     tag,

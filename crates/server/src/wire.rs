@@ -149,6 +149,7 @@ impl Counters {
             expanded: self.expanded,
             rescored: self.rescored,
             repeats: self.repeats,
+            ..QueryStats::default()
         }
     }
 }

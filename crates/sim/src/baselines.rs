@@ -65,7 +65,7 @@ fn alone(part: &Partition<'_>, asked: &Asked<'_>, mut round: impl FnMut(Work, &[
         held = state
             .wants()
             .iter()
-            .map(|&Want::Fetch { tag, block }| {
+            .map(|&Want::Fetch { tag, block, .. }| {
                 let mut bytes = Vec::new();
                 let is_read = part.blocks.read(block, &mut bytes);
                 (tag, is_read.then_some(bytes))

@@ -374,7 +374,7 @@ impl<'a> World<'a> {
         }
         let incarnation = s.incarnation;
         let wants: Vec<(Tag, u32)> =
-            running.state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+            running.state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
         if let Some(recorder) = &mut self.recorder {
             recorder.reads(&run.query, server, wants.len());
         }

@@ -113,7 +113,11 @@ fn sweep(
     queries: &Path,
     output: Output,
 ) -> Result<Verdict> {
-    let budgets = OpenOptions { ram_budget: args.ram_budget, cache_budget: args.cache_budget };
+    let budgets = OpenOptions {
+        ram_budget: args.ram_budget,
+        cache_budget: args.cache_budget,
+        ..OpenOptions::default()
+    };
     let mut bench = Bench::open(index, queries, args.groundtruth.as_deref(), settings, budgets, output)?;
     for options in settings {
         bench.index.params(options)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{self, BuildOptions, BuildReport};
 use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
@@ -55,6 +56,54 @@ pub(crate) struct Args {
     ids: Option<PathBuf>,
     #[command(flatten)]
     graph: GraphArgs,
+    #[command(flatten)]
+    clusters: ClusterArgs,
+}
+
+/// Options of `hybrid-ivf`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of hybrid-ivf")]
+struct ClusterArgs {
+    /// Clusters [default: 4 times the square root of the rows]
+    #[arg(long, value_name = "N")]
+    clusters: Option<usize>,
+    /// Which local index clusters get
+    #[arg(long, value_enum, default_value = "auto")]
+    plan: PlanName,
+    /// RAM that searches will have, such as 64MiB: decides which clusters are scanned, divided or graphs [default: as little as there can be]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    search_budget: Option<u64>,
+    /// What reads and distances cost here, from `stratann profile` [default: measured now, 12 s]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Sampled vectors in the navigation graph, for each cluster
+    #[arg(long, default_value_t = 2.0, value_name = "N")]
+    nav_samples: f64,
+}
+
+/// `--plan`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PlanName {
+    /// The one that costs least, cluster by cluster.
+    Auto,
+    /// All codes of a cluster are scanned.
+    UniformFlat,
+    /// Every cluster is a graph.
+    UniformGraph,
+    /// Every cluster is divided into lists.
+    UniformIvf,
+}
+
+impl From<PlanName> for build::LocalPlan {
+    fn from(name: PlanName) -> build::LocalPlan {
+        use stratann_core::format::directory::LocalKind;
+        match name {
+            PlanName::Auto => build::LocalPlan::Auto,
+            PlanName::UniformFlat => build::LocalPlan::Uniform(LocalKind::Flat),
+            PlanName::UniformGraph => build::LocalPlan::Uniform(LocalKind::Graph),
+            PlanName::UniformIvf => build::LocalPlan::Uniform(LocalKind::Ivf),
+        }
+    }
 }
 
 /// Options of `disk-graph`.
@@ -126,7 +175,7 @@ Next: stratann search INDEX QUERIES --recall 0.95";
 /// `stratann build`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
-    let options = options(args);
+    let options = options(args)?;
     let plan = build::plan(&base, &options)?;
     announce(args, &base, &options, &plan.describe(), output);
     let teller = Teller::new(output);
@@ -140,9 +189,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-fn options(args: &Args) -> BuildOptions {
+fn options(args: &Args) -> Result<BuildOptions> {
     let graph = &args.graph;
-    BuildOptions {
+    let profile = args.clusters.profile.as_deref().map(Profile::read).transpose()?;
+    Ok(BuildOptions {
         ram_budget: args.ram_budget,
         threads: args.threads.unwrap_or_else(options::all_cores),
         seed: args.seed,
@@ -160,13 +210,18 @@ fn options(args: &Args) -> BuildOptions {
         pages_per_block: graph.pages_per_block,
         exact_points: graph.exact_points,
         cells: graph.cells,
+        clusters: args.clusters.clusters,
+        local_plan: args.clusters.plan.into(),
+        nav_samples: args.clusters.nav_samples,
+        search_budget: args.clusters.search_budget,
+        profile,
         ids: args.ids.clone(),
         on_bad_row: args.on_bad_row.into(),
         calibration_queries: graph.calibration_queries,
         force: args.force,
         resume: args.resume,
         ..BuildOptions::new(args.kind.into(), args.metric.into())
-    }
+    })
 }
 
 /// Says what is about to happen and what it will take.

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod groundtruth;
 pub(crate) mod info;
+pub(crate) mod profile;
 pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod simulate;

@@ -10,6 +10,7 @@ use stratann_engine::calibration::{REMOTE, remoteness};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
@@ -96,9 +97,35 @@ pub(crate) struct How {
     /// Use of a block only the nodes that were asked for (to compare)
     #[arg(long)]
     no_whole_blocks: bool,
+    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
+    head_budget: u64,
+    /// Queries after which a hybrid-ivf has learnt from them
+    #[arg(long, value_name = "N", default_value_t = 2000, conflicts_with = "connect")]
+    epoch_queries: u32,
+    /// Use what a hybrid-ivf has learnt from earlier queries, but learn no more
+    #[arg(long, conflicts_with = "connect")]
+    frozen: bool,
+    /// Do not use what a hybrid-ivf has learnt, nor learn (to compare)
+    #[arg(long, conflicts_with_all = ["connect", "frozen"])]
+    no_learning: bool,
+    /// Hot vectors that a hybrid-ivf keeps in RAM [default: one for ten nodes of its navigation graph]
+    #[arg(long, value_name = "N", conflicts_with = "connect")]
+    hot: Option<u32>,
+    #[command(flatten)]
+    techniques: options::Techniques,
 }
 
 impl How {
+    fn learning(&self) -> LearnOptions {
+        let learn = match (self.no_learning, self.frozen) {
+            (true, _) => Learn::Off,
+            (_, true) => Learn::Frozen,
+            _ => Learn::On,
+        };
+        LearnOptions { learn, epoch_queries: self.epoch_queries.max(1), hot: self.hot }
+    }
+
     fn options(
         &self,
         k: usize,
@@ -117,6 +144,7 @@ impl How {
             head: !self.no_head,
             whole_blocks: !self.no_whole_blocks,
             patience,
+            probe: self.techniques.switches(),
         }
     }
 }
@@ -185,6 +213,11 @@ pub(crate) struct PerQuery {
     pub(crate) bytes_sent: f64,
     pub(crate) round_trips: f64,
     gpu_bytes: f64,
+    clusters: f64,
+    fruitful_clusters: f64,
+    lists: f64,
+    pinned_hits: f64,
+    result_clusters: f64,
 }
 
 impl PerQuery {
@@ -192,20 +225,27 @@ impl PerQuery {
     pub(crate) fn of(stats: &QueryStats, queries: usize, block_bytes: usize) -> PerQuery {
         let each = |x: u64| x as f64 / queries.max(1) as f64;
         let reads = stats.reads - stats.cache_hits;
+        // A cache holds whole blocks.
+        let pages = stats.pages_read - stats.cache_hits * (block_bytes / PAGE) as u64;
         PerQuery {
             code_comparisons: each(stats.code_comparisons),
             repeats: each(stats.repeats),
             full_comparisons: each(stats.full_comparisons),
             pruned: each(stats.pruned),
             reads: each(reads),
-            pages_read: each(reads * (block_bytes / PAGE) as u64),
-            bytes_read: each(reads * block_bytes as u64),
+            pages_read: each(pages),
+            bytes_read: each(pages * PAGE as u64),
             cache_hits: each(stats.cache_hits),
             hops: each(stats.hops),
             hand_overs: each(stats.hand_overs),
             bytes_sent: 0.0,
             round_trips: 0.0,
             gpu_bytes: 0.0,
+            clusters: each(stats.clusters),
+            fruitful_clusters: each(stats.fruitful_clusters),
+            lists: each(stats.lists),
+            pinned_hits: each(stats.pinned_hits),
+            result_clusters: each(stats.result_clusters),
         }
     }
 }
@@ -260,6 +300,7 @@ impl Bench {
             check_truth(truth, path, &queries, options, &manifest)?;
         }
         let index = Index::open(index, budgets)?;
+        index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
         Ok(Bench {
             index,
             queries,
@@ -430,8 +471,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let truth = args.groundtruth.as_deref();
     match args.searched.target()? {
         Target::Index { index, queries } => {
-            let budgets =
-                OpenOptions { ram_budget: args.how.ram_budget, cache_budget: args.how.cache_budget };
+            let budgets = OpenOptions {
+                ram_budget: args.how.ram_budget,
+                cache_budget: args.how.cache_budget,
+                head_budget: args.how.head_budget,
+                learning: args.how.learning(),
+            };
             let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
             for options in &settings {
                 // Every setting is checked before the first one runs.
@@ -529,6 +574,12 @@ fn text(document: &Document<'_>) -> String {
 
 fn row(run: &Run) -> Vec<String> {
     let setting = match (&run.params["recall"], &run.params["search_list"]) {
+        (serde_json::Value::Null, _) if run.params.get("nprobe").is_some() => {
+            format!("nprobe {}", run.params["nprobe"])
+        }
+        (recall, _) if run.params.get("nprobe").is_some() => {
+            format!("recall {recall} (nprobe {})", run.params["nprobe"])
+        }
         (serde_json::Value::Null, list) => format!("list {list}"),
         (recall, list) => format!("recall {recall} (list {list})"),
     };

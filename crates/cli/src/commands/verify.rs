@@ -12,8 +12,9 @@ use crate::progress::Teller;
 
 /// Read all of an index and list everything that is wrong with it
 ///
-/// Every file is compared with the checksum in the manifest, every block with its own, and the graph with what must hold in it. Exit code 1 when anything is
-/// wrong. What is damaged is named by file, block and offset; restore that file from a copy, or build the index again.
+/// Every file is compared with the checksum in the manifest, every block with its own, and the graph with what must hold in it; of a hybrid-ivf every list
+/// and vector, and the bounds by which a search does not read them. Exit code 1 when anything is wrong. What is damaged is named by file, block or list, and
+/// offset; restore that file from a copy, or build the index again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The folder of the index
@@ -45,13 +46,11 @@ fn text(args: &Args, report: &Report) -> String {
     if report.violations_found > listed {
         out += &format!("… and {} more\n", count(report.violations_found - listed));
     }
-    let read = format!(
-        "{} files, {}, {} blocks, {} edges",
-        report.files,
-        size(report.bytes),
-        count(u64::from(report.blocks)),
-        count(report.edges)
-    );
+    let parts = match report.lists {
+        Some(lists) => format!("{} lists, {} vectors", count(u64::from(lists)), count(report.nodes)),
+        None => format!("{} blocks, {} edges", count(u64::from(report.blocks)), count(report.edges)),
+    };
+    let read = format!("{} files, {}, {parts}", report.files, size(report.bytes));
     match report.violations_found {
         0 => out += &format!("{name}: sound; version {}, {read}\n", report.version),
         n => {
@@ -66,6 +65,7 @@ fn text(args: &Args, report: &Report) -> String {
 
 fn line(finding: &Finding) -> String {
     let block = finding.block.map(|b| format!(", block {b}")).unwrap_or_default();
+    let block = finding.list.map_or(block, |l| format!(", list {l}"));
     let offset = finding.offset.map(|o| format!(", offset {o}")).unwrap_or_default();
     format!("{}{block}{offset}: {}\n", finding.file, finding.what)
 }

@@ -1,4 +1,6 @@
 //! What to read next.
 
 pub mod graph_walk;
+pub mod lists;
+pub mod records;
 pub mod scan;

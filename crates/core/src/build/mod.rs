@@ -1,5 +1,8 @@
-//! Pure steps of making a graph: search it, prune one node, pack nodes into blocks. The engine runs them in parallel and out of core.
+//! Pure steps of a build: search a graph, prune one node, pack nodes into blocks, choose an index for each cluster. The engine runs them in parallel and
+//! out of core.
 
+pub mod assignment;
+pub mod costs;
 pub mod pack;
 pub mod prune;
 pub mod walk;

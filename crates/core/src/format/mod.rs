@@ -2,7 +2,9 @@
 
 pub mod block;
 pub mod block_map;
+pub mod directory;
 pub mod list;
+pub mod posting;
 
 /// The checksum of every unit of data: xxh3, 64 bits.
 pub fn checksum(bytes: &[u8]) -> u64 {

@@ -2,15 +2,20 @@
 
 pub mod disk_graph;
 pub mod flat;
+pub mod hybrid_ivf;
+
+use alloc::vec::Vec;
 
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
 use crate::format::block;
 use crate::format::block_map::BlockMap;
+use crate::format::directory::Directory;
+use crate::format::posting;
 use crate::place::Here;
 use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Scratch};
-use crate::route::HeadGraph;
+use crate::route::{HeadGraph, NavGraph};
 
 /// The part of an index that lies in RAM, as a query sees it.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +34,8 @@ pub struct IndexView<'a> {
     pub block: block::Shape,
     /// What `disk-graph` has besides its blocks; `flat` has none.
     pub graph: Option<GraphView<'a>>,
+    /// What `hybrid-ivf` has.
+    pub clusters: Option<ClusterView<'a>>,
     /// Where in a cluster the query is stepped; `None` where every block is at hand.
     pub here: Option<Here<'a>>,
 }
@@ -46,6 +53,104 @@ pub struct GraphView<'a> {
     pub code_error: f32,
     /// Where to begin.
     pub head: &'a HeadGraph,
+}
+
+/// What `hybrid-ivf` keeps in RAM.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterView<'a> {
+    /// Where the lists lie.
+    pub directory: &'a Directory,
+    /// What all lists have in common.
+    pub shape: posting::Shape,
+    /// How to read the codes.
+    pub codebook: &'a Codebook,
+    /// `clusters × dim` f16 as bytes.
+    pub centroids: &'a [u8],
+    /// Where the lists of clusters that are divided lie in space.
+    pub sublists: &'a SubLists,
+    /// Which clusters to visit.
+    pub nav: &'a NavGraph,
+    /// Heads that lie in RAM.
+    pub resident: Resident<'a>,
+    /// Records that lie in RAM.
+    pub pinned: Pinned<'a>,
+    /// Bytes that one read takes at most.
+    pub read_max: u32,
+    /// Bytes that are read in vain rather than making two reads of one.
+    pub gap_max: u32,
+}
+
+/// The centroids of lists of divided clusters, each as a code of what its cluster's centroid leaves of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SubLists {
+    /// For each cluster its first entry in the tables below.
+    pub first: Vec<u32>,
+    /// ‖r̂‖² + 2⟨c, r̂⟩.
+    pub terms: Vec<f32>,
+    /// Codes, one after another.
+    pub codes: Vec<u8>,
+}
+
+impl SubLists {
+    /// Whether a cluster of so many lists has an entry for each.
+    pub fn has_all(&self, cluster: u32, lists: usize) -> bool {
+        let first = self.first.get(cluster as usize).map_or(usize::MAX, |&first| first as usize);
+        first.checked_add(lists).is_some_and(|end| end <= self.terms.len())
+    }
+}
+
+/// Heads of lists in RAM.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resident<'a> {
+    /// For each list where its head begins in `bytes`; [`crate::route::NONE`] for those on disk. Empty when all are.
+    pub starts: &'a [u32],
+    /// Heads, one after another, in units of 4 bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Records of hot members in RAM.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pinned<'a> {
+    /// The members, ascending.
+    pub ids: &'a [u32],
+    /// Their records, in the same order.
+    pub records: &'a [u8],
+}
+
+impl<'a> Pinned<'a> {
+    /// The record of a member.
+    pub fn get(&self, id: u32) -> Option<&'a [u8]> {
+        let at = self.ids.binary_search(&id).ok()?;
+        let size = self.records.len() / self.ids.len();
+        self.records.get(at * size..(at + 1) * size)
+    }
+}
+
+impl<'a> ClusterView<'a> {
+    /// A centroid, `dim` f16 as bytes.
+    pub fn centroid(&self, cluster: u32) -> &'a [u8] {
+        let size = 2 * self.shape.dim;
+        &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
+    }
+
+    /// The head of a list, when it lies in RAM.
+    pub fn resident_head(&self, list: u32) -> Option<&'a [u8]> {
+        let start = *self.resident.starts.get(list as usize)?;
+        let length = self.shape.head_bytes(self.directory.members(list) as usize);
+        let at = 4 * start as usize;
+        if start == crate::route::NONE { None } else { self.resident.bytes.get(at..at + length) }
+    }
+
+    /// Where what is read of a list ends: its head, with the records where these follow.
+    pub(crate) fn list_end(&self, list: u32) -> u64 {
+        let members = self.directory.members(list) as usize;
+        let at = self.directory.heads[list as usize] + self.shape.head_bytes(members) as u64;
+        if self.directory.is_whole(&self.shape, list) {
+            at + (members * self.shape.record_bytes()) as u64
+        } else {
+            at
+        }
+    }
 }
 
 /// Where codes are. Distances are the same wherever a code comes from.
@@ -71,9 +176,10 @@ pub(crate) fn step(
     scratch: &mut Scratch,
     arrived: &[Arrival<'_>],
 ) {
-    match &view.graph {
-        Some(graph) => disk_graph::step(state, view, graph, scratch, arrived),
-        None => flat::step(state, view, scratch, arrived),
+    match (&view.graph, &view.clusters) {
+        (Some(graph), _) => disk_graph::step(state, view, graph, scratch, arrived),
+        (None, Some(clusters)) => hybrid_ivf::step(state, view, clusters, scratch, arrived),
+        (None, None) => flat::step(state, view, scratch, arrived),
     }
 }
 
@@ -86,10 +192,7 @@ pub(crate) fn take_in(
     arrived: &[Arrival<'_>],
     mut absorb: impl FnMut(&mut QueryState, &mut Scratch, &block::Block<'_>) -> Option<()>,
 ) {
-    let mut order = core::mem::take(&mut scratch.order);
-    order.clear();
-    order.extend(0..arrived.len() as u32);
-    order.sort_unstable_by_key(|&i| arrived[i as usize].tag);
+    let order = in_order(scratch, arrived);
     for &i in &order {
         let arrival = &arrived[i as usize];
         let Some(at) = state.outstanding.iter().position(|o| o.tag == arrival.tag) else { continue };
@@ -111,4 +214,13 @@ pub(crate) fn take_in(
         }
     }
     scratch.order = order;
+}
+
+/// The places of the arrivals by their tags; goes back to `scratch.order`.
+fn in_order(scratch: &mut Scratch, arrived: &[Arrival<'_>]) -> Vec<u32> {
+    let mut order = core::mem::take(&mut scratch.order);
+    order.clear();
+    order.extend(0..arrived.len() as u32);
+    order.sort_unstable_by_key(|&i| arrived[i as usize].tag);
+    order
 }

@@ -1,5 +1,7 @@
 //! What a query was asked to do, and the limits it carries.
 
+use super::Probe;
+
 /// Most results a query can ask for.
 pub const MAX_K: u32 = 16_384;
 /// Longest beam.
@@ -71,6 +73,8 @@ pub struct Params {
     pub head_list: u32,
     /// A node that does not exist for this query (calibration asks with rows of the index); `u32::MAX` for none.
     pub exclude: u32,
+    /// How clusters are looked through, by kinds that have them.
+    pub probe: Probe,
 }
 
 impl Params {
@@ -90,6 +94,7 @@ impl Params {
             head: true,
             head_list: search_list.clamp(16, 64),
             exclude: u32::MAX,
+            probe: Probe::new(search_list),
         }
     }
 
@@ -101,5 +106,6 @@ impl Params {
             && (1..=self.width).contains(&self.approach_width)
             && (1..=MAX_SEARCH_LIST).contains(&self.head_list)
             && self.stop_slack >= -16.0
+            && self.probe.is_valid()
     }
 }

@@ -11,7 +11,7 @@ use stratann_kernel::codes::Table;
 use stratann_kernel::distance::Exact;
 
 use super::seen::Seen;
-use super::{Beam, Budget, Mode, Params, QueryStats};
+use super::{Beam, Budget, Mode, Params, Probing, QueryStats, Reading};
 use crate::place::bit;
 use crate::plan::{self, IndexView};
 
@@ -22,12 +22,14 @@ pub struct Tag(pub u32);
 /// Something the query needs from the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// The bytes of a block.
+    /// The bytes of a block, or of several that follow each other.
     Fetch {
         /// To be repeated in the arrival.
         tag: Tag,
-        /// Number of the block.
+        /// Number of the first block.
         block: u32,
+        /// Number of blocks.
+        count: u32,
     },
 }
 
@@ -130,11 +132,14 @@ pub struct Scratch {
     pub(crate) ranks: Vec<u32>,
     pub(crate) distances: Vec<u32>,
     pub(crate) head_beam: Beam,
+    pub(crate) member_beam: Beam,
     pub(crate) order: Vec<u32>,
     pub(crate) order_of_mates: Vec<(u32, u32)>,
+    // Of the navigation graph: clusters, how many members speak for them, and how near they are taken to be.
+    pub(crate) votes: Vec<(u32, u32, f32)>,
     code_scale: f32,
     code_error: f32,
-    query_norm: f32,
+    pub(crate) query_norm: f32,
     dim: f32,
 }
 
@@ -142,18 +147,19 @@ impl Scratch {
     /// Prepares distances for `query`: `dim` components of the index' element type, as bytes.
     pub fn prepare(&mut self, view: &IndexView<'_>, query: &[u8]) {
         self.exact.set(view.metric, view.dtype, view.dim, query);
-        if let Some(graph) = &view.graph {
-            self.seen.clear(graph.map.nodes());
+        let codebook = view.graph.as_ref().map(|g| g.codebook).or(view.clusters.as_ref().map(|c| c.codebook));
+        if let Some(codebook) = codebook {
+            self.seen.clear(view.nodes);
             self.wide.resize(view.dim, 0.0);
             stratann_kernel::element::widen(view.dtype, query, &mut self.wide);
             if view.metric == Metric::Cosine {
                 let scale = stratann_kernel::distance::inverse_norm(view.dtype, query);
                 self.wide.iter_mut().for_each(|x| *x *= scale);
             }
-            self.table.set(graph.codebook, &self.wide, &mut self.rotated);
+            self.table.set(codebook, &self.wide, &mut self.rotated);
             // Codes of unit vectors measure squared l2, which is twice the cosine distance.
             self.code_scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
-            self.code_error = graph.code_error;
+            self.code_error = view.graph.as_ref().map_or(0.0, |g| g.code_error);
             self.query_norm = if view.metric == Metric::Ip {
                 1.0 / stratann_kernel::distance::inverse_norm(view.dtype, query)
             } else {
@@ -186,6 +192,7 @@ impl Scratch {
 pub(crate) struct Outstanding {
     pub(crate) tag: Tag,
     pub(crate) block: u32,
+    pub(crate) reading: Reading,
 }
 
 /// A block that could not be read, and where.
@@ -221,6 +228,7 @@ pub struct QueryState {
     pub(crate) wants: Vec<Want>,
     // Reads that failed and are to be made at another home, or were given up; seldom any.
     pub(crate) unread: Vec<Unread>,
+    pub(crate) probing: Probing,
     // Decided by the last step; never travels.
     pub(crate) next_server: Option<u8>,
     pub(crate) outcome: Outcome,
@@ -251,11 +259,13 @@ impl QueryState {
             outstanding: Vec::new(),
             wants: Vec::new(),
             unread: Vec::new(),
+            probing: Probing::default(),
             next_server: None,
             outcome: Outcome::Running,
             stats: QueryStats::default(),
         };
         state.beam.reset(params.search_list as usize);
+        state.probing.reset(params.k as usize);
         state
     }
 
@@ -275,6 +285,7 @@ impl QueryState {
         self.outstanding.clear();
         self.wants.clear();
         self.unread.clear();
+        self.probing.reset(params.k as usize);
         self.next_server = None;
         self.outcome = Outcome::Running;
         self.stats = QueryStats::default();
@@ -394,6 +405,7 @@ impl QueryState {
             outstanding: Vec::new(),
             wants: Vec::new(),
             unread: self.given_up().copied().into_iter().collect(),
+            probing: Probing::default(),
             next_server: None,
             ..*self
         }
@@ -412,7 +424,19 @@ impl QueryState {
         wants.clear();
         let mut beam = take(&mut self.beam);
         beam.reset(0);
-        *self = QueryState { beam, results, told, outstanding, wants, unread, next_server: None, ..*ended };
+        let mut probing = take(&mut self.probing);
+        probing.reset(0);
+        *self = QueryState {
+            beam,
+            results,
+            told,
+            outstanding,
+            wants,
+            unread,
+            probing,
+            next_server: None,
+            ..*ended
+        };
     }
 
     /// All memory that it takes, bytes.
@@ -424,6 +448,7 @@ impl QueryState {
             + self.outstanding.capacity() * size_of::<Outstanding>()
             + self.wants.capacity() * size_of::<Want>()
             + self.unread.capacity() * size_of::<Unread>()
+            + self.probing.memory_bytes()
     }
 
     /// What it has cost so far.
@@ -477,19 +502,30 @@ impl QueryState {
         self.unread.iter_mut().filter(|u| u.block == block).for_each(|u| u.tried = u64::MAX);
     }
 
-    /// Registers a read. False when the budget allows none.
+    /// Registers a read of a block. False when the budget allows none.
     pub(crate) fn fetch(&mut self, view: &IndexView<'_>, block: u32) -> bool {
+        self.fetch_as(view, block, 1, Reading::Block).is_some()
+    }
+
+    /// Registers a read of `count` blocks. `None` when the budget allows none.
+    pub(crate) fn fetch_as(
+        &mut self,
+        view: &IndexView<'_>,
+        block: u32,
+        count: u32,
+        reading: Reading,
+    ) -> Option<Tag> {
         if self.budget.reads == 0 {
-            return false;
+            return None;
         }
         self.budget.reads -= 1;
         let tag = Tag(self.next_tag);
         self.next_tag = self.next_tag.wrapping_add(1);
-        self.outstanding.push(Outstanding { tag, block });
-        self.wants.push(Want::Fetch { tag, block });
+        self.outstanding.push(Outstanding { tag, block, reading });
+        self.wants.push(Want::Fetch { tag, block, count });
         self.stats.reads += 1;
-        self.stats.pages_read += (view.block.block_bytes / crate::PAGE) as u64;
-        true
+        self.stats.pages_read += u64::from(count) * (view.block.block_bytes / crate::PAGE) as u64;
+        Some(tag)
     }
 
     /// Ends the query.

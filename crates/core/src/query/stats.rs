@@ -29,6 +29,16 @@ pub struct QueryStats {
     /// Neighbours met again and not scored again. What was met is not carried along, so this is less where a query changed servers;
     /// [`QueryStats::met`] is not.
     pub repeats: u64,
+    /// Clusters visited.
+    pub clusters: u64,
+    /// Of them, those with a member among the best k of all visited so far, by their codes.
+    pub fruitful_clusters: u64,
+    /// Posting lists scanned.
+    pub lists: u64,
+    /// Vectors that did not have to be read because they are pinned in RAM.
+    pub pinned_hits: u64,
+    /// Clusters with a member among the results, as far as these were read one by one.
+    pub result_clusters: u64,
 }
 
 impl QueryStats {
@@ -51,5 +61,10 @@ impl QueryStats {
         self.expanded = self.expanded.saturating_add(other.expanded);
         self.rescored = self.rescored.saturating_add(other.rescored);
         self.repeats = self.repeats.saturating_add(other.repeats);
+        self.clusters = self.clusters.saturating_add(other.clusters);
+        self.fruitful_clusters = self.fruitful_clusters.saturating_add(other.fruitful_clusters);
+        self.lists = self.lists.saturating_add(other.lists);
+        self.pinned_hits = self.pinned_hits.saturating_add(other.pinned_hits);
+        self.result_clusters = self.result_clusters.saturating_add(other.result_clusters);
     }
 }

@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use super::state::{Outstanding, UNREAD_MAX, Unread};
 use super::{
     Beam, Budget, Candidate, Hit, Loss, MAX_K, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState,
-    QueryStats, Tag,
+    QueryStats, Reading, Tag,
 };
 use crate::format::checksum;
 
@@ -181,7 +181,7 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
         take_told(&mut r, params.k.saturating_sub(state.results.len() as u32), &mut state.told)?;
     }
     for _ in 0..r.count(MAX_WIDTH)? {
-        state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()? });
+        state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()?, reading: Reading::Block });
     }
     if flags & 4 != 0 {
         read_unread(&mut r, &mut state.unread)?;
@@ -299,6 +299,8 @@ fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     let mut p = Params::new(1, 1);
     p.k = r.u32()?;
     p.search_list = r.u32()?;
+    // Kinds with clusters do not travel yet.
+    p.probe = super::Probe::new(p.search_list);
     p.width = r.u32()?;
     p.approach_width = r.u32()?;
     p.stop_slack = f32::from_bits(r.u32()?);
@@ -372,6 +374,7 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
         expanded: r.counter()?,
         rescored: r.counter()?,
         repeats: r.counter()?,
+        ..QueryStats::default()
     })
 }
 

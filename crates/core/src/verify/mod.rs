@@ -1,8 +1,11 @@
 //! Exact distances, and the best k of them.
 
+pub(crate) mod bounds;
+
 use core::cmp::Ordering;
 
 use crate::format::block::Block;
+use crate::format::posting::Record;
 use crate::query::{Hit, QueryState, Scratch};
 
 /// Scores every node of a block that was paid for and keeps the best k.
@@ -16,7 +19,7 @@ pub(crate) fn score_block(state: &mut QueryState, scratch: &mut Scratch, block: 
     let excluded = state.params.exclude.wrapping_sub(block.first_id()) as usize;
     for (slot, &distance) in exact_distances.iter().enumerate().filter(|(slot, _)| *slot != excluded) {
         state.stats.full_comparisons += 1;
-        keep(state, distance, block, slot);
+        keep(state, distance, || block.external_id(slot));
     }
 }
 
@@ -24,16 +27,24 @@ pub(crate) fn score_block(state: &mut QueryState, scratch: &mut Scratch, block: 
 pub(crate) fn score_slot(state: &mut QueryState, scratch: &Scratch, block: &Block<'_>, slot: usize) {
     let distance = scratch.exact.distance(block.vector(slot), block.inverse_norm(slot));
     state.stats.full_comparisons += 1;
-    keep(state, distance, block, slot);
+    keep(state, distance, || block.external_id(slot));
+}
+
+/// Scores a member of a list. Gives its distance.
+pub(crate) fn keep_record(state: &mut QueryState, scratch: &Scratch, record: &Record<'_>) -> f32 {
+    let distance = scratch.exact.distance(record.vector(), record.inverse_norm());
+    state.stats.full_comparisons += 1;
+    keep(state, distance, || record.external_id());
+    distance
 }
 
 /// Takes a node among the best k, which are sorted by `(distance, external id)`.
-fn keep(state: &mut QueryState, distance: f32, block: &Block<'_>, slot: usize) {
+fn keep(state: &mut QueryState, distance: f32, external_id: impl FnOnce() -> u64) {
     let worst = if state.is_full() { state.worst() } else { None };
     if worst.is_some_and(|(worst, _)| worst.total_cmp(&distance).is_lt()) {
         return;
     }
-    let hit = Hit { distance, external_id: block.external_id(slot) };
+    let hit = Hit { distance, external_id: external_id() };
     // Of two as far, one that the origin was told of makes room: the origin knows its id, and decides.
     let is_before = |(d, id): (f32, Option<u64>)| {
         d.total_cmp(&distance).then(id.map_or(Ordering::Greater, |id| id.cmp(&hit.external_id))).is_lt()

@@ -52,7 +52,11 @@ pub(super) fn run(
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
     let taken = Account::planned(manifest, 0).total() + 4 * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
-    let open = OpenOptions { ram_budget: None, cache_budget: blocks.min(spare).min(4 << 30) };
+    let open = OpenOptions {
+        ram_budget: None,
+        cache_budget: blocks.min(spare).min(4 << 30),
+        ..OpenOptions::default()
+    };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
     let hidden: Vec<u32> = drawn.iter().map(|&r| id_of_row[r as usize]).collect();
     let wanted: Vec<u32> = CURVE_KS.iter().map(|&c| c.min(k as u32)).collect();

@@ -25,6 +25,7 @@ mod divide;
 mod graph_file;
 mod graph_stage;
 mod head;
+mod hybrid;
 pub mod kmeans;
 mod layout;
 mod layout_stage;
@@ -45,6 +46,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+pub use hybrid::{LocalPlan, PlanReport, WayReport};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;

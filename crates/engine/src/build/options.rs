@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use stratann_kernel::Metric;
+use stratann_kernel::{DType, Metric};
 
 pub use super::codebook::CodeKind;
+use super::hybrid::{self, LocalPlan};
 use crate::dataset::{OnBadRow, Reader};
+use crate::profile::Profile;
 use crate::{Error, Result};
 
 /// Kind of index.
@@ -13,6 +15,8 @@ use crate::{Error, Result};
 pub enum Kind {
     /// A graph on disk, walked by codes in RAM.
     DiskGraph,
+    /// Clusters on disk, each with a local index of its own.
+    HybridIvf,
     /// All vectors, scanned.
     Flat,
 }
@@ -22,6 +26,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Kind::DiskGraph => "disk-graph",
+            Kind::HybridIvf => "hybrid-ivf",
             Kind::Flat => "flat",
         }
     }
@@ -92,6 +97,16 @@ pub struct BuildOptions {
     pub exact_points: bool,
     /// Build the graph in at least so many overlapping cells; `None` for as many as the budget asks for.
     pub cells: Option<usize>,
+    /// Clusters of a `hybrid-ivf`; `None` for 4·√n.
+    pub clusters: Option<usize>,
+    /// Local indexes of its clusters.
+    pub local_plan: LocalPlan,
+    /// RAM that searches will have: decides the plan; `None` for as little as there can be.
+    pub search_budget: Option<u64>,
+    /// What reads and distances cost here; `None` to measure.
+    pub profile: Option<Profile>,
+    /// Sampled members in its navigation graph, for each cluster.
+    pub nav_samples: f64,
     /// A u64 for every row; `None` for the row number.
     pub ids: Option<PathBuf>,
     /// What to do about rows that cannot be indexed.
@@ -127,6 +142,11 @@ impl BuildOptions {
             pages_per_block: None,
             exact_points: false,
             cells: None,
+            clusters: None,
+            local_plan: LocalPlan::Auto,
+            search_budget: None,
+            profile: None,
+            nav_samples: 2.0,
             ids: None,
             on_bad_row: OnBadRow::Fail,
             calibration_queries: 500,
@@ -138,6 +158,11 @@ impl BuildOptions {
     /// Bytes of a code for vectors of `dim` components.
     pub fn code_bytes(&self, dim: usize) -> usize {
         self.code_bytes.unwrap_or((dim / 4).max(32)).min(dim)
+    }
+
+    /// Bytes of a code of `hybrid-ivf`: four bits a component of a float, two of a byte.
+    pub fn local_code_bytes(&self, dim: usize, dtype: DType) -> usize {
+        self.code_bytes.unwrap_or_else(|| hybrid::default_code_bytes(dim, dtype)).min(dim)
     }
 
     pub(crate) fn check(&self, base: &Reader) -> Result<()> {
@@ -182,6 +207,12 @@ impl BuildOptions {
         if !(0.0..=1.0).contains(&self.head_share) {
             return bad(format!("--head-share is {}; give a share from 0 to 1", self.head_share));
         }
+        if self.clusters == Some(0) {
+            return bad("--clusters is 0; use 1 or more".into());
+        }
+        if !(0.0..=1000.0).contains(&self.nav_samples) {
+            return bad(format!("--nav-samples is {}; use 0 to 1000 for each cluster", self.nav_samples));
+        }
         if self.code_bytes.is_some_and(|b| b == 0 || b > shape.dim) {
             return bad(format!(
                 "--code-bytes is {}; use 1 to {} for {} dimensions",
@@ -225,6 +256,14 @@ impl BuildOptions {
             if self.codes == CodePlace::Disk {
                 put("codes", self.codes.name().into());
             }
+        }
+        if self.kind == Kind::HybridIvf {
+            put("calibration_queries", self.calibration_queries.into());
+            put("clusters", self.clusters.into());
+            put("local_plan", format!("{:?}", self.local_plan).to_lowercase().into());
+            put("nav_samples", self.nav_samples.into());
+            put("search_budget", self.search_budget.into());
+            put("code_bytes", self.code_bytes.into());
         }
         all
     }

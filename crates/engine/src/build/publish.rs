@@ -21,7 +21,7 @@ pub(super) fn manifest(
     let shape = build.base.shape();
     let mut known: BTreeMap<String, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
     let mut entries = BTreeMap::new();
-    for role in [files::BLOCKS, files::CODES, files::CODEBOOK, files::MAP, files::HEAD, files::HEAD_CODES] {
+    for role in files::BUILT {
         let (name, path) = (files::name(build.number, role), build.file(role));
         if let Some(entry) = known.remove(&name) {
             entries.insert(name, entry);
@@ -42,6 +42,8 @@ pub(super) fn manifest(
         build_id: String::new(),
         files: entries,
         curves: Vec::new(),
+        clusters: None,
+        plan: None,
         cluster: None,
     };
     manifest.build_id = manifest.content_id();

@@ -101,11 +101,7 @@ impl Space {
 
     /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
     pub(super) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
-        widen(self.dtype, row, out);
-        if self.metric == Metric::Cosine {
-            let scale = inverse_norm(self.dtype, row);
-            out.iter_mut().for_each(|x| *x *= scale);
-        }
+        crate::residual::code_floats(self.metric, self.dtype, row, out);
     }
 
     /// About `count` rows as codes see them, drawn evenly.

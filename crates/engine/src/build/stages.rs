@@ -92,6 +92,7 @@ pub(super) fn run(
     let scan = build.scan()?;
     let manifest = match options.kind {
         Kind::DiskGraph => build.disk_graph(&scan)?,
+        Kind::HybridIvf => build.hybrid_ivf(&scan)?,
         Kind::Flat => build.flat(&scan)?,
     };
     publish::publish(build, out, &manifest)
@@ -154,7 +155,7 @@ impl<'a> Build<'a> {
         Ok(facts)
     }
 
-    fn fact(&mut self, name: &str, value: impl Into<serde_json::Value>) {
+    pub(super) fn fact(&mut self, name: &str, value: impl Into<serde_json::Value>) {
         self.report.facts.insert(name.into(), value.into());
     }
 

@@ -93,7 +93,7 @@ impl<'a> PartReader<'a> {
 }
 
 fn said(file: &str, what: String) -> Finding {
-    Finding { file: file.into(), block: None, offset: None, what }
+    Finding { file: file.into(), what, ..Finding::default() }
 }
 
 /// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be equal, and what must hold
@@ -162,7 +162,13 @@ impl Merge<'_> {
             } else if part.file.is_some() {
                 let offset = Some(part.bytes);
                 let what = "the file ends before it".into();
-                report.found(Finding { file: part.name.into(), block: Some(block), offset, what });
+                report.found(Finding {
+                    file: part.name.into(),
+                    block: Some(block),
+                    offset,
+                    what,
+                    list: None,
+                });
             }
         }
         let part = |server: usize| self.parts[server].as_ref();
@@ -189,6 +195,7 @@ impl Merge<'_> {
                 block: Some(block),
                 offset: offset(other),
                 what,
+                list: None,
             });
         }
     }

@@ -14,13 +14,21 @@ unsafe impl bytemuck::Pod for Page {}
 /// Whole pages, aligned to a page; the address does not change while it lives.
 pub struct Buffer {
     pages: Box<[Page]>,
+    // Pages in use, from the first on.
+    used: usize,
     registered: Option<u16>,
 }
 
 impl Buffer {
     /// Zeroed memory of `bytes`, rounded up to whole pages.
     pub fn new(bytes: usize) -> Buffer {
-        Buffer { pages: vec![Page([0; PAGE]); bytes.div_ceil(PAGE)].into_boxed_slice(), registered: None }
+        let used = bytes.div_ceil(PAGE);
+        Buffer { pages: vec![Page([0; PAGE]); used].into_boxed_slice(), used, registered: None }
+    }
+
+    /// Shows the first `bytes` alone, rounded up to whole pages; no more than it was made with.
+    pub fn show(&mut self, bytes: usize) {
+        self.used = bytes.div_ceil(PAGE).min(self.pages.len());
     }
 
     /// The number under which a ring knows this memory, when it does.
@@ -34,22 +42,22 @@ impl Buffer {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.pages)
+        bytemuck::cast_slice(&self.pages[..self.used])
     }
 
     /// The bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.pages)
+        bytemuck::cast_slice_mut(&mut self.pages[..self.used])
     }
 
     /// Number of bytes.
     pub fn len(&self) -> usize {
-        self.pages.len() * PAGE
+        self.used * PAGE
     }
 
     /// True for a buffer of no pages.
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+        self.used == 0
     }
 }
 

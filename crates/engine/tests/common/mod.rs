@@ -165,24 +165,24 @@ pub fn run(
     let size = view.block.block_bytes;
     let mut scratch = Scratch::default();
     scratch.prepare(view, query);
-    let mut under_way: Vec<(Tag, u32)> = Vec::new();
-    let mut arrived: Vec<(Tag, u32)> = Vec::new();
+    let mut under_way: Vec<(Tag, u32, u32)> = Vec::new();
+    let mut arrived: Vec<(Tag, u32, u32)> = Vec::new();
     for round in 0.. {
         assert!(round < 200_000, "the query does not end");
         let arrivals: Vec<Arrival<'_>> = arrived
             .iter()
-            .map(|&(tag, block)| Arrival {
+            .map(|&(tag, block, count)| Arrival {
                 tag,
-                what: Arrived::Bytes(&blocks[block as usize * size..(block as usize + 1) * size]),
+                what: Arrived::Bytes(&blocks[block as usize * size..(block + count) as usize * size]),
             })
             .collect();
         let step = state.step(view, &mut scratch, &arrivals);
         if step == Step::Done {
             break;
         }
-        let asked: Vec<(Tag, u32)> =
-            state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
-        under_way.extend(&asked);
+        let wants = state.wants().iter();
+        under_way.extend(wants.clone().map(|&Want::Fetch { tag, block, count }| (tag, block, count)));
+        let asked: Vec<(Tag, u32)> = wants.map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
         assert_eq!(under_way.len(), state.outstanding());
         assert!(!under_way.is_empty(), "a query that waits for nothing");
         state = between(state, &mut scratch, &asked);

@@ -187,6 +187,12 @@ impl Table {
         total + look_up(&self.entries, &code[self.wide..])
     }
 
+    /// By how much, at most, [`to_float`](Self::to_float) of a sum is off the sum of the terms before they became integers.
+    pub fn error_max(&self) -> f32 {
+        // Half a step each, and as much again for the roundings of the floats that they come from.
+        (self.code_bytes + 2) as f32 * self.scale
+    }
+
     /// An integer distance on the metric's own scale (squared l2, or minus the inner product).
     pub fn to_float(&self, distance: u32) -> f32 {
         distance as f32 * self.scale + self.offset

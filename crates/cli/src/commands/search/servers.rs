@@ -281,7 +281,7 @@ impl<'a> Batch<'a> {
 fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
     let list = match options.effort {
         Effort::List(list, _) => list,
-        Effort::Recall(_) => k as u32,
+        Effort::Recall(_) | Effort::Clusters(..) => k as u32,
     };
     Answers {
         k,

@@ -97,7 +97,7 @@ impl Sum {
             queries,
             failed_queries: self.failed.len(),
             threads: options.threads,
-            params: params_json(options, self.params.as_ref(), self.k),
+            params: params_json(options, self.params.as_ref(), self.k, self.stats.clusters > 0),
             per_query: PerQuery::of(&self.stats, queries, block_bytes),
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
@@ -111,13 +111,18 @@ impl Sum {
 /// Failed queries that are named on stderr.
 const FAILURES_TOLD: usize = 5;
 
-fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
+fn params_json(
+    options: &SearchOptions,
+    used: Option<&Params>,
+    k: usize,
+    in_clusters: bool,
+) -> serde_json::Value {
     let asked = match options.effort {
         Effort::Recall(recall) => Some(recall),
-        Effort::List(..) => None,
+        Effort::List(..) | Effort::Clusters(..) => None,
     };
     let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
-    serde_json::json!({
+    let mut params = serde_json::json!({
         "k": k,
         "recall": asked,
         "search_list": used.map(|p| p.search_list),
@@ -129,5 +134,14 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         "admission": options::admission_name(options.admission),
         "head": options.head,
         "whole_blocks": options.whole_blocks,
-    })
+    });
+    if let (true, Some(probe)) = (in_clusters, used.map(|p| p.probe)) {
+        params["nprobe"] = probe.clusters.into();
+        params["votes"] = probe.votes.into();
+        params["early_stop"] = Some(probe.early_stop).filter(|s| s.is_finite()).into();
+        params["order"] = probe.order.name().into();
+        params["bounds"] = probe.bounds.name().into();
+        params["local_lists"] = probe.local_lists.into();
+    }
+    params
 }

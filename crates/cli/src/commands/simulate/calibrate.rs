@@ -170,7 +170,7 @@ fn walk(
         if step != Step::Wait || state.wants().is_empty() {
             return (first, *state.stats());
         }
-        came = state.wants().iter().map(|&Want::Fetch { tag, block }| (tag, block)).collect();
+        came = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
         for &(_, block) in &came {
             held.entry(block).or_insert_with(|| index.read_block(block).ok());
         }

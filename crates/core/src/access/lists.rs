@@ -1,0 +1,311 @@
+//! Clusters, one after another: which lists to scan, and when to stop (OrchANN §5.3).
+//!
+//! A visit scans the codes of a cluster's lists, which lie in RAM or are read, and keeps of the members those that may be among the best. No
+//! vector is read meanwhile: that a cluster brings nothing shows in the codes.
+
+use super::records;
+use crate::format::directory::{LocalKind, Pages};
+use crate::format::posting::{Head, Record};
+use crate::plan::{ClusterView, IndexView};
+use crate::query::{QueryState, Reading, Scratch, Survivor, Visit};
+use crate::route::to_centroid;
+use crate::verify::bounds::Ruler;
+use crate::verify::keep_record;
+
+/// Members that are kept in mind at a time. With more, some are read before further lists are scanned: what is read makes the others' chances worse.
+pub const SURVIVORS_MAX: usize = 4096;
+
+/// Whether clusters are left to visit, or lists of those that have begun.
+pub(crate) fn is_scanning(state: &QueryState) -> bool {
+    !state.probing.lists.is_empty() || has_clusters(state)
+}
+
+fn has_clusters(state: &QueryState) -> bool {
+    let probing = &state.probing;
+    (probing.begun as usize) < probing.clusters.len()
+        && probing.fruitless < state.params.probe.patience(probing.clusters.len())
+}
+
+/// Scans lists in RAM, and asks for those on disk until `width` reads are under way. True when it asked for any.
+pub(crate) fn choose(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+) -> Option<bool> {
+    let mut asked = false;
+    while state.outstanding.len() < state.params.width as usize
+        && state.probing.survivors.len() <= SURVIVORS_MAX
+    {
+        if state.probing.lists.is_empty() {
+            // What is under way may show that no cluster more is worth a visit; with one read at a time it always does.
+            if !has_clusters(state) || (asked && state.params.width == 1) {
+                break;
+            }
+            begin_cluster(state, view, clusters, scratch);
+            continue;
+        }
+        let Some(list) = state.probing.lists.pop() else { break };
+        if state.params.probe.bounds == crate::query::Bounds::Off {
+            asked |= ask_for_members(state, view, clusters, list)?;
+        } else if let Some(bytes) = clusters.resident_head(list) {
+            let head = Head::open(&clusters.shape, list, bytes)?;
+            scan(state, view, clusters, scratch, &head, None)?;
+            end_list(state, clusters, list);
+        } else {
+            ask_for_list(state, view, clusters, list)?;
+            asked = true;
+        }
+    }
+    Some(asked)
+}
+
+/// Puts the lists of the next cluster on the stack.
+fn begin_cluster(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+) {
+    let at = state.probing.begun as usize;
+    state.probing.begun += 1;
+    let Some(&cluster) = state.probing.clusters.get(at) else { return };
+    let lists = clusters.directory.lists_of(cluster);
+    state.stats.clusters += 1;
+    let first = state.probing.lists.len();
+    match clusters.directory.kinds[cluster as usize] {
+        LocalKind::Ivf => nearest_lists(state, view, clusters, scratch, cluster),
+        LocalKind::Flat | LocalKind::Graph => state.probing.lists.extend(lists.rev()),
+    }
+    let lists_left = (state.probing.lists.len() - first) as u32;
+    state.probing.visits.push(Visit { cluster, lists_left, fruitful: false });
+}
+
+/// The nearest lists of a cluster that is divided, by what is known of their own centroids.
+fn nearest_lists(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    cluster: u32,
+) {
+    let lists = clusters.directory.lists_of(cluster);
+    let base = to_centroid(view.metric, &scratch.wide, clusters.centroid(cluster));
+    let Scratch { ids, table, distances, order_of_mates, .. } = scratch;
+    let first = clusters.sublists.first[cluster as usize];
+    ids.clear();
+    ids.extend((first..).take(lists.len()));
+    table.distances(&clusters.sublists.codes, ids, distances);
+    state.stats.code_comparisons += lists.len() as u64;
+    order_of_mates.clear();
+    for ((&entry, &code_distance), list) in ids.iter().zip(distances.iter()).zip(lists) {
+        let cross = table.to_float(code_distance);
+        let term = clusters.sublists.terms.get(entry as usize).copied().unwrap_or(0.0);
+        let distance = Ruler::to_point(view.metric, base, term, cross);
+        order_of_mates.push((crate::route::order_key(distance), list));
+    }
+    order_of_mates.sort_unstable();
+    order_of_mates.truncate(state.params.probe.local_lists as usize);
+    state.probing.lists.extend(order_of_mates.iter().rev().map(|&(_, list)| list));
+}
+
+/// Asks for a list, and in the same read for those after it that are wanted next and lie next.
+fn ask_for_list(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    list: u32,
+) -> Option<()> {
+    let start = clusters.directory.heads[list as usize];
+    let mut end = clusters.list_end(list);
+    let mut last = list;
+    while let Some(&next) = state.probing.lists.last() {
+        let is_next = next == last + 1 && clusters.directory.heads[next as usize] == end;
+        // Lists that are not next may lie before this one.
+        let is_short = is_next && clusters.list_end(next) - start <= u64::from(clusters.read_max);
+        if !is_short || clusters.resident_head(next).is_some() {
+            break;
+        }
+        state.probing.lists.pop();
+        (last, end) = (next, clusters.list_end(next));
+    }
+    let pages = Pages::of(start, end - start);
+    state.fetch_as(view, pages.first, pages.count, Reading::Lists(list, last + 1 - list)).map(|_| ())
+}
+
+/// Without bounds: asks for all members of a list, in reads of a bearable length.
+fn ask_for_members(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    list: u32,
+) -> Option<bool> {
+    let ids = clusters.directory.ids[list as usize]..clusters.directory.ids[list as usize + 1];
+    forget_found(state, &ids);
+    let size = clusters.shape.record_bytes() as u64;
+    let each = (u64::from(clusters.read_max) / size).max(1) as u32;
+    let mut asked = false;
+    for from in ids.clone().step_by(each as usize) {
+        let count = each.min(ids.end - from);
+        let at = clusters.directory.records[list as usize] + u64::from(from - ids.start) * size;
+        let pages = Pages::of(at, u64::from(count) * size);
+        state.fetch_as(view, pages.first, pages.count, Reading::Run(from, count))?;
+        asked = true;
+    }
+    end_list(state, clusters, list);
+    Some(asked)
+}
+
+/// The bytes of a read of lists that arrived.
+pub(crate) fn take_lists(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    (first, count): (u32, u32),
+    bytes: &[u8],
+) -> Option<()> {
+    let directory = clusters.directory;
+    let skip = Pages::of(directory.heads[first as usize], 0).skip as u64;
+    for list in first..first + count {
+        let at = (skip + directory.heads[list as usize] - directory.heads[first as usize]) as usize;
+        let length = clusters.shape.head_bytes(directory.members(list) as usize);
+        let head = Head::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
+        let is_whole = directory.is_whole(&clusters.shape, list);
+        let records = if is_whole { bytes.get(at + length..) } else { None };
+        if head.first_id() != directory.ids[list as usize] {
+            return None;
+        }
+        scan(state, view, clusters, scratch, &head, records)?;
+        end_list(state, clusters, list);
+    }
+    Some(())
+}
+
+/// Looks at the codes of a list. Members that may be among the best become survivors, or, where their records are at hand, are scored.
+fn scan(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    head: &Head<'_>,
+    own_records: Option<&[u8]>,
+) -> Option<()> {
+    let ruler = Ruler::new(state, view, scratch);
+    let base = to_centroid(view.metric, &scratch.wide, head.centroid());
+    let first = head.first_id();
+    let mut distances = core::mem::take(&mut scratch.distances);
+    scratch.ids.clear();
+    scratch.ids.extend(0..head.count() as u32);
+    scratch.table.distances(head.codes(), &scratch.ids, &mut distances);
+    state.stats.code_comparisons += head.count() as u64;
+    state.stats.lists += 1;
+    let mut fruitful = false;
+    let mut done = Some(());
+    let members = head.terms().zip(head.radii()).zip(head.centroid_distances());
+    for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
+        let id = first.wrapping_add(slot);
+        if id == state.params.exclude {
+            continue;
+        }
+        let span = ruler.by_code(base, term, scratch.table.to_float(code), radius);
+        // The navigation may have found it before; whoever lies beyond what is wanted need not be looked up.
+        let is_near = span.estimate < state.probing.estimates.kth() || span.floor <= threshold(state);
+        if is_near && state.probing.known.binary_search(&id).is_ok() {
+            continue;
+        }
+        fruitful |= state.probing.estimates.offer(span.estimate);
+        let mut floor = f32::NEG_INFINITY;
+        if ruler.uses_codes() {
+            state.probing.ceilings.offer(span.ceiling);
+            floor = span.floor;
+        }
+        if ruler.uses_centroids() {
+            floor = floor.max(ruler.by_centroid(base, from_centroid));
+        }
+        if floor > threshold(state) {
+            state.stats.pruned += 1;
+            continue;
+        }
+        match own_records {
+            None => state.probing.survivors.push(Survivor { estimate: span.estimate, bound: floor, id }),
+            Some(bytes) => {
+                let size = clusters.shape.record_bytes();
+                let record =
+                    bytes.get(slot as usize * size..).and_then(|b| Record::verify(&clusters.shape, id, b));
+                done = record.map(|record| records::score(state, scratch, id, &record));
+                if done.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    scratch.distances = distances;
+    if fruitful && let Some(visit) = visit_of(state, clusters, clusters.directory.list_of(first)) {
+        visit.fruitful = true;
+    }
+    drop_hopeless(state);
+    done
+}
+
+/// Members of a list that is read as a whole were perhaps found by the navigation before: they are not read twice.
+fn forget_found(state: &mut QueryState, ids: &core::ops::Range<u32>) {
+    state.probing.survivors.retain(|s| !ids.contains(&s.id));
+}
+
+fn visit_of<'s>(state: &'s mut QueryState, clusters: &ClusterView<'_>, list: u32) -> Option<&'s mut Visit> {
+    let cluster = clusters.directory.cluster_of(list);
+    state.probing.visits.iter_mut().find(|v| v.cluster == cluster)
+}
+
+/// A list has been looked through; with the last of its cluster the cluster has brought something or nothing.
+fn end_list(state: &mut QueryState, clusters: &ClusterView<'_>, list: u32) {
+    let Some(visit) = visit_of(state, clusters, list) else { return };
+    visit.lists_left = visit.lists_left.saturating_sub(1);
+    if visit.lists_left > 0 {
+        return;
+    }
+    let (cluster, fruitful) = (visit.cluster, visit.fruitful);
+    state.probing.visits.retain(|v| v.cluster != cluster);
+    state.stats.fruitful_clusters += u64::from(fruitful);
+    state.probing.fruitless = if fruitful { 0 } else { state.probing.fruitless + 1 };
+}
+
+/// Beyond this no member is wanted: the k-th best result, or what so many others are known to stay below.
+pub(crate) fn threshold(state: &QueryState) -> f32 {
+    let known = if state.is_full() { state.worst().map_or(f32::INFINITY, |w| w.0) } else { f32::INFINITY };
+    known.min(state.probing.ceilings.kth())
+}
+
+/// Forgets survivors that the threshold has fallen below.
+pub(crate) fn drop_hopeless(state: &mut QueryState) {
+    let limit = threshold(state);
+    let before = state.probing.survivors.len();
+    state.probing.survivors.retain(|s| s.bound <= limit);
+    state.stats.pruned += (before - state.probing.survivors.len()) as u64;
+}
+
+/// Scores members that came in one run, whatever they are.
+pub(crate) fn take_run(
+    state: &mut QueryState,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    (from, count): (u32, u32),
+    bytes: &[u8],
+) -> Option<()> {
+    let size = clusters.shape.record_bytes();
+    let mut at = Pages::of(clusters.directory.record_at(&clusters.shape, from), 0).skip as usize;
+    let before = state.worst();
+    for id in from..from + count {
+        let record = Record::verify(&clusters.shape, id, bytes.get(at..)?)?;
+        if id != state.params.exclude {
+            keep_record(state, scratch, &record);
+        }
+        at += size;
+    }
+    if state.worst() != before {
+        // Whose members these are may have ended meanwhile: its visit brought something all the same.
+        state.probing.fruitless = 0;
+    }
+    Some(())
+}

@@ -1,0 +1,250 @@
+//! What must hold in the posting lists of a finished index, and in the tables in RAM that lead to them. Used by `stratann verify` and by tests.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use stratann_kernel::distance::{dot_f32, inverse_norm};
+use stratann_kernel::element::widen;
+use stratann_kernel::{DType, Metric, sqrt};
+
+use crate::format::directory::LocalKind;
+use crate::format::posting::{Head, Record};
+use crate::plan::{ClusterView, IndexView};
+use crate::route::NONE;
+
+/// Something that must not be in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListFault {
+    /// The head's checksum does not match, it is another list's, or its layout makes no sense.
+    Head,
+    /// Its members are not those that the directory says.
+    Misplaced,
+    /// Its centroid is not its cluster's.
+    Centroid,
+    /// A record is damaged, or another member's.
+    Record(u32),
+    /// A vector, or its stored norm, is not finite.
+    Vector(u32),
+    /// A member lies farther from what its code stands for than its radius says: a search may discard it wrongly.
+    Radius(u32),
+    /// A member's distance to the centroid is outside of what the head says.
+    Distance(u32),
+    /// What the head adds to a member's code distance is not what the code and the centroid come to.
+    Term(u32),
+    /// This node of the navigation graph is the member, but its code, radius or cluster is not the member's.
+    Nav(u32),
+}
+
+/// Something that must not be in the tables in RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFault {
+    /// In the directory a list lies over another, or over its records.
+    Overlap(u32),
+    /// A divided cluster has no entry for each of its lists.
+    SubLists(u32),
+    /// A node of the navigation graph names a member of another cluster than its own, or its list of neighbours names itself.
+    NavNode(u32),
+}
+
+/// What roundings may have done, relative to the numbers that were added.
+const ROUNDING: f32 = 1e-4;
+
+/// Checks lists one by one, in any order; holds scratch for one thread.
+#[derive(Clone, Debug)]
+pub struct ListChecker {
+    wide: Vec<f32>,
+    rotated: Vec<f32>,
+    decoded: Vec<f32>,
+    // Of the list, and of its cluster.
+    own: Pivot,
+    cluster: Pivot,
+}
+
+/// A centroid as it is, and rotated.
+#[derive(Clone, Debug)]
+struct Pivot {
+    plain: Vec<f32>,
+    rotated: Vec<f32>,
+}
+
+impl Pivot {
+    fn set(&mut self, clusters: &ClusterView<'_>, halves: &[u8]) {
+        widen(DType::F16, halves, &mut self.plain);
+        clusters.codebook.rotate(&self.plain, &mut self.rotated);
+    }
+}
+
+/// Nodes of the navigation graph that are members, by the members' ids: `(id, node)`.
+pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
+    let mut members: Vec<(u32, u32)> =
+        clusters.nav.ids.iter().zip(0..).filter(|m| *m.0 != NONE).map(|(&id, node)| (id, node)).collect();
+    members.sort_unstable();
+    members
+}
+
+impl ListChecker {
+    /// A checker of lists of this index.
+    pub fn new(view: &IndexView<'_>) -> ListChecker {
+        let zeros = vec![0f32; view.dim];
+        let pivot = Pivot { plain: zeros.clone(), rotated: zeros.clone() };
+        ListChecker {
+            wide: zeros.clone(),
+            rotated: zeros.clone(),
+            decoded: zeros,
+            own: pivot.clone(),
+            cluster: pivot,
+        }
+    }
+
+    /// Checks one list: the bytes of its head, those of its records, and which of its members the navigation graph knows, from
+    /// [`members_of_nav`]. Appends what is wrong to `found`, and the external ids of sound records to `ids`.
+    #[allow(clippy::too_many_arguments)] // Two of them are what it gives back.
+    pub fn list(
+        &mut self,
+        view: &IndexView<'_>,
+        clusters: &ClusterView<'_>,
+        list: u32,
+        (head, records): (&[u8], &[u8]),
+        in_nav: &[(u32, u32)],
+        found: &mut Vec<ListFault>,
+        ids: &mut Vec<u64>,
+    ) {
+        let Some(head) = Head::verify(&clusters.shape, list, head) else {
+            return found.push(ListFault::Head);
+        };
+        let (first, count) = (clusters.directory.ids[list as usize], clusters.directory.members(list));
+        if head.first_id() != first || head.count() != count as usize {
+            return found.push(ListFault::Misplaced);
+        }
+        let cluster = clusters.directory.cluster_of(list);
+        let is_divided = clusters.directory.kinds[cluster as usize] == LocalKind::Ivf;
+        if !is_divided && head.centroid() != clusters.centroid(cluster) {
+            found.push(ListFault::Centroid);
+        }
+        self.own.set(clusters, head.centroid());
+        self.cluster.set(clusters, clusters.centroid(cluster));
+        let mut in_nav = in_nav.iter().skip_while(|m| m.0 < first).peekable();
+        let said = head.terms().zip(head.radii()).zip(head.centroid_distances());
+        let codes = head.codes().chunks_exact(clusters.shape.code_bytes);
+        let sizes = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
+        for (((said, code), bytes), id) in said.zip(codes).zip(sizes).zip(first..) {
+            let node = in_nav.next_if(|m| m.0 == id).map(|m| m.1);
+            let Some(record) = Record::verify(&clusters.shape, id, bytes) else {
+                found.push(ListFault::Record(id));
+                continue;
+            };
+            ids.push(record.external_id());
+            if !self.load(view, &record) {
+                found.push(ListFault::Vector(id));
+                continue;
+            }
+            self.member(view, clusters, id, code, said, found);
+            if let Some(node) = node.filter(|&n| !self.is_node_sound(view, clusters, n)) {
+                found.push(ListFault::Nav(node));
+            }
+        }
+    }
+
+    /// Loads a vector as codes see it; false when it is no vector.
+    fn load(&mut self, view: &IndexView<'_>, record: &Record<'_>) -> bool {
+        widen(view.dtype, record.vector(), &mut self.wide);
+        if view.metric == Metric::Cosine {
+            let scale = inverse_norm(view.dtype, record.vector());
+            self.wide.iter_mut().for_each(|x| *x *= scale);
+        }
+        record.inverse_norm().is_finite() && self.wide.iter().all(|x| x.is_finite())
+    }
+
+    fn member(
+        &mut self,
+        view: &IndexView<'_>,
+        clusters: &ClusterView<'_>,
+        id: u32,
+        code: &[u8],
+        ((term, radius), (least, most)): ((f32, f32), (f32, f32)),
+        found: &mut Vec<ListFault>,
+    ) {
+        let (lost, distance) =
+            lost(clusters, &self.wide, &self.own, code, &mut self.rotated, &mut self.decoded);
+        // A number that is none fails as well.
+        let reaches = lost <= radius * (1.0 + ROUNDING);
+        if !reaches {
+            found.push(ListFault::Radius(id));
+        }
+        let slack = ROUNDING * distance;
+        let is_within = least - slack <= distance && distance <= most + slack;
+        if !is_within {
+            found.push(ListFault::Distance(id));
+        }
+        if !is_term(view, term, &self.own, &self.decoded) {
+            found.push(ListFault::Term(id));
+        }
+    }
+
+    /// Whether a node of the navigation graph is right about the vector that is loaded.
+    fn is_node_sound(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, node: u32) -> bool {
+        let (nav, size) = (clusters.nav, clusters.shape.code_bytes);
+        let at = (node - clusters.directory.clusters()) as usize * size;
+        let Some(code) = nav.codes.get(at..at + size) else { return false };
+        let (lost, _) = lost(clusters, &self.wide, &self.cluster, code, &mut self.rotated, &mut self.decoded);
+        lost <= nav.radii[node as usize] * (1.0 + ROUNDING)
+            && is_term(view, nav.terms[node as usize], &self.cluster, &self.decoded)
+    }
+}
+
+/// How far a vector lies from what its code stands for, and from the centroid. Leaves what the code stands for in `decoded`.
+fn lost(
+    clusters: &ClusterView<'_>,
+    vector: &[f32],
+    pivot: &Pivot,
+    code: &[u8],
+    rotated: &mut [f32],
+    decoded: &mut [f32],
+) -> (f32, f32) {
+    let residual: Vec<f32> = vector.iter().zip(&pivot.plain).map(|(x, c)| x - c).collect();
+    clusters.codebook.rotate(&residual, rotated);
+    clusters.codebook.decode_rotated(code, decoded);
+    let squared: f32 = rotated.iter().zip(decoded.iter()).map(|(a, b)| (a - b) * (a - b)).sum();
+    (sqrt(squared), sqrt(square(&residual)))
+}
+
+fn square(x: &[f32]) -> f32 {
+    dot_f32(x, bytemuck::cast_slice(x))
+}
+
+fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> bool {
+    if view.metric == Metric::Ip {
+        return term == 0.0;
+    }
+    let own = square(decoded);
+    let cross = 2.0 * dot_f32(&pivot.rotated, bytemuck::cast_slice(decoded));
+    let bound = own + 2.0 * sqrt(own * square(&pivot.rotated));
+    (term - (own + cross)).abs() <= ROUNDING * bound + f32::MIN_POSITIVE
+}
+
+/// Checks the tables in RAM against each other; those that were opened are known to be within their ranges.
+pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
+    let directory = clusters.directory;
+    let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.heads.len());
+    for list in 0..directory.list_count() {
+        let members = directory.members(list) as usize;
+        let (head, records) = (directory.heads[list as usize], directory.records[list as usize]);
+        parts.push((head, head + clusters.shape.head_bytes(members) as u64, list));
+        parts.push((records, records + (members * clusters.shape.record_bytes()) as u64, list));
+    }
+    parts.retain(|part| part.0 < part.1);
+    parts.sort_unstable();
+    found.extend(parts.windows(2).filter(|w| w[0].1 > w[1].0).map(|w| TableFault::Overlap(w[1].2)));
+    for (cluster, kind) in (0..).zip(&directory.kinds) {
+        if *kind == LocalKind::Ivf && !clusters.sublists.has_all(cluster, directory.lists_of(cluster).len()) {
+            found.push(TableFault::SubLists(cluster));
+        }
+    }
+    for (node, &id) in (0..).zip(&clusters.nav.ids) {
+        let own = clusters.nav.cluster_of[node as usize];
+        let is_there = id == NONE || directory.cluster_of(directory.list_of(id)) == own;
+        if !is_there || clusters.nav.list(node).contains(&node) {
+            found.push(TableFault::NavNode(node));
+        }
+    }
+}

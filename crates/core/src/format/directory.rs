@@ -1,0 +1,150 @@
+//! Where the posting lists of an index lie, and which clusters they make up.
+//!
+//! Lists are numbered cluster by cluster, members list by list, so a few ascending tables say all.
+
+use alloc::vec::Vec;
+
+use super::posting::Shape;
+use crate::PAGE;
+
+/// How a cluster is searched: OrchANN §5.1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LocalKind {
+    /// All of its codes are scanned.
+    #[default]
+    Flat = 0,
+    /// It is a graph of its own.
+    Graph = 1,
+    /// It is divided into lists, the nearest of which are scanned.
+    Ivf = 2,
+}
+
+impl LocalKind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [LocalKind; 3] = [LocalKind::Flat, LocalKind::Graph, LocalKind::Ivf];
+
+    /// The name used in reports and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LocalKind::Flat => "flat",
+            LocalKind::Graph => "graph",
+            LocalKind::Ivf => "ivf",
+        }
+    }
+}
+
+/// A part of a file, in whole pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// Where in them the bytes begin.
+    pub skip: u32,
+}
+
+impl Pages {
+    /// Those that hold `length` bytes from `offset` on.
+    pub fn of(offset: u64, length: u64) -> Pages {
+        let page = PAGE as u64;
+        let first = offset / page;
+        Pages {
+            first: first as u32,
+            count: ((offset + length).div_ceil(page) - first) as u32,
+            skip: (offset % page) as u32,
+        }
+    }
+}
+
+/// The directory of one index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// Where the head of each list begins in the file.
+    pub heads: Vec<u64>,
+    /// Where the records of its members begin; they follow each other.
+    pub records: Vec<u64>,
+    /// The id of the first member of each list, and the end of the last.
+    pub ids: Vec<u32>,
+    /// The first list of each cluster, and the end of the last.
+    pub lists: Vec<u32>,
+    /// How each cluster is searched.
+    pub kinds: Vec<LocalKind>,
+}
+
+impl Directory {
+    /// Number of clusters.
+    pub fn clusters(&self) -> u32 {
+        self.kinds.len() as u32
+    }
+
+    /// Number of lists.
+    pub fn list_count(&self) -> u32 {
+        self.heads.len() as u32
+    }
+
+    /// Number of members of a list.
+    pub fn members(&self, list: u32) -> u32 {
+        let at = list as usize;
+        self.ids.get(at + 1).map_or(0, |end| end - self.ids[at])
+    }
+
+    /// The list that holds a member.
+    pub fn list_of(&self, id: u32) -> u32 {
+        (self.ids.partition_point(|&first| first <= id) as u32).saturating_sub(1)
+    }
+
+    /// The cluster that a list belongs to.
+    pub fn cluster_of(&self, list: u32) -> u32 {
+        (self.lists.partition_point(|&first| first <= list) as u32).saturating_sub(1)
+    }
+
+    /// The lists of a cluster.
+    pub fn lists_of(&self, cluster: u32) -> core::ops::Range<u32> {
+        let at = cluster as usize;
+        match self.lists.get(at..at + 2) {
+            Some(ends) => ends[0]..ends[1],
+            None => 0..0,
+        }
+    }
+
+    /// Where the record of a member begins.
+    pub fn record_at(&self, shape: &Shape, id: u32) -> u64 {
+        let list = self.list_of(id) as usize;
+        let slot = id - self.ids[list];
+        self.records[list] + u64::from(slot) * shape.record_bytes() as u64
+    }
+
+    /// Whether a list's records follow its head, to be read with it.
+    pub fn is_whole(&self, shape: &Shape, list: u32) -> bool {
+        let at = list as usize;
+        self.records[at] == self.heads[at] + shape.head_bytes(self.members(list) as usize) as u64
+    }
+
+    /// True when all numbers are within their ranges for a file of `bytes` with `nodes` members; a directory from a file must be checked
+    /// before use.
+    pub fn is_consistent(&self, shape: &Shape, nodes: u32, bytes: u64) -> bool {
+        let lists = self.heads.len();
+        let ascends = |table: &[u32], end: u32| {
+            table.first() == Some(&0) && table.last() == Some(&end) && table.windows(2).all(|w| w[0] <= w[1])
+        };
+        self.records.len() == lists
+            && self.ids.len() == lists + 1
+            && self.lists.len() == self.kinds.len() + 1
+            && ascends(&self.ids, nodes)
+            && ascends(&self.lists, lists as u32)
+            && (0..lists as u32).all(|list| {
+                let members = self.members(list) as usize;
+                let fits =
+                    |at: u64, length: usize| at.checked_add(length as u64).is_some_and(|end| end <= bytes);
+                fits(self.heads[list as usize], shape.head_bytes(members))
+                    && fits(self.records[list as usize], members * shape.record_bytes())
+            })
+    }
+
+    /// Bytes held in memory.
+    pub fn bytes(&self) -> usize {
+        16 * self.heads.len() + 4 * (self.ids.len() + self.lists.len()) + self.kinds.len()
+    }
+}

@@ -1,0 +1,353 @@
+//! A posting list: the members of a cluster, or of a part of one. What decides about a member (its head) lies apart from the member itself
+//! (its record), so that the heads of many can be read at once and most records never are.
+//!
+//! The head of a list of n members:
+//!
+//! | offset | bytes | content |
+//! |---|---|---|
+//! | 0 | 8 | checksum of all that follows |
+//! | 8 | 4 | number of this list: a read that went astray is noticed |
+//! | 12 | 4 | id of the first member; the others follow on |
+//! | 16 | 4 | n |
+//! | 20 | 4 | f32: step of the radii |
+//! | 24 | 4 | f32: least distance of a member to the centroid |
+//! | 28 | 4 | f32: step of these distances |
+//! | 32 | dim × 2, up to a multiple of 4 | the centroid as f16: codes are of what it leaves of a vector |
+//! | … | n × 4 | f32: ‖r̂‖² + 2⟨c, r̂⟩ with r̂ for the code and c for the centroid |
+//! | … | n | radii ‖v − v̂‖ in steps, rounded up: how far at most a vector lies from what its code stands for |
+//! | … | n | distances ‖v − c‖ in steps over the least, rounded down |
+//! | … | n × code bytes | codes |
+//!
+//! A record:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | vector bytes | the vector, as it came |
+//! | 4 | 1 / ‖vector‖ as f32; under cosine alone |
+//! | 4 or 8 | external id |
+//! | 4 | checksum of the above, with the member's id |
+
+use alloc::vec::Vec;
+
+use super::checksum;
+
+/// Bytes before the centroid.
+const HEADER: usize = 32;
+const _: () = assert!(HEADER == 8 + 6 * 4);
+
+/// What all lists of one index have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Components of a vector.
+    pub dim: usize,
+    /// Bytes of a vector.
+    pub vector_bytes: usize,
+    /// Bytes of an external id: 4 or 8.
+    pub id_bytes: usize,
+    /// Whether inverse norms are stored.
+    pub norms: bool,
+    /// Bytes of a code.
+    pub code_bytes: usize,
+}
+
+impl Shape {
+    /// Bytes of a record.
+    pub const fn record_bytes(&self) -> usize {
+        self.vector_bytes + self.id_bytes + 4 + if self.norms { 4 } else { 0 }
+    }
+
+    /// Bytes that a member takes in the head of its list.
+    pub const fn member_bytes(&self) -> usize {
+        4 + 1 + 1 + self.code_bytes
+    }
+
+    const fn members_at(&self) -> usize {
+        HEADER + (2 * self.dim).next_multiple_of(4)
+    }
+
+    /// Bytes of the head of a list of `count` members.
+    pub const fn head_bytes(&self, count: usize) -> usize {
+        self.members_at() + count * self.member_bytes()
+    }
+
+    /// Most members whose head takes no more than `bytes`; at least one.
+    pub fn members_in(&self, bytes: usize) -> usize {
+        (bytes.saturating_sub(self.members_at()) / self.member_bytes()).max(1)
+    }
+}
+
+/// What a head says of one member, besides its code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Member {
+    /// ‖r̂‖² + 2⟨c, r̂⟩.
+    pub term: f32,
+    /// ‖v − v̂‖, not rounded.
+    pub radius: f32,
+    /// ‖v − c‖, not rounded.
+    pub centroid_distance: f32,
+}
+
+/// Appends the head of a list to `out`. `centroid` is `dim` f16 as bytes; `codes` holds those of `members`, one after another.
+pub fn write_head(
+    shape: &Shape,
+    list: u32,
+    first_id: u32,
+    centroid: &[u8],
+    members: &[Member],
+    codes: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    let of = |value: fn(&Member) -> f32| members.iter().map(value);
+    let radius_step = step_up(of(|m| m.radius).fold(0.0, f32::max));
+    let low = of(|m| m.centroid_distance).fold(f32::INFINITY, f32::min).min(f32::MAX);
+    let high = of(|m| m.centroid_distance).fold(0.0, f32::max);
+    let step = step_up(high - low);
+    out.extend_from_slice(&[0; 8]);
+    for word in [list, first_id, members.len() as u32] {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    for number in [radius_step, low, step] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(centroid);
+    out.resize(start + shape.members_at(), 0);
+    members.iter().for_each(|m| out.extend_from_slice(&m.term.to_le_bytes()));
+    out.extend(members.iter().map(|m| steps_up(m.radius, radius_step)));
+    out.extend(members.iter().map(|m| steps_down(m.centroid_distance - low, step)));
+    out.extend_from_slice(codes);
+    debug_assert_eq!(out.len() - start, shape.head_bytes(members.len()));
+    let sum = checksum(&out[start + 8..]);
+    out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The step with which a byte reaches `range`.
+fn step_up(range: f32) -> f32 {
+    // A little more, so that rounding cannot leave the top out of reach.
+    (range / 255.0 * 1.000_01).max(f32::MIN_POSITIVE)
+}
+
+fn steps_up(value: f32, step: f32) -> u8 {
+    let mut steps = (value / step) as u8;
+    while f32::from(steps) * step < value && steps < 255 {
+        steps += 1;
+    }
+    steps
+}
+
+fn steps_down(value: f32, step: f32) -> u8 {
+    let mut steps = (value / step) as u8;
+    while f32::from(steps) * step > value && steps > 0 {
+        steps -= 1;
+    }
+    steps
+}
+
+/// Appends a record to `out`.
+pub fn write_record(
+    shape: &Shape,
+    id: u32,
+    vector: &[u8],
+    inverse_norm: f32,
+    external_id: u64,
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    out.extend_from_slice(vector);
+    if shape.norms {
+        out.extend_from_slice(&inverse_norm.to_le_bytes());
+    }
+    out.extend_from_slice(&external_id.to_le_bytes()[..shape.id_bytes]);
+    let sum = record_sum(id, &out[start..]);
+    out.extend_from_slice(&sum.to_le_bytes());
+    debug_assert_eq!(out.len() - start, shape.record_bytes());
+}
+
+fn record_sum(id: u32, content: &[u8]) -> u32 {
+    let sum = checksum(content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    (sum ^ (sum >> 32)) as u32
+}
+
+fn word(bytes: &[u8], at: usize) -> [u8; 4] {
+    bytes.get(at..at + 4).map_or([0; 4], |b| [b[0], b[1], b[2], b[3]])
+}
+
+/// The head of a list, in memory. Opening checks the layout, so that no access can leave the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    shape: Shape,
+    bytes: &'a [u8],
+    count: usize,
+}
+
+impl<'a> Head<'a> {
+    /// Opens the head of `list` from bytes that were verified when they entered memory. `None` when they make no sense.
+    pub fn open(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+        let count = u32::from_le_bytes(word(bytes, 16)) as usize;
+        let is_it = u32::from_le_bytes(word(bytes, 8)) == list
+            && count <= bytes.len()
+            && bytes.len() == shape.head_bytes(count);
+        is_it.then_some(Head { shape: *shape, bytes, count })
+    }
+
+    /// The same for bytes that have just entered memory.
+    pub fn verify(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+        let sum: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
+        let content = bytes.get(8..)?;
+        if u64::from_le_bytes(sum) != checksum(content) {
+            return None;
+        }
+        Head::open(shape, list, bytes)
+    }
+
+    /// Number of members.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Id of the first member.
+    pub fn first_id(&self) -> u32 {
+        u32::from_le_bytes(word(self.bytes, 12))
+    }
+
+    /// The centroid, `dim` f16 as bytes.
+    pub fn centroid(&self) -> &'a [u8] {
+        &self.bytes[HEADER..HEADER + 2 * self.shape.dim]
+    }
+
+    fn float(&self, at: usize) -> f32 {
+        f32::from_le_bytes(word(self.bytes, at))
+    }
+
+    fn part(&self, before: usize, size: usize) -> &'a [u8] {
+        let at = self.shape.members_at() + self.count * before;
+        &self.bytes[at..at + self.count * size]
+    }
+
+    /// ‖r̂‖² + 2⟨c, r̂⟩ of each member.
+    pub fn terms(&self) -> impl Iterator<Item = f32> + use<'a> {
+        self.part(0, 4).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// How far at most each member lies from what its code stands for.
+    pub fn radii(&self) -> impl Iterator<Item = f32> + use<'a> {
+        let step = self.float(20);
+        self.part(4, 1).iter().map(move |&b| f32::from(b) * step)
+    }
+
+    /// For each member the least and the greatest distance to the centroid that it may have.
+    pub fn centroid_distances(&self) -> impl Iterator<Item = (f32, f32)> + use<'a> {
+        let (low, step) = (self.float(24), self.float(28));
+        self.part(5, 1).iter().map(move |&b| {
+            let least = low + f32::from(b) * step;
+            (least * 0.999_99, (least + step) * 1.000_01)
+        })
+    }
+
+    /// The codes, one after another.
+    pub fn codes(&self) -> &'a [u8] {
+        self.part(6, self.shape.code_bytes)
+    }
+}
+
+/// A member, in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    shape: Shape,
+    bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Opens the record of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
+    pub fn verify(shape: &Shape, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
+        let bytes = bytes.get(..shape.record_bytes())?;
+        let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
+        (u32::from_le_bytes(word(sum, 0)) == record_sum(id, content))
+            .then_some(Record { shape: *shape, bytes })
+    }
+
+    /// The vector.
+    pub fn vector(&self) -> &'a [u8] {
+        &self.bytes[..self.shape.vector_bytes]
+    }
+
+    /// 1 / ‖vector‖; 1 where norms are not stored.
+    pub fn inverse_norm(&self) -> f32 {
+        if self.shape.norms { f32::from_le_bytes(word(self.bytes, self.shape.vector_bytes)) } else { 1.0 }
+    }
+
+    /// The id that the user knows.
+    pub fn external_id(&self) -> u64 {
+        let at = self.shape.vector_bytes + if self.shape.norms { 4 } else { 0 };
+        let low = u64::from(u32::from_le_bytes(word(self.bytes, at)));
+        match self.shape.id_bytes {
+            8 => low | u64::from(u32::from_le_bytes(word(self.bytes, at + 4))) << 32,
+            _ => low,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn shape(dim: usize, norms: bool, id_bytes: usize) -> Shape {
+        Shape { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
+    }
+
+    proptest! {
+        #[test]
+        fn heads_come_back_and_their_roundings_are_on_the_safe_side(
+            values in prop::collection::vec((-5f32..5.0, 0f32..3.0, 0f32..9.0), 1..40), dim in 1usize..9,
+        ) {
+            let shape = shape(dim, false, 4);
+            let members: Vec<Member> = values
+                .iter()
+                .map(|&(term, radius, centroid_distance)| Member { term, radius, centroid_distance })
+                .collect();
+            let codes: Vec<u8> = (0..members.len() * 3).map(|i| i as u8).collect();
+            let centroid = vec![7u8; 2 * dim];
+            let mut bytes = Vec::new();
+            write_head(&shape, 5, 100, &centroid, &members, &codes, &mut bytes);
+            let head = Head::verify(&shape, 5, &bytes).unwrap();
+            prop_assert_eq!((head.count(), head.first_id()), (members.len(), 100));
+            prop_assert_eq!((head.centroid(), head.codes()), (&centroid[..], &codes[..]));
+            prop_assert!(head.terms().eq(members.iter().map(|m| m.term)));
+            for ((radius, (low, high)), m) in head.radii().zip(head.centroid_distances()).zip(&members) {
+                prop_assert!(radius >= m.radius && radius <= m.radius + 0.05);
+                prop_assert!(low <= m.centroid_distance && m.centroid_distance <= high, "{low} {high} {m:?}");
+            }
+            prop_assert!(Head::verify(&shape, 6, &bytes).is_none());
+            let at = bytes.len() / 2;
+            bytes[at] ^= 1;
+            prop_assert!(Head::verify(&shape, 5, &bytes).is_none());
+        }
+
+        #[test]
+        fn nonsense_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), list in any::<u32>()) {
+            prop_assert!(Head::verify(&shape(4, true, 8), list, &bytes).is_none());
+            prop_assert!(Record::verify(&shape(4, true, 8), list, &bytes).is_none());
+        }
+    }
+
+    #[test]
+    fn records_come_back_and_know_whose_they_are() {
+        for (norms, id_bytes) in [(false, 4), (true, 8)] {
+            let shape = shape(2, norms, id_bytes);
+            let mut bytes = Vec::new();
+            write_record(&shape, 9, &[1, 2, 3, 4, 5, 6, 7, 8], 0.5, 77, &mut bytes);
+            let record = Record::verify(&shape, 9, &bytes).unwrap();
+            assert_eq!(record.vector(), [1, 2, 3, 4, 5, 6, 7, 8]);
+            assert_eq!(record.external_id(), 77);
+            assert_eq!(record.inverse_norm(), if norms { 0.5 } else { 1.0 });
+            assert!(Record::verify(&shape, 8, &bytes).is_none());
+            for at in 0..bytes.len() {
+                bytes[at] ^= 0x10;
+                assert!(Record::verify(&shape, 9, &bytes).is_none(), "byte {at}");
+                bytes[at] ^= 0x10;
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The stages of `hybrid-ivf` (OrchANN §5): clusters, what local index each becomes, lists, the navigation graph.
+//!
+//! | stage | reads | leaves in `partial/` |
+//! |---|---|---|
+//! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
+//! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
+//! | codebook | a sample | `codebook.bin` |
+//! | lists | all rows | `lists.bin`, `directory.bin`, `ids.tmp` |
+//! | navigation | a sample | `nav.bin` |
+
+mod clusters;
+mod divide;
+mod lists;
+mod local_costs;
+mod nav;
+mod order;
+mod plan;
+mod residuals;
+
+use half::f16;
+use stratann_core::format::directory::LocalKind;
+use stratann_core::format::posting::Shape;
+use stratann_kernel::{DType, Metric};
+
+use super::graph_stage::read_table;
+use super::stages::{Build, IDS};
+use super::{calibrate, publish};
+use crate::calibration::Curve;
+use crate::dataset::Scan;
+use crate::manifest::{BlockShape, ClusterFacts, Manifest};
+use crate::profile::Profile;
+use crate::{Result, files};
+
+pub use plan::{PlanReport, WayReport};
+
+/// Which local index the clusters get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalPlan {
+    /// The one that costs least under the budget, cluster by cluster.
+    #[default]
+    Auto,
+    /// The same for all.
+    Uniform(LocalKind),
+}
+
+/// Bytes of one read at most: with those that it takes to whole pages, 16 pages.
+pub(super) const READ_MAX: usize = 60 << 10;
+/// Bytes read in vain rather than making two reads of one.
+pub(super) const GAP_MAX: usize = 8 << 10;
+
+impl Build<'_> {
+    pub(super) fn hybrid_ivf(&mut self, scan: &Scan) -> Result<Manifest> {
+        let space = self.space(scan)?;
+        self.stage("clusters", |b| clusters::run(b, &space, scan))?;
+        let profile: Profile = self.stage("profile", |b| plan::profile(b))?;
+        let plan: divide::Plan = self.stage("plan", |b| divide::run(b, &space, scan, &profile))?;
+        self.stage("codebook", |b| residuals::train(b, &space, scan))?;
+        let layout: lists::ListFacts = self.stage("lists", |b| lists::run(b, &space, scan))?;
+        let id_of_row: Vec<u32> = read_table(&self.partial.path(IDS))?;
+        let nav_nodes: u32 = self.stage("navigation", |b| nav::run(b, &space, scan, &id_of_row))?;
+        let sizes = layout.sizes;
+        let facts = ClusterFacts {
+            lists: layout.lists,
+            kinds: layout.kinds,
+            sizes,
+            nav_nodes,
+            code_bytes: self.posting_shape()?.code_bytes,
+            read_max: READ_MAX as u32,
+            gap_max: GAP_MAX as u32,
+        };
+        self.fact("clusters", sizes.count);
+        self.fact("lists", layout.lists);
+        self.fact("gini", sizes.gini);
+        let mut manifest = publish::manifest(self, scan.rows, layout.blocks, 0.0)?;
+        manifest.format_version = 3;
+        manifest.clusters = Some(facts);
+        manifest.plan = Some(plan.report);
+        manifest.build_id = manifest.content_id();
+        self.partial.finish(publish::FILES, &manifest.files)?;
+        let curves: Vec<Curve> =
+            self.stage("calibrate", |b| calibrate::run(b, &manifest, scan, &id_of_row))?;
+        manifest.curves = curves;
+        Ok(manifest)
+    }
+
+    /// What all lists of this index have in common.
+    pub(super) fn posting_shape(&self) -> Result<Shape> {
+        let shape = self.base.shape();
+        let id_bytes = if self.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
+        Ok(Shape {
+            dim: shape.dim,
+            vector_bytes: shape.dim * shape.dtype.size(),
+            id_bytes,
+            norms: self.options.metric == Metric::Cosine,
+            code_bytes: self.options.local_code_bytes(shape.dim, shape.dtype),
+        })
+    }
+}
+
+/// Four bits a component of a float, two of a byte: an eighth of f32, a quarter of the others.
+pub(super) fn default_code_bytes(dim: usize, dtype: DType) -> usize {
+    (if dtype.is_float() { dim / 2 } else { dim / 4 }).max(1)
+}
+
+/// Pages of a file of lists as blocks.
+fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
+    let page = stratann_core::PAGE;
+    BlockShape { count: bytes.div_ceil(page as u64) as u32, bytes: page, id_bytes, code_bytes: 0 }
+}
+
+/// A centroid as f16. What lies beyond their range becomes the largest of them, so that distances stay numbers: its members are merely far from it.
+fn to_halves(centroid: &[f32]) -> Vec<u8> {
+    let most = f16::MAX.to_f32();
+    centroid.iter().flat_map(|x| f16::from_f32(x.clamp(-most, most)).to_le_bytes()).collect()
+}
+
+/// The f16 of centroids as bytes, and the same as floats: what codes are measured from.
+fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> {
+    let halves: Vec<u8> = read_table(&build.file(files::CENTROIDS))?;
+    let mut floats = vec![0f32; halves.len() / 2];
+    for (row, out) in halves.chunks_exact(2 * dim).zip(floats.chunks_exact_mut(dim)) {
+        stratann_kernel::element::widen(DType::F16, row, out);
+    }
+    Ok((halves, floats))
+}

@@ -1,0 +1,222 @@
+//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
+
+use serde::{Deserialize, Serialize};
+use stratann_core::build::assignment::{Assignment, Choice, Choices, assign};
+use stratann_core::build::costs::{Model, Sizes, WAYS, Way};
+use stratann_core::format::directory::LocalKind;
+
+use super::super::space::Space;
+use super::super::stages::Build;
+use super::{LocalPlan, local_costs};
+use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
+use crate::dataset::Scan;
+use crate::profile::{LocalCosts, Profile, ProfileOptions};
+use crate::search::IN_FLIGHT_CLUSTERS;
+use crate::{Error, Result};
+
+/// How the local indexes were chosen: kept in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was to lie in RAM.
+    pub budget_bytes: Option<u64>,
+    /// RAM that the plan takes of it.
+    pub ram_bytes: u64,
+    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a visit.
+    pub visit_us: f64,
+    /// No plan under this budget costs less.
+    pub bound_us: f64,
+    /// What each way to hold a cluster was chosen for.
+    pub ways: Vec<WayReport>,
+    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in the budget.
+    pub uniform_us: [Option<f64>; 3],
+    /// Whether weights are observed visits; otherwise they are the sizes.
+    pub observed: bool,
+    /// The constants that were fitted.
+    pub local: LocalCosts,
+    /// A read under load, microseconds; and for each KiB of it.
+    pub read_us: f64,
+    /// See `read_us`.
+    pub kib_us: f64,
+}
+
+/// What one way to hold a cluster was chosen for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WayReport {
+    /// `flat`, `graph` or `ivf`.
+    pub kind: String,
+    /// Whether its codes lie in RAM.
+    pub in_ram: bool,
+    /// Clusters.
+    pub clusters: u64,
+    /// Their members.
+    pub members: u64,
+    /// Members of the smallest and the largest of them.
+    pub sizes: [u64; 2],
+    /// Predicted cost of a visit, microseconds, by weight.
+    pub visit_us: f64,
+    /// RAM.
+    pub ram_bytes: u64,
+}
+
+/// Seconds that a build measures for when it is given no profile.
+const PROFILE_SECONDS: f64 = 12.0;
+
+/// The profile that was given, or one measured now on the disk of the index.
+pub(super) fn profile(build: &Build<'_>) -> Result<Profile> {
+    match &build.options.profile {
+        Some(profile) => {
+            if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
+                build.progress.note(&format!(
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; measure with `stratann profile`"
+                ));
+            }
+            Ok(profile.clone())
+        }
+        None => {
+            let options = ProfileOptions { seconds: PROFILE_SECONDS, ..ProfileOptions::default() };
+            Profile::measure(build.partial.folder(), &options, build.progress)
+        }
+    }
+}
+
+/// Chooses for clusters of these sizes.
+pub(super) fn run(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    profile: &Profile,
+    members: &[u64],
+) -> Result<(Vec<LocalKind>, PlanReport)> {
+    let local = local_costs::fit(build, space, scan, profile)?;
+    let model = model(build, profile, &local)?;
+    let budget = code_budget(build, members.len() as u64, scan.rows)?;
+    let total: f64 = members.iter().sum::<u64>() as f64;
+    let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
+    let plan = Planner { model, members, weights: &weights, budget };
+    let allowed = |way: Way| match build.options.local_plan {
+        LocalPlan::Auto => budget.is_some() || !way.in_ram,
+        LocalPlan::Uniform(kind) => {
+            way.kind == kind && (budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
+        }
+    };
+    let chosen = plan.solve(&allowed).ok_or_else(|| plan.refusal(&allowed))?;
+    let kinds = chosen.picks.iter().map(|&p| WAYS[usize::from(p)].kind).collect();
+    let uniform = LocalKind::ALL.map(|kind| {
+        plan.solve(&|way: Way| {
+            way.kind == kind && (budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
+        })
+        .map(|a| a.cost)
+    });
+    let prices = &model.prices;
+    let report = PlanReport {
+        budget_bytes: budget,
+        ram_bytes: chosen.bytes,
+        visit_us: chosen.cost,
+        bound_us: chosen.bound,
+        ways: plan.ways(&chosen),
+        uniform_us: uniform,
+        observed: false,
+        local,
+        read_us: prices.read_us,
+        kib_us: prices.byte_us * 1024.0,
+    };
+    Ok((kinds, report))
+}
+
+fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Model> {
+    let shape = build.posting_shape()?;
+    Ok(Model {
+        prices: local_costs::prices(profile, local, build.base.shape()),
+        sizes: Sizes {
+            member_bytes: shape.member_bytes() as f64,
+            head_bytes: shape.head_bytes(0) as f64,
+            read_max: super::READ_MAX as f64,
+            degree: local_costs::DEGREE as f64,
+        },
+    })
+}
+
+/// What the budget of searches leaves for codes, once everything else has its place.
+fn code_budget(build: &Build<'_>, clusters: u64, rows: u64) -> Result<Option<u64>> {
+    let Some(budget) = build.options.search_budget else { return Ok(None) };
+    let shape = build.posting_shape()?;
+    let (dim, code) = (shape.dim as u64, shape.code_bytes as u64);
+    let nodes = (clusters as f64 * (1.0 + build.options.nav_samples)) as u64;
+    // The navigation graph in up to three versions, and one that is being made.
+    let nav = 4 * nodes * (84 + code);
+    let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
+    let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
+    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_CLUSTERS as u64 * query);
+    let fixed = PROGRAM_BYTES + nav + tables + threads;
+    if budget < fixed {
+        return Err(Error::budget(format!(
+            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case takes {}; give {}MiB or more",
+            size(budget),
+            rows,
+            size(fixed),
+            fixed.div_ceil(1 << 20)
+        )));
+    }
+    Ok(Some(budget - fixed))
+}
+
+struct Planner<'a> {
+    model: Model,
+    members: &'a [u64],
+    weights: &'a [f64],
+    budget: Option<u64>,
+}
+
+impl Planner<'_> {
+    fn solve(&self, allowed: &dyn Fn(Way) -> bool) -> Option<Assignment> {
+        let mut choices = Choices::default();
+        for (&members, &weight) in self.members.iter().zip(self.weights) {
+            let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
+            for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
+                if !allowed(way) {
+                    choice.cost = f64::INFINITY;
+                }
+            }
+            choices.push(&of_cluster);
+        }
+        assign(&choices, self.budget.unwrap_or(u64::MAX))
+    }
+
+    /// Why nothing fits, with what would.
+    fn refusal(&self, allowed: &dyn Fn(Way) -> bool) -> Error {
+        let least: u64 = self
+            .members
+            .iter()
+            .map(|&n| {
+                let of = WAYS.iter().filter(|&&w| allowed(w)).map(|&w| self.model.ram_bytes(w, n));
+                of.min().unwrap_or(0)
+            })
+            .sum();
+        Error::budget(format!(
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give a larger budget, or --plan auto",
+            size(least),
+            size(self.budget.unwrap_or(0))
+        ))
+    }
+
+    fn ways(&self, chosen: &Assignment) -> Vec<WayReport> {
+        let of_way = |at: usize| {
+            let own = || (0..self.members.len()).filter(move |&c| usize::from(chosen.picks[c]) == at);
+            let way = WAYS[at];
+            let (members, weight) =
+                (own().map(|c| self.members[c]).sum(), own().map(|c| self.weights[c]).sum::<f64>());
+            let cost: f64 = own().map(|c| self.weights[c] * self.model.visit_us(way, self.members[c])).sum();
+            let sizes = own().map(|c| self.members[c]);
+            WayReport {
+                kind: way.kind.name().into(),
+                in_ram: way.in_ram,
+                clusters: own().count() as u64,
+                members,
+                sizes: [sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0)],
+                visit_us: if weight > 0.0 { cost / weight } else { 0.0 },
+                ram_bytes: own().map(|c| self.model.ram_bytes(way, self.members[c])).sum(),
+            }
+        };
+        (0..WAYS.len()).map(of_way).filter(|w| w.clusters > 0).collect()
+    }
+}

@@ -1,0 +1,364 @@
+//! A navigation graph that learns from the queries that pass (OrchANN §5.2).
+//!
+//! Queries are numbered; ΔQ of them make an epoch. Every worker counts on its own what its queries came by. When the last query of an epoch has ended, a
+//! thread of its own merges the counts, makes the next version of the graph aside, and publishes it by swapping a pointer. A query holds
+//! the version that it began with, which goes when the last of its queries has ended.
+//!
+//! What epoch e learnt serves from epoch e + 2 on, so that a batch of queries has the same answers however many threads work on it; in epoch e + 1
+//! the version is being made.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use stratann_core::PAGE;
+use stratann_core::format::directory::Pages;
+use stratann_core::format::posting::Record;
+use stratann_core::plan::Pinned;
+use stratann_core::query::QueryState;
+use stratann_core::route::{NavGraph, Newcomer, Places, Traffic, refresh, refresh_bytes};
+use stratann_kernel::{DType, Metric};
+
+use crate::lists::ClusterParts;
+use crate::residual::{Encoder, code_floats};
+use crate::tier::Buffer;
+
+pub(crate) mod file;
+
+/// Whether an open index learns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Learn {
+    /// It forgets what it learnt before.
+    #[default]
+    Off,
+    /// It uses what it learnt before, and learns no more.
+    Frozen,
+    /// It learns.
+    On,
+}
+
+/// How an index learns.
+#[derive(Clone, Copy, Debug)]
+pub struct LearnOptions {
+    /// Whether it does.
+    pub learn: Learn,
+    /// Queries of an epoch (ΔQ).
+    pub epoch_queries: u32,
+    /// Hot members in the graph and pinned in RAM; `None` for one for ten nodes of the graph.
+    pub hot: Option<u32>,
+}
+
+impl Default for LearnOptions {
+    fn default() -> Self {
+        LearnOptions { learn: Learn::Off, epoch_queries: 2000, hot: None }
+    }
+}
+
+/// Hot members that come in with one epoch, as a share of those that there is room for.
+const SHARE_PER_EPOCH: usize = 4;
+/// One hot member for so many nodes.
+const NODES_PER_HOT: u32 = 10;
+/// Epochs that may be unfinished at a time: one that ends, one that runs.
+const OPEN: u64 = 2;
+
+/// One version of what was learnt.
+pub struct Version {
+    pub(crate) nav: NavGraph,
+    // Hot members, ascending, and their records.
+    ids: Vec<u32>,
+    records: Vec<u8>,
+    /// Visits of each cluster, halved with every epoch.
+    pub(crate) visits: Vec<u32>,
+}
+
+impl Version {
+    pub(crate) fn pinned(&self) -> Pinned<'_> {
+        Pinned { ids: &self.ids, records: &self.records }
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.nav.bytes() + 4 * self.ids.len() + self.records.len() + 4 * self.visits.len()) as u64
+    }
+}
+
+/// The versions that queries may still ask for, the newest last.
+struct Versions {
+    /// Epochs that the newest has learnt from.
+    epochs: u64,
+    last: Vec<Arc<Version>>,
+}
+
+/// What versions are made from.
+pub(crate) struct Ground {
+    pub(crate) parts: Arc<ClusterParts>,
+    pub(crate) file: Arc<File>,
+    pub(crate) metric: Metric,
+    pub(crate) dtype: DType,
+    pub(crate) seed: u64,
+    /// Where what was learnt is kept, and for which build.
+    pub(crate) path: PathBuf,
+    pub(crate) build_id: String,
+}
+
+/// See the module.
+pub(crate) struct Learning {
+    shared: Arc<Shared>,
+    updates: Option<mpsc::Sender<u64>>,
+    updater: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    ground: Ground,
+    options: LearnOptions,
+    hot: usize,
+    versions: ArcSwap<Versions>,
+    // Number of the next query.
+    next: AtomicU64,
+    // By epoch modulo OPEN: queries that have ended, and what each worker counted.
+    ended: [AtomicU64; OPEN as usize],
+    counts: [Vec<Mutex<Traffic>>; OPEN as usize],
+    stopped: AtomicBool,
+}
+
+/// Workers that count apart; with more, some share.
+const WORKERS: usize = 16;
+
+impl Learning {
+    /// Begins with what was learnt before, or with the graph as it was built. The second value is what is wrong with the file of the former.
+    pub(crate) fn begin(ground: Ground, options: LearnOptions) -> (Learning, Option<String>) {
+        let hot = options.hot.unwrap_or(ground.parts.nav.nodes() / NODES_PER_HOT) as usize;
+        let clusters = ground.parts.directory.clusters();
+        let mut first = Version {
+            nav: ground.parts.nav.clone(),
+            ids: Vec::new(),
+            records: Vec::new(),
+            visits: vec![0; clusters as usize],
+        };
+        let found = match options.learn {
+            Learn::Off => Ok(None),
+            Learn::Frozen | Learn::On => file::read(&ground),
+        };
+        let warning = match found {
+            Ok(Some(learnt)) => {
+                first = next_version(&ground, &first, &learnt, hot);
+                None
+            }
+            Ok(None) => None,
+            Err(why) => Some(why),
+        };
+        let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
+        let shared = Arc::new(Shared {
+            ground,
+            options,
+            hot,
+            versions: ArcSwap::from_pointee(Versions { epochs: 0, last: vec![Arc::new(first)] }),
+            next: AtomicU64::new(0),
+            ended: [AtomicU64::new(0), AtomicU64::new(0)],
+            counts: [counts(), counts()],
+            stopped: AtomicBool::new(false),
+        });
+        let (updates, updater) = if options.learn == Learn::On {
+            let (sender, receiver) = mpsc::channel();
+            let of_thread = shared.clone();
+            let thread = std::thread::Builder::new().name("learning".into()).spawn(move || {
+                // An epoch may end before the one before it; they are learnt from in their order.
+                let (mut next, mut ended) = (0, BTreeSet::new());
+                for epoch in receiver {
+                    ended.insert(epoch);
+                    while ended.remove(&next) && !of_thread.stopped.load(Ordering::Relaxed) {
+                        of_thread.update(next);
+                        next += 1;
+                    }
+                }
+            });
+            (Some(sender), thread.ok())
+        } else {
+            (None, None)
+        };
+        (Learning { shared, updates, updater }, warning)
+    }
+
+    /// Whether queries are counted.
+    pub(crate) fn is_on(&self) -> bool {
+        self.updater.is_some()
+    }
+
+    /// Numbers for `count` queries: the first of them.
+    pub(crate) fn number(&self, count: u64) -> u64 {
+        self.shared.next.fetch_add(count, Ordering::Relaxed)
+    }
+
+    /// The epoch of a query.
+    pub(crate) fn epoch(&self, number: u64) -> u64 {
+        number / u64::from(self.shared.options.epoch_queries.max(1))
+    }
+
+    /// The version for queries of `epoch`; `None` as long as it is being made.
+    pub(crate) fn version_for(&self, epoch: u64) -> Option<Arc<Version>> {
+        let versions = self.shared.versions.load();
+        let wanted = if self.is_on() { epoch.saturating_sub(1) } else { 0 };
+        let back = versions.epochs.checked_sub(wanted)? as usize;
+        let at = versions.last.len().saturating_sub(1 + back);
+        versions.last.get(at).cloned()
+    }
+
+    /// The newest version.
+    pub(crate) fn newest(&self) -> Option<Arc<Version>> {
+        self.shared.versions.load().last.last().cloned()
+    }
+
+    /// A query of `epoch` has ended; `None` for one that will never run.
+    pub(crate) fn ended(&self, worker: usize, epoch: u64, state: Option<&QueryState>) {
+        let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
+        let at = (epoch % OPEN) as usize;
+        if let Some(state) = state {
+            let mut traffic = lock(&self.shared.counts[at][worker % WORKERS]);
+            if traffic.visits.is_empty() {
+                *traffic = Traffic::new(self.shared.ground.parts.directory.clusters());
+            }
+            traffic.observe(state);
+        }
+        let all = u64::from(self.shared.options.epoch_queries.max(1));
+        if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {
+            // Nobody of this epoch is left, and nobody of the one after the next has begun: the place is free until the version is out.
+            let _ = updates.send(epoch);
+        }
+    }
+
+    /// Bytes that it takes, the versions that queries hold on to included.
+    pub(crate) fn bytes(&self, threads: usize) -> u64 {
+        let Some(newest) = self.newest() else { return 0 };
+        let shared = &self.shared;
+        let (shape, clusters) = (shared.ground.parts.shape, newest.visits.len() as u64);
+        let hot = (shared.hot * (shape.record_bytes() + shape.code_bytes + 128)) as u64;
+        if !self.is_on() {
+            return newest.bytes();
+        }
+        let results = u64::from(shared.options.epoch_queries) * 10 * 4;
+        let counts =
+            OPEN * threads.min(WORKERS) as u64 * (stratann_core::route::Sketch::BYTES as u64 + 4 * clusters)
+                + OPEN * results;
+        let merged = stratann_core::route::Sketch::BYTES as u64 + results;
+        (OPEN + 1) * (newest.bytes().max(shared.ground.parts.nav.bytes() as u64) + hot)
+            + counts
+            + merged
+            + refresh_bytes(clusters, shape.dim as u64)
+    }
+}
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.updates = None;
+        if let Some(updater) = self.updater.take() {
+            let _ = updater.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What a version is made from besides the one before.
+pub(crate) struct Learnt {
+    /// Members and their scores, the hottest first.
+    pub(crate) hot: Vec<(u32, u32)>,
+    pub(crate) visits: Vec<u32>,
+}
+
+impl Shared {
+    /// Makes the version that learns from `epoch`, and publishes it.
+    fn update(&self, epoch: u64) {
+        let at = (epoch % OPEN) as usize;
+        let mut traffic = Traffic::new(self.ground.parts.directory.clusters());
+        for part in &self.counts[at] {
+            let mut part = lock(part);
+            traffic.merge(&part);
+            part.clear();
+        }
+        let versions = self.versions.load();
+        let Some(newest) = versions.last.last() else { return };
+        let learnt = Learnt { hot: traffic.ranked(), visits: traffic.visits.clone() };
+        let score_of = |id: u32| traffic.sketch.estimate(id);
+        let each = self.hot.div_ceil(SHARE_PER_EPOCH);
+        let version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
+        let _ = file::write(&self.ground, &version);
+        let mut last: Vec<Arc<Version>> =
+            versions.last.iter().rev().take(OPEN as usize).rev().cloned().collect();
+        last.push(Arc::new(version));
+        // Before the swap: whoever sees the new version may use the place.
+        self.ended[at].store(0, Ordering::Release);
+        self.versions.store(Arc::new(Versions { epochs: versions.epochs + 1, last }));
+    }
+}
+
+/// A version of all that was learnt before, at once.
+fn next_version(ground: &Ground, first: &Version, learnt: &Learnt, hot: usize) -> Version {
+    make(ground, first, learnt, |_| 0, (hot, hot))
+}
+
+fn make(
+    ground: &Ground,
+    old: &Version,
+    learnt: &Learnt,
+    score_of: impl Fn(u32) -> u32,
+    (hot, each): (usize, usize),
+) -> Version {
+    let parts = &ground.parts;
+    let mut known: Vec<u32> = old.nav.ids.clone();
+    known.sort_unstable();
+    let wanted = learnt.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
+    let mut records: Vec<(u32, Vec<u8>)> = Vec::new();
+    let mut newcomers = Vec::new();
+    let mut encoder = Encoder::new(&parts.codebook, ground.metric);
+    for &(id, score) in wanted {
+        let Some(record) = read_record(ground, id) else { continue };
+        newcomers.push(newcomer(ground, &mut encoder, id, score, &record));
+        records.push((id, record));
+    }
+    let places = Places { codebook: &parts.codebook, centroids: &parts.centroids };
+    let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, ground.seed);
+    let mut ids: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
+    ids.sort_unstable();
+    records.sort_unstable_by_key(|r| r.0);
+    let mut pinned = Vec::with_capacity(ids.len() * parts.shape.record_bytes());
+    ids.retain(|&id| {
+        let fresh = records.binary_search_by_key(&id, |r| r.0).ok().map(|at| records[at].1.as_slice());
+        let bytes = fresh.or_else(|| old.pinned().get(id));
+        bytes.inspect(|b| pinned.extend_from_slice(b)).is_some()
+    });
+    let visits = old.visits.iter().zip(&learnt.visits).map(|(a, b)| a / 2 + b).collect();
+    Version { nav, ids, records: pinned, visits }
+}
+
+/// The record of a member from the file; `None` when it cannot be had, for a hot member is no more than a hint.
+fn read_record(ground: &Ground, id: u32) -> Option<Vec<u8>> {
+    let parts = &ground.parts;
+    let size = parts.shape.record_bytes();
+    if parts.directory.ids.last().is_none_or(|&end| id >= end) {
+        return None;
+    }
+    let pages = Pages::of(parts.directory.record_at(&parts.shape, id), size as u64);
+    let mut buffer = Buffer::new(pages.count as usize * PAGE);
+    ground.file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64).ok()?;
+    let bytes = &buffer.bytes()[pages.skip as usize..pages.skip as usize + size];
+    Record::verify(&parts.shape, id, bytes).map(|_| bytes.to_vec())
+}
+
+fn newcomer(ground: &Ground, encoder: &mut Encoder<'_>, id: u32, score: u32, record: &[u8]) -> Newcomer {
+    let (parts, dim) = (&ground.parts, ground.parts.shape.dim);
+    let cluster = parts.directory.cluster_of(parts.directory.list_of(id));
+    let (mut vector, mut centroid) = (vec![0f32; dim], vec![0f32; dim]);
+    code_floats(ground.metric, ground.dtype, &record[..parts.shape.vector_bytes], &mut vector);
+    stratann_kernel::element::widen(DType::F16, parts.centroid(cluster), &mut centroid);
+    let mut code = vec![0u8; parts.shape.code_bytes];
+    encoder.set_centroid(&centroid);
+    let member = encoder.encode(&vector, &centroid, &mut code);
+    Newcomer { id, score, cluster, term: member.term, radius: member.radius, code }
+}

@@ -1,0 +1,94 @@
+//! What was learnt, kept beside the index. It may be lost without harm, so whatever is wrong with it is a warning.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 8 | checksum of all that follows |
+//! | 16 | build id of the index |
+//! | 4, 4 | hot members h, clusters c |
+//! | h × 8 | member and score |
+//! | c × 4 | visits |
+
+use stratann_core::format::checksum;
+
+use super::{Ground, Learnt, Version};
+use crate::Result;
+use crate::dataset::AtomicFile;
+
+/// The name of the file in the index folder.
+pub(crate) const NAME: &str = "learnt.bin";
+const HEADER: usize = 8 + 16 + 8;
+
+/// What was learnt before; `Ok(None)` when nothing was, `Err` says why it cannot be used.
+pub(crate) fn read(ground: &Ground) -> std::result::Result<Option<Learnt>, String> {
+    let bytes = match std::fs::read(&ground.path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => {
+            return Err(format!(
+                "{} cannot be read ({e}); what was learnt is not used",
+                ground.path.display()
+            ));
+        }
+    };
+    decode(&bytes, &ground.build_id, ground.parts.directory.clusters()).map(Some).map_err(|why| {
+        format!("{} {why}; what was learnt is not used, the index itself is unharmed", ground.path.display())
+    })
+}
+
+/// Visits of clusters alone; none when they cannot be had.
+pub(crate) fn visits(path: &std::path::Path, build_id: &str) -> Vec<u32> {
+    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
+    let clusters = bytes.get(28..32).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    decode(&bytes, build_id, clusters).map_or_else(|_| Vec::new(), |learnt| learnt.visits)
+}
+
+fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Learnt, &'static str> {
+    let damaged = "is damaged";
+    let (head, rest) = bytes.split_at_checked(HEADER).ok_or(damaged)?;
+    if head[..8] != checksum(&bytes[8..]).to_le_bytes() {
+        return Err(damaged);
+    }
+    if &head[8..24] != build_id.as_bytes() {
+        return Err("is of another build of the index");
+    }
+    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let (hot, count) = (word(&head[24..28]) as usize, word(&head[28..32]));
+    if count != clusters
+        || Some(rest.len()) != hot.checked_mul(8).and_then(|h| h.checked_add(4 * count as usize))
+    {
+        return Err(damaged);
+    }
+    let (pairs, visits) = rest.split_at(8 * hot);
+    Ok(Learnt {
+        hot: pairs.chunks_exact(8).map(|b| (word(b), word(&b[4..]))).collect(),
+        visits: visits.chunks_exact(4).map(word).collect(),
+    })
+}
+
+fn encode(build_id: &str, version: &Version) -> Vec<u8> {
+    let first = version.nav.bootstrap as usize;
+    let mut hot: Vec<(u32, u32)> =
+        version.nav.ids[first..].iter().copied().zip(version.nav.scores.iter().copied()).collect();
+    hot.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut out = vec![0u8; 8];
+    out.extend_from_slice(build_id.as_bytes());
+    out.resize(24, 0);
+    let mut put = |word: u32| out.extend_from_slice(&word.to_le_bytes());
+    put(hot.len() as u32);
+    put(version.visits.len() as u32);
+    hot.iter().for_each(|&(id, score)| {
+        put(id);
+        put(score);
+    });
+    version.visits.iter().copied().for_each(put);
+    let sum = checksum(&out[8..]);
+    out[..8].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+/// Keeps what this version has learnt.
+pub(super) fn write(ground: &Ground, version: &Version) -> Result<()> {
+    let mut file = AtomicFile::create(&ground.path)?;
+    file.write(&encode(&ground.build_id, version))?;
+    file.commit()
+}

@@ -1,0 +1,191 @@
+//! What an open `hybrid-ivf` keeps in RAM.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use stratann_core::format::directory::{Directory, LocalKind, Pages};
+use stratann_core::format::posting::{Head, Shape};
+use stratann_core::plan::{ClusterView, Pinned, Resident, SubLists};
+use stratann_core::route::{NONE, NavGraph};
+use stratann_core::{PAGE, format::block};
+use stratann_kernel::codes::Codebook;
+
+use crate::budget::Account;
+use crate::manifest::{ClusterFacts, Manifest, read_file};
+use crate::tier::Buffer;
+use crate::{Error, Result, files};
+
+/// See the module.
+pub(crate) struct ClusterParts {
+    pub(crate) shape: Shape,
+    pub(crate) codebook: Codebook,
+    pub(crate) directory: Directory,
+    pub(crate) centroids: Vec<u8>,
+    pub(crate) sublists: SubLists,
+    pub(crate) nav: NavGraph,
+    facts: ClusterFacts,
+    // For each list where its head begins in `heads`, in units of 4 bytes.
+    starts: Vec<u32>,
+    heads: Vec<u8>,
+}
+
+impl ClusterParts {
+    /// Reads and checks the files in RAM.
+    pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::Shape) -> Result<ClusterParts> {
+        let facts = manifest.clusters.ok_or_else(|| {
+            Error::corrupt(format!("{}: the manifest tells nothing of its clusters", folder.display()))
+        })?;
+        let read = |role: &str| -> Result<(PathBuf, Vec<u8>)> {
+            let (name, entry) = files::find(manifest, role)?;
+            Ok((folder.join(name), read_file(folder, name, entry)?))
+        };
+        let (path, bytes) = read(files::CODEBOOK)?;
+        let codebook = files::decode_codebook(&bytes)
+            .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
+            .ok_or_else(|| files::senseless(&path))?;
+        let shape = posting_shape(manifest, block, &facts);
+        let (nodes, bytes_of_lists) =
+            (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
+        let (path, bytes) = read(files::DIRECTORY)?;
+        let directory = files::decode_directory(&bytes)
+            .filter(|d| d.is_consistent(&shape, nodes, bytes_of_lists))
+            .ok_or_else(|| files::senseless(&path))?;
+        let clusters = directory.clusters();
+        let (path, centroids) = read(files::CENTROIDS)?;
+        if centroids.len() != clusters as usize * 2 * shape.dim {
+            return Err(files::senseless(&path));
+        }
+        let (path, bytes) = read(files::SUBLISTS)?;
+        let sublists = files::decode_sublists(&bytes)
+            .filter(|s| {
+                let is_divided = |c: u32| directory.kinds[c as usize] == LocalKind::Ivf;
+                s.first.len() == clusters as usize
+                    && s.codes.len() == s.terms.len() * shape.code_bytes
+                    && (0..clusters).all(|c| !is_divided(c) || s.has_all(c, directory.lists_of(c).len()))
+            })
+            .ok_or_else(|| files::senseless(&path))?;
+        let (path, bytes) = read(files::NAV)?;
+        let nav = files::decode_nav(&bytes)
+            .filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
+            .ok_or_else(|| files::senseless(&path))?;
+        let (starts, heads) = (Vec::new(), Vec::new());
+        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts, starts, heads })
+    }
+
+    /// What the queries see.
+    pub(crate) fn view(&self) -> ClusterView<'_> {
+        ClusterView {
+            directory: &self.directory,
+            shape: self.shape,
+            codebook: &self.codebook,
+            centroids: &self.centroids,
+            sublists: &self.sublists,
+            nav: &self.nav,
+            resident: Resident { starts: &self.starts, bytes: &self.heads },
+            pinned: Pinned::default(),
+            read_max: self.facts.read_max,
+            gap_max: self.facts.gap_max,
+        }
+    }
+
+    /// A centroid, `dim` f16 as bytes.
+    pub(crate) fn centroid(&self, cluster: u32) -> &[u8] {
+        let size = 2 * self.shape.dim;
+        &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
+    }
+
+    /// Longest read, in pages.
+    pub(crate) fn pages_max(&self) -> usize {
+        let whole = self.facts.read_max as usize;
+        let longest = (0..self.directory.list_count())
+            .map(|l| self.shape.head_bytes(self.directory.members(l) as usize))
+            .max()
+            .unwrap_or(0);
+        (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
+    }
+
+    /// Brings heads into RAM, those of the clusters with most visits first, as long as they fit in `budget_bytes`.
+    pub(crate) fn keep_heads(
+        &mut self,
+        file: &File,
+        path: &Path,
+        budget_bytes: u64,
+        visits: &[u32],
+    ) -> Result<()> {
+        (self.starts, self.heads) = (Vec::new(), Vec::new());
+        let table = 4 * u64::from(self.directory.list_count());
+        if budget_bytes <= table {
+            return Ok(());
+        }
+        let mut left = budget_bytes - table;
+        self.starts = vec![NONE; self.directory.list_count() as usize];
+        let mut lists = Vec::new();
+        let mut order: Vec<u32> = (0..self.directory.clusters()).collect();
+        order.sort_by_key(|&c| (std::cmp::Reverse(visits.get(c as usize).copied().unwrap_or(0)), c));
+        for cluster in order {
+            let size: u64 = self.directory.lists_of(cluster).map(|l| self.head_bytes(l) as u64).sum();
+            if size <= left {
+                left -= size;
+                lists.extend(self.directory.lists_of(cluster));
+            }
+        }
+        self.heads.reserve_exact(lists.iter().map(|&l| self.head_bytes(l)).sum());
+        for list in lists {
+            self.read_head(file, path, list)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of a head in RAM.
+    fn head_bytes(&self, list: u32) -> usize {
+        self.shape.head_bytes(self.directory.members(list) as usize).next_multiple_of(4)
+    }
+
+    fn read_head(&mut self, file: &File, path: &Path, list: u32) -> Result<()> {
+        let length = self.shape.head_bytes(self.directory.members(list) as usize);
+        let pages = Pages::of(self.directory.heads[list as usize], length as u64);
+        let mut buffer = Buffer::new(pages.count as usize * PAGE);
+        file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
+            .map_err(|e| Error::io("reading", path, &e))?;
+        let bytes = &buffer.bytes()[pages.skip as usize..pages.skip as usize + length];
+        if Head::verify(&self.shape, list, bytes).is_none() {
+            return Err(Error::corrupt(format!(
+                "posting list {list} (offset {}) of {} is damaged; restore the file or build the index again",
+                self.directory.heads[list as usize],
+                path.display()
+            )));
+        }
+        self.starts[list as usize] = (self.heads.len() / 4) as u32;
+        self.heads.extend_from_slice(bytes);
+        self.heads.resize(self.heads.len().next_multiple_of(4), 0);
+        Ok(())
+    }
+
+    /// Adds what lies in RAM.
+    pub(crate) fn account(&self, account: &mut Account) {
+        account.add("navigation graph", self.nav.bytes() as u64);
+        account.add("centroids", self.centroids.len() as u64);
+        account.add("directory of lists", self.directory.bytes() as u64);
+        account.add("lists of divided clusters", sublist_bytes(&self.sublists));
+        account.add("codebook", files::codebook_bytes(&self.codebook));
+        if !self.heads.is_empty() {
+            account.add("codes in RAM", (self.heads.len() + 4 * self.starts.len()) as u64);
+        }
+    }
+}
+
+fn sublist_bytes(sublists: &SubLists) -> u64 {
+    (4 * (sublists.first.len() + sublists.terms.len()) + sublists.codes.len()) as u64
+}
+
+/// What all lists have in common.
+pub(crate) fn posting_shape(manifest: &Manifest, block: &block::Shape, facts: &ClusterFacts) -> Shape {
+    Shape {
+        dim: manifest.dim,
+        vector_bytes: block.vector_bytes,
+        id_bytes: block.id_bytes,
+        norms: block.norms,
+        code_bytes: facts.code_bytes,
+    }
+}

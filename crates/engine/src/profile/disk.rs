@@ -1,0 +1,341 @@
+//! What reads cost on the disk that holds a folder.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
+use stratann_core::build::hash;
+
+use super::fit;
+use super::scratch::{PIECE_BYTES, ScratchFile};
+use crate::tier::{self, Buffer, Completion, IoChoice, Tier};
+use crate::{Error, Progress, Result};
+
+/// Random reads of one size, a fixed number of them under way at all times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RandomReads {
+    /// Of each read.
+    pub bytes: u32,
+    /// Reads under way.
+    pub depth: u32,
+    /// How many were timed.
+    pub reads: u64,
+    /// Reads that ended in a second.
+    pub per_second: f64,
+    /// From submission to completion, microseconds.
+    pub mean_us: f64,
+    /// Half of them took no longer.
+    pub median_us: f64,
+}
+
+/// What a random read takes by its size: `fixed_us + bytes × ns_per_byte / 1000`, fitted by relative errors.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadLine {
+    /// Reads under way.
+    pub depth: u32,
+    /// Whatever the size, microseconds.
+    pub fixed_us: f64,
+    /// For each byte, nanoseconds; one over this is the bandwidth of a single read in GB/s.
+    pub ns_per_byte: f64,
+}
+
+impl ReadLine {
+    fn fit(depth: u32, measured: &[RandomReads]) -> ReadLine {
+        let of_depth = measured.iter().filter(|r| r.depth == depth);
+        let points: Vec<(f64, f64)> = of_depth.map(|r| (f64::from(r.bytes), r.mean_us)).collect();
+        let (fixed_us, us_per_byte) = fit::line(&points);
+        ReadLine { depth, fixed_us, ns_per_byte: 1000.0 * us_per_byte }
+    }
+
+    /// From submission to completion, microseconds.
+    pub fn us(&self, bytes: u64) -> f64 {
+        self.fixed_us + bytes as f64 * self.ns_per_byte / 1000.0
+    }
+}
+
+/// What reads cost, past the page cache, through the tier that a search would use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskCosts {
+    /// Whether the file system allows reads past the page cache; without, the numbers here are those of memory.
+    pub direct: bool,
+    /// Length of the file that was read. A disk may be quicker on a small one.
+    pub file_bytes: u64,
+    /// Large reads one after the other, some under way: `BW_seq` of OrchANN, §5.1.
+    pub sequential_bytes_per_s: f64,
+    /// Median of a random read of a page alone: `Lat_rand` of OrchANN, §5.1.
+    pub latency_us: f64,
+    /// Mean of the same.
+    pub latency_mean_us: f64,
+    /// Every size at [`ALONE`] and [`LOADED`], a page at all [`DEPTHS`].
+    pub random: Vec<RandomReads>,
+    /// One read at a time.
+    pub alone: ReadLine,
+    /// [`LOADED`] reads under way.
+    pub loaded: ReadLine,
+}
+
+impl DiskCosts {
+    /// How long a random read of `bytes` takes with `depth` of such reads under way, microseconds. What it keeps from the others is this over
+    /// `depth`.
+    ///
+    /// Between the two fitted lines it grows evenly with the depth; beyond, as the reads of a page were seen to.
+    pub fn read_us(&self, bytes: u64, depth: u32) -> f64 {
+        let (low, high) = (self.alone.depth, self.loaded.depth);
+        if depth > high {
+            return self.loaded.us(bytes) * self.page_us(depth) / self.page_us(high).max(f64::MIN_POSITIVE);
+        }
+        let share = f64::from(depth.saturating_sub(low)) / f64::from(high.saturating_sub(low).max(1));
+        self.alone.us(bytes) * (1.0 - share) + self.loaded.us(bytes) * share
+    }
+
+    /// How long it takes to stream `bytes`, microseconds: Tr(B) of OrchANN, §5.1.
+    pub fn stream_us(&self, bytes: u64) -> f64 {
+        1e6 * bytes as f64 / self.sequential_bytes_per_s.max(f64::MIN_POSITIVE)
+    }
+
+    /// The mean of a page's read, between the depths that were measured; in proportion to the depth beyond the last one.
+    fn page_us(&self, depth: u32) -> f64 {
+        let pages = || self.random.iter().filter(|r| r.bytes as usize == PAGE);
+        let below = pages().filter(|r| r.depth <= depth).max_by_key(|r| r.depth);
+        let above = pages().filter(|r| r.depth >= depth).min_by_key(|r| r.depth);
+        match (below, above) {
+            (Some(a), Some(b)) => {
+                let share = f64::from(depth - a.depth) / f64::from((b.depth - a.depth).max(1));
+                a.mean_us + share * (b.mean_us - a.mean_us)
+            }
+            (Some(a), None) => a.mean_us * f64::from(depth) / f64::from(a.depth.max(1)),
+            (None, _) => f64::from(depth),
+        }
+    }
+
+    /// False when a file that says so cannot have been measured.
+    pub(super) fn is_consistent(&self) -> bool {
+        let lines = [&self.alone, &self.loaded];
+        let is_sum = |x: f64| x.is_finite() && x >= 0.0;
+        self.alone.depth < self.loaded.depth
+            && lines.iter().all(|l| is_sum(l.fixed_us) && is_sum(l.ns_per_byte) && l.us(PAGE as u64) > 0.0)
+            && self.random.iter().all(|r| r.mean_us > 0.0 && r.per_second > 0.0)
+            && self.sequential_bytes_per_s > 0.0
+            && self.latency_us > 0.0
+    }
+}
+
+/// Depth of the line for a read alone.
+pub const ALONE: u32 = 1;
+/// Depth of the line for a disk at work.
+pub const LOADED: u32 = 32;
+/// Depths at which a page is read.
+pub const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Sizes that are read at [`ALONE`] and [`LOADED`].
+pub const SIZES: [u32; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
+/// Of a stream, and how many of them are under way.
+const STREAM_BYTES: u32 = PIECE_BYTES as u32;
+const STREAM_DEPTH: u32 = 8;
+
+/// Measures for about `time`. Gives the name of the back end, too.
+pub(super) fn measure(
+    scratch: &ScratchFile,
+    io: IoChoice,
+    time: Duration,
+    progress: &dyn Progress,
+) -> Result<(DiskCosts, &'static str)> {
+    let mut settings: Vec<(u32, u32)> = DEPTHS.iter().map(|&depth| (SIZES[0], depth)).collect();
+    settings.extend(SIZES[1..].iter().flat_map(|&bytes| [(bytes, ALONE), (bytes, LOADED)]));
+    let slice = time / (settings.len() as u32 + 1);
+    progress.stage("timing reads", settings.len() as u64 + 1, "settings");
+    let stream = Reading { bytes: STREAM_BYTES, depth: STREAM_DEPTH, order: Order::Sequential };
+    let streamed = time_reads(scratch, stream, io, slice, progress)?;
+    progress.advance(1);
+    let mut random = Vec::new();
+    for (bytes, depth) in settings {
+        let reading = Reading { bytes, depth, order: Order::Random };
+        random.push(time_reads(scratch, reading, io, slice, progress)?.reads);
+        progress.advance(1);
+    }
+    let costs = DiskCosts {
+        direct: scratch.direct,
+        file_bytes: scratch.bytes,
+        sequential_bytes_per_s: streamed.reads.per_second * f64::from(STREAM_BYTES),
+        latency_us: random[0].median_us,
+        latency_mean_us: random[0].mean_us,
+        alone: ReadLine::fit(ALONE, &random),
+        loaded: ReadLine::fit(LOADED, &random),
+        random,
+    };
+    Ok((costs, streamed.io_backend))
+}
+
+/// Where reads go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// One after the other, from the start again at the end.
+    Sequential,
+    /// To any page.
+    Random,
+}
+
+/// How to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) bytes: u32,
+    pub(crate) depth: u32,
+    pub(crate) order: Order,
+}
+
+impl Reading {
+    /// Of the read number `n` in a file of so many bytes, which holds at least one.
+    fn offset(&self, n: u64, file_bytes: u64) -> u64 {
+        match self.order {
+            Order::Sequential => n % (file_bytes / u64::from(self.bytes)) * u64::from(self.bytes),
+            Order::Random => {
+                let places = (file_bytes - u64::from(self.bytes)) / PAGE as u64 + 1;
+                hash(u64::from(self.bytes), u64::from(self.depth), n) % places * PAGE as u64
+            }
+        }
+    }
+}
+
+/// Reads that were timed, and how they were done.
+pub(crate) struct Timed {
+    pub(crate) reads: RandomReads,
+    pub(crate) io_backend: &'static str,
+}
+
+/// Reads for `time`, and at least `depth` times.
+///
+/// # Errors
+/// When a read fails or ends early, or the work is interrupted.
+pub(crate) fn time_reads(
+    scratch: &ScratchFile,
+    reading: Reading,
+    io: IoChoice,
+    time: Duration,
+    progress: &dyn Progress,
+) -> Result<Timed> {
+    let failed = |e: std::io::Error| Error::io("reading a scratch file in", &scratch.folder, &e);
+    let (bytes, depth) = (reading.bytes as usize, reading.depth as usize);
+    let mut tier = tier::open(&scratch.file, depth, bytes, io).map_err(failed)?;
+    let started = Instant::now();
+    let is_over = || started.elapsed() >= time || progress.interrupted();
+    let at = |n| reading.offset(n, scratch.bytes);
+    let mut taken_us = read_until(tier.as_mut(), depth, bytes, &at, &is_over).map_err(failed)?;
+    let seconds = started.elapsed().as_secs_f64().max(1e-9);
+    if progress.interrupted() {
+        return Err(Error::interrupted());
+    }
+    let count = taken_us.len();
+    let mean_us = taken_us.iter().map(|&us| f64::from(us)).sum::<f64>() / count as f64;
+    let (_, median_us, _) = taken_us.select_nth_unstable_by(count / 2, f32::total_cmp);
+    let reads = RandomReads {
+        bytes: reading.bytes,
+        depth: reading.depth,
+        reads: count as u64,
+        per_second: count as f64 / seconds,
+        mean_us,
+        median_us: f64::from(*median_us),
+    };
+    Ok(Timed { reads, io_backend: tier.name() })
+}
+
+/// Keeps `depth` reads under way until it is over; what each took, microseconds.
+fn read_until(
+    tier: &mut dyn Tier,
+    depth: usize,
+    bytes: usize,
+    at: &dyn Fn(u64) -> u64,
+    is_over: &dyn Fn() -> bool,
+) -> std::io::Result<Vec<f32>> {
+    let mut buffers = tier.buffers();
+    buffers.resize_with(depth, || Buffer::new(bytes));
+    // A read's tag is the number of its buffer.
+    let mut idle: Vec<(u64, Buffer)> = (0..).zip(buffers).collect();
+    let mut submitted = vec![Instant::now(); depth];
+    let (mut next, mut taken_us, mut done) = (0, Vec::new(), Vec::<Completion>::new());
+    loop {
+        let go_on = next < depth as u64 || !is_over();
+        while go_on
+            && tier.room() > 0
+            && let Some((tag, buffer)) = idle.pop()
+        {
+            submitted[tag as usize] = Instant::now();
+            tier.submit(tag, at(next), buffer);
+            next += 1;
+        }
+        if idle.len() == depth {
+            return Ok(taken_us);
+        }
+        tier.poll(true, &mut done)?;
+        for completion in done.drain(..) {
+            if completion.result? < bytes {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            taken_us.push(submitted[completion.tag as usize].elapsed().as_secs_f32() * 1e6);
+            idle.push((completion.tag, completion.buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_stay_inside_the_file() {
+        let file_bytes = 1 << 20;
+        for (bytes, order) in
+            [(4096, Order::Random), (256 << 10, Order::Random), (1 << 20, Order::Sequential)]
+        {
+            let reading = Reading { bytes, depth: 4, order };
+            for n in 0..1000 {
+                let at = reading.offset(n, file_bytes);
+                assert!(at.is_multiple_of(PAGE as u64) && at + u64::from(bytes) <= file_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_read_costs_by_size_and_depth() {
+        let read = |bytes, depth, mean_us| RandomReads {
+            bytes,
+            depth,
+            reads: 9,
+            per_second: 1e6 * f64::from(depth) / mean_us,
+            mean_us,
+            median_us: mean_us,
+        };
+        let random = vec![
+            read(4096, 1, 100.0),
+            read(8192, 1, 104.0),
+            read(4096, 32, 400.0),
+            read(8192, 32, 500.0),
+            read(4096, 64, 800.0),
+        ];
+        let costs = DiskCosts {
+            direct: true,
+            file_bytes: 1 << 20,
+            sequential_bytes_per_s: 1e9,
+            latency_us: 100.0,
+            latency_mean_us: 100.0,
+            alone: ReadLine::fit(1, &random),
+            loaded: ReadLine::fit(32, &random),
+            random,
+        };
+        assert!(costs.is_consistent());
+        let expected = [
+            (4096, 1, 100.0),
+            (4096, 0, 100.0),
+            (16_384, 1, 112.0),
+            (4096, 32, 400.0),
+            (16_384, 32, 700.0),
+            (4096, 48, 600.0),
+            (8192, 64, 1000.0),
+            (4096, 128, 1600.0),
+        ];
+        for (bytes, depth, us) in expected {
+            let found = costs.read_us(bytes, depth);
+            assert!((found - us).abs() < 1e-6, "{bytes} {depth}: {found}");
+        }
+        assert!((costs.read_us(4096, 16) - (100.0 + 300.0 * 15.0 / 31.0)).abs() < 1e-6);
+        assert!((costs.stream_us(1000) - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,447 @@
+//! `hybrid-ivf`: bounds lose nothing, equal inputs give equal bytes and counters, damage is never an answer.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use common::{Impatient, Set, clustered, normal, queries, quick, run_plain};
+use proptest::prelude::*;
+use stratann_core::format::directory::LocalKind;
+use stratann_core::query::{Bounds, Budget, MAX_PROBES, Mode, Outcome, Params, Probe};
+use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::driver::Width;
+use stratann_engine::groundtruth;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::{DType, Metric, Quiet, verify};
+use tempfile::TempDir;
+
+const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
+const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
+const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
+
+fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
+    BuildOptions { clusters: Some(clusters), local_plan, ..quick(Kind::HybridIvf, metric) }
+}
+
+fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
+    let dir = tempfile::tempdir().unwrap();
+    build(&set.reader(), dir.path(), options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    (dir, index)
+}
+
+/// Visits so many clusters, all lists of each, with bounds that are certain.
+fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
+    SearchOptions {
+        k,
+        effort: Effort::Clusters(clusters, None, None),
+        probe: ProbeSwitches { bounds, local_lists: Some(u32::MAX), ..ProbeSwitches::default() },
+        ..SearchOptions::default()
+    }
+}
+
+fn search(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {
+    let answers = index.search(asked, options, &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{options:?}: {:?}", answers.failed);
+    answers
+}
+
+/// With every cluster visited all bounds give the exact answers, ids and distances.
+fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
+    let (dir, index) = built(set, options);
+    let report = verify::verify(dir.path(), &Quiet).unwrap();
+    assert_eq!((report.violations.as_slice(), report.nodes), (&[][..], set.shape.rows), "{options:?}");
+    let truth =
+        groundtruth::exact(&set.reader(), &asked.reader(), options.metric, k, 1 << 30, &Quiet).unwrap();
+    let ids: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
+    for bounds in EVERY_BOUND {
+        let answers = search(&index, &asked.bytes, &visit(k, MAX_PROBES, bounds));
+        let all = u64::from(index.view().clusters.unwrap().directory.clusters());
+        assert_eq!(
+            answers.stats.clusters,
+            all * asked.shape.rows,
+            "{options:?}: not every cluster is visited"
+        );
+        let wrong = (0..ids.len()).find(|&i| {
+            answers.ids[i] != ids[i] || answers.distances[i].to_bits() != truth.distances[i].to_bits()
+        });
+        if let Some(at) = wrong {
+            panic!(
+                "{options:?}, {bounds:?}, query {}, rank {}: {} at {}, not {} at {}",
+                at / truth.k,
+                at % truth.k,
+                answers.ids[at],
+                answers.distances[at],
+                ids[at],
+                truth.distances[at]
+            );
+        }
+    }
+}
+
+#[test]
+fn every_bound_gives_the_exact_answers_when_every_cluster_is_visited() {
+    let (rows, asked) = (clustered(1500, 20, 10, 1), clustered(12, 20, 10, 2));
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::I8] {
+        let (set, asked) = (Set::new(dtype, 20, &rows), Set::new(dtype, 20, &asked));
+        for metric in [Metric::L2, Metric::Cosine, Metric::Ip] {
+            for plan in [FLAT, IVF] {
+                assert_exact(&set, &asked, &options(metric, 40, plan), 10);
+            }
+        }
+    }
+}
+
+/// Rows that are hard on roundings, codes or clusters.
+fn odd_rows(what: u32, dim: usize, seed: u64) -> Vec<f32> {
+    let rows = clustered(150, dim, 6, seed);
+    let noise = |i: usize| normal(seed, 9, i as u64);
+    match what {
+        // Each of a few rows many times.
+        0 => (0..150).flat_map(|i| rows[i % 7 * dim..(i % 7 + 1) * dim].to_vec()).collect(),
+        1 => rows[..dim].repeat(150),
+        // Nearly all in one place, a few far away.
+        2 => (0..150 * dim).map(|i| if i < 140 * dim { 0.01 * noise(i) } else { 50.0 + noise(i) }).collect(),
+        3 => rows.iter().map(|x| x + 20_000.0).collect(),
+        4 => rows.iter().map(|x| x * 1e-5).collect(),
+        5 => rows.iter().enumerate().map(|(i, x)| if i < 3 * dim { 0.0 } else { *x }).collect(),
+        6 => rows.iter().map(|x| x.round()).collect(),
+        7 => rows.iter().map(|x| x * 1e6 + 1e7).collect(),
+        _ => rows
+            .iter()
+            .enumerate()
+            .map(|(i, x)| if (i / dim).is_multiple_of(2) { x * 1e-3 } else { x * 1e3 })
+            .collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn odd_data_is_searched_exactly(
+        what in 0u32..9,
+        dim in 1usize..24,
+        clusters in prop_oneof![Just(1usize), Just(150), 2usize..40],
+        is_ivf in any::<bool>(),
+        metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
+        k in prop_oneof![Just(1usize), Just(10), Just(150)],
+        seed in 0u64..1000,
+    ) {
+        // A zero has no direction.
+        let metric = if what == 5 || what == 6 && metric == Metric::Cosine { Metric::L2 } else { metric };
+        let rows = odd_rows(what, dim, seed);
+        // Rows themselves, points between two of them, and others of their kind.
+        let mut asked: Vec<f32> = rows[..2 * dim].to_vec();
+        asked.extend((0..3 * dim).map(|i| 0.5 * (rows[i] + rows[100 * dim + i])));
+        asked.extend(&odd_rows(what, dim, seed + 1)[..2 * dim]);
+        let is_zero = asked.chunks_exact(dim).any(|row| row.iter().all(|&x| x == 0.0));
+        prop_assume!(metric != Metric::Cosine || !is_zero);
+        let plan = if is_ivf { IVF } else { FLAT };
+        let options = BuildOptions { seed, ..options(metric, clusters, plan) };
+        assert_exact(&Set::new(DType::F32, dim, &rows), &Set::new(DType::F32, dim, &asked), &options, k);
+    }
+}
+
+/// A few thousand rows that several tests share.
+struct Place {
+    _dir: TempDir,
+    index: Index,
+    set: Set,
+    bytes: Arc<Vec<u8>>,
+}
+
+fn place(plan: LocalPlan) -> &'static Place {
+    static PLACES: [OnceLock<Place>; 2] = [OnceLock::new(), OnceLock::new()];
+    PLACES[usize::from(plan == IVF)].get_or_init(|| {
+        let set = Set::new(DType::F32, 24, &clustered(4000, 24, 12, 1));
+        let (dir, index) = built(&set, &options(Metric::L2, 50, plan));
+        let bytes = Arc::new(std::fs::read(dir.path().join("v1-lists.bin")).unwrap());
+        Place { _dir: dir, index, set, bytes }
+    })
+}
+
+/// However few clusters are visited: what bounds discard is not among the best of these.
+#[test]
+fn bounds_change_no_answer_however_little_is_visited() {
+    let asked = queries(40, 24);
+    for plan in [FLAT, IVF] {
+        let index = &place(plan).index;
+        for (clusters, lists) in [(1, 1), (2, 2), (5, u32::MAX), (20, 3)] {
+            let ask = |bounds| {
+                let mut options = visit(10, clusters, bounds);
+                options.probe.local_lists = Some(lists);
+                search(index, &asked.bytes, &options)
+            };
+            let all = ask(Bounds::Off);
+            for bounds in [Bounds::Centroid, Bounds::Code, Bounds::Both] {
+                let some = ask(bounds);
+                assert_eq!(
+                    (&some.ids, &some.distances),
+                    (&all.ids, &all.distances),
+                    "{plan:?} {clusters} {bounds:?}"
+                );
+                assert_eq!(some.stats.clusters, all.stats.clusters);
+            }
+        }
+    }
+}
+
+/// Bounds are there to read less.
+#[test]
+fn bounds_save_comparisons() {
+    let asked = queries(20, 24);
+    for plan in [FLAT, IVF] {
+        let compared =
+            |bounds| search(&place(plan).index, &asked.bytes, &visit(10, 20, bounds)).stats.full_comparisons;
+        let [off, _, code, both] = EVERY_BOUND.map(compared);
+        assert!(code * 2 < off && both <= code, "{off} {code} {both}");
+    }
+}
+
+fn params(k: u32, clusters: u32, width: u32, mode: Mode) -> Params {
+    let probe = Probe { early_stop: 0.5, ..Probe::new(clusters) };
+    Params { width, approach_width: width, mode, probe, stop_slack: 2.0, ..Params::new(k, k) }
+}
+
+#[test]
+fn the_order_of_arrival_changes_nothing_behind_a_barrier() {
+    let asked = queries(12, 24);
+    for plan in [FLAT, IVF] {
+        let place = place(plan);
+        for width in [1, 8] {
+            for q in 0..asked.len() {
+                let ask = |seed| {
+                    let params = params(10, 12, width, Mode::Barrier);
+                    run_plain(
+                        &place.index.view(),
+                        &place.bytes,
+                        asked.row(q),
+                        params,
+                        Budget::default(),
+                        seed,
+                    )
+                };
+                let first = ask(1);
+                assert_eq!((first.outcome(), first.results().len()), (Outcome::Complete, 10));
+                for seed in 2..6 {
+                    let other = ask(seed);
+                    assert_eq!((other.results(), other.stats()), (first.results(), first.stats()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_eager_query_ends_and_finds_most() {
+    let asked = queries(30, 24);
+    for plan in [FLAT, IVF] {
+        let place = place(plan);
+        let (mut found, mut wanted) = (0, 0);
+        for q in 0..asked.len() {
+            let truth = common::nearest(&place.set, Metric::L2, asked.row(q), 10, |_| false);
+            for seed in 0..3 {
+                let params = params(10, 25, 8, Mode::Eager);
+                let state = run_plain(
+                    &place.index.view(),
+                    &place.bytes,
+                    asked.row(q),
+                    params,
+                    Budget::default(),
+                    seed,
+                );
+                assert_eq!(state.outcome(), Outcome::Complete);
+                let ids: Vec<u64> = state.results().iter().map(|h| h.external_id).collect();
+                found += common::hits(&ids, &truth);
+                wanted += truth.len();
+            }
+        }
+        assert!(found as f64 >= 0.9 * wanted as f64, "{plan:?}: {found} of {wanted}");
+    }
+}
+
+#[test]
+fn threads_and_queries_in_flight_change_no_answer_and_no_counter() {
+    let asked = queries(40, 24);
+    for plan in [FLAT, IVF] {
+        let ask = |threads, in_flight| {
+            let options = SearchOptions {
+                effort: Effort::Clusters(12, Some(2.0), Some(0.5)),
+                threads,
+                in_flight: Some(in_flight),
+                width: Width::Fixed(2),
+                ..SearchOptions::default()
+            };
+            let answers = search(&place(plan).index, &asked.bytes, &options);
+            (answers.ids, answers.distances, answers.stats)
+        };
+        let one = ask(1, 1);
+        assert!(one == ask(2, 16) && one == ask(4, 3));
+    }
+}
+
+#[test]
+fn heads_in_ram_save_reads_and_change_no_answer() {
+    let asked = queries(40, 24);
+    for plan in [FLAT, IVF] {
+        let place = place(plan);
+        let options = visit(10, 12, Bounds::Both);
+        let without = search(&place.index, &asked.bytes, &options);
+        let mut before = without.stats.reads;
+        for head_budget in [60 << 10, 64 << 20] {
+            let open = OpenOptions { head_budget, ..OpenOptions::default() };
+            let index = Index::open(place._dir.path(), open).unwrap();
+            let held = index.account().components.iter().find(|c| c.0 == "codes in RAM").map_or(0, |c| c.1);
+            assert!(held > 0 && held <= head_budget, "{held} of {head_budget}");
+            let with = search(&index, &asked.bytes, &options);
+            assert_eq!((&with.ids, &with.distances), (&without.ids, &without.distances));
+            assert_eq!(with.stats.clusters, without.stats.clusters);
+            assert!(with.stats.reads < before, "{} reads, {before} before", with.stats.reads);
+            before = with.stats.reads;
+        }
+    }
+}
+
+/// Every file of an index folder by name, the lock aside.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let named = entries.map(|e| (e.file_name().into_string().unwrap(), e.path()));
+    named.filter(|f| f.0 != "lock" && f.1.is_file()).map(|f| (f.0, std::fs::read(f.1).unwrap())).collect()
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let set = Set::new(DType::F32, 16, &clustered(2500, 16, 8, 1));
+    for plan in [FLAT, IVF, LocalPlan::Auto] {
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            let made = [1, 2, 3].map(|threads| {
+                let options = BuildOptions { threads, calibration_queries: 40, ..options(metric, 30, plan) };
+                files(built(&set, &options).0.path())
+            });
+            assert!(made[0].contains_key("v1-lists.bin"));
+            for other in &made[1..] {
+                for (name, bytes) in &made[0] {
+                    assert!(other.get(name) == Some(bytes), "{name} differs, {plan:?} {metric:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Written in parts, with samples that a budget cuts short: other bytes, the same answers.
+#[test]
+fn a_small_budget_changes_no_answer() {
+    let set = Set::new(DType::F32, 96, &clustered(60_000, 96, 30, 1));
+    let options = |ram_budget| BuildOptions {
+        ram_budget,
+        code_bytes: Some(8),
+        nav_samples: 1.0,
+        ..options(Metric::L2, 64, LocalPlan::Auto)
+    };
+    let asked = Set::new(DType::F32, 96, &clustered(10, 96, 30, 2));
+    assert_exact(&set, &asked, &options(Some(26 << 20)), 10);
+}
+
+#[test]
+fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
+    let set = Set::new(DType::F32, 16, &clustered(800, 16, 8, 1));
+    for plan in [FLAT, IVF] {
+        let options = BuildOptions { calibration_queries: 10, ..options(Metric::L2, 30, plan) };
+        let whole = built(&set, &options);
+        let count = Impatient { asked: AtomicU64::new(0), patience: u64::MAX };
+        let dir = tempfile::tempdir().unwrap();
+        build(&set.reader(), dir.path(), &options, &count).unwrap();
+        let questions = count.asked.load(Ordering::Relaxed);
+        let mut stopped = 0;
+        for patience in (0..questions).step_by((questions / 12).max(1) as usize) {
+            let dir = tempfile::tempdir().unwrap();
+            let stop = Impatient { asked: AtomicU64::new(0), patience };
+            stopped += u32::from(build(&set.reader(), dir.path(), &options, &stop).is_err());
+            let resumed = BuildOptions { resume: true, force: true, ..options.clone() };
+            build(&set.reader(), dir.path(), &resumed, &Quiet).unwrap();
+            let files = files(dir.path());
+            let manifest = files.keys().find(|n| n.starts_with("manifest")).unwrap().clone();
+            if manifest == "manifest-1.json" {
+                assert_eq!(files, self::files(whole.0.path()), "stopped after {patience} questions");
+            }
+        }
+        assert!(stopped >= 8, "{stopped} of about 12 were stopped");
+    }
+}
+
+/// A resumed build does again only what had not finished.
+#[test]
+fn every_stage_is_done_once() {
+    let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
+    let options = options(Metric::L2, 20, LocalPlan::Auto);
+    let names = ["clusters", "plan", "codebook", "lists", "navigation"];
+    let whole = built(&set, &options);
+    for (i, name) in names.iter().enumerate() {
+        // Stopped with this stage's first question.
+        let dir = tempfile::tempdir().unwrap();
+        let stop = StopIn { wanted: i + 1, begun: AtomicU64::new(0), folder: dir.path().to_path_buf() };
+        assert!(build(&set.reader(), dir.path(), &options, &stop).is_err(), "{name}");
+        let resumed = BuildOptions { resume: true, ..options.clone() };
+        let report = build(&set.reader(), dir.path(), &resumed, &Quiet).unwrap();
+        for before in &names[..i] {
+            assert!(!report.stages.contains_key(*before), "{before} was done again after {name}");
+        }
+        assert!(report.stages.contains_key(*name), "{:?}", report.stages);
+        assert_eq!(files(dir.path()), files(whole.0.path()));
+    }
+}
+
+/// Interrupts once so many stages have finished, as the state that they leave says.
+struct StopIn {
+    wanted: usize,
+    begun: AtomicU64,
+    folder: std::path::PathBuf,
+}
+
+impl stratann_engine::Progress for StopIn {
+    fn stage(&self, _: &str, _: u64, _: &str) {
+        let state = std::fs::read(self.folder.join("partial/state.json")).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_slice(&state).unwrap_or_default();
+        let finished = state["finished"].as_object().map_or(0, |f| f.len());
+        if finished >= self.wanted {
+            self.begun.store(1, Ordering::Relaxed);
+        }
+    }
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) > 0
+    }
+}
+
+#[test]
+fn clusters_of_any_number_and_sets_of_any_size() {
+    let asked = Set::new(DType::F32, 8, &clustered(5, 8, 4, 2));
+    for (rows, clusters) in [(1, 1), (1, 50), (2, 1), (7, 7), (7, 100), (300, 1), (3000, 3000)] {
+        let set = Set::new(DType::F32, 8, &clustered(rows, 8, 4, 1));
+        for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+            for plan in [FLAT, IVF] {
+                if rows == 3000 && (metric, plan) != (Metric::L2, FLAT) {
+                    continue;
+                }
+                assert_exact(&set, &asked, &options(metric, clusters, plan), rows.min(20));
+            }
+        }
+    }
+}
+
+#[test]
+fn more_results_than_rows_are_all_rows() {
+    let set = Set::new(DType::F32, 8, &clustered(30, 8, 4, 1));
+    for plan in [FLAT, IVF] {
+        let (_dir, index) = built(&set, &options(Metric::L2, 5, plan));
+        let mut ids = search(&index, set.row(3), &visit(400, MAX_PROBES, Bounds::Both)).ids;
+        ids.sort_unstable();
+        assert_eq!(ids, (0..30).collect::<Vec<u64>>());
+    }
+}
