@@ -41,6 +41,8 @@ fn index(seed: u64) -> TempDir {
         build_id: String::new(),
         files,
         curves: Vec::new(),
+        clusters: None,
+        plan: None,
         cluster: Some(Cluster {
             servers: SERVERS,
             replicas: 1,

@@ -70,6 +70,7 @@ impl Small {
                 code_error: 0.0,
                 head: &self.head,
             }),
+            clusters: None,
             here: None,
         }
     }
@@ -192,6 +193,7 @@ fn flat_blocks_must_follow_each_other() {
         blocks: 3,
         block: shape(false),
         graph: None,
+        clusters: None,
         here: None,
     };
     assert_eq!(check(&view, &blocks).0, [Violation::Misplaced { block: 2 }]);

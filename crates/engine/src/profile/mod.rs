@@ -46,7 +46,7 @@ pub struct Profile {
     pub disk: DiskCosts,
     /// Distances.
     pub compute: ComputeCosts,
-    /// Constants of the model of local indexes, where they have been fitted.
+    /// Constants of the model of local indexes, where they have been fitted: builds then take these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalCosts>,
 }

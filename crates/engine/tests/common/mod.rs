@@ -12,6 +12,9 @@ use stratann_core::query::{Arrival, Arrived, Budget, Mode, Params, QueryState, S
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::profile::{
+    ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
+};
 use stratann_engine::{DType, Metric, Progress, Quiet};
 use tempfile::TempDir;
 
@@ -89,7 +92,49 @@ pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
     options.degree = 32;
     options.build_list = 64;
     options.calibration_queries = 0;
+    options.profile = Some(profile());
     options
+}
+
+/// A machine that never was, with constants fitted: builds measure nothing.
+pub fn profile() -> Profile {
+    let distance = |fixed_ns, ns_per_unit| DistanceCost { fixed_ns, ns_per_unit, measured: Vec::new() };
+    Profile {
+        format_version: 1,
+        origin: Origin {
+            cpu: "test".into(),
+            cores: 2,
+            isa: "test".into(),
+            file_system: "test".into(),
+            device: "test".into(),
+            io_backend: "pread".into(),
+        },
+        seconds: 0.0,
+        disk: DiskCosts {
+            direct: true,
+            file_bytes: 1 << 30,
+            sequential_bytes_per_s: 1.2e9,
+            latency_us: 90.0,
+            latency_mean_us: 95.0,
+            random: Vec::new(),
+            alone: ReadLine { depth: 1, fixed_us: 86.0, ns_per_byte: 1.0 },
+            loaded: ReadLine { depth: 32, fixed_us: 384.0, ns_per_byte: 21.8 },
+        },
+        compute: ComputeCosts {
+            full_f32: distance(4.0, 0.1),
+            full_f16: distance(4.0, 0.2),
+            full_u8: distance(4.0, 0.05),
+            codes: distance(10.0, 0.4),
+        },
+        local: Some(LocalCosts {
+            alpha_flat: 1.5,
+            hops_a: 3.0,
+            hops_b: 2.0,
+            beta_scan: 1.4,
+            lists_a: 2.0,
+            lists_b: -2.0,
+        }),
+    }
 }
 
 /// An index and the folder it lives in.

@@ -87,7 +87,10 @@ pub(super) fn run(
     profile: &Profile,
     members: &[u64],
 ) -> Result<(Vec<LocalKind>, PlanReport)> {
-    let local = local_costs::fit(build, space, scan, profile)?;
+    let local = match profile.local {
+        Some(fitted) => fitted,
+        None => local_costs::fit(build, space, scan, profile)?,
+    };
     let model = model(build, profile, &local)?;
     let budget = code_budget(build, members.len() as u64, scan.rows)?;
     let total: f64 = members.iter().sum::<u64>() as f64;
