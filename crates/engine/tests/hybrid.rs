@@ -30,7 +30,8 @@ fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptio
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
     build(&set.reader(), dir.path(), options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
-    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    let on_disk = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
+    let index = Index::open(dir.path(), on_disk).unwrap();
     (dir, index)
 }
 
@@ -294,7 +295,7 @@ fn heads_in_ram_save_reads_and_change_no_answer() {
         let without = search(&place.index, &asked.bytes, &options);
         let mut before = without.stats.reads;
         for head_budget in [60 << 10, 64 << 20] {
-            let open = OpenOptions { head_budget, ..OpenOptions::default() };
+            let open = OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() };
             let index = Index::open(place._dir.path(), open).unwrap();
             let held = index.account().components.iter().find(|c| c.0 == "codes in RAM").map_or(0, |c| c.1);
             assert!(held > 0 && held <= head_budget, "{held} of {head_budget}");

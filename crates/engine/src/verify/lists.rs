@@ -26,7 +26,7 @@ pub(super) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let index = match Index::from_manifest(folder, number, manifest.clone(), OpenOptions::default()) {
+    let index = match Index::from_manifest(folder, number, manifest.clone(), OpenOptions { head_budget: Some(0), ..OpenOptions::default() }) {
         Ok(index) => index,
         Err(e) => {
             let file = file_in(&e.message, manifest);
@@ -37,10 +37,10 @@ pub(super) fn check(
     let Some(clusters) = &index.clusters else { return Ok(()) };
     let (name, _) = files::find(manifest, files::LISTS)?;
     let mut found = Vec::new();
-    tables(&clusters.view(), &mut found);
+    tables(&clusters.view(&index.heads), &mut found);
     found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
-    let in_nav = members_of_nav(&clusters.view());
+    let in_nav = members_of_nav(&clusters.view(&index.heads));
     let mut ids = Ids::new(manifest.rows);
     for lists in batches(clusters) {
         if progress.interrupted() {

@@ -35,8 +35,6 @@ pub(super) struct ListFacts {
     pub(super) sizes: SizeStats,
 }
 
-/// A list is read with its records when both together take no more than this: less than a second read would cost.
-const WHOLE_MAX: usize = 2 * super::GAP_MAX;
 /// Members of a list that stay in any order among themselves.
 const ORDER_LEAST: usize = 4;
 /// Where vectors wait for their lists when not all fit in memory.
@@ -91,7 +89,8 @@ fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Direc
     for list in 0..lists {
         let members = (ids[list + 1] - ids[list]) as usize;
         let (head, own) = (shape.head_bytes(members), members * shape.record_bytes());
-        let is_whole = head + own <= WHOLE_MAX;
+        // Its records come along when that costs less than a second read would.
+        let is_whole = head + own <= 2 * plan.reads.gap as usize;
         let size = (head + if is_whole { own } else { 0 }) as u64;
         at = without_straddling(at, size);
         heads.push(at);
