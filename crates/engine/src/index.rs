@@ -1,5 +1,6 @@
 //! An index that is open for search: what lies in RAM, and the file of blocks.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -251,6 +252,21 @@ impl Index {
     /// The index folder.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The clusters of the vectors with these ids; reads the whole index.
+    ///
+    /// # Errors
+    /// An index without clusters; a file that cannot be read, or is damaged.
+    pub fn clusters_of(&self, ids: &HashSet<u64>) -> Result<HashMap<u64, u32>> {
+        let parts = self.clusters.as_ref().ok_or_else(|| {
+            Error::bad_input(format!(
+                "{} is a {} and has no clusters",
+                self.folder.display(),
+                self.manifest.kind
+            ))
+        })?;
+        parts.clusters_of(&self.blocks_file, &self.blocks_path, ids)
     }
 
     /// One block, read past any cache and verified: for those who look at an index rather than search it.

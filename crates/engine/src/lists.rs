@@ -1,12 +1,13 @@
 //! What an open `hybrid-ivf` keeps in RAM.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use stratann_core::build::costs::{Model, Way};
 use stratann_core::format::directory::{Directory, LocalKind, Pages};
-use stratann_core::format::posting::{Head, Shape};
+use stratann_core::format::posting::{Head, Record, Shape};
 use stratann_core::plan::{ClusterView, Pinned, Resident, SubLists};
 use stratann_core::route::{NONE, NavGraph};
 use stratann_core::{PAGE, format::block};
@@ -37,6 +38,12 @@ pub(crate) struct Heads {
 }
 
 impl Heads {
+    /// Of the lists, those that lie in RAM.
+    pub(crate) fn share_of(&self, directory: &Directory) -> f64 {
+        let held = self.starts.iter().filter(|&&s| s != NONE).count();
+        held as f64 / f64::from(directory.list_count().max(1))
+    }
+
     /// Bytes that they take.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.bytes.len() + 4 * self.starts.len()) as u64
@@ -204,6 +211,39 @@ impl ClusterParts {
         heads.bytes.extend_from_slice(bytes);
         heads.bytes.resize(heads.bytes.len().next_multiple_of(4), 0);
         Ok(())
+    }
+
+    /// The clusters of members with these external ids, by reading every record.
+    pub(crate) fn clusters_of(
+        &self,
+        file: &File,
+        path: &Path,
+        ids: &HashSet<u64>,
+    ) -> Result<HashMap<u64, u32>> {
+        let size = self.shape.record_bytes();
+        let mut found = HashMap::new();
+        for list in 0..self.directory.list_count() {
+            let length = self.directory.members(list) as usize * size;
+            let pages = Pages::of(self.directory.records[list as usize], length as u64);
+            let mut buffer = Buffer::new(pages.count as usize * PAGE);
+            file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
+                .map_err(|e| Error::io("reading", path, &e))?;
+            let records =
+                buffer.bytes()[pages.skip as usize..pages.skip as usize + length].chunks_exact(size);
+            for (id, bytes) in (self.directory.ids[list as usize]..).zip(records) {
+                let record = Record::verify(&self.shape, id, bytes).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "member {id} in {} is damaged; see `stratann verify`",
+                        path.display()
+                    ))
+                })?;
+                let external = record.external_id();
+                if ids.contains(&external) {
+                    found.insert(external, self.directory.cluster_of(list));
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Adds what lies in RAM.

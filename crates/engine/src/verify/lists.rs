@@ -26,7 +26,12 @@ pub(super) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let index = match Index::from_manifest(folder, number, manifest.clone(), OpenOptions { head_budget: Some(0), ..OpenOptions::default() }) {
+    let index = match Index::from_manifest(
+        folder,
+        number,
+        manifest.clone(),
+        OpenOptions { head_budget: Some(0), ..OpenOptions::default() },
+    ) {
         Ok(index) => index,
         Err(e) => {
             let file = file_in(&e.message, manifest);
