@@ -70,6 +70,8 @@ pub struct ProbeSwitches {
     pub bounds: Bounds,
     /// Lists that are scanned of a divided cluster.
     pub local_lists: Option<u32>,
+    /// Length of the beam in a cluster that is a graph.
+    pub local_list: Option<u32>,
     /// Members found by the navigation that speak for their clusters.
     pub votes: Option<u32>,
 }
@@ -81,6 +83,7 @@ impl Default for ProbeSwitches {
             early_stop: true,
             bounds: Bounds::Both,
             local_lists: None,
+            local_list: None,
             votes: None,
         }
     }
@@ -248,6 +251,9 @@ impl Index {
         if let Some(lists) = switches.local_lists {
             probe.local_lists = lists.max(1);
         }
+        if let Some(list) = switches.local_list {
+            probe.local_list = list;
+        }
         if let Some(votes) = switches.votes {
             probe.votes = votes;
         }
@@ -255,7 +261,7 @@ impl Index {
             Ok(())
         } else {
             Err(Error::bad_input(format!(
-                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}; check them"
+                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_SEARCH_LIST}; check them"
             )))
         }
     }

@@ -107,13 +107,37 @@ impl Ruler {
         self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
     }
 
+    /// The span of a distance that is known, of a member whose cluster's centroid is at `base`.
+    pub(crate) fn exactly(&self, base: f32, distance: f32) -> Span {
+        let rounding = match self.metric {
+            Metric::L2 => ROUNDING * distance,
+            Metric::Cosine => ROUNDING,
+            // What was added up may be far larger than the sum.
+            Metric::Ip => ROUNDING * (base.abs() + (distance - base).abs()),
+        };
+        Span { estimate: distance, floor: distance - rounding, ceiling: distance + rounding }
+    }
+
+    /// The floor of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length of an edge makes its end a
+    /// pivot (OrchANN §5.3).
+    pub(crate) fn by_edge(&self, pivot: &Span, (least, most): (f32, f32)) -> f32 {
+        if self.metric == Metric::Ip {
+            return pivot.floor - self.query_norm * most - ROUNDING * pivot.floor.abs();
+        }
+        let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
+        let nearest = sqrt(self.code_scale(pivot.floor - absolute).max(0.0)) * (1.0 - ROUNDING);
+        let farthest = sqrt(self.code_scale(pivot.ceiling + absolute).max(0.0)) * (1.0 + ROUNDING);
+        let gap = (nearest - most).max(least - farthest).max(0.0);
+        self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
+    }
+
     /// Whether codes are bounds.
     pub(crate) fn uses_codes(&self) -> bool {
         matches!(self.bounds, Bounds::Code | Bounds::Both)
     }
 
-    /// Whether distances to centroids are.
-    pub(crate) fn uses_centroids(&self) -> bool {
+    /// Whether distances to centroids are, and lengths of edges.
+    pub(crate) fn uses_pivots(&self) -> bool {
         matches!(self.bounds, Bounds::Centroid | Bounds::Both)
     }
 }

@@ -10,6 +10,7 @@
 
 mod clusters;
 mod divide;
+mod graphs;
 mod lists;
 mod local_costs;
 mod nav;
