@@ -261,8 +261,9 @@ impl GraphChecker {
             let length = sqrt(from.iter().zip(to).map(|(a, b)| (a - b) * (a - b)).sum());
             // Unit vectors are rounded once more.
             let slack = ROUNDING * length + 1e-6 * sqrt(square(from));
-            // One that is damaged is found as such.
-            if length < least - slack || length > most + slack {
+            let is_within = least - slack <= length && length <= most + slack;
+            // A damaged vector is found as such.
+            if !is_within && !length.is_nan() {
                 return Some(ListFault::Length);
             }
         }

@@ -379,16 +379,21 @@ fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
 /// A resumed build does again only what had not finished.
 #[test]
 fn every_stage_is_done_once() {
+    for plan in [LocalPlan::Auto, GRAPH] {
+        assert_stages_are_done_once(&options(Metric::L2, 20, plan));
+    }
+}
+
+fn assert_stages_are_done_once(options: &BuildOptions) {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
-    let options = options(Metric::L2, 20, LocalPlan::Auto);
     let names = ["clusters", "profile", "plan", "codebook", "lists", "navigation"];
-    let whole = built(&set, &options);
+    let whole = built(&set, options);
     // A profile that is given is taken at once.
     for (i, name) in names.iter().enumerate().filter(|n| *n.1 != "profile") {
         // Stopped with this stage's first question.
         let dir = tempfile::tempdir().unwrap();
         let stop = StopIn { wanted: i + 1, begun: AtomicU64::new(0), folder: dir.path().to_path_buf() };
-        assert!(build(&set.reader(), dir.path(), &options, &stop).is_err(), "{name}");
+        assert!(build(&set.reader(), dir.path(), options, &stop).is_err(), "{name}");
         let resumed = BuildOptions { resume: true, ..options.clone() };
         let report = build(&set.reader(), dir.path(), &resumed, &Quiet).unwrap();
         for before in &names[..i] {

@@ -184,6 +184,24 @@ fn the_order_of_arrival_changes_nothing_behind_a_barrier_and_little_without() {
     assert!(same as f64 > 0.9 * f64::from(asked), "{same} of {asked}");
 }
 
+/// Codes that lie in RAM for some clusters alone: the others are scanned.
+#[test]
+fn what_does_not_fit_in_ram_is_scanned() {
+    let place = place();
+    let options = visit(10, MAX_PROBES, 64, Bounds::Both);
+    let reads = [0, 20 << 10, 64 << 20].map(|head_budget| {
+        let index =
+            Index::open(place.dir.path(), OpenOptions { head_budget, ..OpenOptions::default() }).unwrap();
+        let answers = search(&index, &place.asked.bytes, &options);
+        let exact = search(&index, &place.asked.bytes, &visit(10, MAX_PROBES, 3000, Bounds::Both));
+        (answers.stats.edge_reads, answers.stats.lists, exact.ids)
+    });
+    assert_eq!((reads[0].0, reads[2].1), (0, 0));
+    assert!(reads[1].0 > 0 && reads[1].0 < reads[2].0 && reads[1].1 > 0 && reads[1].1 < reads[0].1);
+    // With a beam as long as a cluster both find the same.
+    assert!(reads[0].2 == reads[1].2 && reads[1].2 == reads[2].2);
+}
+
 #[test]
 fn a_budget_ends_a_walk() {
     let place = place();
@@ -255,6 +273,37 @@ fn copy() -> TempDir {
         std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
     }
     dir
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A directory that a manifest vouches for: refused, or walked through without a panic.
+    #[test]
+    fn a_senseless_directory_never_ends_the_program(
+        at in prop_oneof![0usize..12, any::<usize>()],
+        to in prop_oneof![any::<u32>(), 0u32..4000, Just(u32::MAX), Just(0)],
+    ) {
+        let dir = copy();
+        let name = "v1-directory.bin";
+        let mut bytes = std::fs::read(dir.path().join(name)).unwrap();
+        let at = at % (bytes.len() / 4) * 4;
+        bytes[at..at + 4].copy_from_slice(&to.to_le_bytes());
+        std::fs::write(dir.path().join(name), &bytes).unwrap();
+        vouch_for(dir.path(), name, &bytes);
+        let open = Index::open(dir.path(), OpenOptions { head_budget: 64 << 20, ..OpenOptions::default() });
+        if let Ok(index) = open {
+            index.search(&place().asked.bytes, &visit(10, MAX_PROBES, 20, Bounds::Both), &Quiet).unwrap();
+        }
+        verify::verify(dir.path(), &Quiet).unwrap();
+    }
+}
+
+/// Publishes a manifest that takes a file for what it is now.
+fn vouch_for(folder: &Path, name: &str, bytes: &[u8]) {
+    let (number, mut manifest) = Manifest::read(folder).unwrap();
+    manifest.files.get_mut(name).unwrap().xxh3 = hex(checksum(bytes));
+    manifest.publish(folder, number + 1).unwrap();
 }
 
 /// Where the edges of a member lie, and its id.
@@ -333,9 +382,7 @@ fn edges_that_lie_are_found_and_harm_nothing_else() {
         write_edges(degree, id, edges, &mut forged);
         bytes[range.clone()].copy_from_slice(&forged);
         std::fs::write(dir.path().join(LISTS), &bytes).unwrap();
-        let (number, mut manifest) = Manifest::read(dir.path()).unwrap();
-        manifest.files.get_mut(LISTS).unwrap().xxh3 = hex(checksum(&bytes));
-        manifest.publish(dir.path(), number + 1).unwrap();
+        vouch_for(dir.path(), LISTS, &bytes);
         let report = verify::verify(dir.path(), &Quiet).unwrap();
         assert_eq!(report.violations_found, 1, "{:?}", report.violations);
         assert!(report.violations[0].what.contains(words), "{edges:?}: {:?}", report.violations);
