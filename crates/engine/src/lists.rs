@@ -105,13 +105,11 @@ impl ClusterParts {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
-    /// What a query remembers of a walk through the largest graph: a bit for each member.
-    pub(crate) fn walk_bytes(&self) -> u64 {
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it was met.
+    pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
         let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
-        graphs
-            .map(|c| self.directory.members_of(c).len() as u64)
-            .max()
-            .map_or(0, |most| most.div_ceil(64) * 8)
+        let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
+        most.map_or(0, |most| most.div_ceil(8) + 16 * list)
     }
 
     /// Brings heads into RAM, those of the clusters with most visits first, as long as they fit in `budget_bytes`.

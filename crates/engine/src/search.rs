@@ -313,8 +313,10 @@ impl Index {
         };
         let seen = stratann_core::query::seen_bytes(self.manifest.rows);
         let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() as u64 * 512 + 4096 + seen);
-        let tables = tables
-            + self.clusters.as_ref().map_or(0, |c| probe_bytes(c.shape.code_bytes) + c.walk_bytes() + seen);
+        let beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let of_clusters =
+            self.clusters.as_ref().map(|c| probe_bytes(c.shape.code_bytes) + c.walk_bytes(beam) + seen);
+        let tables = tables + of_clusters.unwrap_or(0);
         // Ids and ranks of the block that is expanded.
         let coded = self.block.block_bytes.checked_div(self.block.code_bytes).unwrap_or(0) as u64 * 8;
         tables + coded + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096

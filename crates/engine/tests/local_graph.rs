@@ -84,6 +84,10 @@ fn bounds_change_no_answer_and_no_step_of_a_walk() {
             for (clusters, list, width) in [(1, 1, 1), (2, 10, 4), (5, 40, 1), (MAX_PROBES, 64, 8)] {
                 let mut options = visit(10, clusters, list, Bounds::Off);
                 options.width = Width::Fixed(width);
+                // What a visit brings shows in the codes, whatever is read.
+                options.effort = Effort::Clusters(clusters, None, Some(0.25));
+                assert_bounds_are_lossless(&index, &asked.bytes, &options);
+                options.effort = Effort::Clusters(clusters, None, None);
                 let all = assert_bounds_are_lossless(&index, &asked.bytes, &options);
                 let both = search(&index, &asked.bytes, &visit(10, clusters, list, Bounds::Both));
                 assert!(both.stats.edge_reads > 0 && both.stats.pruned > 0);
@@ -120,14 +124,13 @@ fn a_walk_through_every_cluster_finds_most() {
 #[test]
 fn threads_and_queries_in_flight_change_no_answer_and_no_counter() {
     let place = place();
-    for (width, mode) in [(1, Mode::Barrier), (4, Mode::Barrier)] {
+    for width in [1, 4] {
         let ask = |threads, in_flight| {
             let options = SearchOptions {
                 effort: Effort::Clusters(12, Some(2.0), Some(0.5)),
                 threads,
                 in_flight: Some(in_flight),
                 width: Width::Fixed(width),
-                mode,
                 ..SearchOptions::default()
             };
             let answers = search(&place.index, &place.asked.bytes, &options);

@@ -7,9 +7,13 @@ use super::lists::{bring, drop_hopeless, weigh};
 use crate::format::edges::Edges;
 use crate::format::posting::{Head, Record};
 use crate::plan::{ClusterView, IndexView};
-use crate::query::{Candidate, Mode, Progress, QueryState, Reading, Scratch, Survivor};
+use crate::query::{Candidate, Mode, Progress, QueryState, Reading, Scratch, Survivor, Walk};
 use crate::route::{order_key, to_centroid};
 use crate::verify::bounds::{Ruler, Span};
+
+/// Length of the beam where all that is met lies farther than what other clusters have: so much of the whole beam, and no less than this.
+const LEAD_SHARE: usize = 8;
+const LEAD_LEAST: usize = 8;
 
 /// Nothing is known of the way to a member.
 const ANY_LENGTH: (f32, f32) = (0.0, f32::INFINITY);
@@ -53,7 +57,7 @@ pub(crate) fn begin(
         let number = state.probing.known[at] - members.start;
         let span = walk.span(clusters, scratch, number)?.0;
         state.probing.walk.meet(number)?;
-        state.probing.walk.beam.offer(order_key(span.estimate), number, Progress::Fresh);
+        offer(state, number, span.estimate);
         state.stats.code_comparisons += 1;
     }
     let mut entry = clusters.directory.entries[cluster as usize];
@@ -81,14 +85,17 @@ pub(crate) fn choose(
     let cluster = state.probing.walk.cluster;
     let mut asked = false;
     for _ in 0..room {
-        let beam = &mut state.probing.walk.beam;
-        let Some(at) = beam.next_fresh(0) else { break };
+        let Some(at) = state.probing.walk.beam.next_fresh(0) else { break };
+        if !is_worthwhile(&state.probing.walk, at) {
+            break;
+        }
         let page_of = |number: u32| clusters.directory.edges_at(cluster, number).first;
-        let page = page_of(beam.entries()[at].id);
-        for at in at..beam.entries().len() {
-            let entry = beam.entries()[at];
-            if entry.progress == Progress::Fresh && page_of(entry.id) == page {
-                beam.mark(at, Progress::Awaited);
+        let walk = &mut state.probing.walk;
+        let page = page_of(walk.beam.entries()[at].id);
+        for at in at..walk.beam.entries().len() {
+            let entry = walk.beam.entries()[at];
+            if entry.progress == Progress::Fresh && page_of(entry.id) == page && is_worthwhile(walk, at) {
+                walk.beam.mark(at, Progress::Awaited);
             }
         }
         state.fetch_as(view, page, 1, Reading::Edges)?;
@@ -105,6 +112,18 @@ pub(crate) fn choose(
     })
 }
 
+/// Whether the edges of a candidate are to be followed: the nearest of a beam always, so that the walk comes to the part of the cluster that is
+/// nearest; all others as long as they are among the nearest of all clusters that were walked through.
+fn is_worthwhile(walk: &Walk, at: usize) -> bool {
+    let is_near = |e: &Candidate| e.distance <= order_key(walk.nearest.kth());
+    at < LEAD_LEAST.max(walk.beam.capacity() / LEAD_SHARE) || walk.beam.entries().get(at).is_some_and(is_near)
+}
+
+fn offer(state: &mut QueryState, number: u32, estimate: f32) {
+    state.probing.walk.nearest.offer(estimate);
+    state.probing.walk.beam.offer(order_key(estimate), number, Progress::Fresh);
+}
+
 /// Follows the edges of all members of the beam that lie in a page that arrived.
 pub(crate) fn take(
     state: &mut QueryState,
@@ -118,8 +137,15 @@ pub(crate) fn take(
     let walk = Walking::new(state, view, clusters, scratch, cluster);
     loop {
         let place = |number: u32| clusters.directory.edges_at(cluster, number);
-        let is_next = |e: &Candidate| e.progress != Progress::Expanded && place(e.id).first == page;
-        let Some(at) = state.probing.walk.beam.entries().iter().position(is_next) else { break };
+        let is_next = |(at, e): (usize, &Candidate)| {
+            let is_due = match e.progress {
+                Progress::Fresh => is_worthwhile(&state.probing.walk, at),
+                Progress::Awaited => true,
+                Progress::Expanded => false,
+            };
+            is_due && place(e.id).first == page
+        };
+        let Some(at) = state.probing.walk.beam.entries().iter().enumerate().position(is_next) else { break };
         let number = state.probing.walk.beam.entries()[at].id;
         state.probing.walk.beam.mark(at, Progress::Expanded);
         let own = bytes.get(place(number).skip as usize..)?;
@@ -248,7 +274,7 @@ impl Walking {
         if id == state.params.exclude {
             return;
         }
-        state.probing.walk.beam.offer(order_key(span.estimate), number, Progress::Fresh);
+        offer(state, number, span.estimate);
         let mut by_pivot = f32::NEG_INFINITY;
         if self.ruler.uses_pivots() {
             by_pivot = self.ruler.by_centroid(self.base, from_centroid);

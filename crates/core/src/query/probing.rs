@@ -158,6 +158,8 @@ pub(crate) struct Walk {
     pub(crate) cluster: u32,
     /// Members by their numbers within the cluster, nearest first by their codes.
     pub(crate) beam: Beam,
+    /// The smallest estimates of all walks of this query, as many as a beam is long.
+    pub(crate) nearest: Smallest,
     members: u32,
     // A bit for each member that was met.
     met: Vec<u64>,
@@ -169,6 +171,7 @@ impl Walk {
         self.is_on = true;
         self.cluster = cluster;
         self.beam.reset(list);
+        self.nearest.k = list;
         self.members = members;
         self.met.clear();
         self.met.resize(members.div_ceil(64) as usize, 0);
@@ -216,6 +219,7 @@ impl Probing {
         self.lists.clear();
         self.visits.clear();
         self.walk.begin(0, 0, 0);
+        self.walk.nearest.reset(0);
         self.walk.is_on = false;
         self.survivors.clear();
         self.awaited.clear();
@@ -232,6 +236,7 @@ impl Probing {
             + self.visits.capacity() * size_of::<Visit>()
             + self.walk.beam.memory_bytes()
             + 8 * self.walk.met.capacity()
+            + 4 * self.walk.nearest.values.capacity()
             + self.survivors.capacity() * size_of::<Survivor>()
             + self.awaited.capacity() * size_of::<(Tag, Survivor)>()
             + self.read.capacity() * size_of::<(u32, f32)>()
