@@ -129,6 +129,13 @@ impl ClusterParts {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it was met.
+    pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
+        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
+        let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
+        most.map_or(0, |most| most.div_ceil(8) + 16 * list)
+    }
+
     /// What keeping the codes of each cluster in RAM saves, a visit, over its bytes there; by the model that the plan was made by.
     fn savings(&self, model: &Model, visits: &[u32]) -> Vec<f64> {
         let clusters = 0..self.directory.clusters();

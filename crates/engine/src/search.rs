@@ -72,6 +72,8 @@ pub struct ProbeSwitches {
     pub bounds: Bounds,
     /// Lists that are scanned of a divided cluster.
     pub local_lists: Option<u32>,
+    /// Length of the beam in a cluster that is a graph.
+    pub local_list: Option<u32>,
     /// Members found by the navigation that speak for their clusters.
     pub votes: Option<u32>,
 }
@@ -83,6 +85,7 @@ impl Default for ProbeSwitches {
             early_stop: true,
             bounds: Bounds::Both,
             local_lists: None,
+            local_list: None,
             votes: None,
         }
     }
@@ -281,6 +284,9 @@ impl Index {
         if let Some(lists) = switches.local_lists {
             probe.local_lists = lists.max(1);
         }
+        if let Some(list) = switches.local_list {
+            probe.local_list = list;
+        }
         if let Some(votes) = switches.votes {
             probe.votes = votes;
         }
@@ -288,7 +294,7 @@ impl Index {
             Ok(())
         } else {
             Err(Error::bad_input(format!(
-                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}; check them"
+                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_SEARCH_LIST}; check them"
             )))
         }
     }
@@ -340,7 +346,10 @@ impl Index {
         };
         let seen = stratann_core::query::seen_bytes(self.manifest.rows);
         let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() as u64 * 512 + 4096 + seen);
-        let tables = tables + self.clusters.as_ref().map_or(0, |c| probe_bytes(c.shape.code_bytes) + seen);
+        let beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let of_clusters =
+            self.clusters.as_ref().map(|c| probe_bytes(c.shape.code_bytes) + c.walk_bytes(beam) + seen);
+        let tables = tables + of_clusters.unwrap_or(0);
         // Ids and ranks of the block that is expanded.
         let coded = self.block.block_bytes.checked_div(self.block.code_bytes).unwrap_or(0) as u64 * 8;
         tables + coded + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096

@@ -384,6 +384,7 @@ const ALL_ON: ProbeSwitches = ProbeSwitches {
     early_stop: true,
     bounds: Bounds::Both,
     local_lists: None,
+    local_list: None,
     votes: None,
 };
 const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_ON };

@@ -5,11 +5,12 @@
 //! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
 //! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
 //! | codebook | a sample | `codebook.bin` |
-//! | lists | all rows | `lists.bin`, `directory.bin`, `ids.tmp` |
+//! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
 //! | navigation | a sample | `nav.bin` |
 
 mod clusters;
 mod divide;
+mod graphs;
 mod lists;
 mod local_costs;
 mod nav;
