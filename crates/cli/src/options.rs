@@ -396,20 +396,28 @@ pub(crate) struct Techniques {
     #[arg(long, conflicts_with = "order")]
     no_reorder: bool,
     /// Which clusters are visited first
-    #[arg(long, value_enum, default_value = "evidence")]
-    order: OrderName,
+    ///
+    /// [default: what suits the index best, as its calibration found]
+    #[arg(long, value_enum)]
+    order: Option<OrderName>,
     /// Visit all clusters that --nprobe or --recall allow
     #[arg(long)]
     no_early_stop: bool,
+    /// Count every cluster that brings nothing as one towards the early stop, as in the paper, whatever was to be expected of it
+    #[arg(long)]
+    no_weights: bool,
     /// Read every vector of a cluster that is visited
     #[arg(long, conflicts_with = "bounds")]
     no_bounds: bool,
     /// Which bounds discard vectors before they are read; none changes an answer
     #[arg(long, value_enum, default_value = "both")]
     bounds: BoundsName,
-    /// Lists that are scanned of a cluster that is divided into lists [default: 8]
+    /// Lists that are scanned of a cluster that is divided into lists [default: as planned]
     #[arg(long, value_name = "N")]
     local_lists: Option<u32>,
+    /// Length of the beam in a cluster that is a graph [default: 32]
+    #[arg(long, value_name = "L")]
+    local_list: Option<u32>,
     /// Vectors found by the navigation graph that speak for their clusters [default: 64]
     #[arg(long, value_name = "N")]
     votes: Option<u32>,
@@ -422,6 +430,8 @@ pub(crate) enum OrderName {
     Evidence,
     /// By the number of vectors found, as in the paper.
     Votes,
+    /// By how many vectors are to be expected near enough.
+    Expected,
 }
 
 /// `--bounds`.
@@ -445,16 +455,19 @@ impl Techniques {
             BoundsName::Both => Bounds::Both,
         };
         let order = match self.order {
-            _ if self.no_reorder => Order::Centroid,
-            OrderName::Evidence => Order::Evidence,
-            OrderName::Votes => Order::Votes,
+            _ if self.no_reorder => Some(Order::Centroid),
+            None => None,
+            Some(OrderName::Evidence) => Some(Order::Evidence),
+            Some(OrderName::Votes) => Some(Order::Votes),
+            Some(OrderName::Expected) => Some(Order::Expected),
         };
         stratann_engine::search::ProbeSwitches {
             order,
             early_stop: !self.no_early_stop,
+            weighed: !self.no_weights,
             bounds,
             local_lists: self.local_lists,
-            local_list: None,
+            local_list: self.local_list,
             votes: self.votes,
         }
     }

@@ -20,6 +20,7 @@ pub mod build;
 pub mod check;
 pub mod check_lists;
 pub mod format;
+mod likelihood;
 pub mod peer;
 pub mod place;
 pub mod plan;

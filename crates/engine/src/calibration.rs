@@ -4,7 +4,7 @@
 //! neighbours are known exactly: rows of the index, each hidden from its own search (build), or the user's own queries (`tune`).
 
 use serde::{Deserialize, Serialize};
-use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_core::query::{MAX_SEARCH_LIST, Order, Params};
 use stratann_kernel::Metric;
 
 use crate::driver::Width;
@@ -46,6 +46,9 @@ pub struct Curve {
     /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kth_distance: Option<f32>,
+    /// Which clusters it visits first; of an index with clusters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
     /// What was measured, beam by beam.
     pub points: Vec<Point>,
 }
@@ -122,6 +125,12 @@ pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Resu
     }))
 }
 
+/// The order in which the curve for `k` visits clusters; that by evidence where none says.
+pub fn order(curves: &[Curve], k: u32) -> Order {
+    let nearest = curves.iter().filter(|c| c.order.is_some()).min_by_key(|c| c.k.abs_diff(k));
+    nearest.and_then(|c| Order::from_name(c.order.as_deref()?)).unwrap_or_default()
+}
+
 /// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was measured on, by the medians; `None` where
 /// that is not known, or the metric is no distance. Sorts `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
@@ -196,12 +205,17 @@ pub(crate) fn measure(
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
     // Lists in RAM count as read: searches may have less of it.
     let in_ram = index.clusters.as_ref().map_or(0.0, |c| index.heads.share_of(&c.directory));
+    let order = match &index.clusters {
+        Some(_) => Some(better_order(index, queries, (truth, truth_k), &hide, &options, progress)?),
+        None => None,
+    };
     let mut measured = Vec::new();
     for &search_list in &lists {
         let mut best = 0.0;
         for &stop in settings(search_list) {
             let mut point = Point { search_list, stop, recall: 0.0, reads: 0.0 };
-            let params = if index.clusters.is_some() { point.cluster_params(k) } else { point.params(k) };
+            let mut params = if index.clusters.is_some() { point.cluster_params(k) } else { point.params(k) };
+            params.probe.order = order.unwrap_or_default();
             let answers = index.search_each(queries, params, &hide, &options, progress)?;
             if let Some((query, why)) = answers.failed.first() {
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
@@ -215,7 +229,32 @@ pub(crate) fn measure(
             break;
         }
     }
-    Ok(Curve { k, queries: count, source: source.into(), kth_distance: None, points: measured })
+    let order = order.map(|o| o.name().to_string());
+    Ok(Curve { k, queries: count, source: source.into(), kth_distance: None, order, points: measured })
+}
+
+/// The order in which so many clusters hold most of the true neighbours.
+fn better_order(
+    index: &Index,
+    queries: &[u8],
+    (truth, truth_k): (&[u64], usize),
+    hide: &(dyn Fn(usize) -> u32 + Sync),
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Order> {
+    const CLUSTERS: u32 = 16;
+    const SLACK: Option<f32> = Some(1.0);
+    let mut best = (f64::NEG_INFINITY, Order::default());
+    for order in [Order::Evidence, Order::Expected] {
+        let mut params = search::clusters_params(options.k as u32, CLUSTERS, SLACK, None);
+        params.probe.order = order;
+        let answers = index.search_each(queries, params, hide, options, progress)?;
+        let found = search::recall(&answers.ids, answers.k, truth, truth_k);
+        if found > best.0 {
+            best = (found, order);
+        }
+    }
+    Ok(best.1)
 }
 
 /// What is tried on this index: beams or numbers of clusters, and when to stop before.
@@ -245,10 +284,10 @@ const PROBES: [u32; 12] = [2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024];
 /// Slack of bounds, and the share of fruitless clusters that ends the visits.
 const PROBE_RULES: [StopRule; 5] = [
     StopRule { slack: None, patience_share: 0.0 },
-    StopRule { slack: Some(2.0), patience_share: 0.25 },
+    StopRule { slack: Some(1.5), patience_share: 0.5 },
     StopRule { slack: Some(1.5), patience_share: 0.15 },
     StopRule { slack: Some(1.0), patience_share: 0.15 },
-    StopRule { slack: Some(1.0), patience_share: 0.1 },
+    StopRule { slack: Some(1.0), patience_share: 0.05 },
 ];
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
@@ -281,7 +320,14 @@ mod tests {
             recall,
             reads,
         });
-        Curve { k: 10, queries: 5, source: "rows".into(), kth_distance: Some(4.0), points: points.collect() }
+        Curve {
+            k: 10,
+            queries: 5,
+            source: "rows".into(),
+            kth_distance: Some(4.0),
+            order: None,
+            points: points.collect(),
+        }
     }
 
     #[test]

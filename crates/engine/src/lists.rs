@@ -27,6 +27,8 @@ pub(crate) struct ClusterParts {
     pub(crate) sublists: SubLists,
     pub(crate) nav: NavGraph,
     facts: ClusterFacts,
+    // Lists that a visit scans, for each cluster.
+    lists_planned: Vec<u32>,
 }
 
 /// The heads of lists that lie in RAM.
@@ -89,7 +91,15 @@ impl ClusterParts {
         let nav = files::decode_nav(&bytes)
             .filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
             .ok_or_else(|| files::senseless(&path))?;
-        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts })
+        let lists_planned = match &manifest.plan {
+            Some(plan) => {
+                let model = plan.model(&shape, facts.read_max);
+                let members = |c: u32| directory.members_of(c).len() as u64;
+                (0..clusters).map(|c| model.lists_scanned(members(c)).ceil() as u32).collect()
+            }
+            None => Vec::new(),
+        };
+        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts, lists_planned })
     }
 
     /// What the queries see.
@@ -99,6 +109,7 @@ impl ClusterParts {
             shape: self.shape,
             codebook: &self.codebook,
             centroids: &self.centroids,
+            lists_planned: &self.lists_planned,
             sublists: &self.sublists,
             nav: &self.nav,
             resident: Resident { starts: &heads.starts, bytes: &heads.bytes },
@@ -258,7 +269,8 @@ impl ClusterParts {
         account.add("navigation graph", self.nav.bytes() as u64);
         account.add("centroids", self.centroids.len() as u64);
         account.add("directory of lists", self.directory.bytes() as u64);
-        account.add("lists of divided clusters", sublist_bytes(&self.sublists));
+        let planned = 4 * self.lists_planned.len() as u64;
+        account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
         account.add("codebook", files::codebook_bytes(&self.codebook));
     }
 }

@@ -64,13 +64,15 @@ pub struct SearchOptions {
 /// What `hybrid-ivf` does unless told otherwise (OrchANN §5.3).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeSwitches {
-    /// Which clusters are visited first.
-    pub order: Order,
+    /// Which clusters are visited first; `None` for what the index was calibrated with.
+    pub order: Option<Order>,
     /// Stop when clusters bring nothing more.
     pub early_stop: bool,
+    /// Weigh what fruitless clusters tell by what was to be expected of them.
+    pub weighed: bool,
     /// Bounds that discard vectors before they are read.
     pub bounds: Bounds,
-    /// Lists that are scanned of a divided cluster.
+    /// Lists that are scanned of a divided cluster; `None` for as many as its plan says.
     pub local_lists: Option<u32>,
     /// Length of the beam in a cluster that is a graph.
     pub local_list: Option<u32>,
@@ -81,7 +83,8 @@ pub struct ProbeSwitches {
 impl Default for ProbeSwitches {
     fn default() -> Self {
         ProbeSwitches {
-            order: Order::Evidence,
+            order: None,
+            weighed: true,
             early_stop: true,
             bounds: Bounds::Both,
             local_lists: None,
@@ -276,7 +279,8 @@ impl Index {
 
     fn switch(&self, params: &mut Params, options: &SearchOptions) -> Result<()> {
         let (probe, switches) = (&mut params.probe, &options.probe);
-        probe.order = switches.order;
+        probe.order = switches.order.unwrap_or_else(|| calibration::order(&self.manifest.curves, params.k));
+        probe.weighed = switches.weighed;
         probe.bounds = switches.bounds;
         if !switches.early_stop {
             probe.early_stop = f32::INFINITY;

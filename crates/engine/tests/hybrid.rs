@@ -454,3 +454,13 @@ fn more_results_than_rows_are_all_rows() {
         assert_eq!(ids, (0..30).collect::<Vec<u64>>());
     }
 }
+
+/// Every distance to a query of zeros is the same.
+#[test]
+fn a_query_of_zeros_is_answered() {
+    let set = Set::new(DType::F32, 1, &odd_rows(6, 1, 0));
+    let zeros = Set::new(DType::F32, 1, &[0.0, -0.0]);
+    for plan in [FLAT, IVF] {
+        assert_exact(&set, &zeros, &options(Metric::Ip, 150, plan), 150);
+    }
+}

@@ -193,8 +193,11 @@ fn what_does_not_fit_in_ram_is_scanned() {
     let place = place();
     let options = visit(10, MAX_PROBES, 64, Bounds::Both);
     let reads = [0, 20 << 10, 64 << 20].map(|head_budget| {
-        let index =
-            Index::open(place.dir.path(), OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() }).unwrap();
+        let index = Index::open(
+            place.dir.path(),
+            OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() },
+        )
+        .unwrap();
         let answers = search(&index, &place.asked.bytes, &options);
         let exact = search(&index, &place.asked.bytes, &visit(10, MAX_PROBES, 3000, Bounds::Both));
         (answers.stats.edge_reads, answers.stats.lists, exact.ids)

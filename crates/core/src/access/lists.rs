@@ -6,6 +6,7 @@
 use super::{local_graph, records};
 use crate::format::directory::{LocalKind, Pages};
 use crate::format::posting::{Head, Record};
+use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{QueryState, Reading, Scratch, Survivor, Visit};
 use crate::route::to_centroid;
@@ -80,8 +81,9 @@ fn begin_cluster(
     let Some(&cluster) = state.probing.clusters.get(at) else { return Some(()) };
     let lists = clusters.directory.lists_of(cluster);
     state.stats.clusters += 1;
+    let weight = weight_of(state, view, clusters, scratch, cluster);
     if local_graph::can_walk(clusters, cluster) {
-        state.probing.visits.push(Visit { cluster, lists_left: 1, fruitful: false });
+        state.probing.visits.push(Visit { cluster, lists_left: 1, fruitful: false, weight });
         return local_graph::begin(state, view, clusters, scratch, cluster);
     }
     let first = state.probing.lists.len();
@@ -90,8 +92,28 @@ fn begin_cluster(
         LocalKind::Flat | LocalKind::Graph => state.probing.lists.extend(lists.rev()),
     }
     let lists_left = (state.probing.lists.len() - first) as u32;
-    state.probing.visits.push(Visit { cluster, lists_left, fruitful: false });
+    state.probing.visits.push(Visit { cluster, lists_left, fruitful: false, weight });
     Some(())
+}
+
+/// What it counts when this cluster brings nothing.
+fn weight_of(
+    state: &QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &Scratch,
+    cluster: u32,
+) -> f32 {
+    if !state.params.probe.weighed {
+        return 1.0;
+    }
+    let ruler = Ruler::new(state, view, scratch);
+    let threshold = ruler.code_scale(state.probing.estimates.kth());
+    if threshold == f32::INFINITY {
+        return 0.0;
+    }
+    let base = to_centroid(view.metric, &scratch.wide, clusters.centroid(cluster));
+    likelihood::fruitless_weight(ruler.cosine(base, clusters.spread(cluster), threshold))
 }
 
 /// The nearest lists of a cluster that is divided, by what is known of their own centroids.
@@ -118,7 +140,11 @@ fn nearest_lists(
         order_of_mates.push((crate::route::order_key(distance), list));
     }
     order_of_mates.sort_unstable();
-    order_of_mates.truncate(state.params.probe.local_lists as usize);
+    let scanned = match state.params.probe.local_lists {
+        0 => clusters.lists_planned.get(cluster as usize).copied().unwrap_or(1),
+        asked => asked,
+    };
+    order_of_mates.truncate(scanned as usize);
     state.probing.lists.extend(order_of_mates.iter().rev().map(|&(_, list)| list));
 }
 
@@ -297,10 +323,10 @@ fn end_part(state: &mut QueryState, cluster: u32) {
     if visit.lists_left > 0 {
         return;
     }
-    let fruitful = visit.fruitful;
+    let (fruitful, weight) = (visit.fruitful, visit.weight);
     state.probing.visits.retain(|v| v.cluster != cluster);
     state.stats.fruitful_clusters += u64::from(fruitful);
-    state.probing.fruitless = if fruitful { 0 } else { state.probing.fruitless + 1 };
+    state.probing.fruitless = if fruitful { 0.0 } else { state.probing.fruitless + weight };
 }
 
 /// Beyond this no member is wanted: the k-th best result, or what so many others are known to stay below.
@@ -337,7 +363,7 @@ pub(crate) fn take_run(
     }
     if state.worst() != before {
         // Whose members these are may have ended meanwhile: its visit brought something all the same.
-        state.probing.fruitless = 0;
+        state.probing.fruitless = 0.0;
     }
     Some(())
 }

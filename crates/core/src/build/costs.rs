@@ -58,6 +58,9 @@ pub const WAYS: [Way; 5] = [
     Way { kind: LocalKind::Graph, in_ram: true },
 ];
 
+/// Members of the smallest clusters that constants are fitted to.
+pub const FITTED_MIN: u64 = 128;
+
 /// The model of one index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
@@ -75,12 +78,16 @@ impl Model {
 
     /// Lists that a visit scans at equal local recall.
     pub fn lists_scanned(&self, members: u64) -> f64 {
-        self.fitted(self.prices.lists, members).min(Self::lists_in(members) as f64)
+        let lists = Self::lists_in(members) as f64;
+        // Of smaller clusters than were measured the same share is scanned.
+        let least = Self::lists_in(FITTED_MIN) as f64;
+        let share = self.fitted(self.prices.lists, members.max(FITTED_MIN)) / lists.max(least);
+        (share * lists).clamp(1.0, lists)
     }
 
     /// Hops of a walk at equal local recall.
     pub fn hops(&self, members: u64) -> f64 {
-        self.fitted(self.prices.hops, members)
+        self.fitted(self.prices.hops, members.max(FITTED_MIN)).min(members.max(1) as f64)
     }
 
     fn fitted(&self, (a, b): (f64, f64), members: u64) -> f64 {

@@ -66,6 +66,8 @@ pub struct ClusterView<'a> {
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],
+    /// For each cluster that is divided how many of its lists a visit scans.
+    pub lists_planned: &'a [u32],
     /// Where the lists of clusters that are divided lie in space.
     pub sublists: &'a SubLists,
     /// Which clusters to visit.
@@ -127,6 +129,11 @@ impl<'a> Pinned<'a> {
 }
 
 impl<'a> ClusterView<'a> {
+    /// Mean squared distance of a cluster's members to its centroid.
+    pub(crate) fn spread(&self, cluster: u32) -> f32 {
+        self.nav.terms.get(cluster as usize).copied().unwrap_or(0.0)
+    }
+
     /// A centroid, `dim` f16 as bytes.
     pub fn centroid(&self, cluster: u32) -> &'a [u8] {
         let size = 2 * self.shape.dim;

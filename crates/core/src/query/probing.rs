@@ -42,15 +42,26 @@ pub enum Order {
     Votes = 1,
     /// Those whose centroids are nearest.
     Centroid = 2,
+    /// Those that are expected to hold most members within what is wanted, by their numbers and how far they lie from their centroid.
+    Expected = 3,
 }
 
 impl Order {
+    /// All of them.
+    pub const ALL: [Order; 4] = [Order::Evidence, Order::Votes, Order::Centroid, Order::Expected];
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Order> {
+        Order::ALL.into_iter().find(|o| o.name() == name)
+    }
+
     /// The name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Order::Evidence => "evidence",
             Order::Votes => "votes",
             Order::Centroid => "centroid",
+            Order::Expected => "expected",
         }
     }
 }
@@ -66,7 +77,9 @@ pub struct Probe {
     pub order: Order,
     /// Stop after this share of the clusters, one after another, brought nothing (ρ); infinity turns the rule off.
     pub early_stop: f32,
-    /// Lists that are scanned of a cluster that is divided into lists.
+    /// Whether a fruitless cluster counts by how little was to be expected of it, instead of one like any other.
+    pub weighed: bool,
+    /// Lists that are scanned of a cluster that is divided into lists; 0 for as many as its plan says.
     pub local_lists: u32,
     /// Length of the beam in a cluster that is a graph; k when that is more.
     pub local_list: u32,
@@ -90,7 +103,8 @@ impl Probe {
             votes: VOTES,
             order: Order::Evidence,
             early_stop: f32::INFINITY,
-            local_lists: 8,
+            weighed: true,
+            local_lists: 0,
             local_list: LOCAL_LIST,
             bounds: Bounds::Both,
         }
@@ -100,20 +114,18 @@ impl Probe {
     pub fn is_valid(&self) -> bool {
         (1..=MAX_PROBES).contains(&self.clusters)
             && (1..=MAX_PROBES).contains(&self.votes)
-            && self.local_lists >= 1
             && (1..=super::MAX_SEARCH_LIST).contains(&self.local_list)
             && self.early_stop > 0.0
     }
 
-    /// Fruitless clusters in a row that end the visits: ⌈ρM⌉ of M (OrchANN §5.3).
-    pub fn patience(&self, clusters: usize) -> u32 {
-        if self.early_stop.is_finite() {
-            // A ceiling without std; the product is small.
-            let share = self.early_stop * clusters as f32;
-            (share as u32 + u32::from(share > share as u32 as f32)).max(1)
-        } else {
-            u32::MAX
+    /// Fruitless clusters in a row that end the visits: ⌈ρM⌉ of M (OrchANN §5.3); ρM where they are weighed.
+    pub fn patience(&self, clusters: usize) -> f32 {
+        let share = self.early_stop * clusters as f32;
+        if self.weighed || !share.is_finite() {
+            return share;
         }
+        // A ceiling without std; the product is small.
+        (share as u32 + u32::from(share > share as u32 as f32)).max(1) as f32
     }
 }
 
@@ -144,11 +156,13 @@ pub(crate) struct Survivor {
 }
 
 /// A cluster whose lists are being scanned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Visit {
     pub(crate) cluster: u32,
     pub(crate) lists_left: u32,
     pub(crate) fruitful: bool,
+    /// What it counts when it brings nothing.
+    pub(crate) weight: f32,
 }
 
 /// A walk through the graph of a cluster; there is one at a time.
@@ -193,8 +207,8 @@ pub(crate) struct Probing {
     /// Clusters in the order of their visits, and how many have begun.
     pub(crate) clusters: Vec<u32>,
     pub(crate) begun: u32,
-    /// Clusters in a row that brought nothing.
-    pub(crate) fruitless: u32,
+    /// Clusters in a row that brought nothing, by what each counts.
+    pub(crate) fruitless: f32,
     /// Lists of clusters that have begun, the next one last.
     pub(crate) lists: Vec<u32>,
     pub(crate) visits: Vec<Visit>,
@@ -215,7 +229,7 @@ impl Probing {
     pub(crate) fn reset(&mut self, k: usize) {
         self.clusters.clear();
         self.begun = 0;
-        self.fruitless = 0;
+        self.fruitless = 0.0;
         self.lists.clear();
         self.visits.clear();
         self.walk.begin(0, 0, 0);

@@ -162,11 +162,10 @@ impl Scratch {
             // Codes of unit vectors measure squared l2, which is twice the cosine distance.
             self.code_scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
             self.code_error = view.graph.as_ref().map_or(0.0, |g| g.code_error);
-            self.query_norm = if view.metric == Metric::Ip {
-                1.0 / stratann_kernel::distance::inverse_norm(view.dtype, query)
-            } else {
-                0.0
-            };
+            let inverse = stratann_kernel::distance::inverse_norm(view.dtype, query);
+            // A query of zeros has no inverse.
+            let has_norm = view.metric == Metric::Ip && inverse > 0.0;
+            self.query_norm = if has_norm { 1.0 / inverse } else { 0.0 };
             self.dim = view.dim as f32;
         }
     }

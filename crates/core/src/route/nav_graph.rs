@@ -10,6 +10,7 @@ use stratann_kernel::Metric;
 use stratann_kernel::distance::{dot_f16, l2_f16};
 
 use crate::access::lists::drop_hopeless;
+use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{Beam, Order, Progress, QueryState, Scratch, Survivor};
 use crate::verify::bounds::Ruler;
@@ -108,6 +109,9 @@ fn from_key(key: u32) -> f32 {
 /// a quarter orders best; see `decisions/`.
 const EVIDENCE_WEIGHT: f32 = 0.25;
 
+/// Clusters that are looked at for each that is wanted, when the likeliest are.
+const EXPECTED_REACH: u32 = 2;
+
 /// Walks the graph and lists the clusters to visit, in order.
 ///
 /// Centroids and members are kept apart on the way: members lie farther from a query than centroids do, and would be crowded out.
@@ -118,7 +122,10 @@ pub(crate) fn navigate(
     scratch: &mut Scratch,
 ) {
     let mut walks = [core::mem::take(&mut scratch.head_beam), core::mem::take(&mut scratch.member_beam)];
-    walks[0].reset(state.params.probe.clusters as usize);
+    // The likeliest clusters are among those with near centroids, but not the nearest of all.
+    let reach = if state.params.probe.order == Order::Expected { EXPECTED_REACH } else { 1 };
+    let wanted = (state.params.probe.clusters * reach).min(clusters.directory.clusters());
+    walks[0].reset(wanted as usize);
     walks[1].reset(state.params.probe.votes as usize);
     scratch.seen.clear(clusters.nav.nodes());
     scratch.heads.clear();
@@ -139,14 +146,14 @@ pub(crate) fn navigate(
         scratch.heads.extend_from_slice(clusters.nav.list(node));
     }
     let count = clusters.directory.clusters();
-    if walks[0].entries().len() < state.params.probe.clusters.min(count) as usize {
+    if walks[0].entries().len() < wanted as usize {
         // Some that are wanted cannot be reached.
         scratch.heads.clear();
         scratch.heads.extend(0..count);
         score(state, view, clusters, scratch, &ruler, &mut walks);
     }
-    order_clusters(state, clusters, scratch, &walks);
     keep_members(state, view, clusters, scratch, &ruler, &walks[1]);
+    order_clusters(state, view, clusters, scratch, &ruler, &walks);
     [scratch.head_beam, scratch.member_beam] = walks;
 }
 
@@ -225,10 +232,24 @@ fn keep_members(
 /// §5.3), or by the centroids alone.
 fn order_clusters(
     state: &mut QueryState,
+    view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
+    ruler: &Ruler,
     [centroids, members]: &[Beam; 2],
 ) {
+    let order = state.params.probe.order;
+    let threshold = ruler.code_scale(state.probing.estimates.kth());
+    if order == Order::Expected && threshold < f32::INFINITY {
+        return order_by_expectation(
+            state,
+            view,
+            clusters,
+            scratch,
+            (ruler, threshold),
+            [centroids, members],
+        );
+    }
     let votes = &mut scratch.votes;
     votes.clear();
     for entry in centroids.entries() {
@@ -236,7 +257,6 @@ fn order_clusters(
             votes.push((entry.id, 0, from_key(entry.distance)));
         }
     }
-    let order = state.params.probe.order;
     if order != Order::Centroid {
         let far = members.entries().last().map_or(0.0, |last| from_key(last.distance));
         let beyond = votes.last().map_or(f32::INFINITY, |last| last.2);
@@ -244,13 +264,11 @@ fn order_clusters(
             let cluster = clusters.nav.cluster_of[entry.id as usize];
             let nearer = EVIDENCE_WEIGHT * (far - from_key(entry.distance)).max(0.0);
             match votes.iter_mut().find(|v| v.0 == cluster) {
-                Some(vote) if vote.1 == 0 && order == Order::Evidence => {
+                Some(vote) if vote.1 == 0 && order != Order::Votes => {
                     (vote.1, vote.2) = (1, vote.2 - nearer);
                 }
                 Some(vote) => vote.1 += 1,
-                None => {
-                    votes.push((cluster, 1, beyond - if order == Order::Evidence { nearer } else { 0.0 }))
-                }
+                None => votes.push((cluster, 1, beyond - if order == Order::Votes { 0.0 } else { nearer })),
             }
         }
     }
@@ -258,6 +276,39 @@ fn order_clusters(
         let by_votes = if order == Order::Votes { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
         by_votes.then(a.2.total_cmp(&b.2)).then(a.0.cmp(&b.0))
     });
+    votes.truncate(state.params.probe.clusters as usize);
+    state.probing.clusters.extend(votes.iter().map(|v| v.0));
+}
+
+/// Lists clusters by how many of their members are to be expected within what the k-th of the members found needs.
+fn order_by_expectation(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    (ruler, threshold): (&Ruler, f32),
+    [centroids, members]: [&Beam; 2],
+) {
+    let Scratch { votes, wide, .. } = scratch;
+    votes.clear();
+    let mut expect = |cluster: u32, base: f32| {
+        let count = clusters.directory.members_of(cluster).len() as u32;
+        if count > 0 {
+            let cosine = ruler.cosine(base, clusters.spread(cluster), threshold);
+            votes.push((cluster, 0, -likelihood::log_expected(count, cosine)));
+        }
+    };
+    for entry in centroids.entries() {
+        expect(entry.id, from_key(entry.distance));
+    }
+    for entry in members.entries() {
+        let cluster = clusters.nav.cluster_of[entry.id as usize];
+        if centroids.entries().iter().all(|e| e.id != cluster) {
+            expect(cluster, to_centroid(view.metric, wide, clusters.centroid(cluster)));
+        }
+    }
+    votes.sort_unstable_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
+    votes.dedup_by_key(|v| v.0);
     votes.truncate(state.params.probe.clusters as usize);
     state.probing.clusters.extend(votes.iter().map(|v| v.0));
 }

@@ -8,6 +8,7 @@
 
 use stratann_kernel::{Metric, sqrt};
 
+use crate::likelihood;
 use crate::plan::IndexView;
 use crate::query::{Bounds, QueryState, Scratch};
 
@@ -56,6 +57,14 @@ impl Ruler {
     /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in [`Ruler::by_code`].
     pub(crate) fn to_point(metric: Metric, base: f32, term: f32, cross: f32) -> f32 {
         if metric == Metric::Ip { base + cross } else { base + term + 2.0 * cross }
+    }
+
+    /// See [`likelihood`]; all on the scale of codes.
+    pub(crate) fn cosine(&self, base: f32, spread: f32, threshold: f32) -> f32 {
+        match self.metric {
+            Metric::Ip => likelihood::cosine_ip(base, self.query_norm, spread, threshold),
+            Metric::L2 | Metric::Cosine => likelihood::cosine_l2(base, spread, threshold),
+        }
     }
 
     /// From the metric's scale to that of codes.

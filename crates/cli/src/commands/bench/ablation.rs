@@ -380,8 +380,9 @@ struct Variant {
 }
 
 const ALL_ON: ProbeSwitches = ProbeSwitches {
-    order: Order::Evidence,
+    order: None,
     early_stop: true,
+    weighed: true,
     bounds: Bounds::Both,
     local_lists: None,
     local_list: None,
@@ -393,7 +394,7 @@ const VARIANTS: [Variant; 6] = [
     Variant {
         name: "no cluster pruning",
         slack: Some(SLACK),
-        switches: ProbeSwitches { early_stop: false, order: Order::Votes, ..ALL_ON },
+        switches: ProbeSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
     },
     Variant {
         name: "no early stop",

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use stratann_core::format::posting::{self, Shape};
 use stratann_core::plan::SubLists;
 use stratann_kernel::DType;
 use stratann_kernel::codes::Codebook;
-use stratann_kernel::distance::inverse_norm;
+use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::element::widen;
 
 use super::super::graph_stage::{read_table, write_table};
@@ -37,6 +38,8 @@ pub(super) struct ListFacts {
     pub(super) sizes: SizeStats,
 }
 
+/// Mean squared distances of the members of each cluster to its centroid, f32.
+pub(super) const SPREADS: &str = "spreads.tmp";
 /// Members of a list that stay in any order among themselves.
 const ORDER_LEAST: usize = 4;
 /// Where vectors wait for their lists when not all fit in memory.
@@ -61,11 +64,24 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
     let sublists = subs.encode(&codebook, build, &plan, &centroids);
     write_table(&build.file(files::SUBLISTS), &files::encode_sublists(&sublists))?;
     let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
+    let lists = directory.list_count() as usize;
     let out = AtomicFile::create(&build.file(files::LISTS))?;
     out.file().set_len(bytes).map_err(|e| Error::io("writing", &build.file(files::LISTS), &e))?;
-    let writer =
-        Writer { build, space, shape, codebook, directory, plan, halves, centroids, subs, out: out.file() };
+    let writer = Writer {
+        build,
+        space,
+        shape,
+        codebook,
+        directory,
+        plan,
+        halves,
+        centroids,
+        subs,
+        out: out.file(),
+        squares: Mutex::new(vec![0.0; lists]),
+    };
     let id_of_row = writer.all(scan, &list_of_row)?;
+    write_table(&build.partial.path(SPREADS), &writer.spreads())?;
     let lists = writer.directory.list_count();
     let kinds =
         LocalKind::ALL.map(|kind| writer.directory.kinds.iter().filter(|&&k| k == kind).count() as u32);
@@ -209,6 +225,8 @@ struct Writer<'a> {
     centroids: Vec<f32>,
     subs: SubCentroids,
     out: &'a File,
+    // For each list the sum of the squared distances of its members to the cluster's centroid.
+    squares: Mutex<Vec<f64>>,
 }
 
 /// Lists that are written at a time: their vectors and rows, list by list.
@@ -236,6 +254,16 @@ impl Writer<'_> {
             let _ = std::fs::remove_file(path);
         }
         Ok(id_of_row)
+    }
+
+    /// Of each cluster.
+    fn spreads(&self) -> Vec<f32> {
+        let squares = self.squares.lock().unwrap_or_else(|e| e.into_inner());
+        let of = |cluster: u32| {
+            let sum: f64 = self.directory.lists_of(cluster).map(|l| squares[l as usize]).sum();
+            (sum / self.directory.members_of(cluster).len().max(1) as f64) as f32
+        };
+        (0..self.directory.clusters()).map(of).collect()
     }
 
     /// Consecutive lists that fit in memory together; at least one.
@@ -393,6 +421,10 @@ impl Writer<'_> {
         for (vector, out) in vectors.chunks_exact(self.shape.vector_bytes).zip(floats.chunks_exact_mut(dim)) {
             self.space.code_floats(vector, out);
         }
+        let own = &self.centroids[self.directory.cluster_of(list) as usize * dim..][..dim];
+        let squares: f64 =
+            floats.chunks_exact(dim).map(|v| f64::from(l2_f32(v, bytemuck::cast_slice(own)))).sum();
+        self.squares.lock().unwrap_or_else(|e| e.into_inner())[list as usize] = squares;
         let mut sorted: Vec<u32> = (0..rows.len() as u32).collect();
         order::halve(&floats, dim, &mut sorted, ORDER_LEAST);
         let (halves, centroid) = self.centroid(list);

@@ -4,11 +4,11 @@ use stratann_core::build::{Lists, Points, hash};
 use stratann_core::route::{NONE, NavGraph};
 use stratann_kernel::distance::l2_f32;
 
-use super::super::graph_stage::write_table;
+use super::super::graph_stage::{read_table, write_table};
 use super::super::space::Space;
 use super::super::stages::{Build, read_codebook};
 use super::super::vamana::{self, VamanaOptions};
-use super::{clusters, read_centroids};
+use super::{clusters, lists, read_centroids};
 use crate::dataset::Scan;
 use crate::residual::Encoder;
 use crate::{Result, files};
@@ -60,7 +60,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
     let mut nav = NavGraph {
         cluster_of: (0..count as u32).collect(),
         ids: vec![NONE; count],
-        terms: vec![0.0; count],
+        terms: read_table(&build.partial.path(lists::SPREADS))?,
         radii: vec![0.0; count],
         degree: DEGREE as u32,
         ..NavGraph::default()
@@ -73,7 +73,6 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
     let mut encoder = Encoder::new(&codebook, build.options.metric);
     let (mut point, mut vector) = (vec![0f32; points.dim], vec![0f32; shape.dim]);
     let mut code = vec![0u8; codebook.code_bytes()];
-    let mut spread = vec![(0f64, 0u32); count];
     let mut at = rows.iter();
     build.base.for_each(&rows, |bytes| {
         let Some(&row) = at.next() else { return };
@@ -89,12 +88,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
         nav.terms.push(member.term);
         nav.radii.push(member.radius);
         nav.codes.extend_from_slice(&code);
-        let of = &mut spread[cluster as usize];
-        *of = (of.0 + f64::from(member.centroid_distance).powi(2), of.1 + 1);
     })?;
-    for (term, (sum, members)) in nav.terms.iter_mut().zip(&spread) {
-        *term = (sum / f64::from((*members).max(1))) as f32;
-    }
     connect(build, &mut nav, &points)?;
     nav.bootstrap = nav.nodes();
     write_table(&build.file(files::NAV), &files::encode_nav(&nav))?;
