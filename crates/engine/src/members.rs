@@ -29,11 +29,16 @@ pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
 /// A disk that fails, a damaged record.
 pub(crate) fn vector(index: &Index, clusters: &ClusterParts, id: u32) -> Result<Vec<u8>> {
     let mut vector = Vec::new();
-    run(index, clusters, id, 1, &mut |_, record| vector.extend_from_slice(record.vector()))?;
+    run(index, clusters, id, 1, &mut |run| {
+        run.iter().for_each(|(_, r)| vector.extend_from_slice(r.vector()))
+    })?;
     Ok(vector)
 }
 
-/// Shows every member to `see`, list by list.
+/// Members of one list that follow each other.
+type Run<'a> = [(u32, Record<'a>)];
+
+/// Shows every member to `see`, run by run.
 ///
 /// # Errors
 /// As [`vector`]; an interruption.
@@ -41,7 +46,7 @@ pub(crate) fn each(
     index: &Index,
     clusters: &ClusterParts,
     progress: &dyn Progress,
-    see: &mut dyn FnMut(u32, &Record<'_>),
+    see: &mut (dyn FnMut(&Run<'_>) + Send),
 ) -> Result<()> {
     let at_once = (RUN_BYTES / clusters.shape.record_bytes()).max(1);
     for list in 0..clusters.directory.list_count() as usize {
@@ -64,7 +69,7 @@ fn run(
     clusters: &ClusterParts,
     first: u32,
     count: u32,
-    see: &mut dyn FnMut(u32, &Record<'_>),
+    see: &mut (dyn FnMut(&Run<'_>) + Send),
 ) -> Result<()> {
     let (shape, size) = (&clusters.shape, clusters.shape.record_bytes());
     let at = clusters.directory.record_at(shape, first);
@@ -75,6 +80,7 @@ fn run(
         .read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
         .map_err(|e| Error::io("reading", &index.blocks_path, &e))?;
     let records = buffer.bytes()[pages.skip as usize..].chunks_exact(size);
+    let mut members = Vec::with_capacity(count as usize);
     for (id, bytes) in (first..first + count).zip(records) {
         let record = Record::verify(shape, id, bytes).ok_or_else(|| {
             Error::corrupt(format!(
@@ -83,7 +89,8 @@ fn run(
                 index.blocks_path.display()
             ))
         })?;
-        see(id, &record);
+        members.push((id, record));
     }
+    see(&members);
     Ok(())
 }

@@ -103,10 +103,12 @@ fn text(document: &Document<'_>) -> String {
     out +=
         &table(&["local index", "codes", "clusters", "vectors", "vectors each", "us a visit", "RAM"], &rows);
     out += &alternatives(plan);
-    match document.measured {
-        Some(measured) => out + &measured_text(measured),
-        None => out,
+    let Some(measured) = document.measured else { return out };
+    let was_read = measured.ways.iter().any(|way| !way.in_ram);
+    if was_read && plan.ways.iter().any(|way| way.in_ram && way.kind != "graph") {
+        out += "codes that the plan wants in RAM lay on disk while this was measured: see --head-budget\n";
     }
+    out + &measured_text(measured)
 }
 
 fn place(in_ram: bool) -> String {
