@@ -4,10 +4,17 @@ use pyo3::prelude::*;
 use stratann_engine::{Error, Kind};
 
 /// Options that the engine's messages name as the command line does. Longer names come first.
-const OPTIONS: [(&str, &str); 14] = [
+const OPTIONS: [(&str, &str); 21] = [
     ("--ram-budget ", "ram_budget="),
     ("--ram-budget", "ram_budget"),
+    ("--search-budget ", "search_budget="),
+    ("--search-budget", "search_budget"),
     ("--search-list", "search_list"),
+    ("--nprobe", "nprobe"),
+    ("--early-stop", "early_stop"),
+    ("--recall", "recall"),
+    ("--clusters", "clusters"),
+    ("--plan ", "plan="),
     ("--build-list", "build_list"),
     ("--code-bytes", "code_bytes"),
     ("--head-share", "head_share"),
