@@ -25,7 +25,9 @@ fn profile() -> &'static str {
 fn measure(folder: &Path, path: &Path, isa: Option<&str>) {
     let mut command =
         command(&["profile", arg(folder), "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(path)]);
-    isa.iter().for_each(|isa| drop(command.env("STRATANN_ISA", isa)));
+    if let Some(isa) = isa {
+        command.env("STRATANN_ISA", isa);
+    }
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 }
