@@ -30,9 +30,10 @@ const OPTIONS: [(&str, &str); 21] = [
 
 /// The message in Python's words. Options stand after a space; what looks like one in a path is left alone.
 pub(crate) fn in_python(message: &str) -> String {
-    OPTIONS.iter().fold(message.to_owned(), |text, (option, argument)| {
+    let text = OPTIONS.iter().fold(format!(" {message}"), |text, (option, argument)| {
         text.replace(&format!(" {option}"), &format!(" {argument}"))
-    })
+    });
+    text[1..].to_owned()
 }
 
 /// An exception of `stratann._errors` by name.
