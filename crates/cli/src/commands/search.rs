@@ -12,7 +12,7 @@ use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, Latency, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
@@ -487,11 +487,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             Ok(verdict(failed, index))
         }
         Target::Servers { addresses, queries } => {
-            if args.how.techniques.switches() != ProbeSwitches::default() {
-                return Err(Error::bad_input(
-                    "the techniques of hybrid-ivf are switched where the index is open; leave out --connect, or the switches",
-                ));
-            }
+            args.how.techniques.check_usual()?;
             let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
             let name = PathBuf::from(servers.name());
             let (document, failed) = run_all(args, &settings, (&name, queries), &mut servers, output)?;
