@@ -42,7 +42,7 @@ pub(crate) struct Index {
 pub(crate) struct Opening {
     ram_budget: Option<u64>,
     cache_budget: u64,
-    head_budget: u64,
+    head_budget: Option<u64>,
     learning: String,
     epoch_queries: u32,
 }

@@ -48,7 +48,7 @@ class Index:
         ram_budget: int | str | None = None,
         cache_budget: int | str = 0,
         *,
-        head_budget: int | str = 0,
+        head_budget: int | str | None = None,
         learning: str = "on",
         epoch_queries: int = 2000,
     ) -> None:
@@ -56,7 +56,7 @@ class Index:
         how = {
             "ram_budget": byte_size(ram_budget, "ram_budget"),
             "cache_budget": byte_size(cache_budget, "cache_budget") or 0,
-            "head_budget": byte_size(head_budget, "head_budget") or 0,
+            "head_budget": byte_size(head_budget, "head_budget"),
             "learning": learning,
             "epoch_queries": epoch_queries,
         }
@@ -259,7 +259,7 @@ def open(
     ram_budget: int | str | None = None,
     cache_budget: int | str = 0,
     *,
-    head_budget: int | str = 0,
+    head_budget: int | str | None = None,
     learning: str = "on",
     epoch_queries: int = 2000,
 ) -> Index:
@@ -269,7 +269,8 @@ def open(
         path: what `build` was given.
         ram_budget: bytes that the open index and its searches may take, as int or text; None for no limit.
         cache_budget: of it, bytes for a cache of blocks; 0 for none.
-        head_budget: of it, bytes for codes of a hybrid-ivf, which need not be read then; 0 for none.
+        head_budget: of it, bytes for codes of a hybrid-ivf, which need not be read then; None for what is
+            left of `ram_budget`.
         learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses what it learnt
             before, and learns no more) or ``"off"`` (it does neither). What it learns is kept in the folder.
         epoch_queries: queries after which it has learnt from them.

@@ -43,7 +43,7 @@ def test_recall_and_nprobe(path, base, queries):
 
 
 def test_codes_in_ram_are_not_read(path, queries):
-    with stratann.open(path, learning="off") as cold:
+    with stratann.open(path, learning="off", head_budget=0) as cold:
         read = cold.search(queries, nprobe=8)
     with stratann.open(path, learning="off", head_budget="16MiB") as warm:
         assert warm.memory()["codes in RAM"] > 0

@@ -1,10 +1,10 @@
 //! What a search will take, said before the index is loaded, so that a budget that is refused is refused once.
 
 use stratann_engine::Result;
-use stratann_engine::budget::{Account, THREAD_BYTES, size};
+use stratann_engine::budget::{Account, size};
 use stratann_engine::index::Index;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{IN_FLIGHT, SearchOptions};
+use stratann_engine::search::{SearchOptions, reserve};
 
 use crate::queries::Queries;
 
@@ -25,17 +25,9 @@ pub(crate) fn planned(
     mut account: Account,
     queries: &Queries,
 ) -> Account {
-    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
-    // Look-up tables, beams and the query itself; a wide round's blocks.
-    let state = code_bytes * 1536
-        + 16_384
-        + longest_list(manifest, options) * 24
-        + options.k as u64 * 16
-        + manifest.dim as u64 * 16;
-    let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
-    let blocks = u64::from(options.width.at_load(in_flight).1) * manifest.blocks.bytes as u64;
-    account.add("queries in flight", options.threads as u64 * in_flight as u64 * (state + blocks));
-    account.add("threads", options.threads as u64 * THREAD_BYTES);
+    for (what, bytes) in reserve(manifest, options) {
+        account.add(what, bytes);
+    }
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     account.add("queries and answers", queries.count().min(FEWEST_QUERIES) as u64 * each);
     account
@@ -46,13 +38,18 @@ pub(crate) fn part_bytes(queries: &Queries, options: &SearchOptions) -> u64 {
     queries.conversion_bytes() as u64 + 8 * options.k as u64
 }
 
-fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
-    use stratann_engine::search::Effort;
-    let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.search_list)).max();
-    match options.effort {
-        Effort::List(list, _) => u64::from(list),
-        Effort::Recall(_) | Effort::Clusters(..) => of_curves.unwrap_or(0).max(200),
-    }
+/// Bytes to leave to a search when codes are brought into RAM: enough that its queries are not cut into small parts.
+pub(crate) fn set_aside(
+    manifest: &Manifest,
+    options: &SearchOptions,
+    extra: &[(&str, u64)],
+    queries: &Queries,
+) -> u64 {
+    const PART_BYTES: u64 = 2 << 20;
+    let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
+    let part = (PART_BYTES / each).max(FEWEST_QUERIES as u64).min(queries.count() as u64);
+    let fixed: u64 = reserve(manifest, options).iter().chain(extra).map(|e| e.1).sum();
+    fixed + 2 * part * each
 }
 
 /// The account of a search of an open index that handles `queries` at a time, the cache full.

@@ -465,6 +465,7 @@ impl Techniques {
             early_stop: !self.no_early_stop,
             bounds,
             local_lists: self.local_lists,
+            local_list: None,
             votes: self.votes,
         }
     }

@@ -105,6 +105,8 @@ fn check_run(run: &Value) {
         "lists",
         "pinned_hits",
         "result_clusters",
+        "edge_reads",
+        "record_reads",
     ];
     let per_query = &run["per_query"];
     assert_eq!(keys(per_query), set(&counters));

@@ -109,7 +109,7 @@ fn explain_follows_the_same_search() {
     let data = Data::new(2000, 16, "f32");
     for plan in ["uniform-flat", "uniform-ivf"] {
         let index = built(&data, plan, &["--clusters", "30", "--plan", plan]);
-        let effort = ["--nprobe", "8", "--early-stop", "0.4"];
+        let effort = ["--nprobe", "8", "--early-stop", "0.4", "--head-budget", "0"];
         let out = data.path("out");
         let single = ["--threads", "1", "--in-flight", "1", "--width", "1", "--no-learning", "-o", arg(&out)];
         json(&[&["search", arg(&index), arg(&data.queries)], &effort[..], &single[..]].concat());
@@ -151,7 +151,8 @@ fn explain_follows_the_same_search() {
 fn explain_holds_the_plan_against_reads() {
     let data = Data::new(2000, 16, "f32");
     let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-ivf"]);
-    let told = json(&["explain", arg(&index), "--plan", "--nprobe", "6", "--sample", "40"]);
+    let told =
+        json(&["explain", arg(&index), "--plan", "--nprobe", "6", "--sample", "40", "--head-budget", "0"]);
     assert_eq!(keys(&told), ["index", "measured", "plan", "sizes"].into());
     let (plan, measured) = (&told["plan"], &told["measured"]);
     assert_eq!((&plan["ways"][0]["kind"], &plan["ways"][0]["clusters"]), (&"ivf".into(), &30.into()));

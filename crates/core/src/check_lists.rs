@@ -7,7 +7,8 @@ use stratann_kernel::distance::{dot_f32, inverse_norm};
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, sqrt};
 
-use crate::format::directory::LocalKind;
+use crate::format::directory::{Directory, LocalKind, NO_EDGES};
+use crate::format::edges::{self, Edges};
 use crate::format::posting::{Head, Record};
 use crate::plan::{ClusterView, IndexView};
 use crate::route::NONE;
@@ -31,6 +32,12 @@ pub enum ListFault {
     Distance(u32),
     /// What the head adds to a member's code distance is not what the code and the centroid come to.
     Term(u32),
+    /// The edges of a member are damaged, or another member's.
+    Edges(u32),
+    /// An edge of a member leads to itself, to another edge's end, or to no member of its cluster.
+    Edge(u32),
+    /// The length of an edge of a member is not the one that is stored: a search may discard its end wrongly.
+    Length(u32),
     /// This node of the navigation graph is the member, but its code, radius or cluster is not the member's.
     Nav(u32),
 }
@@ -42,6 +49,8 @@ pub enum TableFault {
     Overlap(u32),
     /// A divided cluster has no entry for each of its lists.
     SubLists(u32),
+    /// A cluster that is to be walked through has no edges.
+    Edges(u32),
     /// A node of the navigation graph names a member of another cluster than its own, or its list of neighbours names itself.
     NavNode(u32),
 }
@@ -192,6 +201,76 @@ impl ListChecker {
     }
 }
 
+/// The members of a cluster that is a graph, as they come by, to check the edges between them.
+#[derive(Clone, Debug)]
+pub struct GraphChecker {
+    cluster: u32,
+    dim: usize,
+    // Vectors as codes see them, in the order of ids; a damaged one is no number.
+    rows: Vec<f32>,
+}
+
+impl GraphChecker {
+    /// A checker of the edges of this cluster.
+    pub fn new(view: &IndexView<'_>, cluster: u32) -> GraphChecker {
+        GraphChecker { cluster, dim: view.dim, rows: Vec::new() }
+    }
+
+    /// Takes the records of the next list of the cluster.
+    pub fn list(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, list: u32, records: &[u8]) {
+        let mut checker = ListChecker::new(view);
+        let directory = clusters.directory;
+        let sizes = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
+        let ids = directory.ids[list as usize]..directory.ids[list as usize + 1];
+        for (id, bytes) in ids.zip(sizes) {
+            match Record::verify(&clusters.shape, id, bytes) {
+                Some(record) if checker.load(view, &record) => self.rows.extend_from_slice(&checker.wide),
+                _ => self.rows.resize(self.rows.len() + self.dim, f32::NAN),
+            }
+        }
+    }
+
+    /// Checks the edges of all members, from the bytes of the file from the first page with any on. Appends what is wrong to `found`. Returns how
+    /// many edges there are.
+    pub fn edges(&self, directory: &Directory, bytes: &[u8], found: &mut Vec<ListFault>) -> u64 {
+        let members = directory.members_of(self.cluster);
+        let (first_page, degree) = (directory.edges_at(self.cluster, 0).first, directory.degree as usize);
+        let mut count = 0;
+        for (number, id) in (0..).zip(members) {
+            let place = directory.edges_at(self.cluster, number);
+            let at = (place.first - first_page) as usize * crate::PAGE + place.skip as usize;
+            let own = bytes.get(at..).and_then(|bytes| Edges::verify(degree, id, bytes));
+            let Some(own) = own else {
+                found.push(ListFault::Edges(id));
+                continue;
+            };
+            count += own.count() as u64;
+            found.extend(self.member(number, &own).map(|fault| fault(id)));
+        }
+        count
+    }
+
+    fn member(&self, number: u32, own: &Edges<'_>) -> Option<fn(u32) -> ListFault> {
+        let row = |n: u32| self.rows.get(n as usize * self.dim..(n as usize + 1) * self.dim);
+        let from = row(number)?;
+        let mut before = None;
+        for (n, (least, most)) in own.neighbours() {
+            let is_next = before.is_none_or(|b| b < n) && n != number;
+            let Some(to) = row(n).filter(|_| is_next) else { return Some(ListFault::Edge) };
+            before = Some(n);
+            let length = sqrt(from.iter().zip(to).map(|(a, b)| (a - b) * (a - b)).sum());
+            // Unit vectors are rounded once more.
+            let slack = ROUNDING * length + 1e-6 * sqrt(square(from));
+            let is_within = least - slack <= length && length <= most + slack;
+            // A damaged vector is found as such.
+            if !is_within && !length.is_nan() {
+                return Some(ListFault::Length);
+            }
+        }
+        None
+    }
+}
+
 /// How far a vector lies from what its code stands for, and from the centroid. Leaves what the code stands for in `decoded`.
 fn lost(
     clusters: &ClusterView<'_>,
@@ -232,12 +311,20 @@ pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
         parts.push((head, head + clusters.shape.head_bytes(members) as u64, list));
         parts.push((records, records + (members * clusters.shape.record_bytes()) as u64, list));
     }
+    for cluster in (0..directory.clusters()).filter(|&c| directory.edges[c as usize] != NO_EDGES) {
+        let (start, members) = (directory.edges[cluster as usize], directory.members_of(cluster).len());
+        let end = edges::end_of(directory.degree as usize, start, members as u32);
+        parts.push((start, end, directory.lists_of(cluster).start));
+    }
     parts.retain(|part| part.0 < part.1);
     parts.sort_unstable();
     found.extend(parts.windows(2).filter(|w| w[0].1 > w[1].0).map(|w| TableFault::Overlap(w[1].2)));
     for (cluster, kind) in (0..).zip(&directory.kinds) {
         if *kind == LocalKind::Ivf && !clusters.sublists.has_all(cluster, directory.lists_of(cluster).len()) {
             found.push(TableFault::SubLists(cluster));
+        }
+        if *kind == LocalKind::Graph && !directory.has_edges(cluster) {
+            found.push(TableFault::Edges(cluster));
         }
     }
     for (node, &id) in (0..).zip(&clusters.nav.ids) {

@@ -118,7 +118,6 @@ pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Resu
             point.search_list = (u64::from(point.search_list) * u64::from(k) / u64::from(curve.k.max(1)))
                 .min(u64::from(MAX_SEARCH_LIST)) as u32;
         }
-        point.search_list = point.search_list.max(k);
         point
     }))
 }
@@ -150,12 +149,9 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 impl Point {
     /// These settings as parameters of a query.
     pub fn params(&self, k: u32) -> Params {
-        let patience = (self.search_list as f32 * self.stop.patience_share).ceil() as u32;
-        Params {
-            stop_slack: self.stop.slack.unwrap_or(f32::INFINITY),
-            patience,
-            ..Params::new(k, self.search_list)
-        }
+        let list = self.search_list.max(k);
+        let patience = (list as f32 * self.stop.patience_share).ceil() as u32;
+        Params { stop_slack: self.stop.slack.unwrap_or(f32::INFINITY), patience, ..Params::new(k, list) }
     }
 }
 
@@ -187,7 +183,9 @@ pub(crate) fn measure(
         .min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
     let queries = &queries[..count * index.block.vector_bytes];
     let (lists, rules) = settings(index, k);
-    progress.stage(&format!("calibrating recall@{k}"), (lists.len() * rules.len() * count) as u64, "queries");
+    let settings = |list: u32| rules.iter().filter(move |r| !is_needless(index, list, r));
+    let runs: usize = lists.iter().map(|&list| settings(list).count()).sum();
+    progress.stage(&format!("calibrating recall@{k}"), (runs * count) as u64, "queries");
     let options = SearchOptions {
         k: k as usize,
         threads,
@@ -196,10 +194,12 @@ pub(crate) fn measure(
         ..SearchOptions::default()
     };
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
+    // Lists in RAM count as read: searches may have less of it.
+    let in_ram = index.clusters.as_ref().map_or(0.0, |c| index.heads.share_of(&c.directory));
     let mut measured = Vec::new();
     for &search_list in &lists {
         let mut best = 0.0;
-        for &stop in rules {
+        for &stop in settings(search_list) {
             let mut point = Point { search_list, stop, recall: 0.0, reads: 0.0 };
             let params = if index.clusters.is_some() { point.cluster_params(k) } else { point.params(k) };
             let answers = index.search_each(queries, params, &hide, &options, progress)?;
@@ -207,7 +207,7 @@ pub(crate) fn measure(
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
             point.recall = search::recall(&answers.ids, answers.k, truth, truth_k);
-            point.reads = answers.stats.reads as f64 / count as f64;
+            point.reads = (answers.stats.reads as f64 + in_ram * answers.stats.lists as f64) / count as f64;
             best = f64::max(best, point.recall);
             measured.push(point);
         }
@@ -234,14 +234,21 @@ fn settings(index: &Index, k: u32) -> (Vec<u32>, &'static [StopRule]) {
     }
 }
 
+/// Without bounds that may err every vector that might count is read, which many clusters make very many: a rule for few.
+fn is_needless(index: &Index, clusters: u32, rule: &StopRule) -> bool {
+    const STRICT_MAX: u32 = 64;
+    index.clusters.is_some() && rule.slack.is_none() && clusters > STRICT_MAX
+}
+
 /// Clusters that are tried.
-const PROBES: [u32; 10] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const PROBES: [u32; 12] = [2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024];
 /// Slack of bounds, and the share of fruitless clusters that ends the visits.
-const PROBE_RULES: [StopRule; 4] = [
+const PROBE_RULES: [StopRule; 5] = [
     StopRule { slack: None, patience_share: 0.0 },
-    StopRule { slack: None, patience_share: 0.25 },
     StopRule { slack: Some(2.0), patience_share: 0.25 },
-    StopRule { slack: Some(2.0), patience_share: 0.15 },
+    StopRule { slack: Some(1.5), patience_share: 0.15 },
+    StopRule { slack: Some(1.0), patience_share: 0.15 },
+    StopRule { slack: Some(1.0), patience_share: 0.1 },
 ];
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
@@ -306,6 +313,7 @@ mod tests {
         let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
         assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().search_list, 200);
         assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().search_list, 20);
+        assert_eq!(choose(&curves, 30, 0.9).unwrap().unwrap().params(300).search_list, 300);
         assert!(choose(&[], 1, 0.9).is_none());
         assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut [25.0, 9.0, 1.0]), Some(1.5));
         for (metric, k) in [(Metric::Ip, curves[0].k), (Metric::L2, 77)] {

@@ -13,8 +13,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::posting`, up to a whole page |
-//! | `vN-directory.bin` | u32: clusters c, lists l; u64: where each head and each record begins (l, l); u32: first id of each list (l + 1), first list of each cluster (c + 1); u8: kind of each cluster (c) |
+//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::posting`, then edges of clusters that are graphs, see `stratann_core::format::edges`, up to a whole page |
+//! | `vN-directory.bin` | u32: clusters c, lists l, neighbours of a member of a graph at most; u64: where each head and each record begins (l, l), where the edges of each cluster begin or u64::MAX (c); u32: first id of each list (l + 1), first list of each cluster (c + 1), entry of each cluster (c); u8: kind of each cluster (c) |
 //! | `vN-centroids.bin` | c × dim f16 |
 //! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; u32: first entry of each cluster (c); f32: terms (e); codes (e) |
 //! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then clusters (n), members (n), terms (n), radii (n), neighbours (n × degree), codes (m) |
@@ -152,24 +152,29 @@ fn put_words(out: &mut Vec<u8>, words: &[u32]) {
 }
 
 pub(crate) fn encode_directory(d: &Directory) -> Vec<u8> {
-    let mut out = Vec::with_capacity(8 + d.bytes());
-    put_words(&mut out, &[d.clusters(), d.list_count()]);
+    let mut out = Vec::with_capacity(12 + d.bytes());
+    put_words(&mut out, &[d.clusters(), d.list_count(), d.degree]);
     out.extend_from_slice(bytemuck::cast_slice(&d.heads));
     out.extend_from_slice(bytemuck::cast_slice(&d.records));
+    out.extend_from_slice(bytemuck::cast_slice(&d.edges));
     put_words(&mut out, &d.ids);
     put_words(&mut out, &d.lists);
+    put_words(&mut out, &d.entries);
     out.extend(d.kinds.iter().map(|&kind| kind as u8));
     out
 }
 
 pub(crate) fn decode_directory(bytes: &[u8]) -> Option<Directory> {
     let mut words = Words(bytes);
-    let [clusters, lists] = words.array()?;
+    let [clusters, lists, degree] = words.array()?;
     let directory = Directory {
+        degree,
         heads: words.longs(lists)?,
         records: words.longs(lists)?,
+        edges: words.longs(clusters)?,
         ids: words.take(lists.checked_add(1)?)?,
         lists: words.take(clusters.checked_add(1)?)?,
+        entries: words.take(clusters)?,
         kinds: words.0.iter().map(|&k| LocalKind::ALL.get(usize::from(k)).copied()).collect::<Option<_>>()?,
     };
     (directory.clusters() == clusters).then_some(directory)

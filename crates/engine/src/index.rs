@@ -1,5 +1,6 @@
 //! An index that is open for search: what lies in RAM, and the file of blocks.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ use stratann_kernel::{DType, Metric};
 use crate::budget::Account;
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
-use crate::learning::{self, Ground, Learn, LearnOptions, Learning};
-use crate::lists::ClusterParts;
+use crate::learning::{self, Ground, LearnOptions, Learning};
+use crate::lists::{ClusterParts, Heads};
 use crate::manifest::{Manifest, read_file, read_resident};
 use crate::tier::{Buffer, Resident};
 use crate::{Error, Result, files, tier};
@@ -55,8 +56,10 @@ pub struct OpenOptions {
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
     pub cache_budget: u64,
-    /// Of it, what codes of a `hybrid-ivf` may take in RAM; they lie on disk as well.
-    pub head_budget: u64,
+    /// Of it, what codes of a `hybrid-ivf` may take in RAM; they lie on disk as well. `None` for what open index and searches leave.
+    pub head_budget: Option<u64>,
+    /// Of it, what searches will take, and on how many threads: room that is not given to codes.
+    pub search_reserve: (u64, usize),
     /// Whether a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
 }
@@ -71,6 +74,7 @@ pub struct Index {
     pub(crate) block: Shape,
     pub(crate) graph: Option<GraphParts>,
     pub(crate) clusters: Option<Arc<ClusterParts>>,
+    pub(crate) heads: Heads,
     pub(crate) learning: Option<Learning>,
     pub(crate) warnings: Vec<String>,
     pub(crate) blocks_path: PathBuf,
@@ -128,21 +132,12 @@ impl Index {
         Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
         let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
         let graph = if lists { Some(load_graph(folder, &manifest)?) } else { None };
-        let mut clusters = match manifest.clusters {
-            Some(_) => Some(ClusterParts::load(folder, &manifest, &block)?),
+        let clusters = match manifest.clusters {
+            Some(_) => Some(Arc::new(ClusterParts::load(folder, &manifest, &block)?)),
             None => None,
         };
         let blocks_file = Arc::new(blocks_file);
         let (mut learning, mut warnings) = (None, Vec::new());
-        if let Some(clusters) = &mut clusters {
-            let path = folder.join(learning::file::NAME);
-            let visits = match options.learning.learn {
-                Learn::Off => Vec::new(),
-                Learn::Frozen | Learn::On => learning::file::visits(&path, &manifest.build_id),
-            };
-            clusters.keep_heads(&blocks_file, &blocks_path, options.head_budget, &visits)?;
-        }
-        let clusters = clusters.map(Arc::new);
         if let Some(parts) = &clusters {
             let ground = Ground {
                 parts: parts.clone(),
@@ -157,7 +152,7 @@ impl Index {
             learning = Some(begun);
             warnings.extend(warning);
         }
-        Ok(Index {
+        let mut index = Index {
             folder: folder.to_path_buf(),
             number,
             metric,
@@ -165,6 +160,7 @@ impl Index {
             block,
             graph,
             clusters,
+            heads: Heads::default(),
             learning,
             warnings,
             blocks_path,
@@ -176,7 +172,24 @@ impl Index {
             },
             ram_budget: options.ram_budget,
             manifest,
-        })
+        };
+        index.keep_heads(&options)?;
+        Ok(index)
+    }
+
+    /// Brings codes of clusters into RAM, as many as the budget allows; without a budget all of them.
+    fn keep_heads(&mut self, options: &OpenOptions) -> Result<()> {
+        let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
+        let (reserve, threads) = options.search_reserve;
+        let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
+        let taken = self.account().total() + learning + reserve;
+        let left = options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
+        let budget = options.head_budget.unwrap_or(u64::MAX).min(left);
+        let model = plan.model(&parts.shape, parts.read_max());
+        let newest = self.learning.as_ref().and_then(|l| l.newest());
+        let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);
+        self.heads = parts.keep_heads(&self.blocks_file, &self.blocks_path, budget, &model, visits)?;
+        Ok(())
     }
 
     /// Replaces the block cache by one of `budget_bytes`; 0 takes it away.
@@ -200,7 +213,7 @@ impl Index {
                 code_error: self.manifest.code_error,
                 head: &g.head,
             }),
-            clusters: self.clusters.as_ref().map(|c| c.view()),
+            clusters: self.clusters.as_ref().map(|c| c.view(&self.heads)),
             here: None,
         }
     }
@@ -241,6 +254,21 @@ impl Index {
         &self.folder
     }
 
+    /// The clusters of the vectors with these ids; reads the whole index.
+    ///
+    /// # Errors
+    /// An index without clusters; a file that cannot be read, or is damaged.
+    pub fn clusters_of(&self, ids: &HashSet<u64>) -> Result<HashMap<u64, u32>> {
+        let parts = self.clusters.as_ref().ok_or_else(|| {
+            Error::bad_input(format!(
+                "{} is a {} and has no clusters",
+                self.folder.display(),
+                self.manifest.kind
+            ))
+        })?;
+        parts.clusters_of(&self.blocks_file, &self.blocks_path, ids)
+    }
+
     /// One block, read past any cache and verified: for those who look at an index rather than search it.
     ///
     /// # Errors
@@ -270,6 +298,7 @@ impl Index {
         }
         if let Some(clusters) = &self.clusters {
             clusters.account(&mut account);
+            account.add("codes in RAM", self.heads.memory_bytes());
         }
         if let Some(cache) = &self.cache {
             account.add("block cache", cache.used_bytes());

@@ -1,11 +1,13 @@
 //! What an open `hybrid-ivf` keeps in RAM.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use stratann_core::build::costs::{Model, Way};
 use stratann_core::format::directory::{Directory, LocalKind, Pages};
-use stratann_core::format::posting::{Head, Shape};
+use stratann_core::format::posting::{Head, Record, Shape};
 use stratann_core::plan::{ClusterView, Pinned, Resident, SubLists};
 use stratann_core::route::{NONE, NavGraph};
 use stratann_core::{PAGE, format::block};
@@ -25,9 +27,27 @@ pub(crate) struct ClusterParts {
     pub(crate) sublists: SubLists,
     pub(crate) nav: NavGraph,
     facts: ClusterFacts,
-    // For each list where its head begins in `heads`, in units of 4 bytes.
+}
+
+/// The heads of lists that lie in RAM.
+#[derive(Default)]
+pub(crate) struct Heads {
+    // For each list where its head begins, in units of 4 bytes.
     starts: Vec<u32>,
-    heads: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Heads {
+    /// Of the lists, those that lie in RAM.
+    pub(crate) fn share_of(&self, directory: &Directory) -> f64 {
+        let held = self.starts.iter().filter(|&&s| s != NONE).count();
+        held as f64 / f64::from(directory.list_count().max(1))
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.bytes.len() + 4 * self.starts.len()) as u64
+    }
 }
 
 impl ClusterParts {
@@ -69,12 +89,11 @@ impl ClusterParts {
         let nav = files::decode_nav(&bytes)
             .filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
             .ok_or_else(|| files::senseless(&path))?;
-        let (starts, heads) = (Vec::new(), Vec::new());
-        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts, starts, heads })
+        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts })
     }
 
     /// What the queries see.
-    pub(crate) fn view(&self) -> ClusterView<'_> {
+    pub(crate) fn view<'a>(&'a self, heads: &'a Heads) -> ClusterView<'a> {
         ClusterView {
             directory: &self.directory,
             shape: self.shape,
@@ -82,11 +101,16 @@ impl ClusterParts {
             centroids: &self.centroids,
             sublists: &self.sublists,
             nav: &self.nav,
-            resident: Resident { starts: &self.starts, bytes: &self.heads },
+            resident: Resident { starts: &heads.starts, bytes: &heads.bytes },
             pinned: Pinned::default(),
             read_max: self.facts.read_max,
             gap_max: self.facts.gap_max,
         }
+    }
+
+    /// Longest read, in bytes.
+    pub(crate) fn read_max(&self) -> u32 {
+        self.facts.read_max
     }
 
     /// A centroid, `dim` f16 as bytes.
@@ -105,24 +129,56 @@ impl ClusterParts {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
-    /// Brings heads into RAM, those of the clusters with most visits first, as long as they fit in `budget_bytes`.
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it was met.
+    pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
+        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
+        let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
+        most.map_or(0, |most| most.div_ceil(8) + 16 * list)
+    }
+
+    /// What keeping the codes of each cluster in RAM saves, a visit, over its bytes there; by the model that the plan was made by.
+    fn savings(&self, model: &Model, visits: &[u32]) -> Vec<f64> {
+        let clusters = 0..self.directory.clusters();
+        let members =
+            |c: u32| self.directory.lists_of(c).map(|l| u64::from(self.directory.members(l))).sum::<u64>();
+        let observed = visits.iter().any(|&v| v > 0);
+        let density = |c: u32| {
+            let (kind, members) = (self.directory.kinds[c as usize], members(c));
+            // A graph of codes on disk is scanned.
+            let on_disk = if kind == LocalKind::Graph { LocalKind::Flat } else { kind };
+            let cost = |kind, in_ram| model.visit_us(Way { kind, in_ram }, members);
+            // Queries come where vectors are, as long as nothing else is known; afterwards hardly ever where none came.
+            let prior = members as f64;
+            let weight = match visits.get(c as usize) {
+                Some(&v) if observed => f64::from(v) + 1e-3 * prior,
+                _ => prior,
+            };
+            let bytes: usize = self.directory.lists_of(c).map(|l| self.head_bytes(l)).sum();
+            weight * (cost(on_disk, false) - cost(kind, true)).max(0.0) / bytes.max(1) as f64
+        };
+        clusters.map(density).collect()
+    }
+
+    /// Brings codes into RAM, those first that save most for their bytes, as long as they fit in `budget_bytes`.
     pub(crate) fn keep_heads(
-        &mut self,
+        &self,
         file: &File,
         path: &Path,
         budget_bytes: u64,
+        model: &Model,
         visits: &[u32],
-    ) -> Result<()> {
-        (self.starts, self.heads) = (Vec::new(), Vec::new());
+    ) -> Result<Heads> {
+        let mut heads = Heads::default();
         let table = 4 * u64::from(self.directory.list_count());
         if budget_bytes <= table {
-            return Ok(());
+            return Ok(heads);
         }
         let mut left = budget_bytes - table;
-        self.starts = vec![NONE; self.directory.list_count() as usize];
-        let mut lists = Vec::new();
+        heads.starts = vec![NONE; self.directory.list_count() as usize];
+        let savings = self.savings(model, visits);
         let mut order: Vec<u32> = (0..self.directory.clusters()).collect();
-        order.sort_by_key(|&c| (std::cmp::Reverse(visits.get(c as usize).copied().unwrap_or(0)), c));
+        order.sort_by(|&a, &b| savings[b as usize].total_cmp(&savings[a as usize]).then(a.cmp(&b)));
+        let mut lists = Vec::new();
         for cluster in order {
             let size: u64 = self.directory.lists_of(cluster).map(|l| self.head_bytes(l) as u64).sum();
             if size <= left {
@@ -130,11 +186,13 @@ impl ClusterParts {
                 lists.extend(self.directory.lists_of(cluster));
             }
         }
-        self.heads.reserve_exact(lists.iter().map(|&l| self.head_bytes(l)).sum());
+        // In the order of the file.
+        lists.sort_unstable();
+        heads.bytes.reserve_exact(lists.iter().map(|&l| self.head_bytes(l)).sum());
         for list in lists {
-            self.read_head(file, path, list)?;
+            self.read_head(file, path, list, &mut heads)?;
         }
-        Ok(())
+        Ok(heads)
     }
 
     /// Bytes of a head in RAM.
@@ -142,7 +200,7 @@ impl ClusterParts {
         self.shape.head_bytes(self.directory.members(list) as usize).next_multiple_of(4)
     }
 
-    fn read_head(&mut self, file: &File, path: &Path, list: u32) -> Result<()> {
+    fn read_head(&self, file: &File, path: &Path, list: u32, heads: &mut Heads) -> Result<()> {
         let length = self.shape.head_bytes(self.directory.members(list) as usize);
         let pages = Pages::of(self.directory.heads[list as usize], length as u64);
         let mut buffer = Buffer::new(pages.count as usize * PAGE);
@@ -156,10 +214,43 @@ impl ClusterParts {
                 path.display()
             )));
         }
-        self.starts[list as usize] = (self.heads.len() / 4) as u32;
-        self.heads.extend_from_slice(bytes);
-        self.heads.resize(self.heads.len().next_multiple_of(4), 0);
+        heads.starts[list as usize] = (heads.bytes.len() / 4) as u32;
+        heads.bytes.extend_from_slice(bytes);
+        heads.bytes.resize(heads.bytes.len().next_multiple_of(4), 0);
         Ok(())
+    }
+
+    /// The clusters of members with these external ids, by reading every record.
+    pub(crate) fn clusters_of(
+        &self,
+        file: &File,
+        path: &Path,
+        ids: &HashSet<u64>,
+    ) -> Result<HashMap<u64, u32>> {
+        let size = self.shape.record_bytes();
+        let mut found = HashMap::new();
+        for list in 0..self.directory.list_count() {
+            let length = self.directory.members(list) as usize * size;
+            let pages = Pages::of(self.directory.records[list as usize], length as u64);
+            let mut buffer = Buffer::new(pages.count as usize * PAGE);
+            file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
+                .map_err(|e| Error::io("reading", path, &e))?;
+            let records =
+                buffer.bytes()[pages.skip as usize..pages.skip as usize + length].chunks_exact(size);
+            for (id, bytes) in (self.directory.ids[list as usize]..).zip(records) {
+                let record = Record::verify(&self.shape, id, bytes).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "member {id} in {} is damaged; see `stratann verify`",
+                        path.display()
+                    ))
+                })?;
+                let external = record.external_id();
+                if ids.contains(&external) {
+                    found.insert(external, self.directory.cluster_of(list));
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Adds what lies in RAM.
@@ -169,9 +260,6 @@ impl ClusterParts {
         account.add("directory of lists", self.directory.bytes() as u64);
         account.add("lists of divided clusters", sublist_bytes(&self.sublists));
         account.add("codebook", files::codebook_bytes(&self.codebook));
-        if !self.heads.is_empty() {
-            account.add("codes in RAM", (self.heads.len() + 4 * self.starts.len()) as u64);
-        }
     }
 }
 

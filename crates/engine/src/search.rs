@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_core::PAGE;
 use stratann_core::query::{
     Bounds, Budget, MAX_K, MAX_PROBES, MAX_SEARCH_LIST, Mode, Order, Outcome, Params, Probe, QueryState,
     QueryStats, Step,
@@ -15,6 +16,7 @@ use crate::calibration;
 use crate::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, allowance, failure};
 use crate::index::Index;
 use crate::learning::{Learning, Version};
+use crate::manifest::Manifest;
 use crate::tier::{self, IoChoice};
 use crate::{Error, Progress, Result};
 
@@ -70,6 +72,8 @@ pub struct ProbeSwitches {
     pub bounds: Bounds,
     /// Lists that are scanned of a divided cluster.
     pub local_lists: Option<u32>,
+    /// Length of the beam in a cluster that is a graph.
+    pub local_list: Option<u32>,
     /// Members found by the navigation that speak for their clusters.
     pub votes: Option<u32>,
 }
@@ -81,6 +85,7 @@ impl Default for ProbeSwitches {
             early_stop: true,
             bounds: Bounds::Both,
             local_lists: None,
+            local_list: None,
             votes: None,
         }
     }
@@ -115,6 +120,37 @@ pub const IN_FLIGHT_CLUSTERS: usize = 16;
 fn probe_bytes(code_bytes: usize) -> u64 {
     let survivors = 2 * stratann_core::access::lists::SURVIVORS_MAX as u64 * 12;
     code_bytes as u64 * 512 + 4096 + survivors
+}
+
+/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells; rounded up where it does not.
+pub fn reserve(manifest: &Manifest, options: &SearchOptions) -> [(&'static str, u64); 2] {
+    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
+    let (in_flight, tables, read) = match &manifest.clusters {
+        // A read that begins and ends within a page takes one more.
+        Some(facts) => (
+            IN_FLIGHT_CLUSTERS,
+            probe_bytes(facts.code_bytes) + stratann_core::query::seen_bytes(manifest.rows),
+            (facts.read_max as usize / PAGE + 1).next_power_of_two() * PAGE,
+        ),
+        None => (IN_FLIGHT, code_bytes * 1536 + 16_384, manifest.blocks.bytes),
+    };
+    let in_flight = options.in_flight.unwrap_or(in_flight);
+    let state = tables
+        + longest_list(manifest, options) * 24
+        + options.k as u64 * 16
+        + manifest.dim as u64 * 16
+        + 4096;
+    let reads = u64::from(options.width.at_load(in_flight).1) * read as u64;
+    let queries = options.threads as u64 * in_flight as u64 * (state + reads);
+    [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
+}
+
+fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
+    let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.search_list)).max();
+    match options.effort {
+        Effort::List(list, _) => u64::from(list),
+        Effort::Recall(_) | Effort::Clusters(..) => of_curves.unwrap_or(0).max(200),
+    }
 }
 
 /// Parameters that visit so many clusters.
@@ -248,6 +284,9 @@ impl Index {
         if let Some(lists) = switches.local_lists {
             probe.local_lists = lists.max(1);
         }
+        if let Some(list) = switches.local_list {
+            probe.local_list = list;
+        }
         if let Some(votes) = switches.votes {
             probe.votes = votes;
         }
@@ -255,7 +294,7 @@ impl Index {
             Ok(())
         } else {
             Err(Error::bad_input(format!(
-                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}; check them"
+                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_SEARCH_LIST}; check them"
             )))
         }
     }
@@ -308,7 +347,10 @@ impl Index {
         };
         let seen = stratann_core::query::seen_bytes(self.manifest.rows);
         let tables = self.graph.as_ref().map_or(0, |g| g.codebook.code_bytes() as u64 * 512 + 4096 + seen);
-        let tables = tables + self.clusters.as_ref().map_or(0, |c| probe_bytes(c.shape.code_bytes) + seen);
+        let beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let of_clusters =
+            self.clusters.as_ref().map(|c| probe_bytes(c.shape.code_bytes) + c.walk_bytes(beam) + seen);
+        let tables = tables + of_clusters.unwrap_or(0);
         // Ids and ranks of the block that is expanded.
         let coded = self.block.block_bytes.checked_div(self.block.code_bytes).unwrap_or(0) as u64 * 8;
         tables + coded + list * 24 + options.k as u64 * 16 + self.manifest.dim as u64 * 16 + 4096

@@ -74,7 +74,7 @@ impl Report {
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold between blocks.
 /// Takes three bytes of memory per block besides what opening takes, and four per vector where blocks carry codes; of a `hybrid-ivf` one per
-/// vector, and twice 8 MiB.
+/// vector, and twice 8 MiB or the vectors of its largest graph.
 ///
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.

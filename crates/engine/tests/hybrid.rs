@@ -22,6 +22,8 @@ use tempfile::TempDir;
 const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
 const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
 const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
+// Opened without codes in RAM: scanned like a flat one. See `local_graph.rs` for walks.
+const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
     BuildOptions { clusters: Some(clusters), local_plan, ..quick(Kind::HybridIvf, metric) }
@@ -30,7 +32,8 @@ fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptio
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
     build(&set.reader(), dir.path(), options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
-    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    let on_disk = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
+    let index = Index::open(dir.path(), on_disk).unwrap();
     (dir, index)
 }
 
@@ -89,7 +92,7 @@ fn every_bound_gives_the_exact_answers_when_every_cluster_is_visited() {
     for dtype in [DType::F32, DType::F16, DType::U8, DType::I8] {
         let (set, asked) = (Set::new(dtype, 20, &rows), Set::new(dtype, 20, &asked));
         for metric in [Metric::L2, Metric::Cosine, Metric::Ip] {
-            for plan in [FLAT, IVF] {
+            for plan in [FLAT, IVF, GRAPH] {
                 assert_exact(&set, &asked, &options(metric, 40, plan), 10);
             }
         }
@@ -294,7 +297,7 @@ fn heads_in_ram_save_reads_and_change_no_answer() {
         let without = search(&place.index, &asked.bytes, &options);
         let mut before = without.stats.reads;
         for head_budget in [60 << 10, 64 << 20] {
-            let open = OpenOptions { head_budget, ..OpenOptions::default() };
+            let open = OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() };
             let index = Index::open(place._dir.path(), open).unwrap();
             let held = index.account().components.iter().find(|c| c.0 == "codes in RAM").map_or(0, |c| c.1);
             assert!(held > 0 && held <= head_budget, "{held} of {head_budget}");
@@ -317,7 +320,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn the_number_of_threads_changes_no_byte() {
     let set = Set::new(DType::F32, 16, &clustered(2500, 16, 8, 1));
-    for plan in [FLAT, IVF, LocalPlan::Auto] {
+    for plan in [FLAT, IVF, GRAPH, LocalPlan::Auto] {
         for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
             let made = [1, 2, 3].map(|threads| {
                 let options = BuildOptions { threads, calibration_queries: 40, ..options(metric, 30, plan) };
@@ -350,7 +353,7 @@ fn a_small_budget_changes_no_answer() {
 #[test]
 fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
     let set = Set::new(DType::F32, 16, &clustered(800, 16, 8, 1));
-    for plan in [FLAT, IVF] {
+    for plan in [FLAT, IVF, GRAPH] {
         let options = BuildOptions { calibration_queries: 10, ..options(Metric::L2, 30, plan) };
         let whole = built(&set, &options);
         let count = Impatient { asked: AtomicU64::new(0), patience: u64::MAX };
@@ -377,16 +380,21 @@ fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
 /// A resumed build does again only what had not finished.
 #[test]
 fn every_stage_is_done_once() {
+    for plan in [LocalPlan::Auto, GRAPH] {
+        assert_stages_are_done_once(&options(Metric::L2, 20, plan));
+    }
+}
+
+fn assert_stages_are_done_once(options: &BuildOptions) {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
-    let options = options(Metric::L2, 20, LocalPlan::Auto);
     let names = ["clusters", "profile", "plan", "codebook", "lists", "navigation"];
-    let whole = built(&set, &options);
+    let whole = built(&set, options);
     // A profile that is given is taken at once.
     for (i, name) in names.iter().enumerate().filter(|n| *n.1 != "profile") {
         // Stopped with this stage's first question.
         let dir = tempfile::tempdir().unwrap();
         let stop = StopIn { wanted: i + 1, begun: AtomicU64::new(0), folder: dir.path().to_path_buf() };
-        assert!(build(&set.reader(), dir.path(), &options, &stop).is_err(), "{name}");
+        assert!(build(&set.reader(), dir.path(), options, &stop).is_err(), "{name}");
         let resumed = BuildOptions { resume: true, ..options.clone() };
         let report = build(&set.reader(), dir.path(), &resumed, &Quiet).unwrap();
         for before in &names[..i] {
@@ -426,7 +434,7 @@ fn clusters_of_any_number_and_sets_of_any_size() {
     for (rows, clusters) in [(1, 1), (1, 50), (2, 1), (7, 7), (7, 100), (300, 1), (3000, 3000)] {
         let set = Set::new(DType::F32, 8, &clustered(rows, 8, 4, 1));
         for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
-            for plan in [FLAT, IVF] {
+            for plan in [FLAT, IVF, GRAPH] {
                 if rows == 3000 && (metric, plan) != (Metric::L2, FLAT) {
                     continue;
                 }

@@ -111,7 +111,8 @@ fn a_flipped_bit_fails_the_query_or_changes_nothing() {
 }
 
 fn search(folder: &Path, head_budget: u64) -> stratann_engine::Result<Vec<(usize, String)>> {
-    let index = Index::open(folder, OpenOptions { head_budget, ..OpenOptions::default() })?;
+    let index =
+        Index::open(folder, OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() })?;
     let options = SearchOptions { effort: Effort::Clusters(30, None, None), ..SearchOptions::default() };
     index.search(&queries(5, 24).bytes, &options, &Quiet).map(|answers| answers.failed)
 }

@@ -116,6 +116,8 @@ pub struct Counters {
     pub lists: u64,
     pub pinned_hits: u64,
     pub result_clusters: u64,
+    pub edge_reads: u64,
+    pub record_reads: u64,
 }
 
 impl Counters {
@@ -143,6 +145,8 @@ impl Counters {
             lists: stats.lists,
             pinned_hits: stats.pinned_hits,
             result_clusters: stats.result_clusters,
+            edge_reads: stats.edge_reads,
+            record_reads: stats.record_reads,
         }
     }
 
@@ -166,6 +170,8 @@ impl Counters {
             lists: self.lists,
             pinned_hits: self.pinned_hits,
             result_clusters: self.result_clusters,
+            edge_reads: self.edge_reads,
+            record_reads: self.record_reads,
         }
     }
 }

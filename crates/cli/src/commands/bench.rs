@@ -14,6 +14,7 @@ use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, count, table};
 use crate::progress::Teller;
 
+mod ablation;
 mod open_loop;
 
 /// Sweep search settings over an index: every combination, in rounds, medians
@@ -23,8 +24,10 @@ mod open_loop;
 /// With --connect and --rate, an open loop against running servers: queries arrive when they arrive, whether or not earlier ones are answered, and
 /// latency counts from the moment a query was due.
 #[derive(clap::Args)]
-#[command(override_usage = USAGE, after_long_help = EXAMPLES)]
+#[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     #[command(flatten)]
     searched: options::Searched,
     #[command(flatten)]
@@ -66,9 +69,16 @@ pub(crate) struct Args {
     io: IoName,
 }
 
+/// Other things to measure.
+#[derive(clap::Subcommand)]
+enum Other {
+    Ablation(Box<ablation::Args>),
+}
+
 const USAGE: &str = "\
 stratann bench [OPTIONS] <INDEX> <QUERIES>
-       stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>";
+       stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>
+       stratann bench ablation [OPTIONS] --groundtruth <GT> --output <DIR> <BASE> <QUERIES>";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -97,6 +107,9 @@ struct Document<'a> {
 
 /// `stratann bench`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    if let Some(Other::Ablation(args)) = &args.other {
+        return ablation::run(args, output);
+    }
     let settings = settings(args);
     match args.searched.target()? {
         Target::Index { index, queries } => sweep(args, &settings, index, queries, output),

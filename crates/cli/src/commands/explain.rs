@@ -57,9 +57,9 @@ pub(crate) struct Args {
     /// Use of a block only the nodes that were asked for
     #[arg(long)]
     no_whole_blocks: bool,
-    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
-    head_budget: u64,
+    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read [default: as much as they take]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    head_budget: Option<u64>,
     /// Do not use what a hybrid-ivf has learnt
     #[arg(long)]
     no_learning: bool,

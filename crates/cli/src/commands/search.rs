@@ -97,9 +97,9 @@ pub(crate) struct How {
     /// Use of a block only the nodes that were asked for (to compare)
     #[arg(long)]
     no_whole_blocks: bool,
-    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
-    head_budget: u64,
+    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read [default: what is left of --ram-budget]
+    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
+    head_budget: Option<u64>,
     /// Queries after which a hybrid-ivf has learnt from them
     #[arg(long, value_name = "N", default_value_t = 2000, conflicts_with = "connect")]
     epoch_queries: u32,
@@ -205,6 +205,8 @@ pub(crate) struct PerQuery {
     full_comparisons: f64,
     pruned: f64,
     pub(crate) reads: f64,
+    edge_reads: f64,
+    record_reads: f64,
     pages_read: f64,
     bytes_read: f64,
     cache_hits: f64,
@@ -233,6 +235,8 @@ impl PerQuery {
             full_comparisons: each(stats.full_comparisons),
             pruned: each(stats.pruned),
             reads: each(reads),
+            edge_reads: each(stats.edge_reads),
+            record_reads: each(stats.record_reads),
             pages_read: each(pages),
             bytes_read: each(pages * PAGE as u64),
             cache_hits: each(stats.cache_hits),
@@ -299,7 +303,12 @@ impl Bench {
         if let (Some(truth), Some(path)) = (&truth, groundtruth) {
             check_truth(truth, path, &queries, options, &manifest)?;
         }
-        let index = Index::open(index, budgets)?;
+        let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
+        let search_reserve = (
+            options.iter().map(aside).max().unwrap_or(0),
+            options.iter().map(|o| o.threads).max().unwrap_or(1),
+        );
+        let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
         index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
         Ok(Bench {
             index,
@@ -476,6 +485,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 cache_budget: args.how.cache_budget,
                 head_budget: args.how.head_budget,
                 learning: args.how.learning(),
+                ..OpenOptions::default()
             };
             let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
             for options in &settings {

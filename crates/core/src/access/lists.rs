@@ -1,15 +1,15 @@
 //! Clusters, one after another: which lists to scan, and when to stop (OrchANN §5.3).
 //!
 //! A visit scans the codes of a cluster's lists, which lie in RAM or are read, and keeps of the members those that may be among the best. No
-//! vector is read meanwhile: that a cluster brings nothing shows in the codes.
+//! vector is read meanwhile: that a cluster brings nothing shows in the codes. A cluster that is a graph is walked through instead, see [`super::local_graph`].
 
-use super::records;
+use super::{local_graph, records};
 use crate::format::directory::{LocalKind, Pages};
 use crate::format::posting::{Head, Record};
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{QueryState, Reading, ScannedList, Scratch, Survivor, Visit};
 use crate::route::to_centroid;
-use crate::verify::bounds::Ruler;
+use crate::verify::bounds::{Ruler, Span};
 use crate::verify::keep_record;
 
 /// Members that are kept in mind at a time. With more, some are read before further lists are scanned: what is read makes the others' chances worse.
@@ -17,7 +17,7 @@ pub const SURVIVORS_MAX: usize = 4096;
 
 /// Whether clusters are left to visit, or lists of those that have begun.
 pub(crate) fn is_scanning(state: &QueryState) -> bool {
-    !state.probing.lists.is_empty() || has_clusters(state)
+    !state.probing.lists.is_empty() || state.probing.walk.is_on || has_clusters(state)
 }
 
 fn has_clusters(state: &QueryState) -> bool {
@@ -37,12 +37,20 @@ pub(crate) fn choose(
     while state.outstanding.len() < state.params.width as usize
         && state.probing.survivors.len() <= SURVIVORS_MAX
     {
+        if state.probing.walk.is_on {
+            match local_graph::choose(state, view, clusters)? {
+                local_graph::Next::Asked => asked = true,
+                local_graph::Next::Waits => break,
+                local_graph::Next::Ended => end_part(state, state.probing.walk.cluster),
+            }
+            continue;
+        }
         if state.probing.lists.is_empty() {
             // What is under way may show that no cluster more is worth a visit; with one read at a time it always does.
             if !has_clusters(state) || (asked && state.params.width == 1) {
                 break;
             }
-            begin_cluster(state, view, clusters, scratch);
+            begin_cluster(state, view, clusters, scratch)?;
             continue;
         }
         let Some(list) = state.probing.lists.pop() else { break };
@@ -60,18 +68,22 @@ pub(crate) fn choose(
     Some(asked)
 }
 
-/// Puts the lists of the next cluster on the stack.
+/// Puts the lists of the next cluster on the stack, or begins a walk through it.
 fn begin_cluster(
     state: &mut QueryState,
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-) {
+) -> Option<()> {
     let at = state.probing.begun as usize;
     state.probing.begun += 1;
-    let Some(&cluster) = state.probing.clusters.get(at) else { return };
+    let Some(&cluster) = state.probing.clusters.get(at) else { return Some(()) };
     let lists = clusters.directory.lists_of(cluster);
     state.stats.clusters += 1;
+    if local_graph::can_walk(clusters, cluster) {
+        state.probing.visits.push(Visit { cluster, lists_left: 1, fruitful: false });
+        return local_graph::begin(state, view, clusters, scratch, cluster);
+    }
     let first = state.probing.lists.len();
     match clusters.directory.kinds[cluster as usize] {
         LocalKind::Ivf => nearest_lists(state, view, clusters, scratch, cluster),
@@ -79,6 +91,7 @@ fn begin_cluster(
     }
     let lists_left = (state.probing.lists.len() - first) as u32;
     state.probing.visits.push(Visit { cluster, lists_left, fruitful: false });
+    Some(())
 }
 
 /// The nearest lists of a cluster that is divided, by what is known of their own centroids.
@@ -215,19 +228,11 @@ fn scan(
         if is_near && state.probing.known.binary_search(&id).is_ok() {
             continue;
         }
-        fruitful |= state.probing.estimates.offer(span.estimate);
-        let mut floor = f32::NEG_INFINITY;
-        if ruler.uses_codes() {
-            state.probing.ceilings.offer(span.ceiling);
-            floor = span.floor;
-        }
-        if ruler.uses_centroids() {
-            floor = floor.max(ruler.by_centroid(base, from_centroid));
-        }
-        if floor > threshold(state) {
-            state.stats.pruned += 1;
-            continue;
-        }
+        let by_pivot =
+            if ruler.uses_pivots() { ruler.by_centroid(base, from_centroid) } else { f32::NEG_INFINITY };
+        let (is_among_best, floor) = weigh(state, &ruler, &span, by_pivot);
+        fruitful |= is_among_best;
+        let Some(floor) = floor else { continue };
         match own_records {
             None => state.probing.survivors.push(Survivor { estimate: span.estimate, bound: floor, id }),
             Some(bytes) => {
@@ -242,8 +247,9 @@ fn scan(
         }
     }
     scratch.distances = distances;
-    if fruitful && let Some(visit) = visit_of(state, clusters, clusters.directory.list_of(first)) {
-        visit.fruitful = true;
+    if fruitful {
+        let directory = clusters.directory;
+        bring(state, directory.cluster_of(directory.list_of(first)));
     }
     let list = clusters.directory.list_of(first);
     scratch.note_scanned(|| ScannedList {
@@ -263,24 +269,50 @@ fn kept_so_far(state: &QueryState) -> u64 {
     state.probing.survivors.len() as u64 + state.stats.full_comparisons
 }
 
+/// Notes what the span of a member says of all, and whether it is among the best so far. With its floor where it may be among the results.
+pub(crate) fn weigh(
+    state: &mut QueryState,
+    ruler: &Ruler,
+    span: &Span,
+    by_pivot: f32,
+) -> (bool, Option<f32>) {
+    let is_among_best = state.probing.estimates.offer(span.estimate);
+    let mut floor = by_pivot;
+    if ruler.uses_codes() {
+        state.probing.ceilings.offer(span.ceiling);
+        floor = floor.max(span.floor);
+    }
+    if floor > threshold(state) {
+        state.stats.pruned += 1;
+        return (is_among_best, None);
+    }
+    (is_among_best, Some(floor))
+}
+
+/// A visit has brought something.
+pub(crate) fn bring(state: &mut QueryState, cluster: u32) {
+    if let Some(visit) = state.probing.visits.iter_mut().find(|v| v.cluster == cluster) {
+        visit.fruitful = true;
+    }
+}
+
 /// Members of a list that is read as a whole were perhaps found by the navigation before: they are not read twice.
 fn forget_found(state: &mut QueryState, ids: &core::ops::Range<u32>) {
     state.probing.survivors.retain(|s| !ids.contains(&s.id));
 }
 
-fn visit_of<'s>(state: &'s mut QueryState, clusters: &ClusterView<'_>, list: u32) -> Option<&'s mut Visit> {
-    let cluster = clusters.directory.cluster_of(list);
-    state.probing.visits.iter_mut().find(|v| v.cluster == cluster)
-}
-
 /// A list has been looked through; with the last of its cluster the cluster has brought something or nothing.
 fn end_list(state: &mut QueryState, clusters: &ClusterView<'_>, list: u32) {
-    let Some(visit) = visit_of(state, clusters, list) else { return };
+    end_part(state, clusters.directory.cluster_of(list));
+}
+
+fn end_part(state: &mut QueryState, cluster: u32) {
+    let Some(visit) = state.probing.visits.iter_mut().find(|v| v.cluster == cluster) else { return };
     visit.lists_left = visit.lists_left.saturating_sub(1);
     if visit.lists_left > 0 {
         return;
     }
-    let (cluster, fruitful) = (visit.cluster, visit.fruitful);
+    let fruitful = visit.fruitful;
     state.probing.visits.retain(|v| v.cluster != cluster);
     state.stats.fruitful_clusters += u64::from(fruitful);
     state.probing.fruitless = if fruitful { 0 } else { state.probing.fruitless + 1 };

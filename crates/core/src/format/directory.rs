@@ -4,6 +4,7 @@
 
 use alloc::vec::Vec;
 
+use super::edges;
 use super::posting::Shape;
 use crate::PAGE;
 
@@ -71,7 +72,16 @@ pub struct Directory {
     pub lists: Vec<u32>,
     /// How each cluster is searched.
     pub kinds: Vec<LocalKind>,
+    /// Most neighbours of a member of a graph.
+    pub degree: u32,
+    /// Where the edges of each cluster's members begin, see [`super::edges`]; [`NO_EDGES`] where it has none.
+    pub edges: Vec<u64>,
+    /// The member of each of these clusters, by its number within, where walks begin that know no better.
+    pub entries: Vec<u32>,
 }
+
+/// Stands for the place of edges that are not.
+pub const NO_EDGES: u64 = u64::MAX;
 
 impl Directory {
     /// Number of clusters.
@@ -109,6 +119,23 @@ impl Directory {
         }
     }
 
+    /// The ids of a cluster's members.
+    pub fn members_of(&self, cluster: u32) -> core::ops::Range<u32> {
+        let lists = self.lists_of(cluster);
+        self.ids[lists.start as usize]..self.ids[lists.end as usize]
+    }
+
+    /// Whether a cluster has edges to be walked along.
+    pub fn has_edges(&self, cluster: u32) -> bool {
+        let at = cluster as usize;
+        self.kinds[at] == LocalKind::Graph && self.edges[at] != NO_EDGES
+    }
+
+    /// Where the edges of the `number`-th member of a cluster lie, which has edges.
+    pub fn edges_at(&self, cluster: u32, number: u32) -> Pages {
+        edges::place(self.degree as usize, self.edges[cluster as usize], number)
+    }
+
     /// Where the record of a member begins.
     pub fn record_at(&self, shape: &Shape, id: u32) -> u64 {
         let list = self.list_of(id) as usize;
@@ -141,10 +168,27 @@ impl Directory {
                 fits(self.heads[list as usize], shape.head_bytes(members))
                     && fits(self.records[list as usize], members * shape.record_bytes())
             })
+            && self.are_edges_consistent(bytes)
+    }
+
+    fn are_edges_consistent(&self, bytes: u64) -> bool {
+        let (clusters, degree) = (self.kinds.len(), self.degree as usize);
+        degree <= edges::MAX_DEGREE
+            && self.edges.len() == clusters
+            && self.entries.len() == clusters
+            && (0..clusters as u32).all(|cluster| {
+                let start = self.edges[cluster as usize];
+                let members = self.members_of(cluster).len() as u32;
+                start == NO_EDGES
+                    || start <= bytes
+                        && edges::is_start(degree, start)
+                        && edges::end_of(degree, start, members) <= bytes
+                        && self.entries[cluster as usize] < members.max(1)
+            })
     }
 
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
-        16 * self.heads.len() + 4 * (self.ids.len() + self.lists.len()) + self.kinds.len()
+        16 * self.heads.len() + 4 * (self.ids.len() + self.lists.len()) + 13 * self.kinds.len()
     }
 }

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod block_map;
 pub mod directory;
+pub mod edges;
 pub mod list;
 pub mod posting;
 

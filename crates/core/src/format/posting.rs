@@ -122,7 +122,7 @@ pub fn write_head(
 }
 
 /// The step with which a byte reaches `range`.
-fn step_up(range: f32) -> f32 {
+pub(super) fn step_up(range: f32) -> f32 {
     // A little more, so that rounding cannot leave the top out of reach.
     (range / 255.0 * 1.000_01).max(f32::MIN_POSITIVE)
 }
@@ -135,12 +135,18 @@ fn steps_up(value: f32, step: f32) -> u8 {
     steps
 }
 
-fn steps_down(value: f32, step: f32) -> u8 {
+pub(super) fn steps_down(value: f32, step: f32) -> u8 {
     let mut steps = (value / step) as u8;
     while f32::from(steps) * step > value && steps > 0 {
         steps -= 1;
     }
     steps
+}
+
+/// What lies so many steps over the least, rounded down, is in this range.
+pub(super) fn range(low: f32, step: f32, steps: u8) -> (f32, f32) {
+    let least = low + f32::from(steps) * step;
+    (least * 0.999_99, (least + step) * 1.000_01)
 }
 
 /// Appends a record to `out`.
@@ -158,18 +164,23 @@ pub fn write_record(
         out.extend_from_slice(&inverse_norm.to_le_bytes());
     }
     out.extend_from_slice(&external_id.to_le_bytes()[..shape.id_bytes]);
-    let sum = record_sum(id, &out[start..]);
+    let sum = sum_with(id, &out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     debug_assert_eq!(out.len() - start, shape.record_bytes());
 }
 
-fn record_sum(id: u32, content: &[u8]) -> u32 {
+/// A checksum that knows whose the content is.
+pub(super) fn sum_with(id: u32, content: &[u8]) -> u32 {
     let sum = checksum(content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (sum ^ (sum >> 32)) as u32
 }
 
-fn word(bytes: &[u8], at: usize) -> [u8; 4] {
+pub(super) fn word(bytes: &[u8], at: usize) -> [u8; 4] {
     bytes.get(at..at + 4).map_or([0; 4], |b| [b[0], b[1], b[2], b[3]])
+}
+
+pub(super) fn float(bytes: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes(word(bytes, at))
 }
 
 /// The head of a list, in memory. Opening checks the layout, so that no access can leave the bytes.
@@ -216,7 +227,7 @@ impl<'a> Head<'a> {
     }
 
     fn float(&self, at: usize) -> f32 {
-        f32::from_le_bytes(word(self.bytes, at))
+        float(self.bytes, at)
     }
 
     fn part(&self, before: usize, size: usize) -> &'a [u8] {
@@ -238,10 +249,14 @@ impl<'a> Head<'a> {
     /// For each member the least and the greatest distance to the centroid that it may have.
     pub fn centroid_distances(&self) -> impl Iterator<Item = (f32, f32)> + use<'a> {
         let (low, step) = (self.float(24), self.float(28));
-        self.part(5, 1).iter().map(move |&b| {
-            let least = low + f32::from(b) * step;
-            (least * 0.999_99, (least + step) * 1.000_01)
-        })
+        self.part(5, 1).iter().map(move |&b| range(low, step, b))
+    }
+
+    /// What [`Head::terms`], [`Head::radii`] and [`Head::centroid_distances`] say of one member.
+    pub fn member(&self, slot: usize) -> Option<(f32, f32, (f32, f32))> {
+        let term = float(self.part(0, 4).get(4 * slot..4 * slot + 4)?, 0);
+        let radius = f32::from(*self.part(4, 1).get(slot)?) * self.float(20);
+        Some((term, radius, range(self.float(24), self.float(28), *self.part(5, 1).get(slot)?)))
     }
 
     /// The codes, one after another.
@@ -262,8 +277,7 @@ impl<'a> Record<'a> {
     pub fn verify(shape: &Shape, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;
         let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-        (u32::from_le_bytes(word(sum, 0)) == record_sum(id, content))
-            .then_some(Record { shape: *shape, bytes })
+        (u32::from_le_bytes(word(sum, 0)) == sum_with(id, content)).then_some(Record { shape: *shape, bytes })
     }
 
     /// The vector.
@@ -319,6 +333,10 @@ mod tests {
                 prop_assert!(radius >= m.radius && radius <= m.radius + 0.05);
                 prop_assert!(low <= m.centroid_distance && m.centroid_distance <= high, "{low} {high} {m:?}");
             }
+            for (slot, said) in head.terms().zip(head.radii()).zip(head.centroid_distances()).enumerate() {
+                prop_assert_eq!(head.member(slot), Some((said.0.0, said.0.1, said.1)));
+            }
+            prop_assert_eq!(head.member(members.len()), None);
             prop_assert!(Head::verify(&shape, 6, &bytes).is_none());
             let at = bytes.len() / 2;
             bytes[at] ^= 1;

@@ -1,12 +1,12 @@
 //! `hybrid-ivf`: OrchANN (Huan et al.): clusters on disk under a small memory, searched by not reading.
 //!
-//! route = [`crate::route::NavGraph`], whose nodes vote for clusters · access = [`crate::access::lists`] scans codes and
-//! [`crate::access::records`] reads what survives · verify = [`crate::verify::bounds`] before the reads, exact distances after
+//! route = [`crate::route::NavGraph`], whose nodes vote for clusters · access = [`crate::access::lists`] scans codes, `access::local_graph` walks
+//! through graphs, and [`crate::access::records`] reads what survives · verify = [`crate::verify::bounds`] before the reads, exact distances after
 
 use alloc::vec::Vec;
 
 use super::{ClusterView, IndexView, in_order};
-use crate::access::{lists, records};
+use crate::access::{lists, local_graph, records};
 use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Reading, Scratch};
 use crate::route;
 
@@ -47,6 +47,7 @@ fn take_in(
                     lists::take_lists(state, view, clusters, scratch, (first, count), bytes)
                 }
                 Reading::Records => records::take(state, clusters, scratch, (read.tag, read.block), bytes),
+                Reading::Edges => local_graph::take(state, view, clusters, scratch, read.block, bytes),
                 Reading::Run(from, count) => lists::take_run(state, clusters, scratch, (from, count), bytes),
             }
             .ok_or(Loss::Damaged),
@@ -61,11 +62,17 @@ fn take_in(
 
 /// Scans as long as there is something to scan, then reads what survived; ends when nothing has.
 fn choose(state: &mut QueryState, view: &IndexView<'_>, clusters: &ClusterView<'_>, scratch: &mut Scratch) {
-    let chosen = choose_lists(state, view, clusters, scratch).and_then(|()| {
-        let is_enough = state.probing.survivors.len() > lists::SURVIVORS_MAX;
-        let may_read = is_enough || (!lists::is_scanning(state) && state.probing.visits.is_empty());
-        if may_read { records::choose(state, view, clusters, scratch) } else { Some(()) }
-    });
+    let chosen = loop {
+        let chosen = choose_lists(state, view, clusters, scratch).and_then(|()| {
+            let is_enough = state.probing.survivors.len() > lists::SURVIVORS_MAX;
+            let may_read = is_enough || (!lists::is_scanning(state) && state.probing.visits.is_empty());
+            if may_read { records::choose(state, view, clusters, scratch) } else { Some(()) }
+        });
+        // What was to be read may all have been discarded, or lie in RAM, before everything is scanned.
+        if chosen.is_none() || !state.outstanding.is_empty() || !lists::is_scanning(state) {
+            break chosen;
+        }
+    };
     if chosen.is_none() || (!state.wants.is_empty() && state.budget.hops == 0) {
         return state.finish(Outcome::OutOfBudget);
     }

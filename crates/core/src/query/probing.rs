@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::Tag;
+use super::{Beam, Tag};
 
 /// Which bounds discard a member before it is read. None of them changes an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ use super::Tag;
 pub enum Bounds {
     /// None: every member of a cluster is read.
     Off = 0,
-    /// Its distance to the centroid (OrchANN §5.3).
+    /// Its distance to the centroid, and in a graph those to its neighbours (OrchANN §5.3).
     Centroid = 1,
     /// Its own code, with the radius of what the code lost.
     Code = 2,
@@ -68,12 +68,16 @@ pub struct Probe {
     pub early_stop: f32,
     /// Lists that are scanned of a cluster that is divided into lists.
     pub local_lists: u32,
+    /// Length of the beam in a cluster that is a graph; k when that is more.
+    pub local_list: u32,
     /// Which bounds are used.
     pub bounds: Bounds,
 }
 
 /// Members that speak for their clusters unless told otherwise.
 const VOTES: u32 = 64;
+/// Length of the beam in a graph unless told otherwise.
+const LOCAL_LIST: u32 = 32;
 /// Most clusters that a query can visit.
 pub const MAX_PROBES: u32 = 65_536;
 
@@ -87,6 +91,7 @@ impl Probe {
             order: Order::Evidence,
             early_stop: f32::INFINITY,
             local_lists: 8,
+            local_list: LOCAL_LIST,
             bounds: Bounds::Both,
         }
     }
@@ -96,6 +101,7 @@ impl Probe {
         (1..=MAX_PROBES).contains(&self.clusters)
             && (1..=MAX_PROBES).contains(&self.votes)
             && self.local_lists >= 1
+            && (1..=super::MAX_SEARCH_LIST).contains(&self.local_list)
             && self.early_stop > 0.0
     }
 
@@ -123,6 +129,8 @@ pub(crate) enum Reading {
     Records,
     /// The records of a list from this member on, so many, whatever they are.
     Run(u32, u32),
+    /// Edges of members of the graph that is walked.
+    Edges,
 }
 
 /// A member that may be among the best, as far as its code tells.
@@ -143,6 +151,42 @@ pub(crate) struct Visit {
     pub(crate) fruitful: bool,
 }
 
+/// A walk through the graph of a cluster; there is one at a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Walk {
+    pub(crate) is_on: bool,
+    pub(crate) cluster: u32,
+    /// Members by their numbers within the cluster, nearest first by their codes.
+    pub(crate) beam: Beam,
+    /// The smallest estimates of all walks of this query, as many as a beam is long.
+    pub(crate) nearest: Smallest,
+    members: u32,
+    // A bit for each member that was met.
+    met: Vec<u64>,
+}
+
+impl Walk {
+    /// Begins in another cluster, keeping the memory.
+    pub(crate) fn begin(&mut self, cluster: u32, members: u32, list: usize) {
+        self.is_on = true;
+        self.cluster = cluster;
+        self.beam.reset(list);
+        self.nearest.k = list;
+        self.members = members;
+        self.met.clear();
+        self.met.resize(members.div_ceil(64) as usize, 0);
+    }
+
+    /// Remembers a member; whether it is new. `None` when there is no such member.
+    pub(crate) fn meet(&mut self, number: u32) -> Option<bool> {
+        let word = self.met.get_mut(number as usize / 64).filter(|_| number < self.members)?;
+        let bit = 1 << (number % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        Some(is_new)
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Probing {
@@ -154,6 +198,7 @@ pub(crate) struct Probing {
     /// Lists of clusters that have begun, the next one last.
     pub(crate) lists: Vec<u32>,
     pub(crate) visits: Vec<Visit>,
+    pub(crate) walk: Walk,
     pub(crate) survivors: Vec<Survivor>,
     pub(crate) awaited: Vec<(Tag, Survivor)>,
     /// Members that were read one by one, with their distances: what is learnt from.
@@ -173,6 +218,9 @@ impl Probing {
         self.fruitless = 0;
         self.lists.clear();
         self.visits.clear();
+        self.walk.begin(0, 0, 0);
+        self.walk.nearest.reset(0);
+        self.walk.is_on = false;
         self.survivors.clear();
         self.awaited.clear();
         self.read.clear();
@@ -186,6 +234,9 @@ impl Probing {
     pub(crate) fn memory_bytes(&self) -> usize {
         4 * (self.clusters.capacity() + self.lists.capacity())
             + self.visits.capacity() * size_of::<Visit>()
+            + self.walk.beam.memory_bytes()
+            + 8 * self.walk.met.capacity()
+            + 4 * self.walk.nearest.values.capacity()
             + self.survivors.capacity() * size_of::<Survivor>()
             + self.awaited.capacity() * size_of::<(Tag, Survivor)>()
             + self.read.capacity() * size_of::<(u32, f32)>()

@@ -135,6 +135,8 @@ pub struct Scratch {
     pub(crate) member_beam: Beam,
     pub(crate) order: Vec<u32>,
     pub(crate) order_of_mates: Vec<(u32, u32)>,
+    // Of the member of a local graph that is expanded: the edges to those not met before.
+    pub(crate) edges: Vec<(u32, (f32, f32))>,
     // Of the navigation graph: clusters, how many members speak for them, and how near they are taken to be.
     pub(crate) votes: Vec<(u32, u32, f32)>,
     // Of a query that is watched.
@@ -523,6 +525,11 @@ impl QueryState {
         self.budget.reads -= 1;
         let tag = Tag(self.next_tag);
         self.next_tag = self.next_tag.wrapping_add(1);
+        match reading {
+            Reading::Edges => self.stats.edge_reads += 1,
+            Reading::Records | Reading::Run(..) => self.stats.record_reads += 1,
+            Reading::Block | Reading::Lists(..) => {}
+        }
         self.outstanding.push(Outstanding { tag, block, reading });
         self.wants.push(Want::Fetch { tag, block, count });
         self.stats.reads += 1;

@@ -11,6 +11,10 @@ pub struct QueryStats {
     pub pruned: u64,
     /// Read operations issued by the query, cache hits included.
     pub reads: u64,
+    /// Of the reads, those of neighbour lists alone.
+    pub edge_reads: u64,
+    /// Of the reads, those of vectors alone.
+    pub record_reads: u64,
     /// Pages of 4 KiB asked for, cache hits included.
     pub pages_read: u64,
     /// Of the reads, those that a cache answered. The driver fills it in.
@@ -53,6 +57,8 @@ impl QueryStats {
         self.full_comparisons = self.full_comparisons.saturating_add(other.full_comparisons);
         self.pruned = self.pruned.saturating_add(other.pruned);
         self.reads = self.reads.saturating_add(other.reads);
+        self.edge_reads = self.edge_reads.saturating_add(other.edge_reads);
+        self.record_reads = self.record_reads.saturating_add(other.record_reads);
         self.pages_read = self.pages_read.saturating_add(other.pages_read);
         self.cache_hits = self.cache_hits.saturating_add(other.cache_hits);
         self.hops = self.hops.saturating_add(other.hops);

@@ -30,6 +30,8 @@ pub enum Purpose {
     Members(u32),
     /// A run of members, whatever they are: the first, and how many.
     Run(u32, u32),
+    /// Edges of members of the graph of a cluster.
+    Edges(u32),
     /// Anything else.
     Other,
 }
@@ -109,7 +111,8 @@ impl QueryState {
             Some(Reading::Records) => {
                 Purpose::Members(self.probing.awaited.iter().filter(|(t, _)| *t == tag).count() as u32)
             }
-            _ => Purpose::Other,
+            Some(Reading::Edges) => Purpose::Edges(self.probing.walk.cluster),
+            Some(Reading::Block) | None => Purpose::Other,
         }
     }
 }

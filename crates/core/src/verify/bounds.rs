@@ -107,13 +107,101 @@ impl Ruler {
         self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
     }
 
+    /// The span of a distance that is known, of a member whose cluster's centroid is at `base`.
+    pub(crate) fn exactly(&self, base: f32, distance: f32) -> Span {
+        let rounding = match self.metric {
+            Metric::L2 => ROUNDING * distance,
+            Metric::Cosine => ROUNDING,
+            // What was added up may be far larger than the sum.
+            Metric::Ip => ROUNDING * (base.abs() + (distance - base).abs()),
+        };
+        Span { estimate: distance, floor: distance - rounding, ceiling: distance + rounding }
+    }
+
+    /// The floor of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length of an edge makes its end a
+    /// pivot (OrchANN §5.3).
+    pub(crate) fn by_edge(&self, pivot: &Span, (least, most): (f32, f32)) -> f32 {
+        if self.metric == Metric::Ip {
+            return pivot.floor - self.query_norm * most - ROUNDING * pivot.floor.abs();
+        }
+        let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
+        let nearest = sqrt(self.code_scale(pivot.floor - absolute).max(0.0)) * (1.0 - ROUNDING);
+        let farthest = sqrt(self.code_scale(pivot.ceiling + absolute).max(0.0)) * (1.0 + ROUNDING);
+        let gap = (nearest - most).max(least - farthest).max(0.0);
+        self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
+    }
+
     /// Whether codes are bounds.
     pub(crate) fn uses_codes(&self) -> bool {
         matches!(self.bounds, Bounds::Code | Bounds::Both)
     }
 
-    /// Whether distances to centroids are.
-    pub(crate) fn uses_centroids(&self) -> bool {
+    /// Whether distances to centroids are, and lengths of edges.
+    pub(crate) fn uses_pivots(&self) -> bool {
         matches!(self.bounds, Bounds::Centroid | Bounds::Both)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        a.iter().zip(b).map(|(x, y)| x * y).sum()
+    }
+
+    fn distance(metric: Metric, a: &[f32], b: &[f32]) -> f32 {
+        match metric {
+            Metric::L2 => a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum(),
+            Metric::Cosine => 1.0 - dot(a, b),
+            Metric::Ip => -dot(a, b),
+        }
+    }
+
+    proptest! {
+        /// A member is never nearer than the floor that an edge to it gives, and on a line through the query the floor is its distance.
+        #[test]
+        fn edges_bound_from_below(
+            metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
+            components in prop::collection::vec(-1f32..1.0, 24), scale in prop_oneof![Just(1e-3f32), Just(1.0), Just(1e4)],
+            known in any::<bool>(), slack in 0f32..0.1,
+        ) {
+            let mut vectors: Vec<Vec<f32>> = components.chunks(8).map(|v| v.iter().map(|x| x * scale).collect()).collect();
+            if metric == Metric::Cosine {
+                for v in &mut vectors {
+                    let norm = sqrt(dot(v, v));
+                    prop_assume!(norm > 0.01 * scale);
+                    v.iter_mut().for_each(|x| *x /= norm);
+                }
+            }
+            let [q, u, v] = [&vectors[0], &vectors[1], &vectors[2]];
+            let ruler = Ruler {
+                metric, bounds: Bounds::Both, slack: f32::INFINITY, table_error: 0.0,
+                query_norm: if metric == Metric::Ip { sqrt(dot(q, q)) * (1.0 + ROUNDING) } else { 0.0 },
+                inverse_root_dim: 0.35,
+            };
+            let (to_u, to_v) = (distance(metric, q, u), distance(metric, q, v));
+            let length = sqrt(distance(Metric::L2, u, v));
+            let edge = (length * (0.999_99 - slack), length * (1.000_01 + slack));
+            let pivot = if known {
+                ruler.exactly(0.0, to_u)
+            } else {
+                let off = slack * to_u.abs();
+                Span { estimate: to_u, floor: to_u - off, ceiling: to_u + off }
+            };
+            let floor = ruler.by_edge(&pivot, edge);
+            let rounding = 1e-5 * (to_v.abs() + sqrt(dot(q, q) * dot(v, v)));
+            prop_assert!(floor <= to_v + rounding, "{floor} {to_v}");
+            // Beyond the pivot as seen from the query, where nothing is lost.
+            if metric == Metric::L2 && known && slack < 0.01 {
+                let beyond: Vec<f32> = u.iter().zip(q).map(|(u, q)| u + 2.0 * (u - q)).collect();
+                let length = 2.0 * sqrt(to_u);
+                let floor = ruler.by_edge(&ruler.exactly(0.0, to_u), (length * 0.999_99, length * 1.000_01));
+                let to_beyond = distance(metric, q, &beyond);
+                prop_assert!(floor <= to_beyond * 1.000_1 && floor >= 0.1 * to_beyond, "{floor} {to_beyond}");
+            }
+        }
     }
 }

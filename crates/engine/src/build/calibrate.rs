@@ -55,6 +55,7 @@ pub(super) fn run(
     let open = OpenOptions {
         ram_budget: None,
         cache_budget: blocks.min(spare).min(4 << 30),
+        head_budget: Some(spare),
         ..OpenOptions::default()
     };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;

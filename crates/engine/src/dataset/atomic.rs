@@ -22,7 +22,7 @@ impl AtomicFile {
         for attempt in 0..1000 {
             let unique = format!(".{}.{}.{attempt}.tmp", name.to_string_lossy(), std::process::id());
             let temporary = path.with_file_name(unique);
-            match File::create_new(&temporary) {
+            match File::options().read(true).write(true).create_new(true).open(&temporary) {
                 Ok(file) => {
                     let writer = BufWriter::with_capacity(1 << 20, file);
                     return Ok(AtomicFile { path: path.to_path_buf(), temporary, writer, committed: false });

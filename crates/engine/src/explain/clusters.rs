@@ -67,6 +67,11 @@ pub enum ReadFor {
         /// How many.
         lists: u32,
     },
+    /// Edges of the graph of a cluster.
+    Edges {
+        /// The cluster.
+        cluster: u32,
+    },
     /// Vectors that no bound discarded.
     Survivors {
         /// How many.
@@ -151,7 +156,7 @@ pub struct Trace {
     pub nav_comparisons: u64,
     /// The clusters that were visited, in their order.
     pub visits: Vec<Visit>,
-    /// Reads of codes.
+    /// Reads of codes, and of edges of graphs.
     pub list_reads: ReadSum,
     /// Reads of vectors that no bound discarded.
     pub survivor_reads: ReadSum,
@@ -224,7 +229,7 @@ impl Sums {
             sum.pages += u64::from(read.pages);
         };
         match read.what {
-            ReadFor::Lists { cluster, .. } | ReadFor::Run { cluster, .. } => {
+            ReadFor::Lists { cluster, .. } | ReadFor::Run { cluster, .. } | ReadFor::Edges { cluster } => {
                 add(&mut self.lists);
                 add(self.of_cluster.entry(cluster).or_default());
             }
@@ -341,6 +346,7 @@ impl Walk<'_> {
             Purpose::Run(first, vectors) => {
                 ReadFor::Run { cluster: directory.cluster_of(directory.list_of(first)), vectors }
             }
+            Purpose::Edges(cluster) => ReadFor::Edges { cluster },
             Purpose::Other => ReadFor::Other,
         }
     }

@@ -103,7 +103,8 @@ pub fn measure(
         return Err(Error::bad_input(format!("{} has no clusters", index.folder().display())));
     };
     let params = index.params(options)?;
-    let mut sum = Sum { model: model(report, clusters), report, ways: BTreeMap::new(), survivors: (0, 0) };
+    let mut sum =
+        Sum { model: model(report, index, clusters), report, ways: BTreeMap::new(), survivors: (0, 0) };
     let (queries, source) = match asked {
         Asked::Rows { sample, seed } => {
             let drawn = members::draw(index.manifest().rows as u32, *sample, *seed);
@@ -135,7 +136,7 @@ fn tick(progress: &dyn Progress) -> Result<()> {
 }
 
 /// The plan's model with reads alone: distances cost nothing.
-fn model(report: &PlanReport, clusters: &ClusterParts) -> Model {
+fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> Model {
     let shape = &clusters.shape;
     let local = &report.local;
     Model {
@@ -151,7 +152,7 @@ fn model(report: &PlanReport, clusters: &ClusterParts) -> Model {
         sizes: Sizes {
             member_bytes: shape.member_bytes() as f64,
             head_bytes: shape.head_bytes(0) as f64,
-            read_max: f64::from(clusters.view().read_max),
+            read_max: index.manifest().clusters.map_or(0.0, |c| f64::from(c.read_max)),
             degree: 0.0,
         },
     }

@@ -72,13 +72,6 @@ fn load(path: &Path, build_id: &str, clusters: u32) -> std::result::Result<Optio
     })
 }
 
-/// Visits of clusters alone; none when they cannot be had.
-pub(crate) fn visits(path: &Path, build_id: &str) -> Vec<u32> {
-    let Ok(bytes) = std::fs::read(path) else { return Vec::new() };
-    let clusters = bytes.get(28..32).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-    decode(&bytes, build_id, clusters).map_or_else(|_| Vec::new(), |learnt| learnt.visits)
-}
-
 fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Learnt, &'static str> {
     let damaged = "is damaged";
     let (head, rest) = bytes.split_at_checked(HEADER).ok_or(damaged)?;

@@ -28,6 +28,8 @@ impl Held {
         let open = OpenOptions {
             ram_budget,
             cache_budget: options.cache_budget,
+            // What queries will take is not known yet, so under a budget they have all of it.
+            head_budget: ram_budget.map(|_| 0),
             learning: options.learning,
             ..OpenOptions::default()
         };

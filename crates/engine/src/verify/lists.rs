@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rayon::prelude::*;
-use stratann_core::check_lists::{ListChecker, ListFault, TableFault, members_of_nav, tables};
+use stratann_core::PAGE;
+use stratann_core::check_lists::{GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables};
 
 use super::{Finding, Report, file_in};
 use crate::index::{Index, OpenOptions};
@@ -26,7 +27,12 @@ pub(super) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let index = match Index::from_manifest(folder, number, manifest.clone(), OpenOptions::default()) {
+    let index = match Index::from_manifest(
+        folder,
+        number,
+        manifest.clone(),
+        OpenOptions { head_budget: Some(0), ..OpenOptions::default() },
+    ) {
         Ok(index) => index,
         Err(e) => {
             let file = file_in(&e.message, manifest);
@@ -37,10 +43,10 @@ pub(super) fn check(
     let Some(clusters) = &index.clusters else { return Ok(()) };
     let (name, _) = files::find(manifest, files::LISTS)?;
     let mut found = Vec::new();
-    tables(&clusters.view(), &mut found);
+    tables(&clusters.view(&index.heads), &mut found);
     found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
-    let in_nav = members_of_nav(&clusters.view());
+    let in_nav = members_of_nav(&clusters.view(&index.heads));
     let mut ids = Ids::new(manifest.rows);
     for lists in batches(clusters) {
         if progress.interrupted() {
@@ -67,6 +73,46 @@ pub(super) fn check(
         progress.advance(bytes);
     }
     report.lists = Some(clusters.directory.list_count());
+    check_graphs(&index, clusters, name, &file, progress, report)
+}
+
+/// Checks the edges of clusters that are graphs, one cluster after another.
+fn check_graphs(
+    index: &Index,
+    clusters: &ClusterParts,
+    name: &str,
+    file: &File,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let (view, directory) = (index.view(), &clusters.directory);
+    let parts = clusters.view(&index.heads);
+    let shape = &clusters.shape;
+    for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)) {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let read = |length: usize, offset: u64| {
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, offset).map(|()| bytes).unwrap_or_default()
+        };
+        let mut checker = GraphChecker::new(&view, cluster);
+        for list in directory.lists_of(cluster) {
+            let length = directory.members(list) as usize * shape.record_bytes();
+            checker.list(&view, &parts, list, &read(length, directory.records[list as usize]));
+        }
+        let members = directory.members_of(cluster).len() as u32;
+        let (first, last) = (
+            directory.edges_at(cluster, 0).first,
+            directory.edges_at(cluster, members.saturating_sub(1)).first,
+        );
+        let bytes = read((last + 1 - first) as usize * PAGE, u64::from(first) * PAGE as u64);
+        let mut found = Vec::new();
+        report.edges += checker.edges(directory, &bytes, &mut found);
+        for fault in &found {
+            report.found(of_list(name, clusters, directory.lists_of(cluster).start, fault));
+        }
+    }
     Ok(())
 }
 
@@ -158,6 +204,10 @@ fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
             &name_of(manifest, files::SUBLISTS),
             format!("cluster {cluster} has no entry for each of its lists"),
         ),
+        TableFault::Edges(cluster) => of_file(
+            &name_of(manifest, files::DIRECTORY),
+            format!("cluster {cluster} is to be a graph, but has no edges"),
+        ),
         TableFault::NavNode(node) => of_file(
             &name_of(manifest, files::NAV),
             format!("node {node} names a member of another cluster, or itself as its neighbour"),
@@ -166,8 +216,17 @@ fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
 }
 
 fn of_list(name: &str, clusters: &ClusterParts, list: u32, fault: &ListFault) -> Finding {
-    let head = clusters.directory.heads[list as usize];
     let record = |id| clusters.directory.record_at(&clusters.shape, id);
+    let edges = |id: u32| {
+        let cluster = clusters.directory.cluster_of(list);
+        let at = clusters.directory.edges_at(cluster, id - clusters.directory.members_of(cluster).start);
+        u64::from(at.first) * PAGE as u64 + u64::from(at.skip)
+    };
+    let list = match *fault {
+        ListFault::Edges(id) | ListFault::Edge(id) | ListFault::Length(id) => clusters.directory.list_of(id),
+        _ => list,
+    };
+    let head = clusters.directory.heads[list as usize];
     let (offset, what) = match *fault {
         ListFault::Head => (head, "the head's checksum or layout is wrong".to_string()),
         ListFault::Misplaced => (head, "its members are not those that the directory says".into()),
@@ -181,6 +240,14 @@ fn of_list(name: &str, clusters: &ClusterParts, list: u32, fault: &ListFault) ->
             (head, format!("the distance of member {id} to the centroid is not the one that is stored"))
         }
         ListFault::Term(id) => (head, format!("the term of member {id} is not that of its code")),
+        ListFault::Edges(id) => (edges(id), format!("the edges of member {id} are damaged")),
+        ListFault::Edge(id) => (
+            edges(id),
+            format!("an edge of member {id} leads to itself or to no other member of its cluster"),
+        ),
+        ListFault::Length(id) => {
+            (edges(id), format!("the length of an edge of member {id} is not the one that is stored"))
+        }
         ListFault::Nav(node) => {
             (head, format!("node {node} of the navigation graph is not the member that it names"))
         }

@@ -116,6 +116,9 @@ fn read(read: &PageRead) -> String {
         ReadFor::Run { cluster, vectors } => {
             format!("{kib} KiB at {} for {vectors} vectors of cluster {cluster}", read.offset)
         }
+        ReadFor::Edges { cluster } => {
+            format!("{kib} KiB at {} for edges of cluster {cluster}", read.offset)
+        }
         ReadFor::Other => format!("{kib} KiB at {}", read.offset),
     }
 }
@@ -123,7 +126,7 @@ fn read(read: &PageRead) -> String {
 fn sums(trace: &Trace) -> String {
     let (s, kib) = (&trace.stats, |pages: u64| count(pages * PAGE as u64 / 1024));
     format!(
-        "{} clusters visited, {} of them fruitful, {} lists scanned\n{} reads of codes ({} KiB), {} of vectors that survived ({} KiB), {} vectors found in \
+        "{} clusters visited, {} of them fruitful, {} lists scanned\n{} reads of codes and edges ({} KiB), {} of vectors that survived ({} KiB), {} vectors found in \
          RAM instead, in {} hops\n{} codes and {} full vectors compared, {} vectors pruned before they were read\n\n",
         s.clusters,
         s.fruitful_clusters,

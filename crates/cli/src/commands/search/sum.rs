@@ -143,6 +143,7 @@ fn params_json(
         params["order"] = probe.order.name().into();
         params["bounds"] = probe.bounds.name().into();
         params["local_lists"] = probe.local_lists.into();
+        params["local_list"] = probe.local_list.into();
     }
     params
 }

@@ -10,7 +10,7 @@ use super::super::kmeans;
 use super::super::space::Space;
 use super::super::stages::Build;
 use super::plan::{self, PlanReport};
-use super::{READ_MAX, clusters};
+use super::{ReadSizes, clusters};
 use crate::dataset::Scan;
 use crate::profile::Profile;
 use crate::{Error, Result};
@@ -29,6 +29,8 @@ pub(super) struct Plan {
     pub(super) lists: Vec<u32>,
     /// For divided clusters their first entry among the sub-centroids.
     pub(super) sub_first: Vec<u32>,
+    /// How long reads are.
+    pub(super) reads: ReadSizes,
     /// Why.
     pub(super) report: PlanReport,
 }
@@ -46,9 +48,10 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     }
     drop(cluster_of);
     let sizes: Vec<u64> = members.iter().map(|m| m.len() as u64).collect();
+    let reads = ReadSizes::of(profile);
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
-    let capacity = build.posting_shape()?.members_in(READ_MAX);
+    let capacity = build.posting_shape()?.members_in(reads.most as usize);
     let divided: Vec<Divided> = members
         .par_iter()
         .zip(&kinds)
@@ -64,7 +67,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
             }
         })
         .collect::<Result<_>>()?;
-    write(build, kinds, divided, report)
+    write(build, kinds, divided, reads, report)
 }
 
 /// The lists of a cluster.
@@ -134,6 +137,7 @@ fn write(
     build: &Build<'_>,
     kinds: Vec<LocalKind>,
     divided: Vec<Divided>,
+    reads: ReadSizes,
     report: PlanReport,
 ) -> Result<Plan> {
     let dim = build.base.shape().dim;
@@ -154,7 +158,7 @@ fn write(
     }
     write_table(&build.partial.path(LISTS), &list_of_row)?;
     write_table(&build.partial.path(SUB_CENTROIDS), &subs)?;
-    Ok(Plan { kinds: kinds.iter().map(|&k| k as u8).collect(), lists, sub_first, report })
+    Ok(Plan { kinds: kinds.iter().map(|&k| k as u8).collect(), lists, sub_first, reads, report })
 }
 
 /// The list of every row.

@@ -1,4 +1,4 @@
-//! Writes the posting lists: heads first, then records, in the order of clusters. Rows come in parts as large as the memory allows.
+//! Writes the posting lists: heads first, then records, in the order of clusters, then the edges of those that are graphs. Rows come in parts as large as the memory allows.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
-use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_core::format::directory::{Directory, LocalKind, NO_EDGES};
+use stratann_core::format::edges;
 use stratann_core::format::posting::{self, Shape};
 use stratann_core::plan::SubLists;
 use stratann_kernel::DType;
@@ -20,7 +21,8 @@ use super::super::regions::Regions;
 use super::super::space::Space;
 use super::super::stages::{Build, IDS, read_codebook};
 use super::divide::{self, Plan, SUB_CENTROIDS};
-use super::{order, page_blocks, read_centroids};
+use super::local_costs::DEGREE;
+use super::{graphs, order, page_blocks, read_centroids};
 use crate::dataset::{AtomicFile, Scan};
 use crate::manifest::{BlockShape, SizeStats};
 use crate::residual::Encoder;
@@ -35,8 +37,6 @@ pub(super) struct ListFacts {
     pub(super) sizes: SizeStats,
 }
 
-/// A list is read with its records when both together take no more than this: less than a second read would cost.
-const WHOLE_MAX: usize = 2 * super::GAP_MAX;
 /// Members of a list that stay in any order among themselves.
 const ORDER_LEAST: usize = 4;
 /// Where vectors wait for their lists when not all fit in memory.
@@ -60,7 +60,6 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
     let subs = SubCentroids::read(build, &plan, shape.dim)?;
     let sublists = subs.encode(&codebook, build, &plan, &centroids);
     write_table(&build.file(files::SUBLISTS), &files::encode_sublists(&sublists))?;
-    write_table(&build.file(files::DIRECTORY), &files::encode_directory(&directory))?;
     let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
     let out = AtomicFile::create(&build.file(files::LISTS))?;
     out.file().set_len(bytes).map_err(|e| Error::io("writing", &build.file(files::LISTS), &e))?;
@@ -70,8 +69,10 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
     let lists = writer.directory.list_count();
     let kinds =
         LocalKind::ALL.map(|kind| writer.directory.kinds.iter().filter(|&&k| k == kind).count() as u32);
-    drop(writer);
+    let mut directory = writer.directory;
+    graphs::write(build, space, &shape, &mut directory, out.file())?;
     out.commit()?;
+    write_table(&build.file(files::DIRECTORY), &files::encode_directory(&directory))?;
     write_table(&build.partial.path(IDS), &id_of_row)?;
     let blocks = page_blocks(bytes, shape.id_bytes);
     Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
@@ -91,7 +92,8 @@ fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Direc
     for list in 0..lists {
         let members = (ids[list + 1] - ids[list]) as usize;
         let (head, own) = (shape.head_bytes(members), members * shape.record_bytes());
-        let is_whole = head + own <= WHOLE_MAX;
+        // Its records come along when that costs less than a second read would.
+        let is_whole = head + own <= 2 * plan.reads.gap as usize;
         let size = (head + if is_whole { own } else { 0 }) as u64;
         at = without_straddling(at, size);
         heads.push(at);
@@ -108,7 +110,24 @@ fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Direc
         }
     }
     let kind = |&k: &u8| LocalKind::ALL.get(usize::from(k)).copied().unwrap_or_default();
-    Directory { heads, records, ids, lists: plan.lists.clone(), kinds: plan.kinds.iter().map(kind).collect() }
+    let kinds: Vec<LocalKind> = plan.kinds.iter().map(kind).collect();
+    let clusters = kinds.len();
+    let mut directory = Directory {
+        heads,
+        records,
+        ids,
+        lists: plan.lists.clone(),
+        kinds,
+        degree: DEGREE as u32,
+        edges: vec![NO_EDGES; clusters],
+        entries: vec![0; clusters],
+    };
+    for cluster in (0..clusters).filter(|&c| plan.kinds[c] == LocalKind::Graph as u8) {
+        let members = directory.members_of(cluster as u32).len() as u32;
+        directory.edges[cluster] = edges::start_after(DEGREE, at);
+        at = edges::end_of(DEGREE, directory.edges[cluster], members);
+    }
+    directory
 }
 
 /// What is smaller than a page lies in one.
@@ -124,7 +143,12 @@ fn end(shape: &Shape, directory: &Directory) -> u64 {
         let head = directory.heads[list as usize] + shape.head_bytes(members) as u64;
         head.max(directory.records[list as usize] + (members * shape.record_bytes()) as u64)
     };
-    (0..directory.list_count()).map(of).max().unwrap_or(0)
+    let of_edges = |cluster: u32| {
+        let members = directory.members_of(cluster).len() as u32;
+        edges::end_of(DEGREE, directory.edges[cluster as usize], members)
+    };
+    let ends = (0..directory.list_count()).map(of);
+    ends.chain((0..directory.clusters()).filter(|&c| directory.has_edges(c)).map(of_edges)).max().unwrap_or(0)
 }
 
 /// Rounds to f16 and back: what a head can hold.

@@ -5,11 +5,12 @@
 //! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
 //! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
 //! | codebook | a sample | `codebook.bin` |
-//! | lists | all rows | `lists.bin`, `directory.bin`, `ids.tmp` |
+//! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
 //! | navigation | a sample | `nav.bin` |
 
 mod clusters;
 mod divide;
+mod graphs;
 mod lists;
 mod local_costs;
 mod nav;
@@ -18,6 +19,7 @@ mod plan;
 mod residuals;
 
 use half::f16;
+use serde::{Deserialize, Serialize};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::posting::Shape;
 use stratann_kernel::{DType, Metric};
@@ -43,10 +45,30 @@ pub enum LocalPlan {
     Uniform(LocalKind),
 }
 
-/// Bytes of one read at most: with those that it takes to whole pages, 16 pages.
-pub(super) const READ_MAX: usize = 60 << 10;
-/// Bytes read in vain rather than making two reads of one.
-pub(super) const GAP_MAX: usize = 8 << 10;
+/// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ReadSizes {
+    /// Bytes of one read at most: its bytes cost four times what the read itself does.
+    pub(super) most: u32,
+    /// Bytes read in vain rather than making two reads of one: they cost half of what the second would.
+    pub(super) gap: u32,
+}
+
+impl ReadSizes {
+    fn of(profile: &Profile) -> ReadSizes {
+        let page = stratann_core::PAGE as f64;
+        let loaded = &profile.disk.loaded;
+        // A disk that asks nothing for bytes is read in the largest pieces.
+        let even = 1000.0 * loaded.fixed_us / loaded.ns_per_byte.max(f64::MIN_POSITIVE);
+        let pages = |bytes: f64, low: f64, high: f64| (bytes / page).round().clamp(low, high) as u32;
+        let page = stratann_core::PAGE as u32;
+        // With those that a read takes to whole pages, 4 to 64 pages.
+        ReadSizes {
+            most: (pages(4.0 * even, 4.0, 64.0) - 1) * page,
+            gap: pages(0.5 * even, 1.0, 16.0) * page,
+        }
+    }
+}
 
 impl Build<'_> {
     pub(super) fn hybrid_ivf(&mut self, scan: &Scan) -> Result<Manifest> {
@@ -65,8 +87,8 @@ impl Build<'_> {
             sizes,
             nav_nodes,
             code_bytes: self.posting_shape()?.code_bytes,
-            read_max: READ_MAX as u32,
-            gap_max: GAP_MAX as u32,
+            read_max: plan.reads.most,
+            gap_max: plan.reads.gap,
         };
         self.fact("clusters", sizes.count);
         self.fact("lists", layout.lists);

@@ -27,6 +27,15 @@ impl Floats {
     pub(super) fn row(&self, a: u32) -> &[f32] {
         &self.rows[a as usize * self.dim..(a as usize + 1) * self.dim]
     }
+
+    /// The one nearest to the mean of all: where walks begin.
+    pub(super) fn medoid(&self) -> u32 {
+        let n = self.len();
+        let sum = |i: usize| self.rows.iter().skip(i).step_by(self.dim).map(|&x| f64::from(x)).sum::<f64>();
+        let mean: Vec<f32> = (0..self.dim).map(|i| (sum(i) / n as f64) as f32).collect();
+        let to_mean = |a: u32| l2_f32(&mean, bytemuck::cast_slice(self.row(a)));
+        (0..n as u32).min_by(|&a, &b| to_mean(a).total_cmp(&to_mean(b)).then(a.cmp(&b))).unwrap_or(0)
+    }
 }
 
 impl Points for Floats {
@@ -115,19 +124,11 @@ fn draw(build: &Build<'_>, scan: &Scan, cluster_of: &[u32], clusters: usize, wan
 }
 
 fn connect(build: &Build<'_>, nav: &mut NavGraph, points: &Floats) -> Result<()> {
-    let n = points.len();
-    let mean: Vec<f32> = (0..points.dim)
-        .map(|i| {
-            (points.rows.iter().skip(i).step_by(points.dim).map(|&x| f64::from(x)).sum::<f64>() / n as f64)
-                as f32
-        })
-        .collect();
-    let to_mean = |a: u32| l2_f32(&mean, bytemuck::cast_slice(points.row(a)));
-    nav.entry = (0..n as u32).min_by(|&a, &b| to_mean(a).total_cmp(&to_mean(b)).then(a.cmp(&b))).unwrap_or(0);
+    nav.entry = points.medoid();
     let options =
         VamanaOptions { degree: DEGREE, list: LIST, alpha: 1.2, passes: 1, seed: build.options.seed };
     let graph = vamana::build(points, nav.entry, &options, build.progress)?;
-    for node in 0..n as u32 {
+    for node in 0..points.len() as u32 {
         let list = graph.list(node);
         nav.neighbours.extend_from_slice(list);
         nav.neighbours.resize((node as usize + 1) * DEGREE, NONE);

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::assignment::{Assignment, Choice, Choices, assign};
-use stratann_core::build::costs::{Model, Sizes, WAYS, Way};
+use stratann_core::build::costs::{Model, Prices, Sizes, WAYS, Way};
 use stratann_core::format::directory::LocalKind;
+use stratann_core::format::posting::Shape;
 
 use super::super::space::Space;
 use super::super::stages::Build;
-use super::{LocalPlan, local_costs};
+use super::{LocalPlan, ReadSizes, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Scan;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
@@ -37,6 +38,25 @@ pub struct PlanReport {
     pub read_us: f64,
     /// See `read_us`.
     pub kib_us: f64,
+    /// A distance to a full vector, microseconds.
+    pub distance_us: f64,
+}
+
+impl PlanReport {
+    /// The model that the choice was made by, of lists of this shape.
+    pub(crate) fn model(&self, shape: &Shape, read_max: u32) -> Model {
+        let local = &self.local;
+        let prices = Prices {
+            read_us: self.read_us,
+            byte_us: self.kib_us / 1024.0,
+            distance_us: self.distance_us,
+            alpha_flat: local.alpha_flat,
+            beta_scan: local.beta_scan,
+            hops: (local.hops_a, local.hops_b),
+            lists: (local.lists_a, local.lists_b),
+        };
+        Model { prices, sizes: sizes(shape, read_max) }
+    }
 }
 
 /// What one way to hold a cluster was chosen for.
@@ -122,6 +142,7 @@ pub(super) fn run(
         local,
         read_us: prices.read_us,
         kib_us: prices.byte_us * 1024.0,
+        distance_us: prices.distance_us,
     };
     Ok((kinds, report))
 }
@@ -130,13 +151,17 @@ fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Mod
     let shape = build.posting_shape()?;
     Ok(Model {
         prices: local_costs::prices(profile, local, build.base.shape()),
-        sizes: Sizes {
-            member_bytes: shape.member_bytes() as f64,
-            head_bytes: shape.head_bytes(0) as f64,
-            read_max: super::READ_MAX as f64,
-            degree: local_costs::DEGREE as f64,
-        },
+        sizes: sizes(&shape, ReadSizes::of(profile).most),
     })
+}
+
+fn sizes(shape: &Shape, read_max: u32) -> Sizes {
+    Sizes {
+        member_bytes: shape.member_bytes() as f64,
+        head_bytes: shape.head_bytes(0) as f64,
+        read_max: f64::from(read_max),
+        degree: local_costs::DEGREE as f64,
+    }
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.

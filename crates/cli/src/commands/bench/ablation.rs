@@ -1,0 +1,484 @@
+//! `stratann bench ablation`: what each technique of a `hybrid-ivf` brings, on the user's own vectors (OrchANN §6.5, figure 18).
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use stratann_core::query::{Bounds, Order};
+use stratann_engine::build::{self, BuildOptions, LocalPlan};
+use stratann_engine::dataset::{GroundTruth, Reader};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::learning::{Learn, LearnOptions};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::profile::{Profile, ProfileOptions};
+use stratann_engine::search::{Effort, ProbeSwitches, SearchOptions, recall};
+use stratann_engine::{Error, Kind, Progress, Result};
+
+use crate::options::{self, MetricName};
+use crate::output::{Output, count, table};
+use crate::progress::Teller;
+use crate::queries::Queries;
+use crate::{Verdict, memory};
+
+mod figure;
+
+/// What each technique of a hybrid-ivf brings on these vectors: local indexes, learning, pruning
+///
+/// Builds an index with the planned mixture of local indexes and three uniform ones, and searches them with techniques switched off, one after another.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Vectors
+    base: PathBuf,
+    /// Queries
+    queries: PathBuf,
+    /// Their true neighbours
+    #[arg(long, value_name = "GT")]
+    groundtruth: PathBuf,
+    /// Folder for the indexes; those that are there are used again
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Distance
+    #[arg(long, value_enum, default_value = "l2")]
+    metric: MetricName,
+    /// Results per query
+    #[arg(short, default_value_t = 10)]
+    k: usize,
+    /// All memory that index and search may take; also what the plan is made for [default: no limit, codes on disk in the plan]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    ram_budget: Option<u64>,
+    /// Clusters [default: 4 times the square root of the rows]
+    #[arg(long, value_name = "N")]
+    clusters: Option<usize>,
+    /// What reads and distances cost here, from `stratann profile` [default: measured]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Recalls at which settings are compared
+    #[arg(long, value_delimiter = ',', default_value = "0.9,0.95,0.99")]
+    recall: Vec<f64>,
+    /// Queries of a sweep; learning takes all there are
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    sample: usize,
+    /// Queries of an epoch
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    epoch_queries: u32,
+    /// Clusters visited while learning
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    nprobe: u32,
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = options::threads)]
+    threads: Option<usize>,
+    /// Draw the three parts of the figure into this SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB --plot ablation.svg";
+
+/// Clusters visited, setting by setting.
+const PROBES: [u32; 9] = [4, 8, 16, 32, 64, 96, 128, 256, 512];
+/// The rules of a calibrated search: slack of bounds, ρ.
+const SLACK: f32 = 1.5;
+const EARLY_STOP: f32 = 0.15;
+
+/// One setting.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Point {
+    nprobe: u32,
+    recall: f64,
+    qps: f64,
+    reads: f64,
+    kib_read: f64,
+    clusters: f64,
+}
+
+/// Settings of one variant, ascending by effort.
+#[derive(Clone, Debug, Serialize)]
+struct Sweep {
+    name: String,
+    points: Vec<Point>,
+}
+
+impl Sweep {
+    /// Where it reaches `recall`, between two settings by their misses.
+    fn at(&self, recall: f64) -> Option<Point> {
+        let above = self.points.iter().position(|p| p.recall >= recall)?;
+        let b = self.points[above];
+        let Some(a) = above.checked_sub(1).map(|i| self.points[i]) else { return Some(b) };
+        let misses = |r: f64| (1.0 - r).max(1e-4).ln();
+        let share = (misses(a.recall) - misses(recall)) / (misses(a.recall) - misses(b.recall));
+        let mix = |of: fn(&Point) -> f64| of(&a) + share * (of(&b) - of(&a));
+        Some(Point {
+            nprobe: mix(|p| f64::from(p.nprobe)).ceil() as u32,
+            recall,
+            // Time, not its inverse, grows with the clusters.
+            qps: 1.0 / mix(|p| 1.0 / p.qps),
+            reads: mix(|p| p.reads),
+            kib_read: mix(|p| p.kib_read),
+            clusters: mix(|p| p.clusters),
+        })
+    }
+}
+
+/// What an epoch of queries found.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Epoch {
+    queries: usize,
+    /// Of the clusters visited, those that hold a result.
+    precision: f64,
+    /// Of the clusters that hold true neighbours, as many as hold a result and were visited.
+    cluster_recall: f64,
+    f1: f64,
+    recall: f64,
+    reads: f64,
+    /// Of the vectors scored, those that were pinned in RAM.
+    pinned_share: f64,
+    p99_us: f64,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    base: &'a Path,
+    queries: &'a Path,
+    ram_budget_bytes: Option<u64>,
+    recalls: &'a [f64],
+    local_indexes: Vec<Sweep>,
+    /// Uniform plans that do not fit in the budget, and why.
+    refused: Vec<(String, String)>,
+    learning: Vec<Epoch>,
+    pruning: Vec<Sweep>,
+}
+
+/// What everything is measured with.
+struct Bench<'a> {
+    args: &'a Args,
+    teller: &'a Teller,
+    output: Output,
+    truth: GroundTruth,
+}
+
+/// `stratann bench ablation`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    if let Some(wrong) = args.recall.iter().find(|r| !(0.0..=1.0).contains(*r)) {
+        return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));
+    }
+    let base = Reader::open(&args.base)?;
+    let truth = GroundTruth::read(&args.groundtruth)?;
+    let teller = Teller::new(output);
+    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
+    let profile = profile(args, &teller)?;
+    let bench = Bench { args, teller: &teller, output, truth };
+    let mixed = bench.build(&base, "auto", LocalPlan::Auto, &profile)?;
+    let mut indexes = vec![("auto".to_string(), mixed.clone())];
+    let mut refused = Vec::new();
+    for kind in stratann_core::format::directory::LocalKind::ALL {
+        let name = format!("uniform-{}", kind.name());
+        match bench.build(&base, &name, LocalPlan::Uniform(kind), &profile) {
+            Ok(folder) => indexes.push((name, folder)),
+            Err(e) if e.kind == Kind::Budget => refused.push((name, e.message)),
+            Err(e) => return Err(e),
+        }
+    }
+    let document = Document {
+        base: &args.base,
+        queries: &args.queries,
+        ram_budget_bytes: args.ram_budget,
+        recalls: &args.recall,
+        local_indexes: bench.local_indexes(&indexes)?,
+        refused,
+        pruning: bench.pruning(&mixed)?,
+        learning: bench.learning(&mixed)?,
+    };
+    teller.finish();
+    if let Some(path) = &args.plot {
+        figure::draw(path, &document)?;
+    }
+    output.result(&document, || text(&document))?;
+    Ok(Verdict::Fine)
+}
+
+fn profile(args: &Args, teller: &Teller) -> Result<Profile> {
+    match &args.profile {
+        Some(path) => Profile::read(path),
+        None => Profile::measure(&args.output, &ProfileOptions::default(), teller),
+    }
+}
+
+impl Bench<'_> {
+    /// An index with this plan, unless it is there.
+    fn build(&self, base: &Reader, name: &str, plan: LocalPlan, profile: &Profile) -> Result<PathBuf> {
+        let folder = self.args.output.join(format!("{name}.idx"));
+        if let Ok((_, manifest)) = Manifest::read(&folder) {
+            if manifest.rows == base.shape().rows && manifest.dim == base.shape().dim {
+                self.output.note(&format!("{} is there and is used again", folder.display()));
+                return Ok(folder);
+            }
+            return Err(Error::bad_input(format!(
+                "{} is an index of other vectors; name another folder with -o",
+                folder.display()
+            )));
+        }
+        let options = BuildOptions {
+            clusters: self.args.clusters,
+            local_plan: plan,
+            search_budget: self.args.ram_budget,
+            profile: Some(profile.clone()),
+            threads: self.threads(),
+            calibration_queries: 0,
+            ..BuildOptions::new(build::Kind::HybridIvf, self.args.metric.into())
+        };
+        build::build(base, &folder, &options, self.teller)?;
+        Ok(folder)
+    }
+
+    fn threads(&self) -> usize {
+        self.args.threads.unwrap_or_else(options::all_cores)
+    }
+
+    fn options(&self, nprobe: u32, variant: &Variant) -> SearchOptions {
+        SearchOptions {
+            k: self.args.k,
+            effort: Effort::Clusters(nprobe, variant.slack, Some(EARLY_STOP)),
+            threads: self.threads(),
+            probe: variant.switches,
+            ..SearchOptions::default()
+        }
+    }
+
+    /// An index within the budget, with all that is left of it for codes.
+    fn open(&self, folder: &Path, learning: LearnOptions) -> Result<(Index, Queries)> {
+        let (_, manifest) = Manifest::read(folder)?;
+        let queries = Queries::open(&self.args.queries, &manifest, self.output)?;
+        if self.truth.queries() != queries.count() || self.truth.k < self.args.k {
+            return Err(Error::bad_input(format!(
+                "{} holds {} neighbours of {} queries, {} of {} are needed; compute it anew",
+                self.args.groundtruth.display(),
+                self.truth.k,
+                self.truth.queries(),
+                self.args.k,
+                queries.count()
+            )));
+        }
+        let extra = [("ground truth", 16 * self.truth.ids.len() as u64)];
+        let search_reserve =
+            (memory::set_aside(&manifest, &self.options(1, &FULL), &extra, &queries), self.threads());
+        let open = OpenOptions {
+            ram_budget: self.args.ram_budget,
+            search_reserve,
+            learning,
+            ..OpenOptions::default()
+        };
+        Ok((Index::open(folder, open)?, queries))
+    }
+
+    /// (a): the planned mixture beside uniform plans.
+    fn local_indexes(&self, indexes: &[(String, PathBuf)]) -> Result<Vec<Sweep>> {
+        let mut sweeps = Vec::new();
+        for (name, folder) in indexes {
+            let (index, queries) = self.open(folder, LearnOptions::default())?;
+            sweeps.push(self.sweep(name, &index, &queries, &FULL)?);
+        }
+        Ok(sweeps)
+    }
+
+    /// (c): one technique of pruning off at a time.
+    fn pruning(&self, folder: &Path) -> Result<Vec<Sweep>> {
+        let (index, queries) = self.open(folder, LearnOptions::default())?;
+        VARIANTS.iter().map(|v| self.sweep(v.name, &index, &queries, v)).collect()
+    }
+
+    fn sweep(&self, name: &str, index: &Index, queries: &Queries, variant: &Variant) -> Result<Sweep> {
+        let sample = self.args.sample.clamp(1, queries.count());
+        let most = self.args.recall.iter().copied().fold(0.0, f64::max);
+        let mut rows = Vec::new();
+        queries.read(0, sample, &mut rows)?;
+        let truth = self.truth_of(0, sample);
+        self.teller.stage(name, (PROBES.len() * sample) as u64, "queries");
+        let mut points: Vec<Point> = Vec::new();
+        for nprobe in PROBES {
+            let answers = index.search(&rows, &self.options(nprobe, variant), self.teller)?;
+            let each = |x: u64| x as f64 / sample as f64;
+            points.push(Point {
+                nprobe,
+                recall: recall(&answers.ids, answers.k, &truth, self.args.k),
+                qps: sample as f64 / answers.seconds,
+                reads: each(answers.stats.reads),
+                kib_read: each(answers.stats.pages_read) * 4.0,
+                clusters: each(answers.stats.clusters),
+            });
+            if points.last().is_some_and(|p| p.recall >= most) {
+                break;
+            }
+        }
+        Ok(Sweep { name: name.into(), points })
+    }
+
+    fn truth_of(&self, first: usize, count: usize) -> Vec<u64> {
+        let of = |q: usize| self.truth.ids_of(q)[..self.args.k].iter().map(|&id| u64::from(id));
+        (first..first + count).flat_map(of).collect()
+    }
+
+    /// (b): precision and F1 of the choice of clusters, epoch by epoch, from nothing learnt on.
+    fn learning(&self, folder: &Path) -> Result<Vec<Epoch>> {
+        // What another run has learnt would be in the way.
+        let _ = std::fs::remove_file(folder.join("learnt.bin"));
+        let learning =
+            LearnOptions { learn: Learn::On, epoch_queries: self.args.epoch_queries.max(1), hot: None };
+        let (index, queries) = self.open(folder, learning)?;
+        let wanted: HashSet<u64> = self.truth_of(0, queries.count()).into_iter().collect();
+        let homes = index.clusters_of(&wanted)?;
+        let options = self.options(self.args.nprobe, &FULL);
+        let each = self.args.epoch_queries.max(1) as usize;
+        self.teller.stage("learning", queries.count() as u64, "queries");
+        let mut rows = Vec::new();
+        let mut epochs = Vec::new();
+        for first in (0..queries.count()).step_by(each) {
+            let count = each.min(queries.count() - first);
+            queries.read(first, count, &mut rows)?;
+            let answers = index.search(&rows, &options, self.teller)?;
+            let truth = self.truth_of(first, count);
+            epochs.push(self.epoch(&answers, &truth, &homes));
+        }
+        Ok(epochs)
+    }
+
+    fn epoch(
+        &self,
+        answers: &stratann_engine::search::Answers,
+        truth: &[u64],
+        homes: &HashMap<u64, u32>,
+    ) -> Epoch {
+        let queries = answers.latency_ns.len();
+        let true_clusters: usize = truth
+            .chunks(self.args.k)
+            .map(|ids| ids.iter().filter_map(|id| homes.get(id)).collect::<HashSet<_>>().len())
+            .sum();
+        let s = &answers.stats;
+        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let precision = share(s.result_clusters, s.clusters);
+        let cluster_recall = share(s.result_clusters, true_clusters as u64).min(1.0);
+        Epoch {
+            queries,
+            precision,
+            cluster_recall,
+            f1: 2.0 * precision * cluster_recall / (precision + cluster_recall).max(f64::MIN_POSITIVE),
+            recall: recall(&answers.ids, answers.k, truth, self.args.k),
+            reads: s.reads as f64 / queries.max(1) as f64,
+            pinned_share: share(s.pinned_hits, s.full_comparisons),
+            p99_us: stratann_engine::search::Latency::of(&answers.latency_ns).p99,
+        }
+    }
+}
+
+/// Techniques on and off.
+struct Variant {
+    name: &'static str,
+    slack: Option<f32>,
+    switches: ProbeSwitches,
+}
+
+const ALL_ON: ProbeSwitches = ProbeSwitches {
+    order: Order::Evidence,
+    early_stop: true,
+    bounds: Bounds::Both,
+    local_lists: None,
+    local_list: None,
+    votes: None,
+};
+const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_ON };
+const VARIANTS: [Variant; 6] = [
+    FULL,
+    Variant {
+        name: "no cluster pruning",
+        slack: Some(SLACK),
+        switches: ProbeSwitches { early_stop: false, order: Order::Votes, ..ALL_ON },
+    },
+    Variant {
+        name: "no early stop",
+        slack: Some(SLACK),
+        switches: ProbeSwitches { early_stop: false, ..ALL_ON },
+    },
+    Variant { name: "strict bounds by codes", slack: None, switches: ALL_ON },
+    Variant {
+        name: "bounds by centroids",
+        slack: None,
+        switches: ProbeSwitches { bounds: Bounds::Centroid, ..ALL_ON },
+    },
+    Variant { name: "no bounds", slack: None, switches: ProbeSwitches { bounds: Bounds::Off, ..ALL_ON } },
+];
+
+fn text(document: &Document<'_>) -> String {
+    let mut out = String::from("local indexes\n");
+    out += &compared(&document.local_indexes, document.recalls);
+    for (name, why) in &document.refused {
+        out += &format!("{name}: not built: {why}\n");
+    }
+    out += "\nlearning\n";
+    let headings = ["queries", "precision", "F1", "recall", "reads", "pinned", "p99 us"];
+    let mut seen = 0;
+    let rows: Vec<Vec<String>> = document
+        .learning
+        .iter()
+        .map(|e| {
+            seen += e.queries;
+            vec![
+                count(seen as u64),
+                format!("{:.3}", e.precision),
+                format!("{:.3}", e.f1),
+                format!("{:.4}", e.recall),
+                format!("{:.1}", e.reads),
+                format!("{:.0} %", 100.0 * e.pinned_share),
+                format!("{:.0}", e.p99_us),
+            ]
+        })
+        .collect();
+    out += &table(&headings, &rows);
+    out += "\npruning\n";
+    out + &compared(&document.pruning, document.recalls)
+}
+
+/// One row for each sweep and recall; how many times the first sweep's throughput, and its bytes.
+fn compared(sweeps: &[Sweep], recalls: &[f64]) -> String {
+    let headings = ["", "recall", "nprobe", "clusters", "reads", "KiB", "QPS", "QPS of all"];
+    let mut rows = Vec::new();
+    for &recall in recalls {
+        let first = sweeps.first().and_then(|s| s.at(recall));
+        for sweep in sweeps {
+            let mut row = vec![sweep.name.clone(), format!("{recall}")];
+            match sweep.at(recall) {
+                Some(p) => row.extend([
+                    p.nprobe.to_string(),
+                    format!("{:.1}", p.clusters),
+                    format!("{:.1}", p.reads),
+                    count(p.kib_read as u64),
+                    count(p.qps as u64),
+                    first.map_or("-".into(), |f| format!("{:.2} x", f.qps / p.qps)),
+                ]),
+                None => row.push(format!(
+                    "out of reach: {:.4}",
+                    sweep.points.iter().map(|p| p.recall).fold(0.0, f64::max)
+                )),
+            }
+            rows.push(row);
+        }
+    }
+    table(&headings, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_interpolated_by_misses() {
+        let point =
+            |nprobe, recall, qps| Point { nprobe, recall, qps, reads: 1.0, kib_read: 4.0, clusters: 2.0 };
+        let sweep = Sweep { name: "all".into(), points: vec![point(8, 0.8, 400.0), point(32, 0.95, 200.0)] };
+        let middle = sweep.at(0.9).unwrap();
+        assert!((19..=21).contains(&middle.nprobe) && (middle.qps - 266.7).abs() < 1.0, "{middle:?}");
+        assert_eq!(sweep.at(0.7).unwrap().nprobe, 8);
+        assert!(sweep.at(0.99).is_none());
+    }
+}

@@ -1,0 +1,191 @@
+//! The edges of a member in the graph of its cluster, apart from its vector: a member that a bound discards can be walked through, and its
+//! vector is never read. The length of an edge is stored with it, so that its end becomes a pivot (OrchANN §5.3).
+//!
+//! All edges of a cluster lie one after another, in the order of its members; none crosses from one page into the next.
+//!
+//! | offset | bytes | content |
+//! |---|---|---|
+//! | 0 | 4 | checksum of all that follows, with the member's id |
+//! | 4 | 4 | number of neighbours n |
+//! | 8 | 4 | f32: least length |
+//! | 12 | 4 | f32: step of the lengths |
+//! | 16 | degree × 4 | neighbours by their numbers within the cluster, ascending; zeros from n on |
+//! | … | degree | lengths ‖u − v‖ in steps over the least, rounded down; zeros from n on |
+//! | … | | up to a multiple of 4 |
+//!
+//! Lengths are euclidean whatever the metric; under cosine those between unit vectors.
+
+use alloc::vec::Vec;
+
+use super::directory::Pages;
+use super::posting::{float, range, step_up, steps_down, sum_with, word};
+use crate::PAGE;
+
+/// Most neighbours that a member may have.
+pub const MAX_DEGREE: usize = 255;
+/// Bytes before the neighbours.
+const HEADER: usize = 16;
+
+/// Bytes of the edges of one member.
+pub const fn edge_bytes(degree: usize) -> usize {
+    HEADER + (5 * degree).next_multiple_of(4)
+}
+
+const _: () = assert!(edge_bytes(MAX_DEGREE) <= PAGE);
+
+/// Members whose edges lie in one page.
+pub const fn per_page(degree: usize) -> u32 {
+    (PAGE / edge_bytes(degree)) as u32
+}
+
+/// Where the edges of a cluster begin that come after what ends at `offset`.
+pub const fn start_after(degree: usize, offset: u64) -> u64 {
+    let (page, size) = (PAGE as u64, edge_bytes(degree) as u64);
+    let place = (offset % page).div_ceil(size);
+    if place < per_page(degree) as u64 {
+        offset / page * page + place * size
+    } else {
+        (offset / page + 1) * page
+    }
+}
+
+/// Whether edges can begin there.
+pub const fn is_start(degree: usize, offset: u64) -> bool {
+    degree <= MAX_DEGREE && start_after(degree, offset) == offset
+}
+
+/// Where the edges of the `number`-th member of a cluster lie whose edges begin at `start`.
+pub const fn place(degree: usize, start: u64, number: u32) -> Pages {
+    let (page, size) = (PAGE as u64, edge_bytes(degree) as u64);
+    let slot = start % page / size + number as u64;
+    let per_page = per_page(degree) as u64;
+    Pages { first: (start / page + slot / per_page) as u32, count: 1, skip: (slot % per_page * size) as u32 }
+}
+
+/// Where the edges of `members` members end.
+pub const fn end_of(degree: usize, start: u64, members: u32) -> u64 {
+    if members == 0 {
+        return start;
+    }
+    let last = place(degree, start, members - 1);
+    last.first as u64 * PAGE as u64 + last.skip as u64 + edge_bytes(degree) as u64
+}
+
+/// Appends the edges of member `id` to `out`: at most `degree` neighbours with their lengths.
+pub fn write_edges(degree: usize, id: u32, neighbours: &[(u32, f32)], out: &mut Vec<u8>) {
+    let start = out.len();
+    let neighbours = &neighbours[..neighbours.len().min(degree)];
+    let lengths = || neighbours.iter().map(|n| n.1);
+    let low = lengths().fold(f32::MAX, f32::min);
+    let step = step_up(lengths().fold(0.0, f32::max) - low).min(f32::MAX);
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&(neighbours.len() as u32).to_le_bytes());
+    out.extend_from_slice(&low.to_le_bytes());
+    out.extend_from_slice(&step.to_le_bytes());
+    neighbours.iter().for_each(|n| out.extend_from_slice(&n.0.to_le_bytes()));
+    out.resize(start + HEADER + 4 * degree, 0);
+    out.extend(lengths().map(|length| steps_down(length - low, step)));
+    out.resize(start + edge_bytes(degree), 0);
+    let sum = sum_with(id, &out[start + 4..]);
+    out[start..start + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The edges of a member, in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Edges<'a> {
+    numbers: &'a [u8],
+    steps: &'a [u8],
+    low: f32,
+    step: f32,
+}
+
+impl<'a> Edges<'a> {
+    /// Opens the edges of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
+    pub fn verify(degree: usize, id: u32, bytes: &'a [u8]) -> Option<Edges<'a>> {
+        let bytes = bytes.get(..edge_bytes(degree))?;
+        let (sum, content) = bytes.split_at(4);
+        let count = u32::from_le_bytes(word(bytes, 4)) as usize;
+        if u32::from_le_bytes(word(sum, 0)) != sum_with(id, content) || count > degree {
+            return None;
+        }
+        let steps_at = HEADER + 4 * degree;
+        Some(Edges {
+            numbers: &bytes[HEADER..HEADER + 4 * count],
+            steps: &bytes[steps_at..steps_at + count],
+            low: float(bytes, 8),
+            step: float(bytes, 12),
+        })
+    }
+
+    /// Number of neighbours.
+    pub fn count(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Each neighbour by its number within the cluster, with the least and the greatest length that the edge may have.
+    pub fn neighbours(&self) -> impl Iterator<Item = (u32, (f32, f32))> + use<'a> {
+        let (low, step) = (self.low, self.step);
+        self.numbers
+            .chunks_exact(4)
+            .zip(self.steps)
+            .map(move |(number, &steps)| (u32::from_le_bytes(word(number, 0)), range(low, step, steps)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn edges_come_back_and_lengths_are_within_what_is_said(
+            neighbours in prop::collection::vec((any::<u32>(), 0f32..1e4), 0..40), id in any::<u32>(), more in 0usize..20,
+        ) {
+            let degree = neighbours.len() + more;
+            let mut bytes = vec![9; 3];
+            write_edges(degree, id, &neighbours, &mut bytes);
+            prop_assert_eq!(bytes.len(), 3 + edge_bytes(degree));
+            let edges = Edges::verify(degree, id, &bytes[3..]).unwrap();
+            prop_assert_eq!(edges.count(), neighbours.len());
+            for ((number, (least, most)), &(expected, length)) in edges.neighbours().zip(&neighbours) {
+                prop_assert_eq!(number, expected);
+                prop_assert!(least <= length && length <= most && most - least < 50.0, "{least} {length} {most}");
+            }
+            prop_assert!(Edges::verify(degree, id ^ 1, &bytes[3..]).is_none());
+            let at = 3 + (bytes.len() - 3) / 2;
+            bytes[at] ^= 4;
+            prop_assert!(Edges::verify(degree, id, &bytes[3..]).is_none());
+        }
+
+        #[test]
+        fn nonsense_is_refused_or_harmless(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..200), id in any::<u32>(), degree in 0usize..30, vouched in any::<bool>(),
+        ) {
+            if vouched && bytes.len() >= edge_bytes(degree) {
+                let sum = sum_with(id, &bytes[4..edge_bytes(degree)]);
+                bytes[..4].copy_from_slice(&sum.to_le_bytes());
+            }
+            if let Some(edges) = Edges::verify(degree, id, &bytes) {
+                prop_assert!(vouched && edges.count() <= degree);
+                prop_assert_eq!(edges.neighbours().count(), edges.count());
+            }
+        }
+
+        #[test]
+        fn none_crosses_a_page_or_lies_on_another(degree in 0usize..=MAX_DEGREE, offset in 0u64..100_000, members in 1u32..200) {
+            let start = start_after(degree, offset);
+            prop_assert!(start >= offset && is_start(degree, start));
+            let mut end = start;
+            for number in 0..members {
+                let at = place(degree, start, number);
+                prop_assert!(at.skip as usize + edge_bytes(degree) <= PAGE);
+                let from = u64::from(at.first) * PAGE as u64 + u64::from(at.skip);
+                prop_assert!(from >= end);
+                end = from + edge_bytes(degree) as u64;
+                prop_assert_eq!(end_of(degree, start, number + 1), end);
+            }
+        }
+    }
+}
