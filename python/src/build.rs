@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
+use stratann_core::format::directory::LocalKind;
 use stratann_engine as engine;
-use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, Kind};
+use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, Kind, LocalPlan};
 use stratann_engine::dataset::OnBadRow;
+use stratann_engine::profile::Profile;
 use stratann_engine::{Error, Metric, Result, budget};
 
 use crate::vectors::Vectors;
@@ -40,6 +42,11 @@ pub(crate) struct Options {
     exact_points: Option<bool>,
     cells: Option<usize>,
     calibration_queries: Option<usize>,
+    clusters: Option<usize>,
+    plan: Option<String>,
+    search_budget: Option<u64>,
+    profile: Option<PathBuf>,
+    nav_samples: Option<f64>,
 }
 
 fn unknown(what: &str, given: &str, known: &str) -> Error {
@@ -60,9 +67,13 @@ impl Options {
     pub(crate) fn read(self) -> Result<BuildOptions> {
         let kind = match self.kind.as_str() {
             "disk-graph" => Kind::DiskGraph,
+            "hybrid-ivf" => Kind::HybridIvf,
             "flat" => Kind::Flat,
-            other => return Err(unknown("kind", other, "\"disk-graph\" or \"flat\"")),
+            other => {
+                return Err(unknown("kind", other, "\"disk-graph\", \"hybrid-ivf\" or \"flat\""));
+            }
         };
+        self.check_kind(kind)?;
         let mut options = BuildOptions::new(kind, metric(&self.metric)?);
         options.on_bad_row = match self.on_bad_row.as_str() {
             "fail" => OnBadRow::Fail,
@@ -94,6 +105,7 @@ impl Options {
         set(&mut options.compress, self.compress);
         set(&mut options.exact_points, self.exact_points);
         set(&mut options.calibration_queries, self.calibration_queries);
+        self.read_clusters(&mut options)?;
         options.code_bytes = self.code_bytes;
         options.nodes_per_block = self.nodes_per_block;
         options.pages_per_block = self.pages_per_block;
@@ -104,6 +116,43 @@ impl Options {
         options.force = self.force;
         options.resume = self.resume;
         Ok(options)
+    }
+
+    /// Refuses what has no meaning for this kind.
+    fn check_kind(&self, kind: Kind) -> Result<()> {
+        let given = [
+            ("clusters", self.clusters.is_some()),
+            ("plan", self.plan.is_some()),
+            ("search_budget", self.search_budget.is_some()),
+            ("profile", self.profile.is_some()),
+            ("nav_samples", self.nav_samples.is_some()),
+        ];
+        match given.iter().find(|g| g.1) {
+            Some((name, _)) if kind != Kind::HybridIvf => Err(Error::bad_input(format!(
+                "{name} is an option of kind=\"hybrid-ivf\", the kind is {:?}; leave it out",
+                self.kind
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The options of `hybrid-ivf`.
+    fn read_clusters(&self, options: &mut BuildOptions) -> Result<()> {
+        options.local_plan = match self.plan.as_deref() {
+            None | Some("auto") => LocalPlan::Auto,
+            Some("uniform-flat") => LocalPlan::Uniform(LocalKind::Flat),
+            Some("uniform-graph") => LocalPlan::Uniform(LocalKind::Graph),
+            Some("uniform-ivf") => LocalPlan::Uniform(LocalKind::Ivf),
+            Some(other) => {
+                let known = "\"auto\", \"uniform-flat\", \"uniform-graph\" or \"uniform-ivf\"";
+                return Err(unknown("plan", other, known));
+            }
+        };
+        options.clusters = self.clusters;
+        options.search_budget = self.search_budget;
+        options.profile = self.profile.as_deref().map(Profile::read).transpose()?;
+        set(&mut options.nav_samples, self.nav_samples);
+        Ok(())
     }
 }
 

@@ -4,10 +4,17 @@ use pyo3::prelude::*;
 use stratann_engine::{Error, Kind};
 
 /// Options that the engine's messages name as the command line does. Longer names come first.
-const OPTIONS: [(&str, &str); 14] = [
+const OPTIONS: [(&str, &str); 21] = [
     ("--ram-budget ", "ram_budget="),
     ("--ram-budget", "ram_budget"),
+    ("--search-budget ", "search_budget="),
+    ("--search-budget", "search_budget"),
     ("--search-list", "search_list"),
+    ("--nprobe", "nprobe"),
+    ("--early-stop", "early_stop"),
+    ("--recall", "recall"),
+    ("--clusters", "clusters"),
+    ("--plan ", "plan="),
     ("--build-list", "build_list"),
     ("--code-bytes", "code_bytes"),
     ("--head-share", "head_share"),
@@ -23,9 +30,10 @@ const OPTIONS: [(&str, &str); 14] = [
 
 /// The message in Python's words. Options stand after a space; what looks like one in a path is left alone.
 pub(crate) fn in_python(message: &str) -> String {
-    OPTIONS.iter().fold(message.to_owned(), |text, (option, argument)| {
+    let text = OPTIONS.iter().fold(format!(" {message}"), |text, (option, argument)| {
         text.replace(&format!(" {option}"), &format!(" {argument}"))
-    })
+    });
+    text[1..].to_owned()
 }
 
 /// An exception of `stratann._errors` by name.

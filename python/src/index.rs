@@ -11,6 +11,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{self, OpenOptions};
+use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
@@ -35,6 +36,40 @@ pub(crate) struct Index {
     kind: String,
 }
 
+/// How to open, as it comes from Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Opening {
+    ram_budget: Option<u64>,
+    cache_budget: u64,
+    head_budget: Option<u64>,
+    learning: String,
+    epoch_queries: u32,
+}
+
+impl Opening {
+    fn read(&self) -> Result<OpenOptions> {
+        let learn = match self.learning.as_str() {
+            "on" => Learn::On,
+            "frozen" => Learn::Frozen,
+            "off" => Learn::Off,
+            other => {
+                return Err(Error::bad_input(format!(
+                    "learning is {other:?}; use \"on\", \"frozen\" or \"off\""
+                )));
+            }
+        };
+        let learning =
+            LearnOptions { learn, epoch_queries: self.epoch_queries.max(1), ..LearnOptions::default() };
+        Ok(OpenOptions {
+            ram_budget: self.ram_budget,
+            cache_budget: self.cache_budget,
+            head_budget: self.head_budget,
+            learning,
+        })
+    }
+}
+
 /// How to search, as it comes from Python.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -42,6 +77,8 @@ pub(crate) struct How {
     k: usize,
     recall: Option<f64>,
     search_list: Option<u32>,
+    nprobe: Option<u32>,
+    early_stop: Option<f32>,
     stop_slack: Option<f32>,
     threads: Option<usize>,
     mode: String,
@@ -51,17 +88,31 @@ pub(crate) struct How {
 }
 
 impl How {
-    fn read(self, queries: usize, graph: bool) -> Result<SearchOptions> {
-        let effort = match (self.recall, self.search_list) {
-            (recall, None) => Effort::Recall(recall.unwrap_or(0.95)),
-            (None, Some(list)) => Effort::List(list, self.stop_slack),
-            (Some(_), Some(_)) => {
-                return Err(Error::bad_input("recall and search_list are both given; give one of them"));
-            }
-        };
-        if self.stop_slack.is_some() && self.search_list.is_none() {
-            return Err(Error::bad_input("stop_slack goes with search_list; recall picks both by itself"));
+    fn effort(&self) -> Result<Effort> {
+        let given = [
+            ("recall", self.recall.is_some()),
+            ("search_list", self.search_list.is_some()),
+            ("nprobe", self.nprobe.is_some()),
+        ];
+        let named: Vec<&str> = given.iter().filter(|g| g.1).map(|g| g.0).collect();
+        if let [first, second, ..] = named.as_slice() {
+            return Err(Error::bad_input(format!("{first} and {second} are both given; give one of them")));
         }
+        if self.early_stop.is_some() && self.nprobe.is_none() {
+            return Err(Error::bad_input("early_stop goes with nprobe; recall picks both by itself"));
+        }
+        match (self.search_list, self.nprobe) {
+            (Some(list), _) => Ok(Effort::List(list, self.stop_slack)),
+            (None, Some(clusters)) => Ok(Effort::Clusters(clusters, self.stop_slack, self.early_stop)),
+            (None, None) if self.stop_slack.is_some() => Err(Error::bad_input(
+                "stop_slack goes with search_list or nprobe; recall picks both by itself",
+            )),
+            (None, None) => Ok(Effort::Recall(self.recall.unwrap_or(0.95))),
+        }
+    }
+
+    fn read(self, queries: usize, graph: bool) -> Result<SearchOptions> {
+        let effort = self.effort()?;
         let mode = match self.mode.as_str() {
             "barrier" => Mode::Barrier,
             "eager" => Mode::Eager,
@@ -114,8 +165,9 @@ impl Index {
 #[pymethods]
 impl Index {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf, ram_budget: Option<u64>, cache_budget: u64) -> PyResult<Index> {
-        let opened = py.detach(|| index::Index::open(&path, OpenOptions { ram_budget, cache_budget }));
+    fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
+        let options = how.read().map_err(|e| error::to_python(py, &e))?;
+        let opened = py.detach(|| index::Index::open(&path, options));
         let opened = opened.map_err(|e| error::to_python(py, &e))?;
         let view = opened.view();
         let (dim, metric, dtype) = (view.dim, view.metric.name(), view.dtype.name());
@@ -136,6 +188,11 @@ impl Index {
     fn manifest(&self, py: Python<'_>) -> PyResult<(u64, String)> {
         let open = self.opened(py)?;
         Ok((open.version(), crate::json(py, open.manifest())?))
+    }
+
+    /// What was noticed while it was opened that does no harm.
+    fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.opened(py)?.warnings().to_vec())
     }
 
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -225,6 +282,11 @@ fn stats_dict<'py>(
         ("cache_hits", total.cache_hits),
         ("hops", total.hops),
         ("expanded", total.expanded),
+        ("clusters", total.clusters),
+        ("fruitful_clusters", total.fruitful_clusters),
+        ("lists", total.lists),
+        ("pinned_hits", total.pinned_hits),
+        ("result_clusters", total.result_clusters),
     ];
     let (per_query, totals) = (PyDict::new(py), PyDict::new(py));
     for (name, value) in counters {
@@ -235,6 +297,11 @@ fn stats_dict<'py>(
     params.set_item("k", answers.params.k)?;
     params.set_item("search_list", answers.params.search_list)?;
     params.set_item("stop_slack", answers.params.stop_slack)?;
+    if total.clusters > 0 {
+        let probe = &answers.params.probe;
+        params.set_item("nprobe", probe.clusters)?;
+        params.set_item("early_stop", Some(probe.early_stop).filter(|s| s.is_finite()))?;
+    }
     params.set_item("mode", answers.params.mode.name())?;
     params.set_item("in_flight", options.in_flight)?;
     let percentiles = Latency::of(&answers.latency_ns);

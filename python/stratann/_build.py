@@ -74,12 +74,18 @@ _OPTIONS = (
     "cells",
     "calibration_queries",
 )
+#: The same of `hybrid-ivf`, which not every kind of build takes.
+_CLUSTER_OPTIONS = ("clusters", "plan", "nav_samples")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     """The options of a build for the engine, out of the arguments of a function like `build`; ids apart."""
+    profile = given.get("profile")
     return {name: given[name] for name in _OPTIONS} | {
+        **{name: given.get(name) for name in _CLUSTER_OPTIONS},
         "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
+        "search_budget": byte_size(given.get("search_budget"), "search_budget"),
+        "profile": None if profile is None else os.fspath(profile),
         "ids": None,
     }
 
@@ -113,6 +119,11 @@ def build(
     exact_points: bool | None = None,
     cells: int | None = None,
     calibration_queries: int | None = None,
+    clusters: int | None = None,
+    plan: str | None = None,
+    search_budget: int | str | None = None,
+    profile: Path | None = None,
+    nav_samples: float | None = None,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 
@@ -124,7 +135,8 @@ def build(
             `read_vectors`). A C-contiguous array is used as it is, without a copy; any other is copied, with
             a warning. Do not write to it meanwhile.
         path: the index folder; refused when it holds an index, unless `force`.
-        kind: ``"disk-graph"`` (graph on SSD, codes in RAM) or ``"flat"`` (exact scan).
+        kind: ``"disk-graph"`` (graph on SSD, codes in RAM), ``"hybrid-ivf"`` (clusters on SSD, each with a
+            local index of its own: for memory far smaller than the vectors) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
         ram_budget: bytes that the engine may take, as int or text; None for no limit. What `base` itself
@@ -154,7 +166,15 @@ def build(
         cells: build the graph in at least so many overlapping parts; None for as many as `ram_budget` asks
             for.
         calibration_queries: rows that measure the recall curve; 0 for no curve (`search` then needs
-            ``search_list``).
+            ``search_list``, or ``nprobe``).
+        clusters: of a hybrid-ivf; 4 times the square root of the rows.
+        plan: which local index the clusters of a hybrid-ivf get: ``"auto"`` (the one that costs least,
+            cluster by cluster), ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
+        search_budget: bytes of RAM that searches of a hybrid-ivf will have, as int or text: decides which
+            clusters are scanned, divided or graphs; None for as little as there can be.
+        profile: file with what reads and distances cost here, from ``stratann profile``; None to measure
+            now, which takes 12 seconds.
+        nav_samples: sampled vectors in the navigation graph of a hybrid-ivf, for each cluster; 2.
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.

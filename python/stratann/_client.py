@@ -69,6 +69,8 @@ class Client:
         recall: float | None = None,
         *,
         search_list: int | None = None,
+        nprobe: int | None = None,
+        early_stop: float | None = None,
         stop_slack: float | None = None,
         width: int | None = None,
         mode: str = "barrier",
@@ -85,10 +87,10 @@ class Client:
                 shape (1, k).
             k: results per query. With fewer rows than that, there are as many columns as rows, and a warning
                 says so.
-            recall: mean recall@k wanted; 0.95 unless `search_list` is given.
-            search_list: beam length instead of a recall.
-            stop_slack: with `search_list`: stop once candidates are farther than the k-th result by so many
-                standard errors.
+            recall: mean recall@k wanted; 0.95 unless `search_list` or `nprobe` is given.
+            search_list: beam length instead of a recall, on a disk-graph.
+            nprobe, early_stop: instead of a recall, on a hybrid-ivf; as in `Index.search`.
+            stop_slack: with `search_list` or `nprobe`; as in `Index.search`.
             width: reads in one round; None picks by load.
             mode: ``"barrier"`` (the same answers whatever arrives first) or ``"eager"`` (lower latency).
             timeout: seconds that a server has for a query; None for what `connect` was given.
@@ -110,6 +112,8 @@ class Client:
             "k": k,
             "recall": recall,
             "search_list": search_list,
+            "nprobe": nprobe,
+            "early_stop": early_stop,
             "stop_slack": stop_slack,
             "width": width,
             "mode": mode,

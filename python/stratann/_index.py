@@ -34,7 +34,8 @@ class SearchResult:
     latency_us: NDArray[np.float64]
     #: What it cost: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us`` (its mean as
     #: route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters ``per_query`` (means) and in
-    #: ``totals``, ``io_backend``, ``memory`` by component in bytes.
+    #: ``totals``, ``io_backend``, ``memory`` by component in bytes. Of a hybrid-ivf the counters ``clusters``,
+    #: ``fruitful_clusters``, ``lists``, ``pruned``, ``pinned_hits`` and ``result_clusters`` say most.
     stats: dict[str, Any]
 
 
@@ -46,10 +47,22 @@ class Index:
         path: Path,
         ram_budget: int | str | None = None,
         cache_budget: int | str = 0,
+        *,
+        head_budget: int | str | None = None,
+        learning: str = "on",
+        epoch_queries: int = 2000,
     ) -> None:
-        budget = byte_size(ram_budget, "ram_budget")
         self._path = os.fspath(path)
-        self._index = _stratann.Index(self._path, budget, byte_size(cache_budget, "cache_budget") or 0)
+        how = {
+            "ram_budget": byte_size(ram_budget, "ram_budget"),
+            "cache_budget": byte_size(cache_budget, "cache_budget") or 0,
+            "head_budget": byte_size(head_budget, "head_budget"),
+            "learning": learning,
+            "epoch_queries": epoch_queries,
+        }
+        self._index = _stratann.Index(self._path, how)
+        for warning in self._index.warnings():
+            warnings.warn(warning, stacklevel=3)
 
     @property
     def rows(self) -> int:
@@ -73,7 +86,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """``"disk-graph"`` or ``"flat"``."""
+        """``"disk-graph"``, ``"hybrid-ivf"`` or ``"flat"``."""
         return self._index.kind
 
     @property
@@ -88,6 +101,8 @@ class Index:
         recall: float | None = None,
         *,
         search_list: int | None = None,
+        nprobe: int | None = None,
+        early_stop: float | None = None,
         stop_slack: float | None = None,
         threads: int | None = None,
         mode: str = "barrier",
@@ -105,11 +120,15 @@ class Index:
                 shape (1, k).
             k: results per query. With fewer rows than that, there are as many columns as rows, and a warning
                 says so.
-            recall: mean recall@k wanted, from the curve that the build measured; 0.95 unless `search_list` is
-                given.
-            search_list: beam length instead of a recall.
-            stop_slack: with `search_list`: stop once candidates are farther than the k-th result by this
-                share.
+            recall: mean recall@k wanted, from the curve that the build measured; 0.95 unless `search_list`
+                or `nprobe` is given.
+            search_list: beam length instead of a recall, on a disk-graph.
+            nprobe: clusters visited at most instead of a recall, on a hybrid-ivf.
+            early_stop: with `nprobe`: stop after this share of the clusters, one after another, brought
+                nothing; None for never.
+            stop_slack: with `search_list`: stop once candidates are farther than the k-th result by so many
+                standard errors of their code distance. With `nprobe`: discard a vector that lies beyond the
+                k-th result by so many; None for only when it is certain to.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (the same answers whatever arrives first) or ``"eager"`` (lower latency).
             width: reads in one round; None picks by load.
@@ -140,6 +159,8 @@ class Index:
             "k": k,
             "recall": recall,
             "search_list": search_list,
+            "nprobe": nprobe,
+            "early_stop": early_stop,
             "stop_slack": stop_slack,
             "threads": threads,
             "mode": mode,
@@ -162,11 +183,15 @@ class Index:
             )
         if answers["short"]:
             warnings.warn(
-                f"{answers['short']} queries found fewer than {columns} results; a longer search_list finds more",
+                f"{answers['short']} queries found fewer than {columns} results; {self._harder} finds more",
                 stacklevel=2,
             )
         self._check_complete(result, answers["failed"])
         return result
+
+    @property
+    def _harder(self) -> str:
+        return "a larger nprobe" if self.kind == "hybrid-ivf" else "a longer search_list"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
         array = np.asarray(queries)
@@ -233,6 +258,10 @@ def open(
     path: Path,
     ram_budget: int | str | None = None,
     cache_budget: int | str = 0,
+    *,
+    head_budget: int | str | None = None,
+    learning: str = "on",
+    epoch_queries: int = 2000,
 ) -> Index:
     """Opens the index in the folder `path`.
 
@@ -240,10 +269,22 @@ def open(
         path: what `build` was given.
         ram_budget: bytes that the open index and its searches may take, as int or text; None for no limit.
         cache_budget: of it, bytes for a cache of blocks; 0 for none.
+        head_budget: of it, bytes for codes of a hybrid-ivf, which need not be read then; None for what is
+            left of `ram_budget`.
+        learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses what it learnt
+            before, and learns no more) or ``"off"`` (it does neither). What it learns is kept in the folder.
+        epoch_queries: queries after which it has learnt from them.
 
     Raises:
-        InputError: no index there, or one of a newer format.
+        InputError: no index there, one of a newer format, or a wrong argument.
         BudgetError: the index does not fit; the message names the budget that does.
         CorruptIndexError: a damaged or missing file.
     """
-    return Index(path, ram_budget, cache_budget)
+    return Index(
+        path,
+        ram_budget,
+        cache_budget,
+        head_budget=head_budget,
+        learning=learning,
+        epoch_queries=epoch_queries,
+    )

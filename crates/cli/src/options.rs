@@ -446,6 +446,17 @@ pub(crate) enum BoundsName {
 }
 
 impl Techniques {
+    /// # Errors
+    /// One that is switched, where servers have the index.
+    pub(crate) fn check_usual(&self) -> Checked<()> {
+        if self.switches() == stratann_engine::search::ProbeSwitches::default() {
+            return Ok(());
+        }
+        Err(Error::bad_input(
+            "the techniques of hybrid-ivf are switched where the index is open; leave out --connect, or the switches",
+        ))
+    }
+
     pub(crate) fn switches(&self) -> stratann_engine::search::ProbeSwitches {
         use stratann_core::query::{Bounds, Order};
         let bounds = match self.bounds {

@@ -133,6 +133,52 @@ fn build_and_search_stay_within_what_the_kernel_allows() {
     }
 }
 
+/// Builds clusters whose vectors take more than the budget, and searches them while they learn and hold what codes fit.
+fn cluster_and_search(rows: u32, dim: u32, build_mib: u64, search_mib: u64) -> Result<(), String> {
+    let build = Group::new(&format!("clusters-{dim}"), (build_mib + KERNEL_MIB) * MIB)?;
+    let search = Group::new(&format!("probes-{dim}"), (search_mib + KERNEL_MIB) * MIB)?;
+    let dir = folder();
+    let (base, asked, index, profile) = (
+        dir.path().join("base.fbin"),
+        dir.path().join("asked.fbin"),
+        dir.path().join("index"),
+        dir.path().join("profile.json"),
+    );
+    write_rows(&base, rows, dim, 1);
+    write_rows(&asked, 600, dim, 2);
+    let quick = ["--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&profile)];
+    common::json(&[&["profile", arg(dir.path())], &quick[..]].concat());
+    let (build_budget, search_budget) = (format!("{build_mib}MiB"), format!("{search_mib}MiB"));
+    let place = ["build", arg(&base), "-o", arg(&index), "--kind", "hybrid-ivf", "--profile", arg(&profile)];
+    let limits = ["--ram-budget", &build_budget, "--threads", "2", "--calibration-queries", "60", "--json"];
+    let made = build.run(&[&place[..], &limits[..]].concat());
+    assert!(made.status.success(), "{:?}: {}", made.status, common::stderr(&made));
+    let report: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    let (resident, peak) = (report["peak_rss_bytes"].as_u64().unwrap(), build.peak_bytes().unwrap());
+    eprintln!("clusters of {dim} dimensions in {build_budget}: group peak {peak}, resident peak {resident}");
+    assert!(resident <= build_mib * MIB);
+
+    let effort = ["-k", "10", "--nprobe", "24", "--head-budget", "1MiB", "--epoch-queries", "200"];
+    let limits = ["--threads", "2", "--ram-budget", &search_budget, "--json"];
+    let found = search.run(&[&["search", arg(&index), arg(&asked)], &effort[..], &limits[..]].concat());
+    assert!(found.status.success(), "{:?}: {}", found.status, common::stderr(&found));
+    let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    let run = &report["runs"][0];
+    let (resident, peak) = (run["peak_rss_bytes"].as_u64().unwrap(), search.peak_bytes().unwrap());
+    eprintln!("search among them in {search_budget}: group peak {peak}, resident peak {resident}");
+    assert!(run["queries"] == 600 && run["failed_queries"] == 0, "{run}");
+    assert!(resident <= search_mib * MIB && index.join("learnt.bin").exists());
+    Ok(())
+}
+
+#[test]
+fn clusters_stay_within_what_the_kernel_allows() {
+    // 100,000 × 128 floats are 49 MiB.
+    if let Err(why) = cluster_and_search(100_000, 128, 34, 24) {
+        eprintln!("left out: no memory control group can be made here ({why})");
+    }
+}
+
 /// Asks a confined server 10,000 queries at once, and gives how many it answered and how many it held at a time.
 fn ask_ten_thousand(data: &Data, index: &Path, budget_mib: u64) -> Result<(usize, u64), String> {
     let limit = (budget_mib + KERNEL_MIB) * MIB;

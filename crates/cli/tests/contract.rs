@@ -100,6 +100,13 @@ fn check_run(run: &Value) {
         "bytes_sent",
         "round_trips",
         "gpu_bytes",
+        "clusters",
+        "fruitful_clusters",
+        "lists",
+        "pinned_hits",
+        "result_clusters",
+        "edge_reads",
+        "record_reads",
     ];
     let per_query = &run["per_query"];
     assert_eq!(keys(per_query), set(&counters));

@@ -13,6 +13,9 @@ use crate::search::SearchOptions;
 use crate::tier::Buffer;
 use crate::{Error, Result};
 
+pub mod clusters;
+pub mod plan;
+
 /// A node that the codes thought near.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Guess {
@@ -90,13 +93,7 @@ pub struct Trace {
 /// Bad options, or a query of the wrong length. A lost block ends the trace and is told there.
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
     let view = index.view();
-    if query.len() != view.block.vector_bytes {
-        return Err(Error::bad_input(format!(
-            "the query has {} bytes, the index has {}",
-            query.len(),
-            view.block.vector_bytes
-        )));
-    }
+    check_length(index, query)?;
     let mut params = index.params(options)?;
     (params.approach_width, params.width) = match options.width {
         // Without a choice, the narrow rounds of a busy server: the fewest reads, and the easiest to follow.
@@ -133,6 +130,14 @@ pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<T
         distances: walk.state.results().iter().map(|h| h.distance).collect(),
         stats: *walk.state.stats(),
     })
+}
+
+fn check_length(index: &Index, query: &[u8]) -> Result<()> {
+    let wanted = index.block.vector_bytes;
+    if query.len() == wanted {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!("the query has {} bytes, the index has {wanted}", query.len())))
 }
 
 struct Walk<'a> {

@@ -30,6 +30,8 @@ use crate::tier::Buffer;
 
 pub(crate) mod file;
 
+pub use file::{LearntFacts, describe};
+
 /// Whether an open index learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Learn {
@@ -74,6 +76,9 @@ pub struct Version {
     records: Vec<u8>,
     /// Visits of each cluster, halved with every epoch.
     pub(crate) visits: Vec<u32>,
+    /// Epochs that it has learnt from, those of earlier times included, and the queries in them.
+    pub(crate) epochs: u64,
+    pub(crate) queries: u64,
 }
 
 impl Version {
@@ -138,6 +143,8 @@ impl Learning {
             ids: Vec::new(),
             records: Vec::new(),
             visits: vec![0; clusters as usize],
+            epochs: 0,
+            queries: 0,
         };
         let found = match options.learn {
             Learn::Off => Ok(None),
@@ -191,6 +198,26 @@ impl Learning {
     /// Numbers for `count` queries: the first of them.
     pub(crate) fn number(&self, count: u64) -> u64 {
         self.shared.next.fetch_add(count, Ordering::Relaxed)
+    }
+
+    /// A number for one query that cannot wait; `None` while the version for it is being made, then nobody learns from the query.
+    pub(crate) fn number_now(&self) -> Option<u64> {
+        let mut number = self.shared.next.load(Ordering::Relaxed);
+        loop {
+            if !self.is_on() || self.version_for(self.epoch(number)).is_none() {
+                return None;
+            }
+            let taken = self.shared.next.compare_exchange_weak(
+                number,
+                number + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            match taken {
+                Ok(number) => return Some(number),
+                Err(next) => number = next,
+            }
+        }
     }
 
     /// The epoch of a query.
@@ -270,6 +297,9 @@ pub(crate) struct Learnt {
     /// Members and their scores, the hottest first.
     pub(crate) hot: Vec<(u32, u32)>,
     pub(crate) visits: Vec<u32>,
+    /// Epochs and queries that it comes from.
+    pub(crate) epochs: u64,
+    pub(crate) queries: u64,
 }
 
 impl Shared {
@@ -284,7 +314,12 @@ impl Shared {
         }
         let versions = self.versions.load();
         let Some(newest) = versions.last.last() else { return };
-        let learnt = Learnt { hot: traffic.ranked(), visits: traffic.visits.clone() };
+        let learnt = Learnt {
+            hot: traffic.ranked(),
+            visits: traffic.visits.clone(),
+            epochs: 1,
+            queries: u64::from(traffic.queries),
+        };
         let score_of = |id: u32| traffic.sketch.estimate(id);
         let each = self.hot.div_ceil(SHARE_PER_EPOCH);
         let version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
@@ -334,7 +369,9 @@ fn make(
         bytes.inspect(|b| pinned.extend_from_slice(b)).is_some()
     });
     let visits = old.visits.iter().zip(&learnt.visits).map(|(a, b)| a / 2 + b).collect();
-    Version { nav, ids, records: pinned, visits }
+    let (epochs, queries) =
+        (old.epochs.saturating_add(learnt.epochs), old.queries.saturating_add(learnt.queries));
+    Version { nav, ids, records: pinned, visits, epochs, queries }
 }
 
 /// The record of a member from the file; `None` when it cannot be had, for a hot member is no more than a hint.

@@ -17,6 +17,7 @@ pub mod learning;
 pub mod link;
 mod lists;
 pub mod manifest;
+mod members;
 pub mod profile;
 pub mod progress;
 mod residual;

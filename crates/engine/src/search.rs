@@ -310,15 +310,16 @@ impl Index {
         if self.graph.is_none() && self.clusters.is_none() {
             return Ok(Params::new(k, k));
         }
+        let instead = if self.clusters.is_some() { "--nprobe" } else { "--search-list" };
         match calibration::choose(&self.manifest.curves, k, recall) {
             Some(Ok(point)) if self.clusters.is_some() => Ok(point.cluster_params(k)),
             Some(Ok(point)) => Ok(point.params(k)),
             Some(Err(best)) => Err(Error::bad_input(format!(
-                "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give --search-list"
+                "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give {instead}"
             ))),
-            None => Err(Error::bad_input(
-                "this index has no recall curve; run `stratann tune`, or give --search-list",
-            )),
+            None => Err(Error::bad_input(format!(
+                "this index has no recall curve; run `stratann tune`, or give {instead}"
+            ))),
         }
     }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use serde::Serialize;
-use stratann_core::build::hash;
 use stratann_core::format::block::{self, Block};
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
@@ -16,6 +15,8 @@ use crate::build::lock_folder;
 use crate::calibration::{self, Curve};
 use crate::driver::{Width, failure};
 use crate::index::{Index, OpenOptions};
+use crate::lists::ClusterParts;
+use crate::members;
 use crate::search::{SearchOptions, recall};
 use crate::tier::Buffer;
 use crate::{Error, Progress, Result};
@@ -62,10 +63,13 @@ pub struct Check {
     pub measured: Option<f64>,
     /// Mean reads per query.
     pub reads: Option<f64>,
-    /// Length of the beam.
+    /// Length of the beam; on an index with clusters the number of them that are visited at most.
     pub search_list: Option<u32>,
-    /// Slack of the adaptive stop.
+    /// Slack of the adaptive stop, or of bounds.
     pub stop_slack: Option<f32>,
+    /// On an index with clusters: share of them, one after another without a gain, that ends the visits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<f32>,
     /// Fruitless reads in a row after which a query stops; 0 for never.
     pub patience: Option<u32>,
     /// The highest recall of the curve.
@@ -101,7 +105,7 @@ pub fn tune(
 ) -> Result<Tuned> {
     let mut index =
         Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
-    if index.graph.is_none() {
+    if index.graph.is_none() && index.clusters.is_none() {
         return Err(Error::bad_input(format!(
             "{} is flat: every search is exact, there is nothing to tune",
             folder.display()
@@ -176,6 +180,10 @@ impl Known {
 /// Caches blocks as far as memory allows: counters do not change, the measurement takes less time.
 fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
     const MOST: u64 = 4 << 30;
+    if index.clusters.is_some() {
+        // Reads of lists are not of single blocks.
+        return;
+    }
     let k = options.ks.iter().copied().max().unwrap_or(1) as usize;
     let search = SearchOptions { k, threads: options.threads, ..SearchOptions::default() };
     // Room for beams that are longer than the default, and for both halves of the queries.
@@ -219,13 +227,15 @@ fn check(
         reads: None,
         search_list: None,
         stop_slack: None,
+        early_stop: None,
         patience: None,
         highest,
     };
     let Some(Ok(point)) = calibration::choose(std::slice::from_ref(curve), curve.k, asked) else {
         return Ok(nothing);
     };
-    let params = point.params(curve.k);
+    let in_clusters = index.clusters.is_some();
+    let params = if in_clusters { point.cluster_params(curve.k) } else { point.params(curve.k) };
     let search = SearchOptions {
         k: curve.k as usize,
         threads: options.threads,
@@ -240,8 +250,9 @@ fn check(
     Ok(Check {
         measured: Some(recall(&answers.ids, answers.k, &known.truth, known.truth_k)),
         reads: Some(answers.stats.reads as f64 / known.count() as f64),
-        search_list: Some(params.search_list),
+        search_list: Some(if in_clusters { params.probe.clusters } else { params.search_list }),
         stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
+        early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
         patience: Some(params.patience),
         ..nothing
     })
@@ -260,40 +271,50 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
 /// Draws nodes of the index, and finds their exact neighbours by reading all of it once.
 fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
     let rows = index.manifest.rows as u32;
-    let mut drawn: Vec<(u64, u32)> =
-        (0..rows).map(|node| (hash(options.seed, 13, u64::from(node)), node)).collect();
-    drawn.sort_unstable();
-    drawn.truncate(options.sample.min(rows as usize / 2));
-    let nodes: Vec<u32> = drawn.into_iter().map(|d| d.1).collect();
-    let view = index.view();
     let most = options.ks.iter().copied().max().unwrap_or(1) as usize;
     let truth_k = most.min(rows as usize - 1);
-    let mut known = Known { truth_k, hidden: nodes, ..Known::default() };
+    let hidden = members::draw(rows, options.sample, options.seed);
+    let mut known = Known { truth_k, hidden, ..Known::default() };
     let mut seekers = Vec::new();
     for &node in &known.hidden {
-        let number = view.graph.map_or(0, |g| g.map.block_of(node));
-        let buffer = read_blocks(index, number, 1)?;
-        let block = open(index, number, buffer.bytes())?;
-        let slot = node.wrapping_sub(block.first_id()) as usize;
-        if slot >= block.count() {
-            return Err(lost(index, number));
-        }
+        let vector = match &index.clusters {
+            Some(clusters) => members::vector(index, clusters, node)?,
+            None => vector_in_block(index, node)?,
+        };
         let mut exact = Exact::default();
-        exact.set(view.metric, view.dtype, view.dim, block.vector(slot));
-        known.queries.extend_from_slice(block.vector(slot));
+        let view = index.view();
+        exact.set(view.metric, view.dtype, view.dim, &vector);
+        known.queries.extend_from_slice(&vector);
         seekers.push(Seeker { node, exact, top: TopK::new(truth_k) });
     }
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))?;
-    pool.install(|| scan(index, &mut seekers, progress))?;
+    match &index.clusters {
+        Some(clusters) => scan_lists(index, clusters, options.threads, &mut seekers, progress)?,
+        None => pool(options.threads)?.install(|| scan(index, &mut seekers, progress))?,
+    }
     for seeker in seekers {
         let mut ids: Vec<u64> = seeker.top.into_sorted().iter().map(|s| s.id).collect();
         ids.resize(truth_k, u64::MAX);
         known.truth.extend(ids);
     }
     Ok(known)
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
+}
+
+fn vector_in_block(index: &Index, node: u32) -> Result<Vec<u8>> {
+    let number = index.view().graph.map_or(0, |g| g.map.block_of(node));
+    let buffer = read_blocks(index, number, 1)?;
+    let block = open(index, number, buffer.bytes())?;
+    let slot = node.wrapping_sub(block.first_id()) as usize;
+    if slot >= block.count() {
+        return Err(lost(index, number));
+    }
+    Ok(block.vector(slot).to_vec())
 }
 
 /// A drawn row, and the nearest others so far.
@@ -306,12 +327,38 @@ struct Seeker {
 impl Seeker {
     fn see(&mut self, block: &Block<'_>) {
         for slot in 0..block.count() {
-            if block.first_id().wrapping_add(slot as u32) != self.node {
-                let distance = self.exact.distance(block.vector(slot), block.inverse_norm(slot));
-                self.top.push(Scored { distance, id: block.external_id(slot) });
-            }
+            let node = block.first_id().wrapping_add(slot as u32);
+            self.see_one(node, block.vector(slot), block.inverse_norm(slot), block.external_id(slot));
         }
     }
+
+    fn see_one(&mut self, node: u32, vector: &[u8], inverse_norm: f32, external_id: u64) {
+        if node != self.node {
+            let distance = self.exact.distance(vector, inverse_norm);
+            self.top.push(Scored { distance, id: external_id });
+        }
+    }
+}
+
+/// Shows every member of every list to every seeker.
+fn scan_lists(
+    index: &Index,
+    clusters: &ClusterParts,
+    threads: usize,
+    seekers: &mut [Seeker],
+    progress: &dyn Progress,
+) -> Result<()> {
+    progress.stage("exact neighbours of drawn rows", index.manifest.rows, "rows");
+    // Seekers are divided among the threads once for each run of records.
+    pool(threads)?.install(|| {
+        members::each(index, clusters, progress, &mut |run| {
+            seekers.par_iter_mut().for_each(|seeker| {
+                run.iter().for_each(|(node, r)| {
+                    seeker.see_one(*node, r.vector(), r.inverse_norm(), r.external_id());
+                });
+            });
+        })
+    })
 }
 
 /// Shows every block to every seeker.

@@ -146,6 +146,9 @@ fn a_damaged_list_is_named_by_those_who_read_it() {
     assert_eq!(report.violations_found, 2, "the file as a whole, and the record: {:?}", report.violations);
 }
 
+/// Changes a file's content.
+type Lie = fn(&mut [u8]);
+
 /// What checksums cannot find, since they were computed anew: lies that would discard the right answers.
 #[test]
 fn a_head_that_lies_is_found() {
@@ -155,7 +158,7 @@ fn a_head_that_lies_is_found() {
     let members = clusters.directory.members(list) as usize;
     let length = shape.head_bytes(members);
     let table = length - members * shape.member_bytes();
-    let lies: [(&str, usize, fn(&mut [u8])); 4] = [
+    let lies: [(&str, usize, Lie); 4] = [
         ("radius", 20, |step| step.copy_from_slice(&0f32.to_le_bytes())),
         ("distance", 24, |least| least.copy_from_slice(&1e6f32.to_le_bytes())),
         ("term", table, |term| term.copy_from_slice(&1e6f32.to_le_bytes())),

@@ -59,6 +59,8 @@ struct Asked<'a> {
     k: Option<usize>,
     recall: Option<f64>,
     search_list: Option<u32>,
+    nprobe: Option<u32>,
+    early_stop: Option<f32>,
     stop_slack: Option<f32>,
     patience: Option<u32>,
     width: Option<WidthName>,
@@ -202,13 +204,25 @@ fn finish(asked: &Asked<'_>, rows: Vec<u8>, shape: &Shape, limits: &Limits) -> R
 }
 
 fn effort(asked: &Asked<'_>) -> Result<Effort, String> {
-    match (asked.recall, asked.search_list) {
-        (Some(_), Some(_)) => Err("recall and search_list are both given; give one of them".into()),
-        (None, Some(list)) => Ok(Effort::List(list, asked.stop_slack)),
-        (_, None) if asked.stop_slack.is_some() => {
-            Err("stop_slack goes with search_list; leave it out, or give both".into())
+    let given = [
+        ("recall", asked.recall.is_some()),
+        ("search_list", asked.search_list.is_some()),
+        ("nprobe", asked.nprobe.is_some()),
+    ];
+    let named: Vec<&str> = given.iter().filter(|g| g.1).map(|g| g.0).collect();
+    if let [first, second, ..] = named.as_slice() {
+        return Err(format!("{first} and {second} are both given; give one of them"));
+    }
+    if asked.early_stop.is_some() && asked.nprobe.is_none() {
+        return Err("early_stop goes with nprobe; leave it out, or give both".into());
+    }
+    match (asked.search_list, asked.nprobe) {
+        (Some(list), _) => Ok(Effort::List(list, asked.stop_slack)),
+        (None, Some(clusters)) => Ok(Effort::Clusters(clusters, asked.stop_slack, asked.early_stop)),
+        (None, None) if asked.stop_slack.is_some() => {
+            Err("stop_slack goes with search_list or nprobe; leave it out, or give both".into())
         }
-        (recall, None) => Ok(Effort::Recall(recall.unwrap_or(USUAL_RECALL))),
+        (None, None) => Ok(Effort::Recall(asked.recall.unwrap_or(USUAL_RECALL))),
     }
 }
 
@@ -328,6 +342,16 @@ mod tests {
     }
 
     #[test]
+    fn clusters_are_asked_for_by_number() {
+        let asked =
+            json(r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#, DType::F32).unwrap();
+        assert_eq!(asked.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
+        let shape = shape(DType::F32, Metric::Cosine);
+        let octets = from_octets(asked.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
+        assert_eq!(octets.options.effort, Effort::Clusters(7, None, None));
+    }
+
+    #[test]
     fn a_wrong_request_is_told_what_is_wrong() {
         for (text, said) in [
             ("", "the body: EOF"),
@@ -347,6 +371,10 @@ mod tests {
             (r#"{"queries":[[1,2]],"k":-1}"#, "invalid value"),
             (r#"{"queries":[[1,2]],"recall":0.9,"search_list":9}"#, "give one of them"),
             (r#"{"queries":[[1,2]],"stop_slack":1}"#, "goes with search_list"),
+            (r#"{"queries":[[1,2]],"nprobe":3,"search_list":9}"#, "search_list and nprobe are both given"),
+            (r#"{"queries":[[1,2]],"recall":0.9,"nprobe":9}"#, "recall and nprobe are both given"),
+            (r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
+            (r#"{"queries":[[1,2]],"nprobe":-3}"#, "invalid value"),
             (r#"{"queries":[[1,2]],"width":65}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"width":"wide"}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"mode":"slow"}"#, "barrier"),

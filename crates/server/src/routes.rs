@@ -192,10 +192,11 @@ async fn ask(shared: &Arc<Shared>, request: &Request) -> Result<Reply, Refused> 
     // All queries of a request are asked of one version; it is let go of before their answers are waited for.
     let server = shared.versions.current();
     let block_bytes = server.block_bytes();
+    let in_clusters = server.manifest().clusters.is_some();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
         // Anew for each: the width follows the load, and this request is a part of it.
         let params = server.params(&request.options).map_err(|e| Refused::bad(e.message))?;
-        used.get_or_insert(Used::of(&params));
+        used.get_or_insert(Used::of(&params, in_clusters));
         let (sender, receiver) = oneshot::channel();
         let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
         // A client that hung up has dropped the receiver; its answer goes nowhere.
@@ -345,6 +346,7 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratann_core::query::Params;
 
     #[test]
     fn a_server_that_takes_nothing_says_so_for_the_request() {
@@ -353,7 +355,7 @@ mod tests {
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let params = Used { k: 1, search_list: 1, stop_slack: None, patience: 0 };
+        let params = Used::of(&Params::new(1, 1), false);
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

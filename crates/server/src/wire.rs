@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::PAGE;
-use stratann_core::query::{Params, QueryStats};
+use stratann_core::query::{Params, Probe, QueryStats};
 
 /// Largest number of queries that clients of this project put into one request.
 pub const QUERIES_PER_REQUEST: usize = 16;
@@ -111,19 +111,28 @@ pub struct Counters {
     pub expanded: u64,
     pub rescored: u64,
     pub repeats: u64,
+    pub clusters: u64,
+    pub fruitful_clusters: u64,
+    pub lists: u64,
+    pub pinned_hits: u64,
+    pub result_clusters: u64,
+    pub edge_reads: u64,
+    pub record_reads: u64,
 }
 
 impl Counters {
     /// Of what the engine counted, with blocks of this size.
     pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
         let reads = stats.reads - stats.cache_hits;
+        // A cache holds whole blocks.
+        let pages = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
         Counters {
             code_comparisons: stats.code_comparisons,
             full_comparisons: stats.full_comparisons,
             pruned: stats.pruned,
             reads,
-            pages_read: reads * (block_bytes / PAGE) as u64,
-            bytes_read: reads * block_bytes as u64,
+            pages_read: pages,
+            bytes_read: pages * PAGE as u64,
             cache_hits: stats.cache_hits,
             hops: stats.hops,
             hand_overs: stats.hand_overs,
@@ -131,17 +140,24 @@ impl Counters {
             expanded: stats.expanded,
             rescored: stats.rescored,
             repeats: stats.repeats,
+            clusters: stats.clusters,
+            fruitful_clusters: stats.fruitful_clusters,
+            lists: stats.lists,
+            pinned_hits: stats.pinned_hits,
+            result_clusters: stats.result_clusters,
+            edge_reads: stats.edge_reads,
+            record_reads: stats.record_reads,
         }
     }
 
-    /// As the engine counts.
-    pub fn stats(&self) -> QueryStats {
+    /// As the engine counts, with blocks of this size.
+    pub fn stats(&self, block_bytes: usize) -> QueryStats {
         QueryStats {
             code_comparisons: self.code_comparisons,
             full_comparisons: self.full_comparisons,
             pruned: self.pruned,
             reads: self.reads + self.cache_hits,
-            pages_read: self.pages_read,
+            pages_read: self.pages_read + self.cache_hits * (block_bytes / PAGE) as u64,
             cache_hits: self.cache_hits,
             hops: self.hops,
             hand_overs: self.hand_overs,
@@ -149,7 +165,13 @@ impl Counters {
             expanded: self.expanded,
             rescored: self.rescored,
             repeats: self.repeats,
-            ..QueryStats::default()
+            clusters: self.clusters,
+            fruitful_clusters: self.fruitful_clusters,
+            lists: self.lists,
+            pinned_hits: self.pinned_hits,
+            result_clusters: self.result_clusters,
+            edge_reads: self.edge_reads,
+            record_reads: self.record_reads,
         }
     }
 }
@@ -165,25 +187,36 @@ pub struct Used {
     pub stop_slack: Option<f32>,
     /// Reads in a row without a change that end a query; 0 when that is off.
     pub patience: u32,
+    /// Clusters visited at most, of an index that has clusters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nprobe: Option<u32>,
+    /// Share of them, one after another without a gain, that ends the visits; `None` when that is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<f32>,
 }
 
 impl Used {
-    /// The part of the parameters that a client wants to know.
-    pub fn of(params: &Params) -> Used {
+    /// The part of the parameters that a client wants to know; `in_clusters` when the index has clusters.
+    pub fn of(params: &Params, in_clusters: bool) -> Used {
         Used {
             k: params.k,
             search_list: params.search_list,
             stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
             patience: params.patience,
+            nprobe: in_clusters.then_some(params.probe.clusters),
+            early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
         }
     }
 
     /// Parameters with these values, the rest as usual.
     pub fn params(&self) -> Params {
+        let usual = Params::new(self.k, self.search_list);
+        let early_stop = self.early_stop.unwrap_or(f32::INFINITY);
         Params {
             stop_slack: self.stop_slack.unwrap_or(f32::INFINITY),
             patience: self.patience,
-            ..Params::new(self.k, self.search_list)
+            probe: self.nprobe.map_or(usual.probe, |n| Probe { early_stop, ..Probe::new(n) }),
+            ..usual
         }
     }
 }
@@ -250,7 +283,17 @@ mod tests {
 
     #[test]
     fn answers_survive_json() {
-        let stats = QueryStats { reads: 9, cache_hits: 2, hops: 7, hand_overs: 3, ..QueryStats::default() };
+        let stats = QueryStats {
+            reads: 9,
+            pages_read: 18,
+            cache_hits: 2,
+            hops: 7,
+            hand_overs: 3,
+            clusters: 5,
+            lists: 8,
+            pinned_hits: 1,
+            ..QueryStats::default()
+        };
         let found = Answered::Found(Found {
             ids: vec![0, 7, u64::MAX - 1],
             distances: vec![0.1, 1.0e-30, 3.4e38],
@@ -266,7 +309,7 @@ mod tests {
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
         assert_eq!(back, [found.clone(), failed]);
         let Answered::Found(found) = found else { panic!() };
-        assert_eq!(QueryStats { pages_read: 0, ..found.per_query.stats() }, stats);
+        assert_eq!(found.per_query.stats(8192), stats);
     }
 
     #[test]

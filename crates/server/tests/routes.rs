@@ -117,13 +117,13 @@ fn answers_are_those_of_the_index() {
         assert!(reply["answers"][0]["ids"][0].is_string() && reply["server"] == 0, "{reply}");
         let reply: Reply = serde_json::from_str(&reply.to_string()).unwrap();
         assert_eq!((reply.params.k, reply.params.search_list), (7, 40));
-        let mut sum = Counters::default().stats();
+        let mut sum = Counters::default().stats(block_bytes);
         for (i, answer) in reply.answers.iter().enumerate() {
             let Answered::Found(found) = answer else { panic!("{answer:?}") };
             assert_eq!(found.ids, here.ids[7 * i..7 * (i + 1)]);
             assert_eq!(found.distances, here.distances[7 * i..7 * (i + 1)]);
             assert!(!found.partial && found.per_query.reads > 0);
-            sum.add(&found.per_query.stats());
+            sum.add(&found.per_query.stats(block_bytes));
         }
         assert_eq!(Counters::of(&sum, block_bytes), Counters::of(&here.stats, block_bytes));
     }

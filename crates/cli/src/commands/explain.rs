@@ -1,12 +1,13 @@
-//! `stratann explain`: one query, step by step.
+//! `stratann explain`: one query, step by step; or why an index is made as it is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::driver::Width;
 use stratann_engine::explain::{self, Round, Trace};
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 
@@ -15,19 +16,33 @@ use crate::output::{Output, count};
 use crate::queries::Queries;
 use crate::{Verdict, commands::search::PerQuery};
 
+mod clusters;
+mod plan;
+
 /// Run one query step by step and say what it read, and why
 ///
-/// Blocks are read one after another, past any cache; the counters are those of a search with the same parameters and width.
+/// Reads come one after another, past any cache; the counters are those of a search with the same parameters and width. With --plan: why the clusters of a
+/// hybrid-ivf have the local indexes that they have, and what visits cost beside what was expected.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The folder of the index
     index: PathBuf,
-    /// Queries, in any vector format
-    queries: PathBuf,
+    /// Queries, in any vector format [default with --plan: rows of the index, each hidden from its own search]
+    #[arg(required_unless_present = "plan")]
+    queries: Option<PathBuf>,
     /// Which of them, counted from 0
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "plan")]
     query: usize,
+    /// Explain the plan of a hybrid-ivf instead
+    #[arg(long)]
+    plan: bool,
+    /// With --plan: queries, or rows, to measure with; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 200, requires = "plan")]
+    sample: usize,
+    /// With --plan: seed that draws rows
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "plan")]
+    seed: u64,
     /// Results wanted
     #[arg(short, default_value_t = 10)]
     k: usize,
@@ -42,12 +57,22 @@ pub(crate) struct Args {
     /// Use of a block only the nodes that were asked for
     #[arg(long)]
     no_whole_blocks: bool,
+    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read [default: as much as they take]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    head_budget: Option<u64>,
+    /// Do not use what a hybrid-ivf has learnt
+    #[arg(long)]
+    no_learning: bool,
+    #[command(flatten)]
+    techniques: options::Techniques,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   stratann explain base.idx query.fbin --query 17
-  stratann explain base.idx query.fbin --query 17 --search-list 40 --json";
+  stratann explain base.idx query.fbin --query 17 --search-list 40 --json
+  stratann explain clusters.idx query.fbin --query 17 --nprobe 20
+  stratann explain clusters.idx --plan";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -61,20 +86,18 @@ struct Document<'a> {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let efforts = args.effort.each();
     let &[effort] = efforts.as_slice() else {
-        return Err(Error::bad_input("explain follows one run; give one --recall or --search-list"));
+        return Err(Error::bad_input(
+            "explain follows one run; give one --recall, --search-list or --nprobe",
+        ));
     };
-    let index = Index::open(&args.index, OpenOptions::default())?;
-    let queries = Queries::open(&args.queries, index.manifest(), output)?;
-    if args.query >= queries.count() {
-        return Err(Error::bad_input(format!(
-            "--query is {}, but {} has {} queries, counted from 0",
-            args.query,
-            args.queries.display(),
-            queries.count()
-        )));
-    }
-    let mut row = Vec::new();
-    queries.read(args.query, 1, &mut row)?;
+    let learn = if args.no_learning { Learn::Off } else { Learn::Frozen };
+    let open = OpenOptions {
+        head_budget: args.head_budget,
+        learning: LearnOptions { learn, ..LearnOptions::default() },
+        ..OpenOptions::default()
+    };
+    let index = Index::open(&args.index, open)?;
+    index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
     let options = SearchOptions {
         k: args.k,
         effort,
@@ -82,18 +105,52 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         head: !args.no_head,
         whole_blocks: !args.no_whole_blocks,
         patience: args.effort.patience,
+        probe: args.techniques.switches(),
         ..SearchOptions::default()
     };
-    let trace = explain::explain(&index, &row, &options)?;
+    if args.plan {
+        return plan::run(args, &index, &options, output);
+    }
+    let row = row(args, &index, output)?;
+    let (complete, stop) = if index.view().clusters.is_some() {
+        clusters::run(args.query, &index, &row, &options, output)?
+    } else {
+        blocks(args, &index, &row, &options, output)?
+    };
+    if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }
+}
+
+/// The query that was asked for.
+fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
+    let path = args.queries.as_deref().unwrap_or(Path::new(""));
+    let queries = Queries::open(path, index.manifest(), output)?;
+    if args.query >= queries.count() {
+        return Err(Error::bad_input(format!(
+            "--query is {}, but {} has {} queries, counted from 0",
+            args.query,
+            path.display(),
+            queries.count()
+        )));
+    }
+    let mut row = Vec::new();
+    queries.read(args.query, 1, &mut row)?;
+    Ok(row)
+}
+
+/// A query that reads blocks: whether it has all that was asked for, and why it ended.
+fn blocks(
+    args: &Args,
+    index: &Index,
+    row: &[u8],
+    options: &SearchOptions,
+    output: Output,
+) -> Result<(bool, String)> {
+    let trace = explain::explain(index, row, options)?;
     let block_bytes = index.view().block.block_bytes;
     let document =
         Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
     output.result(&document, || text(args, &trace, block_bytes))?;
-    if trace.complete {
-        Ok(Verdict::Fine)
-    } else {
-        Err(Error::corrupt(format!("query {}: {}", args.query, trace.stop)))
-    }
+    Ok((trace.complete, trace.stop))
 }
 
 /// Candidates of the head walk that are printed.
@@ -134,10 +191,14 @@ fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
         s.expanded
     );
     out += &format!("{} pages of {} bytes\n\n", s.pages_read, PAGE);
-    for (rank, (id, distance)) in trace.ids.iter().zip(&trace.distances).enumerate() {
-        out += &format!("{:>4}. id {id}, distance {distance:.6}\n", rank + 1);
-    }
-    out
+    out + &results(&trace.ids, &trace.distances)
+}
+
+fn results(ids: &[u64], distances: &[f32]) -> String {
+    let line = |(rank, (id, distance)): (usize, (&u64, &f32))| {
+        format!("{:>4}. id {id}, distance {distance:.6}\n", rank + 1)
+    };
+    ids.iter().zip(distances).enumerate().map(line).collect()
 }
 
 fn round_line(number: usize, round: &Round, k: usize) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
+use stratann_engine::learning::LearntFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Result, verify};
 
@@ -11,9 +12,11 @@ use crate::memory;
 use crate::options::dtype_words;
 use crate::output::{Output, count, table};
 
+mod clusters;
+
 /// Say what an index holds and what it takes in memory and on disk
 ///
-/// Reads the manifest alone, so it answers at once however large the index.
+/// Reads the manifest, and what a hybrid-ivf has learnt, so it answers at once however large the index.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The folder of the index
@@ -28,7 +31,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         verify::left_over(&args.index, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();
     let disk: u64 = manifest.files.values().map(|f| f.bytes).sum();
     let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |d| d.size());
-    let document = serde_json::json!({
+    let mut document = serde_json::json!({
         "version": version,
         "format_version": manifest.format_version,
         "build_id": manifest.build_id,
@@ -48,7 +51,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         "left_over": left,
         "cluster": manifest.cluster,
     });
-    output.result(&document, || text(args, version, &manifest, &account, &left))?;
+    let learnt = clusters::learnt(&args.index, &manifest, output);
+    if let Some(facts) = &manifest.clusters {
+        document["clusters"] = serde_json::json!(facts);
+        document["plan"] = serde_json::json!(manifest.plan);
+        document["learnt"] = serde_json::json!(learnt);
+    }
+    output.result(&document, || text(args, version, &manifest, &account, &left, learnt))?;
     Ok(Verdict::Fine)
 }
 
@@ -66,7 +75,14 @@ fn plain(value: &serde_json::Value) -> String {
     }
 }
 
-fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[String]) -> String {
+fn text(
+    args: &Args,
+    version: u64,
+    m: &Manifest,
+    account: &Account,
+    left: &[String],
+    learnt: Option<LearntFacts>,
+) -> String {
     let disk: u64 = m.files.values().map(|f| f.bytes).sum();
     let mut out = format!(
         "{}: {}, {}, {} vectors of {} {}\n",
@@ -78,13 +94,10 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
         m.dtype().map_or("an unknown type", dtype_words)
     );
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
-    let per_block = m.rows as f64 / f64::from(m.blocks.count.max(1));
-    out += &format!(
-        "{} blocks of {}, {per_block:.1} vectors in each; ids of {} bytes\n",
-        count(u64::from(m.blocks.count)),
-        size(m.blocks.bytes as u64),
-        m.blocks.id_bytes
-    );
+    out += &match &m.clusters {
+        Some(facts) => clusters::text(m, facts, learnt),
+        None => blocks(m),
+    };
     if m.blocks.code_bytes > 0 {
         out += &format!("codes of {} bytes on disk, in the blocks\n", m.blocks.code_bytes);
     }
@@ -108,6 +121,16 @@ fn text(args: &Args, version: u64, m: &Manifest, account: &Account, left: &[Stri
     out
 }
 
+fn blocks(m: &Manifest) -> String {
+    let per_block = m.rows as f64 / f64::from(m.blocks.count.max(1));
+    format!(
+        "{} blocks of {}, {per_block:.1} vectors in each; ids of {} bytes\n",
+        count(u64::from(m.blocks.count)),
+        size(m.blocks.bytes as u64),
+        m.blocks.id_bytes
+    )
+}
+
 /// How it is spread over servers, if it is.
 fn cluster(m: &Manifest) -> String {
     let Some(c) = &m.cluster else { return String::new() };
@@ -128,12 +151,16 @@ fn cluster(m: &Manifest) -> String {
 }
 
 fn curves(m: &Manifest) -> String {
+    let (beam, patience, unit) = match m.clusters {
+        Some(_) => ("nprobe", "early stop", "M"),
+        None => ("list", "patience", "L"),
+    };
     let mut rows = Vec::new();
     for curve in &m.curves {
         for p in &curve.frontier() {
             let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
-            let patience = if p.stop.patience_share > 0.0 {
-                format!("{:.2} L", p.stop.patience_share)
+            let share = if p.stop.patience_share > 0.0 {
+                format!("{:.2} {unit}", p.stop.patience_share)
             } else {
                 "-".into()
             };
@@ -143,16 +170,19 @@ fn curves(m: &Manifest) -> String {
                 format!("{:.1}", p.reads),
                 p.search_list.to_string(),
                 slack,
-                patience,
+                share,
             ]);
         }
     }
     match rows.is_empty() {
         true if m.kind == "flat" => "\nno recall curve: every search is exact\n".into(),
+        true if m.clusters.is_some() => {
+            "\nno recall curve: search with --nprobe, or run `stratann tune`\n".into()
+        }
         true => "\nno recall curve: search with --search-list, or run `stratann tune`\n".into(),
         false => format!(
             "\nwhat recall costs, as measured:\n{}",
-            table(&["curve", "recall", "reads", "list", "slack", "patience"], &rows)
+            table(&["curve", "recall", "reads", beam, "slack", patience], &rows)
         ),
     }
 }

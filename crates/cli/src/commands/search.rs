@@ -497,6 +497,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             Ok(verdict(failed, index))
         }
         Target::Servers { addresses, queries } => {
+            args.how.techniques.check_usual()?;
             let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
             let name = PathBuf::from(servers.name());
             let (document, failed) = run_all(args, &settings, (&name, queries), &mut servers, output)?;

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
+use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, Kind, Result};
@@ -64,6 +65,15 @@ pub(crate) struct Args {
     /// Where results go when their query is handed over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
+    /// Queries after which a hybrid-ivf has learnt from them [default: 2000]
+    #[arg(long, value_name = "N")]
+    epoch_queries: Option<u32>,
+    /// Use what a hybrid-ivf has learnt from earlier queries, but learn no more
+    #[arg(long)]
+    frozen: bool,
+    /// Do not use what a hybrid-ivf has learnt, nor learn
+    #[arg(long, conflicts_with = "frozen")]
+    no_learning: bool,
     /// Stop when standard input ends too: with the program that started it
     #[arg(long)]
     until_eof: bool,
@@ -75,8 +85,8 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry, results;
-tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
+Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry, results,
+learning (on, frozen or off), epoch_queries; tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
 store, poll_s to look there for a new version (seconds, 10; 0 for never); etcd, cluster and advertise to find the other servers by etcd.
 A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
 
@@ -118,6 +128,8 @@ struct Config {
     queue: Option<usize>,
     carry: Option<String>,
     results: Option<String>,
+    learning: Option<String>,
+    epoch_queries: Option<u32>,
     tls_certificate: Option<PathBuf>,
     tls_key: Option<PathBuf>,
     tls_authority: Option<PathBuf>,
@@ -358,6 +370,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,
+        learning: learning(args, config.learning.as_deref(), config.epoch_queries)?,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
         patience: ServeOptions::default().patience,
@@ -366,6 +379,26 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     let folder = folder.to_path_buf();
     Ok(Setup { http, engine, limits, http_threads, sources, folder, version, etcd, _claim: claim })
+}
+
+/// Whether a `hybrid-ivf` learns: as the command line says, else the file.
+fn learning(args: &Args, configured: Option<&str>, epoch_queries: Option<u32>) -> Result<LearnOptions> {
+    let learn = match (args.no_learning, args.frozen, configured) {
+        (true, ..) | (_, false, Some("off")) => Learn::Off,
+        (_, true, _) | (_, _, Some("frozen")) => Learn::Frozen,
+        (_, _, None | Some("on")) => Learn::On,
+        (_, _, Some(other)) => {
+            return Err(Error::bad_input(format!(
+                "learning is {other:?}; use \"on\", \"frozen\" or \"off\""
+            )));
+        }
+    };
+    let usual = LearnOptions::default();
+    let epoch_queries = args.epoch_queries.or(epoch_queries).unwrap_or(usual.epoch_queries);
+    if epoch_queries == 0 {
+        return Err(Error::bad_input("epoch_queries is 0; use 1 or more"));
+    }
+    Ok(LearnOptions { learn, epoch_queries, ..usual })
 }
 
 fn read_config(path: &Path) -> Result<Config> {

@@ -114,9 +114,11 @@ fn text(args: &Args, tuned: &Tuned) -> String {
             ]
         })
         .collect();
+    let in_clusters = Manifest::read(&args.index).is_ok_and(|(_, m)| m.clusters.is_some());
+    let beam = if in_clusters { "nprobe" } else { "list" };
     format!(
         "{}\n{}: version {}; fitted on {} {}, measured on {} others\n",
-        table(&["k", "recall asked", "measured", "reads", "list"], &rows),
+        table(&["k", "recall asked", "measured", "reads", beam], &rows),
         args.index.display(),
         tuned.version,
         count(tuned.fitted_on as u64),

@@ -8,7 +8,7 @@ use crate::format::directory::{LocalKind, Pages};
 use crate::format::posting::{Head, Record};
 use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
-use crate::query::{QueryState, Reading, Scratch, Survivor, Visit};
+use crate::query::{QueryState, Reading, ScannedList, Scratch, Survivor, Visit};
 use crate::route::to_centroid;
 use crate::verify::bounds::{Ruler, Span};
 use crate::verify::keep_record;
@@ -240,6 +240,7 @@ fn scan(
     state.stats.code_comparisons += head.count() as u64;
     state.stats.lists += 1;
     let mut fruitful = false;
+    let kept = kept_so_far(state);
     let mut done = Some(());
     let members = head.terms().zip(head.radii()).zip(head.centroid_distances());
     for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
@@ -276,8 +277,22 @@ fn scan(
         let directory = clusters.directory;
         bring(state, directory.cluster_of(directory.list_of(first)));
     }
+    let list = clusters.directory.list_of(first);
+    scratch.note_scanned(|| ScannedList {
+        cluster: clusters.directory.cluster_of(list),
+        list,
+        members: head.count() as u32,
+        kept: kept_so_far(state).saturating_sub(kept) as u32,
+        fruitful,
+        in_ram: clusters.resident_head(list).is_some(),
+    });
     drop_hopeless(state);
     done
+}
+
+/// Members that no bound has discarded when they were looked at.
+fn kept_so_far(state: &QueryState) -> u64 {
+    state.probing.survivors.len() as u64 + state.stats.full_comparisons
 }
 
 /// Notes what the span of a member says of all, and whether it is among the best so far. With its floor where it may be among the results.
@@ -361,6 +376,15 @@ pub(crate) fn take_run(
         }
         at += size;
     }
+    let list = clusters.directory.list_of(from);
+    scratch.note_scanned(|| ScannedList {
+        cluster: clusters.directory.cluster_of(list),
+        list,
+        members: count,
+        kept: count,
+        fruitful: state.worst() != before,
+        in_ram: false,
+    });
     if state.worst() != before {
         // Whose members these are may have ended meanwhile: its visit brought something all the same.
         state.probing.fruitless = 0.0;

@@ -6,6 +6,7 @@ mod probing;
 mod seen;
 mod state;
 mod stats;
+mod trace;
 pub mod wire;
 
 pub use beam::{Beam, Candidate, Progress};
@@ -16,3 +17,4 @@ pub use seen::bytes as seen_bytes;
 pub(crate) use state::Unread;
 pub use state::{Arrival, Arrived, Hit, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
 pub use stats::QueryStats;
+pub use trace::{Purpose, Ranked, ScannedList};

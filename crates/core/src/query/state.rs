@@ -139,6 +139,8 @@ pub struct Scratch {
     pub(crate) edges: Vec<(u32, (f32, f32))>,
     // Of the navigation graph: clusters, how many members speak for them, and how near they are taken to be.
     pub(crate) votes: Vec<(u32, u32, f32)>,
+    // Of a query that is watched.
+    pub(crate) scanned: Option<Vec<super::ScannedList>>,
     code_scale: f32,
     code_error: f32,
     pub(crate) query_norm: f32,

@@ -109,6 +109,11 @@ impl Split {
     /// # Errors
     /// As [`super::build`], as far as it can be known beforehand.
     pub fn begin(base: Reader, out: &Path, options: BuildOptions) -> Result<Split> {
+        if options.kind == Kind::HybridIvf {
+            return Err(Error::bad_input(
+                "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
+            ));
+        }
         let plan = super::plan(&base, &options)?;
         let number = super::prepare_folder(out, options.force)?;
         let lock = state::lock(out)?;

@@ -5,33 +5,70 @@
 //! | 8 | checksum of all that follows |
 //! | 16 | build id of the index |
 //! | 4, 4 | hot members h, clusters c |
+//! | 8, 8 | epochs, and queries in them, that were learnt from |
 //! | h × 8 | member and score |
 //! | c × 4 | visits |
 
+use std::path::Path;
+
+use serde::Serialize;
 use stratann_core::format::checksum;
 
 use super::{Ground, Learnt, Version};
 use crate::Result;
 use crate::dataset::AtomicFile;
+use crate::manifest::Manifest;
 
 /// The name of the file in the index folder.
 pub(crate) const NAME: &str = "learnt.bin";
-const HEADER: usize = 8 + 16 + 8;
+const HEADER: usize = 8 + 16 + 8 + 16;
+
+/// What a file of learnt state says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LearntFacts {
+    /// Epochs that were learnt from.
+    pub epochs: u64,
+    /// Queries in them.
+    pub queries: u64,
+    /// Hot vectors.
+    pub hot: u64,
+    /// Clusters that were visited lately.
+    pub visited_clusters: u64,
+    /// Length of the file.
+    pub bytes: u64,
+}
+
+/// What the index in `folder` has learnt; `Ok(None)` when it has learnt nothing, `Err` says why that cannot be used.
+///
+/// # Errors
+/// A file that cannot be read, is damaged, or is of another build.
+pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearntFacts>, String> {
+    let clusters = manifest.clusters.map_or(0, |c| c.sizes.count as u32);
+    let learnt = load(&folder.join(NAME), &manifest.build_id, clusters)?;
+    Ok(learnt.map(|learnt| LearntFacts {
+        epochs: learnt.epochs,
+        queries: learnt.queries,
+        hot: learnt.hot.len() as u64,
+        visited_clusters: learnt.visits.iter().filter(|&&v| v > 0).count() as u64,
+        bytes: (HEADER + 8 * learnt.hot.len() + 4 * learnt.visits.len()) as u64,
+    }))
+}
 
 /// What was learnt before; `Ok(None)` when nothing was, `Err` says why it cannot be used.
 pub(crate) fn read(ground: &Ground) -> std::result::Result<Option<Learnt>, String> {
-    let bytes = match std::fs::read(&ground.path) {
+    load(&ground.path, &ground.build_id, ground.parts.directory.clusters())
+}
+
+fn load(path: &Path, build_id: &str, clusters: u32) -> std::result::Result<Option<Learnt>, String> {
+    let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
-            return Err(format!(
-                "{} cannot be read ({e}); what was learnt is not used",
-                ground.path.display()
-            ));
+            return Err(format!("{} cannot be read ({e}); what was learnt is not used", path.display()));
         }
     };
-    decode(&bytes, &ground.build_id, ground.parts.directory.clusters()).map(Some).map_err(|why| {
-        format!("{} {why}; what was learnt is not used, the index itself is unharmed", ground.path.display())
+    decode(&bytes, build_id, clusters).map(Some).map_err(|why| {
+        format!("{} {why}; what was learnt is not used, the index itself is unharmed", path.display())
     })
 }
 
@@ -45,6 +82,7 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Le
         return Err("is of another build of the index");
     }
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let long = |b: &[u8]| u64::from(word(b)) | u64::from(word(&b[4..])) << 32;
     let (hot, count) = (word(&head[24..28]) as usize, word(&head[28..32]));
     if count != clusters
         || Some(rest.len()) != hot.checked_mul(8).and_then(|h| h.checked_add(4 * count as usize))
@@ -55,6 +93,8 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Le
     Ok(Learnt {
         hot: pairs.chunks_exact(8).map(|b| (word(b), word(&b[4..]))).collect(),
         visits: visits.chunks_exact(4).map(word).collect(),
+        epochs: long(&head[32..40]),
+        queries: long(&head[40..48]),
     })
 }
 
@@ -69,6 +109,10 @@ fn encode(build_id: &str, version: &Version) -> Vec<u8> {
     let mut put = |word: u32| out.extend_from_slice(&word.to_le_bytes());
     put(hot.len() as u32);
     put(version.visits.len() as u32);
+    for long in [version.epochs, version.queries] {
+        put(long as u32);
+        put((long >> 32) as u32);
+    }
     hot.iter().for_each(|&(id, score)| {
         put(id);
         put(score);

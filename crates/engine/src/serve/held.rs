@@ -25,7 +25,14 @@ impl Held {
     /// Opens it within what `used` bytes leave of the budget.
     pub(super) fn open(options: &ServeOptions, used: u64) -> Result<Held> {
         let ram_budget = options.ram_budget.map(|budget| budget.saturating_sub(used));
-        let open = OpenOptions { ram_budget, cache_budget: options.cache_budget, ..OpenOptions::default() };
+        let open = OpenOptions {
+            ram_budget,
+            cache_budget: options.cache_budget,
+            // What queries will take is not known yet, so under a budget they have all of it.
+            head_budget: ram_budget.map(|_| 0),
+            learning: options.learning,
+            ..OpenOptions::default()
+        };
         let folder = &options.index;
         match options.server {
             Some(server) if scatter::is_apart(folder) => {

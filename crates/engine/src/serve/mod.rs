@@ -41,6 +41,7 @@ pub use self::versions::{Changed, Versions};
 use self::worker::Worker;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width, allowance};
+use crate::learning::{Learn, LearnOptions};
 use crate::link::{Link, LinkOptions, Log, Receive, Tls};
 use crate::manifest::Manifest;
 use crate::search::{Effort, SearchOptions};
@@ -72,6 +73,8 @@ pub struct ServeOptions {
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
     pub cache_budget: u64,
+    /// Whether, and how, a `hybrid-ivf` learns from its queries.
+    pub learning: LearnOptions,
     /// Queries of clients that are held at a time; one more is refused.
     pub queue: usize,
     /// What batons say of their candidates; `None` for the shortest that the index allows.
@@ -99,6 +102,7 @@ impl Default for ServeOptions {
             io: IoChoice::Auto,
             ram_budget: None,
             cache_budget: 0,
+            learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
             queue: 4096,
             carry: None,
             results: Results::Along,
@@ -188,6 +192,7 @@ impl Server {
         let used = beside.map_or(0, |other| other.shared.account().total().saturating_sub(PROGRAM_BYTES));
         let held = Held::open(&options, used)?;
         held.carry(options.carry)?;
+        held.index().warnings().iter().for_each(|warning| (options.log)(&format!("warning: {warning}")));
         let servers = held.servers();
         if options.listen.is_some() && options.peers.len() != servers {
             return Err(Error::bad_input(format!(
@@ -472,10 +477,14 @@ impl Shared {
             account.add("block cache", self.options.cache_budget);
         }
         let widest = Width::Auto.at_load(1).1 as u64;
-        let per_query = index.query_bytes(&options) + widest * index.block.block_bytes as u64;
+        let read = index.clusters.as_ref().map_or(1, |c| c.pages_max()) * index.block.block_bytes;
+        let per_query = index.query_bytes(&options) + widest * read as u64;
         let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
         account.add("queries in flight", in_flight * per_query);
         account.add("threads", self.options.threads as u64 * THREAD_BYTES);
+        if let Some(learning) = &index.learning {
+            account.add("learning", learning.bytes(self.options.threads));
+        }
         let vectors = self.options.queue
             * if self.options.peers.len() > 1 { 1 + self.held.hosted_per_query() } else { 1 };
         let kept = vectors as u64 * (index.block.vector_bytes as u64 + KEPT_BYTES);

@@ -1,5 +1,6 @@
 //! A driver thread's share of a server's queries.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
@@ -9,6 +10,7 @@ use stratann_core::query::{Loss, QueryState, Step};
 use super::Shared;
 use super::inbox::Job;
 use crate::driver::{Queries, Times};
+use crate::learning::{Learning, Version};
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
@@ -23,6 +25,8 @@ struct Place {
     run: Run,
     state: Box<QueryState>,
     vector: Vec<u8>,
+    // Its number among those that are learnt from.
+    number: Option<u64>,
 }
 
 impl<'a> Worker<'a> {
@@ -38,18 +42,24 @@ impl<'a> Worker<'a> {
             peer.keep_state(state);
             return None;
         };
+        let number = learning(self.shared).and_then(Learning::number_now);
         let at = self.free.pop().unwrap_or(self.places.len());
         match self.places.get_mut(at) {
             Some(place) => {
                 place.vector.clear();
                 place.vector.extend_from_slice(vector);
                 place.run = run;
+                place.number = number;
                 peer.keep_state(std::mem::replace(&mut place.state, state));
             }
-            None => self.places.push(Place { run, state, vector: vector.to_vec() }),
+            None => self.places.push(Place { run, state, vector: vector.to_vec(), number }),
         }
         Some(at)
     }
+}
+
+fn learning(shared: &Shared) -> Option<&Learning> {
+    shared.held.index().learning.as_ref()
 }
 
 impl Queries for Worker<'_> {
@@ -62,6 +72,10 @@ impl Queries for Worker<'_> {
             }
         }
         None
+    }
+
+    fn version(&mut self, _: usize) -> Option<Arc<Version>> {
+        learning(self.shared).and_then(Learning::newest)
     }
 
     /// Only widths depend on it, and these are the origin's.
@@ -78,6 +92,9 @@ impl Queries for Worker<'_> {
 
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, _: Times) {
         let run = self.places[number].run;
+        if let (Some(learning), Some(counted)) = (learning(self.shared), self.places[number].number.take()) {
+            learning.ended(self.thread, learning.epoch(counted), Some(state));
+        }
         self.free.push(number);
         self.shared.running.fetch_sub(1, Ordering::Relaxed);
         if matches!(step, Step::HandOver(_)) {

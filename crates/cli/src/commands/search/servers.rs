@@ -266,7 +266,7 @@ impl<'a> Batch<'a> {
             };
             // What the client sees is the truth, as long as a request is one query.
             answers.latency_ns[query] = if self.each == 1 { latency_ns } else { found.latency_us * 1000 };
-            answers.stats.add(&found.per_query.stats());
+            answers.stats.add(&found.per_query.stats(self.remote.block_bytes));
             *partial += usize::from(found.partial);
             let results = found.ids.len().min(self.k);
             answers.short += usize::from(results < self.k);

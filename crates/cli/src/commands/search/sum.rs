@@ -76,10 +76,11 @@ impl Sum {
         truth: bool,
     ) -> Run {
         if self.short > 0 {
-            tell(&format!(
-                "note: {} queries found fewer than {} results, because the graph led them to no more; a longer --search-list finds more",
-                self.short, self.k
-            ));
+            let why = match self.stats.clusters > 0 {
+                true => "because the clusters visited hold no more; a larger --nprobe finds more",
+                false => "because the graph led them to no more; a longer --search-list finds more",
+            };
+            tell(&format!("note: {} queries found fewer than {} results, {why}", self.short, self.k));
         }
         let queries = self.latency_ns.len();
         for (query, why) in self.failed.iter().take(FAILURES_TOLD) {

@@ -1,0 +1,180 @@
+//! `stratann explain --plan`: which local indexes the clusters of a `hybrid-ivf` have, why, and what their visits cost.
+
+use std::path::Path;
+
+use serde::Serialize;
+use stratann_engine::Result;
+use stratann_engine::budget::size;
+use stratann_engine::build::PlanReport;
+use stratann_engine::explain::plan::{self, Asked, Measured, WayMeasured};
+use stratann_engine::index::Index;
+use stratann_engine::manifest::SizeStats;
+use stratann_engine::search::SearchOptions;
+
+use super::Args;
+use crate::Verdict;
+use crate::output::{Output, count, table};
+use crate::progress::Teller;
+use crate::queries::Queries;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    index: &'a Path,
+    sizes: SizeStats,
+    plan: &'a PlanReport,
+    measured: Option<&'a Measured>,
+}
+
+/// Tells the plan, and what queries came to.
+pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Verdict> {
+    let report = plan::report(index)?;
+    let measured = measured(args, index, options, output)?;
+    let sizes = index.manifest().clusters.map(|c| c.sizes).unwrap_or_default();
+    let document = Document { index: &args.index, sizes, plan: report, measured: measured.as_ref() };
+    output.result(&document, || text(&document))?;
+    Ok(Verdict::Fine)
+}
+
+fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Option<Measured>> {
+    if args.sample == 0 {
+        return Ok(None);
+    }
+    let mut rows = Vec::new();
+    let asked = match &args.queries {
+        None => Asked::Rows { sample: args.sample, seed: args.seed },
+        Some(path) => {
+            let queries = Queries::open(path, index.manifest(), output)?;
+            queries.read(0, args.sample.min(queries.count()), &mut rows)?;
+            Asked::Queries(&rows)
+        }
+    };
+    let teller = Teller::new(output);
+    let measured = plan::measure(index, &asked, options, &teller)?;
+    teller.finish();
+    Ok(Some(measured))
+}
+
+fn text(document: &Document<'_>) -> String {
+    let (plan, sizes) = (document.plan, &document.sizes);
+    let mut out = format!(
+        "{}: {} clusters of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2})\n",
+        document.index.display(),
+        count(sizes.count),
+        count(sizes.min),
+        count(sizes.max),
+        sizes.mean,
+        sizes.std,
+        sizes.gini
+    );
+    out += &match plan.budget_bytes {
+        Some(budget) => {
+            format!(
+                "RAM for codes and tables of lists: {}, the plan takes {}\n",
+                size(budget),
+                size(plan.ram_bytes)
+            )
+        }
+        None => format!(
+            "no --search-budget was given: codes lie on disk; tables of lists take {} of RAM\n",
+            size(plan.ram_bytes)
+        ),
+    };
+    out += &format!(
+        "a read under load costs {:.1} us and {:.3} us a KiB; clusters count by their {}\n\n",
+        plan.read_us,
+        plan.kib_us,
+        if plan.observed { "observed visits" } else { "sizes" }
+    );
+    let rows: Vec<Vec<String>> = plan
+        .ways
+        .iter()
+        .map(|way| {
+            vec![
+                way.kind.clone(),
+                place(way.in_ram),
+                count(way.clusters),
+                count(way.members),
+                format!("{} to {}", count(way.sizes[0]), count(way.sizes[1])),
+                format!("{:.1}", way.visit_us),
+                size(way.ram_bytes),
+            ]
+        })
+        .collect();
+    out +=
+        &table(&["local index", "codes", "clusters", "vectors", "vectors each", "us a visit", "RAM"], &rows);
+    out += &alternatives(plan);
+    let Some(measured) = document.measured else { return out };
+    let was_read = measured.ways.iter().any(|way| !way.in_ram);
+    if was_read && plan.ways.iter().any(|way| way.in_ram && way.kind != "graph") {
+        out += "codes that the plan wants in RAM lay on disk while this was measured: see --head-budget\n";
+    }
+    out + &measured_text(measured)
+}
+
+fn place(in_ram: bool) -> String {
+    if in_ram { "in RAM" } else { "on disk" }.into()
+}
+
+/// Why no other plan.
+fn alternatives(plan: &PlanReport) -> String {
+    let [flat, graph, ivf] = plan.uniform_us.map(|us| match us {
+        Some(us) => format!("{us:.1}"),
+        None => "beyond the budget".into(),
+    });
+    format!(
+        "\npredicted, us a visit: this plan {:.1}, and none under this budget below {:.1}; all flat {flat}, all graphs {graph}, all divided (ivf) {ivf}\n",
+        plan.visit_us, plan.bound_us
+    )
+}
+
+fn measured_text(m: &Measured) -> String {
+    let own = if m.source == "rows" { "rows of the index, each hidden from itself" } else { "queries" };
+    let mut out = format!(
+        "\nmeasured on {} {own}: k {}, nprobe {}, {:.1} visits each\n\n",
+        count(m.queries as u64),
+        m.k,
+        m.nprobe,
+        m.visits
+    );
+    let rows: Vec<Vec<String>> = m.ways.iter().map(row).collect();
+    let headings = [
+        "local index",
+        "codes",
+        "visits",
+        "clusters",
+        "reads a visit",
+        "KiB a visit",
+        "predicted us",
+        "measured us",
+        "ratio",
+    ];
+    out += &table(&headings, &rows);
+    out += &format!(
+        "\nreads of codes, us a query: predicted {:.1}, measured {:.1}{}. Both are of these very visits, and of reads alone: comparisons are left out, \
+         and measured means reads and KiB counted, at the prices above.\nvectors that survive the bounds are read besides, whatever the plan: {:.1} reads, {:.0} KiB a query\n",
+        m.predicted_us,
+        m.measured_us,
+        ratio(m.measured_us, m.predicted_us).map_or(String::new(), |r| format!(", {r:.2} times as much")),
+        m.survivor_reads,
+        m.survivor_kib
+    );
+    out
+}
+
+fn row(way: &WayMeasured) -> Vec<String> {
+    vec![
+        way.kind.into(),
+        place(way.in_ram),
+        count(way.visits),
+        count(way.clusters),
+        format!("{:.2}", way.reads),
+        format!("{:.1}", way.kib),
+        format!("{:.1}", way.predicted_us),
+        format!("{:.1}", way.measured_us),
+        ratio(way.measured_us, way.predicted_us).map_or("-".into(), |r| format!("{r:.2}")),
+    ]
+}
+
+fn ratio(measured: f64, predicted: f64) -> Option<f64> {
+    (predicted > 0.0).then(|| measured / predicted)
+}

@@ -1,0 +1,460 @@
+//! `hybrid-ivf` through the program: what it prints, what it refuses, what it learns.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use common::*;
+use serde_json::Value;
+
+/// One profile for all tests: a build would measure for 12 seconds.
+fn profile() -> &'static str {
+    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = PROFILE.get_or_init(|| {
+        let folder = folder();
+        let path = folder.path().join("profile.json");
+        measure(folder.path(), &path, None);
+        (folder, path)
+    });
+    arg(path)
+}
+
+fn measure(folder: &Path, path: &Path, isa: Option<&str>) {
+    let mut command =
+        command(&["profile", arg(folder), "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(path)]);
+    if let Some(isa) = isa {
+        command.env("STRATANN_ISA", isa);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn build_args<'a>(data: &'a Data, index: &'a Path) -> Vec<&'a str> {
+    let place = ["build", arg(&data.base), "-o", arg(index), "--kind", "hybrid-ivf"];
+    [&place[..], &["--profile", profile(), "--calibration-queries", "60", "--threads", "2"]].concat()
+}
+
+fn built(data: &Data, name: &str, more: &[&str]) -> PathBuf {
+    let index = data.path(name);
+    json(&[&build_args(data, &index)[..], more].concat());
+    index
+}
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn ids_of(trace: &Value) -> Vec<u32> {
+    trace["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+#[test]
+fn searches_report_what_clusters_cost() {
+    let data = Data::new(3000, 16, "f32");
+    let index = built(&data, "index", &[]);
+    let truth = data.truth("l2");
+    let asked = ["--groundtruth", arg(&truth), "--no-learning", "--width", "1"];
+    let search = |more: &[&str]| {
+        json(&[&["search", arg(&index), arg(&data.queries)], more, &asked[..]].concat())["runs"][0].clone()
+    };
+    let by_recall = search(&["--recall", "0.9"]);
+    assert!(number(&by_recall["recall"]) > 0.85, "{by_recall}");
+    let run = search(&["--nprobe", "12", "--early-stop", "0.3", "--stop-slack", "2"]);
+    for key in ["clusters", "fruitful_clusters", "lists", "pruned", "pinned_hits", "result_clusters"] {
+        assert!(run["per_query"][key].is_f64(), "{key}: {run}");
+    }
+    let each = |key: &str| number(&run["per_query"][key]);
+    assert!(each("clusters") <= 12.0 && each("clusters") >= each("fruitful_clusters"));
+    assert!(each("lists") >= each("clusters") && each("pruned") > 0.0 && each("pinned_hits") == 0.0);
+    assert_eq!(each("bytes_read"), 4096.0 * each("pages_read"));
+    let params = &run["params"];
+    assert_eq!(
+        (&params["nprobe"], &params["order"], &params["bounds"]),
+        (&12.into(), &"evidence".into(), &"both".into())
+    );
+    let all = search(&["--nprobe", "12", "--no-bounds"]);
+    assert!(number(&all["per_query"]["full_comparisons"]) > 2.0 * each("full_comparisons"));
+}
+
+#[test]
+fn info_tells_what_it_is_made_of_and_what_it_has_learnt() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "40"]);
+    let info = json(&["info", arg(&index)]);
+    let facts = &info["clusters"];
+    assert_eq!(keys(&facts["sizes"]), ["count", "gini", "max", "mean", "min", "std"].into());
+    assert_eq!((&facts["sizes"]["count"], &info["learnt"]), (&40.into(), &Value::Null));
+    let kinds: u64 = facts["kinds"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).sum();
+    assert!(kinds == 40 && facts["lists"].as_u64() >= Some(40) && facts["nav_nodes"].as_u64() > Some(40));
+    assert!(facts["code_bytes"].as_u64() > Some(0) && info["plan"]["ways"].is_array());
+
+    json(&["search", arg(&index), arg(&data.queries), "--nprobe", "5", "--epoch-queries", "20"]);
+    let learnt = json(&["info", arg(&index)])["learnt"].clone();
+    assert_eq!(keys(&learnt), ["bytes", "epochs", "hot", "queries", "visited_clusters"].into());
+    assert_eq!((&learnt["epochs"], &learnt["queries"]), (&2.into(), &40.into()), "{learnt}");
+    assert!(number(&learnt["hot"]) > 0.0 && number(&learnt["visited_clusters"]) > 0.0);
+    let text = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
+    assert!(text.contains("40 clusters of") && text.contains("learnt from 40 queries in 2 epochs"), "{text}");
+}
+
+#[test]
+fn explain_follows_the_same_search() {
+    let data = Data::new(2000, 16, "f32");
+    for plan in ["uniform-flat", "uniform-ivf"] {
+        let index = built(&data, plan, &["--clusters", "30", "--plan", plan]);
+        let effort = ["--nprobe", "8", "--early-stop", "0.4", "--head-budget", "0"];
+        let out = data.path("out");
+        let single = ["--threads", "1", "--in-flight", "1", "--width", "1", "--no-learning", "-o", arg(&out)];
+        json(&[&["search", arg(&index), arg(&data.queries)], &effort[..], &single[..]].concat());
+        let (k, found, _) = read_answers(&out);
+        let mut reads = 0.0;
+        for query in [0, 7, 33] {
+            let asked = ["explain", arg(&index), arg(&data.queries), "--query", &query.to_string()];
+            let trace = json(&[&asked[..], &effort[..]].concat());
+            assert_eq!(ids_of(&trace), found[query * k..(query + 1) * k]);
+            let visits = trace["visits"].as_array().unwrap();
+            assert_eq!(number(&trace["counters"]["clusters"]), visits.len() as f64);
+            let sum = |key: &str| visits.iter().map(|v| number(&v[key])).sum::<f64>();
+            let fruitful = visits.iter().filter(|v| v["fruitful"] == true).count();
+            assert_eq!(number(&trace["counters"]["fruitful_clusters"]), fruitful as f64);
+            assert_eq!(number(&trace["counters"]["lists"]), sum("lists_scanned"));
+            assert_eq!(sum("results") + number(&trace["results_elsewhere"]), 10.0, "{trace}");
+            let (lists, survivors) =
+                (number(&trace["list_reads"]["reads"]), number(&trace["survivor_reads"]["reads"]));
+            assert_eq!(number(&trace["counters"]["reads"]), lists + survivors);
+            assert_eq!(sum("reads"), lists);
+            reads += lists;
+            let is_known = |v: &Value| {
+                v["kind"] == plan.trim_start_matches("uniform-")
+                    && number(&v["scanned"]) <= number(&v["members"])
+            };
+            assert!(visits.iter().all(is_known) && trace["stop"].is_string());
+        }
+        assert!(reads > 0.0);
+        // Once codes lie in RAM they are not read.
+        let held = ["explain", arg(&index), arg(&data.queries), "--nprobe", "8", "--head-budget", "16MiB"];
+        let trace = json(&held);
+        assert_eq!(trace["list_reads"]["reads"], 0, "{trace}");
+        let text = String::from_utf8(run(&held).stdout).unwrap();
+        assert!(text.contains("8 clusters visited") && text.contains("stop: "), "{text}");
+    }
+}
+
+#[test]
+fn explain_holds_the_plan_against_reads() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-ivf"]);
+    let told =
+        json(&["explain", arg(&index), "--plan", "--nprobe", "6", "--sample", "40", "--head-budget", "0"]);
+    assert_eq!(keys(&told), ["index", "measured", "plan", "sizes"].into());
+    let (plan, measured) = (&told["plan"], &told["measured"]);
+    assert_eq!((&plan["ways"][0]["kind"], &plan["ways"][0]["clusters"]), (&"ivf".into(), &30.into()));
+    assert_eq!((&measured["source"], &measured["queries"]), (&"rows".into(), &40.into()));
+    let (way, visits) = (&measured["ways"][0], number(&measured["visits"]));
+    assert!(number(&way["reads"]) > 0.5 && visits > 5.0 && visits <= 6.0, "{told}");
+    let priced =
+        number(&way["reads"]) * number(&plan["read_us"]) + number(&way["kib"]) * number(&plan["kib_us"]);
+    assert!((priced / number(&way["measured_us"]) - 1.0).abs() < 1e-6, "{told}");
+    assert!((visits * priced / number(&measured["measured_us"]) - 1.0).abs() < 1e-6);
+    assert!(number(&measured["predicted_us"]) > 0.0);
+
+    let own = json(&["explain", arg(&index), "--plan", arg(&data.queries), "--nprobe", "6"]);
+    assert_eq!((&own["measured"]["source"], &own["measured"]["queries"]), (&"queries".into(), &50.into()));
+    let none = json(&["explain", arg(&index), "--plan", "--sample", "0"]);
+    assert!(none["measured"].is_null());
+    let text = String::from_utf8(run(&["explain", arg(&index), "--plan", "--nprobe", "6"]).stdout).unwrap();
+    assert!(text.contains("all flat") && text.contains("measured on 200 rows"), "{text}");
+    assert!(refused(&["explain", arg(&index), "--sample", "9"], 2).contains("--plan"));
+    let graph = data.build("graph", &[]);
+    assert!(refused(&["explain", arg(&graph), "--plan"], 2).contains("--plan is for hybrid-ivf"));
+}
+
+#[test]
+fn tune_measures_the_curve_anew() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30", "--calibration-queries", "0"]);
+    let error = refused(&["search", arg(&index), arg(&data.queries), "--recall", "0.9"], 2);
+    assert!(error.contains("stratann tune") && error.contains("--nprobe"), "{error}");
+    let by_rows = json(&["tune", arg(&index), "-k", "10", "--sample", "120", "--recall", "0.9"]);
+    assert_eq!((&by_rows["source"], &by_rows["version"]), (&"rows".into(), &2.into()));
+    let check = &by_rows["checks"][0];
+    assert!(number(&check["measured"]) > 0.8 && number(&check["search_list"]) <= 30.0, "{check}");
+    let truth = data.truth("l2");
+    let own = ["--queries", arg(&data.queries), "--groundtruth", arg(&truth)];
+    let by_queries = json(&[&["tune", arg(&index), "-k", "10", "--recall", "0.9"], &own[..]].concat());
+    assert_eq!((&by_queries["source"], &by_queries["version"]), (&"queries".into(), &3.into()));
+    let asked = ["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--groundtruth", arg(&truth)];
+    assert!(number(&json(&asked)["runs"][0]["recall"]) > 0.85);
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line() {
+    let data = Data::new(2000, 16, "f32");
+    let (graph, index) = (data.build("graph", &[]), built(&data, "index", &["--clusters", "30"]));
+    let (queries, other) = (arg(&data.queries), data.path("other"));
+    let build = |more: &[&str]| {
+        [&build_args(&data, &other)[..], more].concat().iter().map(|a| a.to_string()).collect::<Vec<_>>()
+    };
+    let refuse = |args: Vec<String>| refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), 2);
+
+    let error = refuse(build(&["--plan", "uniform-tree"]));
+    assert!(error.contains("uniform-tree") && error.contains("uniform-flat"), "{error}");
+    let error = refuse(build(&["--search-budget", "1MiB"]));
+    assert!(
+        error.contains("--search-budget") && error.contains("give ") && error.contains("MiB or more"),
+        "{error}"
+    );
+    // What it names will do.
+    let named = error.split("give ").nth(1).unwrap().split(' ').next().unwrap().to_string();
+    json(&build(&["--search-budget", &named]).iter().map(String::as_str).collect::<Vec<_>>());
+    std::fs::remove_dir_all(&other).unwrap();
+
+    for (effort, said) in [
+        (&["--nprobe", "5"][..], "this index is a disk-graph; give --search-list or --recall"),
+        (&["--nprobe", "5", "--recall", "0.9"], "cannot be used with"),
+        (&["--early-stop", "0.2"], "--nprobe"),
+    ] {
+        let error = refused(&[&["search", arg(&graph), queries], effort].concat(), 2);
+        assert!(error.contains(said), "{effort:?}: {error}");
+    }
+    for (effort, said) in [
+        (&["--search-list", "20"][..], "this index is a hybrid-ivf; give --nprobe or --recall"),
+        (&["--nprobe", "0"], "--nprobe is 0; use 1 to"),
+        (&["--nprobe", "5", "--early-stop", "0"], "--early-stop is a share above 0"),
+        (&["--nprobe", "5", "--ram-budget", "1MiB"], "--ram-budget"),
+    ] {
+        let error = refused(&[&["search", arg(&index), queries], effort].concat(), 2);
+        assert!(error.contains(said), "{effort:?}: {error}");
+    }
+    let error = refused(&["search", "--connect", &nobody(), queries, "--nprobe", "5", "--no-bounds"], 2);
+    assert!(error.contains("leave out --connect"), "{error}");
+}
+
+#[test]
+fn a_profile_is_believed_or_refused() {
+    let data = Data::new(1200, 16, "f32");
+    let (path, index) = (data.path("other.json"), data.path("index"));
+    measure(data.folder.path(), &path, Some("scalar"));
+    let with = |profile: &Path| {
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "hybrid-ivf"];
+        let rest = ["--profile", arg(profile), "--calibration-queries", "0"];
+        [&place[..], &rest[..]].concat().iter().map(|a| a.to_string()).collect::<Vec<_>>()
+    };
+    let args = with(&path);
+    let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let is_other = stderr(&output).contains("warning: the profile is not of this machine and disk");
+    assert!(is_other, "{}", stderr(&output));
+    std::fs::remove_dir_all(&index).unwrap();
+
+    let good = std::fs::read_to_string(&path).unwrap();
+    let damaged = data.path("damaged.json");
+    let digit = good.find("\"latency_us\"").unwrap()
+        + good[good.find("\"latency_us\"").unwrap()..].find(|c: char| c.is_ascii_digit()).unwrap();
+    let mut bytes = good.into_bytes();
+    bytes[digit] = if bytes[digit] == b'9' { b'8' } else { b'9' };
+    for (content, code, said) in [
+        (bytes.as_slice(), 1, "is damaged"),
+        (&bytes[..bytes.len() / 2], 1, "damaged.json"),
+        (b"{}", 2, "is no profile"),
+        (b"", 2, "damaged.json"),
+    ] {
+        std::fs::write(&damaged, content).unwrap();
+        let args = with(&damaged);
+        let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let text = stderr(&output);
+        assert!(!output.status.success() && text.contains(said), "{code}: {text}");
+        assert!(!index.join("manifest-1.json").exists());
+    }
+}
+
+#[test]
+fn damaged_learnt_state_is_a_warning_and_no_other_answer() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30"]);
+    let out = data.path("out");
+    let search = |more: &[&str]| {
+        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "6", "-o", arg(&out)];
+        let output = run(&[&asked[..], more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        (read_answers(&out), stderr(&output))
+    };
+    let (plain, _) = search(&["--no-learning"]);
+    search(&["--epoch-queries", "25"]);
+    let learnt = index.join("learnt.bin");
+    let good = std::fs::read(&learnt).unwrap();
+    let (_, said) = search(&["--frozen"]);
+    assert!(!said.contains("warning"), "{said}");
+    assert_eq!(std::fs::read(&learnt).unwrap(), good, "--frozen writes nothing");
+    for damage in 0..3 {
+        let mut bad = good.clone();
+        match damage {
+            0 => bad[40] ^= 1,
+            1 => bad.truncate(good.len() - 1),
+            _ => bad.clear(),
+        }
+        std::fs::write(&learnt, bad).unwrap();
+        let (answers, said) = search(&["--frozen"]);
+        assert!(
+            said.contains("warning: ") && said.contains("learnt.bin") && said.contains("unharmed"),
+            "{said}"
+        );
+        assert_eq!(answers, plain);
+        let output = run(&["info", arg(&index)]);
+        assert!(output.status.success() && stderr(&output).contains("learnt.bin"));
+        assert!(run(&["verify", arg(&index)]).status.success());
+    }
+}
+
+/// Every query with every cluster visited.
+fn assert_exact(data: &Data, index: &Path) {
+    assert_eq!(json(&["verify", arg(index)])["violations_found"], 0);
+    let out = data.path("exact");
+    let all = ["--nprobe", "65536", "--local-lists", "65536", "-o", arg(&out)];
+    json(&[&["search", arg(index), arg(&data.queries)], &all[..]].concat());
+    let (k, _, distances) = read_answers(&out);
+    let truth = nearest(&data.base_rows, &data.query_rows, "l2", k);
+    for (query, want) in truth.iter().enumerate() {
+        for (rank, (distance, _)) in want.iter().enumerate() {
+            let found = f64::from(distances[query * k + rank]);
+            assert!(
+                (found - distance).abs() <= 1e-3 * distance.max(1.0),
+                "query {query}, rank {rank}: {found}, not {distance}"
+            );
+        }
+    }
+}
+
+#[test]
+fn clusters_of_any_shape_are_searched_exactly() {
+    let data = Data::new(1500, 8, "f32");
+    for (clusters, name) in [("1", "giant"), ("1500", "singletons")] {
+        let index = built(&data, name, &["--clusters", clusters]);
+        let info = json(&["info", arg(&index)]);
+        assert!(number(&info["clusters"]["sizes"]["count"]) <= clusters.parse().unwrap(), "{info}");
+        assert_exact(&data, &index);
+        let found = json(&[
+            "search",
+            arg(&index),
+            arg(&data.queries),
+            "--recall",
+            "0.9",
+            "--groundtruth",
+            arg(&data.truth("l2")),
+        ]);
+        assert!(number(&found["runs"][0]["recall"]) > 0.85, "{found}");
+        json(&["explain", arg(&index), arg(&data.queries), "--nprobe", "3"]);
+    }
+}
+
+#[test]
+fn equal_vectors_are_one_place_and_no_trouble() {
+    let mut data = Data::new(900, 8, "f32");
+    data.base_rows = vec![data.base_rows[0].clone(); 900];
+    write(&data.base, &data.base_rows, "f32");
+    for (name, more) in [("plain", &[][..]), ("ivf", &["--plan", "uniform-ivf", "--clusters", "3"])] {
+        let index = built(&data, name, more);
+        assert_exact(&data, &index);
+        json(&["explain", arg(&index), "--plan", "--nprobe", "2"]);
+        json(&["search", arg(&index), arg(&data.base), "--nprobe", "1", "--epoch-queries", "100"]);
+    }
+}
+
+#[test]
+fn a_server_learns_from_its_queries() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30"]);
+    let learnt = index.join("learnt.bin");
+    let ask = |server: &Running| {
+        let asked = [
+            "search",
+            "--connect",
+            server.address(),
+            arg(&data.queries),
+            "--nprobe",
+            "6",
+            "--early-stop",
+            "0.5",
+        ];
+        json(&asked)["runs"][0].clone()
+    };
+    for more in [&["--no-learning"][..], &["--frozen"]] {
+        let server = Running::serve(&index, &[more, &["--epoch-queries", "20"]].concat());
+        for _ in 0..3 {
+            assert_eq!(number(&ask(&server)["per_query"]["pinned_hits"]), 0.0);
+        }
+        drop(server);
+        assert!(!learnt.exists(), "{more:?}");
+    }
+    let server = Running::serve(&index, &["--epoch-queries", "20"]);
+    let first = ask(&server);
+    for key in ["clusters", "fruitful_clusters", "lists", "pruned"] {
+        assert!(number(&first["per_query"][key]) > 0.0, "{key}: {first}");
+    }
+    assert_eq!((&first["params"]["nprobe"], &first["params"]["early_stop"]), (&6.into(), &0.5.into()));
+    wait_for("learning", || number(&ask(&server)["per_query"]["pinned_hits"]) > 0.0);
+    wait_for("what was learnt", || learnt.exists());
+    let status = get(server.address(), "/v1/status").1;
+    assert!(number(&status["memory"]["learning_bytes"]) > 0.0, "{status}");
+    let (code, said) = {
+        server.signal(libc::SIGTERM);
+        server.end()
+    };
+    assert_eq!(code, Some(0), "{said}");
+
+    // Another one goes on from there, and writes no more when it is frozen.
+    let kept = std::fs::read(&learnt).unwrap();
+    let server = Running::serve(&index, &["--epoch-queries", "20", "--frozen"]);
+    assert!(number(&ask(&server)["per_query"]["pinned_hits"]) > 0.0);
+    for _ in 0..3 {
+        ask(&server);
+    }
+    drop(server);
+    assert_eq!(std::fs::read(&learnt).unwrap(), kept);
+    std::fs::write(&learnt, &kept[..30]).unwrap();
+    let server = Running::serve(&index, &[]);
+    assert_eq!(number(&ask(&server)["per_query"]["pinned_hits"]), 0.0);
+    server.signal(libc::SIGTERM);
+    let (_, said) = server.end();
+    assert!(said.contains("warning: ") && said.contains("learnt.bin"), "{said}");
+}
+
+#[test]
+fn a_server_answers_as_the_index_does() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-ivf"]);
+    let server = Running::serve(&index, &["--no-learning"]);
+    let (here, there) = (data.path("here"), data.path("there"));
+    for effort in [&["--nprobe", "6", "--stop-slack", "2"][..], &["--recall", "0.8"]] {
+        let asked = [effort, &["--width", "1"]].concat();
+        let local = ["search", arg(&index), arg(&data.queries), "--no-learning", "-o", arg(&here)];
+        let remote = ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&there)];
+        let (local, remote) = (json(&[&local[..], &asked].concat()), json(&[&remote[..], &asked].concat()));
+        assert_eq!(read_answers(&here), read_answers(&there));
+        assert_eq!(local["runs"][0]["per_query"], remote["runs"][0]["per_query"]);
+        for key in ["nprobe", "early_stop", "stop_slack"] {
+            assert_eq!(local["runs"][0]["params"][key], remote["runs"][0]["params"][key], "{key}");
+        }
+    }
+    let queries: Vec<u8> = data.query_rows[0].iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+    let wrong = post(server.address(), "/v1/search?search_list=20", &queries);
+    assert_eq!(wrong.0, 400);
+    assert!(wrong.1["error"].as_str().unwrap().contains("hybrid-ivf"), "{}", wrong.1);
+    assert_eq!(post(server.address(), "/v1/search?nprobe=2&early_stop=0", &queries).0, 400);
+
+    let config = data.path("server.toml");
+    for (text, said) in [
+        ("learning = \"maybe\"", "use \"on\", \"frozen\" or \"off\""),
+        ("epoch_queries = 0", "epoch_queries is 0"),
+    ] {
+        std::fs::write(&config, format!("index = \"index\"\n{text}")).unwrap();
+        assert!(refused(&["serve", "--config", arg(&config)], 2).contains(said));
+    }
+}
