@@ -87,8 +87,8 @@ impl QueryState {
         &self.probing.clusters
     }
 
-    /// Clusters in a row that brought nothing.
-    pub fn fruitless(&self) -> u32 {
+    /// Clusters in a row that brought nothing, by what each counts.
+    pub fn fruitless(&self) -> f32 {
         self.probing.fruitless
     }
 

@@ -139,7 +139,7 @@ pub struct Trace {
     /// Share of them, one after another without a gain, that ends the visits; `None` when that is off.
     pub early_stop: Option<f32>,
     /// How many that is.
-    pub patience: Option<u32>,
+    pub patience: Option<f32>,
     /// Slack of the bounds, standard errors; `None` for bounds that hold for certain.
     pub stop_slack: Option<f32>,
     /// What decides which cluster comes first.
@@ -272,7 +272,7 @@ impl Walk<'_> {
             k: params.k,
             nprobe: probe.clusters,
             early_stop: Some(probe.early_stop).filter(|s| s.is_finite()),
-            patience: Some(patience).filter(|&p| p < u32::MAX),
+            patience: Some(patience).filter(|p| p.is_finite()),
             stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
             order: probe.order.name(),
             bounds: probe.bounds.name(),
@@ -399,7 +399,7 @@ impl Walk<'_> {
     }
 
     /// Why it ended, in words.
-    fn stop(&self, patience: u32) -> String {
+    fn stop(&self, patience: f32) -> String {
         let (visited, all) = (self.state.visited().len(), self.state.clusters().len());
         match self.state.outcome() {
             Outcome::Running => "it still runs".into(),
@@ -408,7 +408,7 @@ impl Walk<'_> {
             lost @ Outcome::Lost { .. } => failure(lost, &self.index.blocks_path, PAGE)
                 .unwrap_or_else(|| "a read brought nothing of use".into()),
             Outcome::Complete if visited < all => format!(
-                "early stop: {} clusters in a row brought nothing (patience {patience}); {visited} of {all} were visited",
+                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of {all} were visited",
                 self.state.fruitless()
             ),
             Outcome::Complete => format!("all {all} clusters that it may visit have been visited"),

@@ -37,7 +37,7 @@ fn text(query: usize, trace: &Trace) -> String {
     let slack = trace.stop_slack.map_or("bounds that are certain".into(), |s| format!("slack {s:.2}"));
     let early = match (trace.early_stop, trace.patience) {
         (Some(share), Some(patience)) => {
-            format!("early stop {share:.2} ({patience} fruitless clusters in a row)")
+            format!("early stop {share:.2} (fruitless clusters in a row that count {patience:.1})")
         }
         _ => "no early stop".into(),
     };
