@@ -177,18 +177,22 @@ impl Index {
         Ok(index)
     }
 
-    /// Brings codes of clusters into RAM, as many as the budget allows; without a budget all of them.
+    /// Brings codes of clusters into RAM, as many as the budget allows, and then vectors; without a budget all codes.
     fn keep_heads(&mut self, options: &OpenOptions) -> Result<()> {
         let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let (reserve, threads) = options.search_reserve;
         let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
         let taken = self.account().total() + learning + reserve;
         let left = options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
-        let budget = options.head_budget.unwrap_or(u64::MAX).min(left);
+        let head_budget = options.head_budget.unwrap_or(u64::MAX).min(left);
+        // Vectors come into RAM only when there is known to be more of it than codes need.
+        let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();
+        let record_budget = if is_automatic { left } else { 0 };
         let model = plan.model(&parts.shape, parts.read_max());
         let newest = self.learning.as_ref().and_then(|l| l.newest());
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);
-        self.heads = parts.keep_heads(&self.blocks_file, &self.blocks_path, budget, &model, visits)?;
+        let file = (&*self.blocks_file, self.blocks_path.as_path());
+        self.heads = parts.keep(file, head_budget, record_budget, &model, visits)?;
         Ok(())
     }
 
@@ -298,7 +302,7 @@ impl Index {
         }
         if let Some(clusters) = &self.clusters {
             clusters.account(&mut account);
-            account.add("codes in RAM", self.heads.memory_bytes());
+            self.heads.account(&mut account);
         }
         if let Some(cache) = &self.cache {
             account.add("block cache", cache.used_bytes());

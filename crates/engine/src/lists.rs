@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -31,24 +32,48 @@ pub(crate) struct ClusterParts {
     lists_planned: Vec<u32>,
 }
 
-/// The heads of lists that lie in RAM.
+/// A part of each of some lists, in RAM.
 #[derive(Default)]
-pub(crate) struct Heads {
-    // For each list where its head begins, in units of 4 bytes.
+pub(crate) struct Kept {
+    // For each list where it begins, in units of 4 bytes. Empty where nothing is kept.
     starts: Vec<u32>,
     bytes: Vec<u8>,
 }
 
+impl Kept {
+    fn view(&self) -> Resident<'_> {
+        Resident { starts: &self.starts, bytes: &self.bytes }
+    }
+
+    fn push(&mut self, list: u32, bytes: &[u8]) {
+        self.starts[list as usize] = (self.bytes.len() / 4) as u32;
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.bytes.len() + 4 * self.starts.len()) as u64
+    }
+}
+
+/// What lies in RAM of the lists, where there is room: their heads, and then their records.
+#[derive(Default)]
+pub(crate) struct Heads {
+    heads: Kept,
+    records: Kept,
+}
+
 impl Heads {
-    /// Of the lists, those that lie in RAM.
+    /// Of the lists, those that need not be read.
     pub(crate) fn share_of(&self, directory: &Directory) -> f64 {
-        let held = self.starts.iter().filter(|&&s| s != NONE).count();
+        let held = self.heads.starts.iter().filter(|&&s| s != NONE).count();
         held as f64 / f64::from(directory.list_count().max(1))
     }
 
-    /// Bytes that they take.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        (self.bytes.len() + 4 * self.starts.len()) as u64
+    /// Adds what lies in RAM.
+    pub(crate) fn account(&self, account: &mut Account) {
+        account.add("codes in RAM", self.heads.memory_bytes());
+        account.add("vectors in RAM", self.records.memory_bytes());
     }
 }
 
@@ -112,7 +137,8 @@ impl ClusterParts {
             lists_planned: &self.lists_planned,
             sublists: &self.sublists,
             nav: &self.nav,
-            resident: Resident { starts: &heads.starts, bytes: &heads.bytes },
+            resident: heads.heads.view(),
+            resident_records: heads.records.view(),
             pinned: Pinned::default(),
             read_max: self.facts.read_max,
             gap_max: self.facts.gap_max,
@@ -170,40 +196,58 @@ impl ClusterParts {
         clusters.map(density).collect()
     }
 
-    /// Brings codes into RAM, those first that save most for their bytes, as long as they fit in `budget_bytes`.
-    pub(crate) fn keep_heads(
+    /// Brings codes into RAM, those first that save most for their bytes, as long as they fit in `head_budget`; then, in the same order, vectors as long as they
+    /// fit in `record_budget` less what codes took.
+    pub(crate) fn keep(
         &self,
-        file: &File,
-        path: &Path,
-        budget_bytes: u64,
+        (file, path): (&File, &Path),
+        head_budget: u64,
+        record_budget: u64,
         model: &Model,
         visits: &[u32],
     ) -> Result<Heads> {
-        let mut heads = Heads::default();
-        let table = 4 * u64::from(self.directory.list_count());
-        if budget_bytes <= table {
-            return Ok(heads);
-        }
-        let mut left = budget_bytes - table;
-        heads.starts = vec![NONE; self.directory.list_count() as usize];
         let savings = self.savings(model, visits);
         let mut order: Vec<u32> = (0..self.directory.clusters()).collect();
         order.sort_by(|&a, &b| savings[b as usize].total_cmp(&savings[a as usize]).then(a.cmp(&b)));
+        let heads =
+            self.keep_part(&order, head_budget, &|l| self.head_bytes(l), &|l| self.head(file, path, l))?;
+        let left = record_budget.saturating_sub(heads.memory_bytes());
+        let records =
+            self.keep_part(&order, left, &|l| self.records_bytes(l), &|l| self.records(file, path, l))?;
+        Ok(Heads { heads, records })
+    }
+
+    /// The same part of all lists of the first clusters that fit.
+    fn keep_part(
+        &self,
+        order: &[u32],
+        budget_bytes: u64,
+        size: &dyn Fn(u32) -> usize,
+        read: &dyn Fn(u32) -> Result<(Buffer, Range<usize>)>,
+    ) -> Result<Kept> {
+        let mut kept = Kept::default();
+        let table = 4 * u64::from(self.directory.list_count());
+        let mut left = budget_bytes.saturating_sub(table);
         let mut lists = Vec::new();
-        for cluster in order {
-            let size: u64 = self.directory.lists_of(cluster).map(|l| self.head_bytes(l) as u64).sum();
-            if size <= left {
-                left -= size;
+        for &cluster in order {
+            let bytes: u64 = self.directory.lists_of(cluster).map(|l| size(l) as u64).sum();
+            if bytes <= left {
+                left -= bytes;
                 lists.extend(self.directory.lists_of(cluster));
             }
         }
+        if budget_bytes <= table || lists.is_empty() {
+            return Ok(kept);
+        }
         // In the order of the file.
         lists.sort_unstable();
-        heads.bytes.reserve_exact(lists.iter().map(|&l| self.head_bytes(l)).sum());
+        kept.starts = vec![NONE; self.directory.list_count() as usize];
+        kept.bytes.reserve_exact(lists.iter().map(|&l| size(l)).sum());
         for list in lists {
-            self.read_head(file, path, list, &mut heads)?;
+            let (buffer, range) = read(list)?;
+            kept.push(list, &buffer.bytes()[range]);
         }
-        Ok(heads)
+        Ok(kept)
     }
 
     /// Bytes of a head in RAM.
@@ -211,24 +255,38 @@ impl ClusterParts {
         self.shape.head_bytes(self.directory.members(list) as usize).next_multiple_of(4)
     }
 
-    fn read_head(&self, file: &File, path: &Path, list: u32, heads: &mut Heads) -> Result<()> {
-        let length = self.shape.head_bytes(self.directory.members(list) as usize);
-        let pages = Pages::of(self.directory.heads[list as usize], length as u64);
+    /// Bytes of a list's records in RAM.
+    fn records_bytes(&self, list: u32) -> usize {
+        (self.directory.members(list) as usize * self.shape.record_bytes()).next_multiple_of(4)
+    }
+
+    /// Bytes of the file of lists, and where in the buffer they are.
+    fn read(&self, file: &File, path: &Path, offset: u64, length: usize) -> Result<(Buffer, Range<usize>)> {
+        let pages = Pages::of(offset, length as u64);
         let mut buffer = Buffer::new(pages.count as usize * PAGE);
         file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
             .map_err(|e| Error::io("reading", path, &e))?;
-        let bytes = &buffer.bytes()[pages.skip as usize..pages.skip as usize + length];
-        if Head::verify(&self.shape, list, bytes).is_none() {
+        let skip = pages.skip as usize;
+        Ok((buffer, skip..skip + length))
+    }
+
+    fn head(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
+        let length = self.shape.head_bytes(self.directory.members(list) as usize);
+        let (buffer, range) = self.read(file, path, self.directory.heads[list as usize], length)?;
+        if Head::verify(&self.shape, list, &buffer.bytes()[range.clone()]).is_none() {
             return Err(Error::corrupt(format!(
                 "posting list {list} (offset {}) of {} is damaged; restore the file or build the index again",
                 self.directory.heads[list as usize],
                 path.display()
             )));
         }
-        heads.starts[list as usize] = (heads.bytes.len() / 4) as u32;
-        heads.bytes.extend_from_slice(bytes);
-        heads.bytes.resize(heads.bytes.len().next_multiple_of(4), 0);
-        Ok(())
+        Ok((buffer, range))
+    }
+
+    /// Records are verified when they are looked at.
+    fn records(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
+        let length = self.directory.members(list) as usize * self.shape.record_bytes();
+        self.read(file, path, self.directory.records[list as usize], length)
     }
 
     /// The clusters of members with these external ids, by reading every record.
@@ -241,13 +299,8 @@ impl ClusterParts {
         let size = self.shape.record_bytes();
         let mut found = HashMap::new();
         for list in 0..self.directory.list_count() {
-            let length = self.directory.members(list) as usize * size;
-            let pages = Pages::of(self.directory.records[list as usize], length as u64);
-            let mut buffer = Buffer::new(pages.count as usize * PAGE);
-            file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
-                .map_err(|e| Error::io("reading", path, &e))?;
-            let records =
-                buffer.bytes()[pages.skip as usize..pages.skip as usize + length].chunks_exact(size);
+            let (buffer, range) = self.records(file, path, list)?;
+            let records = buffer.bytes()[range].chunks_exact(size);
             for (id, bytes) in (self.directory.ids[list as usize]..).zip(records) {
                 let record = Record::verify(&self.shape, id, bytes).ok_or_else(|| {
                     Error::corrupt(format!(

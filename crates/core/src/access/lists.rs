@@ -241,6 +241,7 @@ fn scan(
     state.stats.lists += 1;
     let mut fruitful = false;
     let kept = kept_so_far(state);
+    let cut = ruler.cut(threshold(state), state.probing.estimates.kth(), head.radius_max());
     let mut done = Some(());
     let members = head.terms().zip(head.radii()).zip(head.centroid_distances());
     for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
@@ -248,7 +249,12 @@ fn scan(
         if id == state.params.exclude {
             continue;
         }
-        let span = ruler.by_code(base, term, scratch.table.to_float(code), radius);
+        let cross = scratch.table.to_float(code);
+        if ruler.at_least(base, term, cross) > cut {
+            state.stats.pruned += 1;
+            continue;
+        }
+        let span = ruler.by_code(base, term, cross, radius);
         // The navigation may have found it before; whoever lies beyond what is wanted need not be looked up.
         let is_near = span.estimate < state.probing.estimates.kth() || span.floor <= threshold(state);
         if is_near && state.probing.known.binary_search(&id).is_ok() {

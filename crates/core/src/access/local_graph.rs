@@ -222,7 +222,7 @@ impl Walking {
         if let Some(&(_, distance)) = state.probing.read.iter().find(|r| r.0 == id) {
             return Some(self.ruler.exactly(self.base, distance));
         }
-        if let Some(bytes) = clusters.pinned.get(id) {
+        if let Some(bytes) = clusters.record_in_ram(id) {
             let record = Record::verify(&clusters.shape, id, bytes)?;
             let distance = scratch.exact.distance(record.vector(), record.inverse_norm());
             state.stats.full_comparisons += 1;

@@ -10,7 +10,7 @@ use super::lists::drop_hopeless;
 
 /// Asks for the likeliest survivors until `width` reads are under way. `None` when the budget allows no more.
 ///
-/// Those that are pinned in RAM are scored at once.
+/// Those that lie in RAM are scored at once.
 pub(crate) fn choose(
     state: &mut QueryState,
     view: &IndexView<'_>,
@@ -22,7 +22,7 @@ pub(crate) fn choose(
     state.probing.survivors.sort_unstable_by(|a, b| b.estimate.total_cmp(&a.estimate).then(b.id.cmp(&a.id)));
     while state.outstanding.len() < state.params.width as usize {
         let Some(survivor) = state.probing.survivors.pop() else { break };
-        if let Some(bytes) = clusters.pinned.get(survivor.id) {
+        if let Some(bytes) = clusters.record_in_ram(survivor.id) {
             let record = Record::verify(&clusters.shape, survivor.id, bytes)?;
             score(state, scratch, survivor.id, &record);
             state.stats.pinned_hits += 1;

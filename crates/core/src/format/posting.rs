@@ -246,6 +246,11 @@ impl<'a> Head<'a> {
         self.part(4, 1).iter().map(move |&b| f32::from(b) * step)
     }
 
+    /// No radius of a member is larger.
+    pub fn radius_max(&self) -> f32 {
+        255.0 * self.float(20)
+    }
+
     /// For each member the least and the greatest distance to the centroid that it may have.
     pub fn centroid_distances(&self) -> impl Iterator<Item = (f32, f32)> + use<'a> {
         let (low, step) = (self.float(24), self.float(28));

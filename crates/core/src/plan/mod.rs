@@ -74,7 +74,9 @@ pub struct ClusterView<'a> {
     pub nav: &'a NavGraph,
     /// Heads that lie in RAM.
     pub resident: Resident<'a>,
-    /// Records that lie in RAM.
+    /// Lists whose records lie in RAM.
+    pub resident_records: Resident<'a>,
+    /// Hot members whose records lie in RAM.
     pub pinned: Pinned<'a>,
     /// Bytes that one read takes at most.
     pub read_max: u32,
@@ -101,10 +103,10 @@ impl SubLists {
     }
 }
 
-/// Heads of lists in RAM.
+/// Heads, or records, of lists in RAM.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resident<'a> {
-    /// For each list where its head begins in `bytes`; [`crate::route::NONE`] for those on disk. Empty when all are.
+    /// For each list where they begin in `bytes`, in units of four; [`crate::route::NONE`] for those on disk. Empty when all are.
     pub starts: &'a [u32],
     /// Heads, one after another, in units of 4 bytes.
     pub bytes: &'a [u8],
@@ -146,6 +148,21 @@ impl<'a> ClusterView<'a> {
         let length = self.shape.head_bytes(self.directory.members(list) as usize);
         let at = 4 * start as usize;
         if start == crate::route::NONE { None } else { self.resident.bytes.get(at..at + length) }
+    }
+
+    /// The record of a member that lies in RAM.
+    pub fn record_in_ram(&self, id: u32) -> Option<&'a [u8]> {
+        if self.resident_records.starts.is_empty() {
+            return self.pinned.get(id);
+        }
+        let (list, size) = (self.directory.list_of(id) as usize, self.shape.record_bytes());
+        match *self.resident_records.starts.get(list)? {
+            crate::route::NONE => self.pinned.get(id),
+            start => {
+                let at = 4 * start as usize + (id - self.directory.ids[list]) as usize * size;
+                self.resident_records.bytes.get(at..at + size)
+            }
+        }
     }
 
     /// Where what is read of a list ends: its head, with the records where these follow.

@@ -105,6 +105,39 @@ impl Ruler {
         }
     }
 
+    /// From here on [`Ruler::at_least`] says that the floor of a member lies above `threshold` and its estimate not below `kth`, whatever its radius up to
+    /// `radius_max`. Most members are that far, and need no more than this.
+    pub(crate) fn cut(&self, threshold: f32, kth: f32, radius_max: f32) -> f32 {
+        if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
+            return f32::INFINITY;
+        }
+        let r = radius_max;
+        let likely = self.slack * r * self.inverse_root_dim;
+        if self.metric == Metric::Ip {
+            let reach = self.query_norm * if likely < r { likely } else { r };
+            return (threshold + reach).max(kth) + ROUNDING * threshold.abs();
+        }
+        let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
+        let (limit, kth) = (self.code_scale(threshold + absolute).max(0.0), self.code_scale(kth));
+        let limit = limit * (1.0 + 4.0 * ROUNDING);
+        let square = |x: f32| x * x;
+        let mut cut = square(sqrt(limit) + r);
+        if self.slack < f32::INFINITY {
+            cut = cut.min(square(likely + sqrt(square(likely) + limit + square(r))));
+        }
+        cut.max(kth + 0.5 * square(r)) * (1.0 + 4.0 * ROUNDING)
+    }
+
+    /// A member's distance by its code, less what roundings can have added; see [`Ruler::cut`].
+    pub(crate) fn at_least(&self, base: f32, term: f32, cross: f32) -> f32 {
+        if self.metric == Metric::Ip {
+            return base + cross - self.table_error - 2.0 * ROUNDING * (base.abs() + cross.abs());
+        }
+        base + term + 2.0 * cross
+            - 4.0 * self.table_error
+            - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
+    }
+
     /// The floor of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the query to it.
     pub(crate) fn by_centroid(&self, base: f32, (least, most): (f32, f32)) -> f32 {
         if self.metric == Metric::Ip {
@@ -170,6 +203,29 @@ mod tests {
     }
 
     proptest! {
+        /// What is beyond the cut would be discarded by its floor as well, and is not among the best estimates.
+        #[test]
+        fn the_cut_discards_what_floors_discard(
+            metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
+            slack in prop_oneof![Just(f32::INFINITY), 0f32..3.0],
+            base in 0f32..10.0, term in -2f32..5.0, cross in -5f32..5.0, threshold in -3f32..10.0, kth in -3f32..10.0,
+            radius_max in 0f32..2.0, share in 0f32..=1.0, scale in prop_oneof![Just(1e-6f32), Just(1.0), Just(1e6)],
+            table_error in prop_oneof![Just(0f32), 0f32..0.1],
+        ) {
+            let root = sqrt(scale);
+            let ruler = Ruler {
+                metric, bounds: Bounds::Both, slack, table_error: table_error * scale, query_norm: 1.3 * root,
+                inverse_root_dim: 0.1,
+            };
+            let (threshold, kth, radius_max) = (threshold * scale, kth * scale, radius_max * root);
+            let cut = ruler.cut(threshold, kth, radius_max);
+            let (base, term, cross) = (base * scale, term * scale, cross * scale);
+            if ruler.at_least(base, term, cross) > cut {
+                let span = ruler.by_code(base, term, cross, share * radius_max);
+                prop_assert!(span.floor > threshold && span.estimate >= kth, "{span:?} {threshold} {kth}");
+            }
+        }
+
         /// A member is never nearer than the floor that an edge to it gives, and on a line through the query the floor is its distance.
         #[test]
         fn edges_bound_from_below(
