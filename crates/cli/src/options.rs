@@ -37,6 +37,8 @@ impl From<MetricName> for Metric {
 /// `--kind`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum KindName {
+    /// What suits the vectors, and the RAM of --search-budget.
+    Auto,
     /// A graph on disk, walked by codes in RAM.
     DiskGraph,
     /// Clusters on disk, each with a local index of its own: for memory far smaller than the vectors.
@@ -45,12 +47,14 @@ pub(crate) enum KindName {
     Flat,
 }
 
-impl From<KindName> for build::Kind {
-    fn from(name: KindName) -> build::Kind {
-        match name {
-            KindName::DiskGraph => build::Kind::DiskGraph,
-            KindName::HybridIvf => build::Kind::HybridIvf,
-            KindName::Flat => build::Kind::Flat,
+impl KindName {
+    /// The kind; `None` for the one that suits.
+    pub(crate) fn kind(self) -> Option<build::Kind> {
+        match self {
+            KindName::Auto => None,
+            KindName::DiskGraph => Some(build::Kind::DiskGraph),
+            KindName::HybridIvf => Some(build::Kind::HybridIvf),
+            KindName::Flat => Some(build::Kind::Flat),
         }
     }
 }

@@ -167,15 +167,23 @@ Examples:
   stratann build big.u8bin -o big.idx --kind disk-graph --ram-budget 2GiB --code-bytes 32
   stratann build big.u8bin -o big.idx --kind disk-graph --codes disk    # searches with a quarter of the RAM
   stratann build base.npy -o base.idx --kind disk-graph --resume        # after Ctrl-C, a crash or a full disk
+  stratann build big.fbin -o big.idx --kind auto --search-budget 64MiB    # by the vectors and the RAM
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
-Which kind: disk-graph, unless the set is so small (some 10,000 vectors) that scanning it is quick.
+Which kind: auto looks at a sample. disk-graph needs RAM for a code of every vector; hybrid-ivf makes do with almost none; flat scans, for some 10,000 vectors.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
-    let options = options(args)?;
+    let mut options = options(args)?;
+    if args.kind.kind().is_none() {
+        let teller = Teller::new(output);
+        let choice = build::choose(&base, &options, &teller)?;
+        teller.finish();
+        output.note(&format!("--kind auto: {}, because {}", choice.kind.name(), choice.why));
+        options.kind = choice.kind;
+    }
     let plan = build::plan(&base, &options)?;
     announce(args, &base, &options, &plan.describe(), output);
     let teller = Teller::new(output);
@@ -220,7 +228,7 @@ fn options(args: &Args) -> Result<BuildOptions> {
         calibration_queries: graph.calibration_queries,
         force: args.force,
         resume: args.resume,
-        ..BuildOptions::new(args.kind.into(), args.metric.into())
+        ..BuildOptions::new(args.kind.kind().unwrap_or(build::Kind::DiskGraph), args.metric.into())
     })
 }
 

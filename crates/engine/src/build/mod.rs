@@ -17,6 +17,7 @@
 
 mod calibrate;
 mod cells;
+mod choice;
 mod code_file;
 pub mod codebook;
 mod coded;
@@ -46,6 +47,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+pub use choice::{Choice, choose};
 pub use hybrid::{LocalPlan, PlanReport, WayReport};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;

@@ -1,0 +1,129 @@
+//! Which kind of index suits a set of vectors, and the RAM that searches will have.
+//!
+//! A graph needs a code of every vector in RAM, clusters next to nothing. Where there is RAM for either, what counts is in how many dimensions the
+//! vectors really spread around each other: a walk through a graph takes the more steps the more dimensions there are, a visit of a cluster does not.
+
+use rayon::prelude::*;
+use stratann_core::build::hash;
+use stratann_kernel::distance::l2_f32;
+
+use super::options::{BuildOptions, Kind};
+use crate::budget::{PROGRAM_BYTES, size};
+use crate::dataset::Reader;
+use crate::residual::code_floats;
+use crate::{Error, Progress, Result};
+
+/// Sets that are scanned faster than anything else finds its way.
+const FLAT_ROWS: u64 = 10_000;
+/// Rows that stand for all, and the bytes that they may take.
+const SAMPLE: u64 = 20_000;
+const SAMPLE_BYTES: u64 = 32 << 20;
+/// Of these, those whose neighbours are looked for, and how many neighbours.
+const QUERIES: usize = 300;
+const NEIGHBOURS: usize = 20;
+/// From so many intrinsic dimensions on clusters need less time than a graph; what it was measured on is in `decisions/`.
+const DIMENSIONS: f64 = 22.0;
+/// What searches of a graph take besides what grows with the rows, and for each node of the head graph.
+const GRAPH_BYTES: u64 = PROGRAM_BYTES + (9 << 20);
+const HEAD_NODE_BYTES: f64 = 80.0;
+
+/// A kind, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The kind.
+    pub kind: Kind,
+    /// In words.
+    pub why: String,
+}
+
+/// Chooses a kind for `base`. Reads a sample of it.
+///
+/// # Errors
+/// Rows that cannot be read; `Kind::Interrupted`.
+pub fn choose(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<Choice> {
+    let shape = base.shape();
+    if shape.rows <= FLAT_ROWS {
+        let why = format!("{} vectors are scanned faster than any index is searched", shape.rows);
+        return Ok(Choice { kind: Kind::Flat, why });
+    }
+    let per_row = options.code_bytes(shape.dim) as f64 + options.head_share * HEAD_NODE_BYTES + 0.15;
+    let graph = GRAPH_BYTES + (shape.rows as f64 * per_row) as u64;
+    if let Some(budget) = options.search_budget.filter(|&b| b < graph) {
+        let why =
+            format!("searches of a disk-graph take {} of RAM, they will have {}", size(graph), size(budget));
+        return Ok(Choice { kind: Kind::HybridIvf, why });
+    }
+    let dimensions = intrinsic_dimensions(base, options, progress)?;
+    let (kind, than) = match dimensions >= DIMENSIONS {
+        true => (Kind::HybridIvf, "no less"),
+        false => (Kind::DiskGraph, "less"),
+    };
+    let why = format!(
+        "its vectors spread in about {dimensions:.0} dimensions around each other, {than} than {DIMENSIONS}"
+    );
+    Ok(Choice { kind, why })
+}
+
+/// The median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances within a sample.
+fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<f64> {
+    let shape = base.shape();
+    let dim = shape.dim;
+    let count = SAMPLE.min(SAMPLE_BYTES / (4 * dim as u64)).min(shape.rows).max(1);
+    let mut rows: Vec<u64> = (0..count).map(|i| hash(options.seed, 41, i) % shape.rows).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    progress.stage("looking at a sample", rows.len() as u64, "rows");
+    let (mut floats, mut bytes) = (vec![0f32; rows.len() * dim], Vec::new());
+    for (&row, out) in rows.iter().zip(floats.chunks_exact_mut(dim)) {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        base.read_rows(row, 1, &mut bytes)?;
+        code_floats(options.metric, shape.dtype, &bytes, out);
+        progress.advance(1);
+    }
+    let step = (rows.len() / QUERIES).max(1);
+    let of_row = |query: &[f32]| -> Option<f64> {
+        let to = |row: &[f32]| f64::from(l2_f32(query, bytemuck::cast_slice(row)));
+        let mut near: Vec<f64> = floats.chunks_exact(dim).map(to).filter(|d| *d > 0.0).collect();
+        near.sort_unstable_by(f64::total_cmp);
+        let far = *near.get(NEIGHBOURS - 1)?;
+        // Distances are squared.
+        let sum: f64 = near[..NEIGHBOURS - 1].iter().map(|d| 0.5 * (far / d).ln()).sum();
+        (sum > 0.0).then(|| (NEIGHBOURS - 1) as f64 / sum)
+    };
+    let queries: Vec<&[f32]> = floats.chunks_exact(dim).step_by(step).collect();
+    let mut found: Vec<f64> = queries.into_par_iter().filter_map(of_row).collect();
+    found.sort_unstable_by(f64::total_cmp);
+    Ok(found.get(found.len() / 2).copied().unwrap_or(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use stratann_kernel::{DType, Metric};
+
+    use super::*;
+    use crate::Quiet;
+    use crate::dataset::Shape;
+
+    fn set(rows: usize, dim: usize, free: usize) -> Reader {
+        let value = |row: usize, i: usize| {
+            let at = |j: usize| (hash(3, row as u64, j as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+            if i < free { at(i) } else { at(i % free) * 0.5 }
+        };
+        let bytes: Vec<u8> = (0..rows * dim).flat_map(|n| value(n / dim, n % dim).to_le_bytes()).collect();
+        Reader::from_memory(Shape { rows: rows as u64, dim, dtype: DType::F32 }, bytes).unwrap()
+    }
+
+    #[test]
+    fn kinds_are_chosen_by_size_memory_and_dimensions() {
+        let mut options = BuildOptions::new(Kind::DiskGraph, Metric::L2);
+        let choose =
+            |rows, free, options: &BuildOptions| choose(&set(rows, 48, free), options, &Quiet).unwrap().kind;
+        assert_eq!(choose(100, 3, &options), Kind::Flat);
+        assert_eq!(choose(12_000, 4, &options), Kind::DiskGraph);
+        assert_eq!(choose(12_000, 48, &options), Kind::HybridIvf);
+        options.search_budget = Some(12 << 20);
+        assert_eq!(choose(12_000, 4, &options), Kind::HybridIvf);
+    }
+}
