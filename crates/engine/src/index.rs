@@ -179,12 +179,16 @@ impl Index {
 
     /// Brings codes of clusters into RAM, as many as the budget allows; without a budget all of them.
     fn keep_heads(&mut self, options: &OpenOptions) -> Result<()> {
-        let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let (reserve, threads) = options.search_reserve;
         let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
         let taken = self.account().total() + learning + reserve;
         let left = options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
-        let budget = options.head_budget.unwrap_or(u64::MAX).min(left);
+        self.bring_codes(options.head_budget.unwrap_or(u64::MAX).min(left))
+    }
+
+    /// Brings codes of clusters into RAM that take no more than `budget` bytes, instead of those that are there.
+    pub(crate) fn bring_codes(&mut self, budget: u64) -> Result<()> {
+        let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let model = plan.model(&parts.shape, parts.read_max());
         let newest = self.learning.as_ref().and_then(|l| l.newest());
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);

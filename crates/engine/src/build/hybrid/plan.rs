@@ -8,7 +8,7 @@ use stratann_core::format::posting::Shape;
 
 use super::super::space::Space;
 use super::super::stages::Build;
-use super::{LocalPlan, ReadSizes, local_costs};
+use super::{LocalPlan, ReadSizes, graphs, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Scan;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
@@ -115,7 +115,8 @@ pub(super) fn run(
     let budget = code_budget(build, members.len() as u64, scan.rows)?;
     let total: f64 = members.iter().sum::<u64>() as f64;
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
-    let plan = Planner { model, members, weights: &weights, budget };
+    let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
+    let plan = Planner { model, members, weights: &weights, budget, graph_members };
     let allowed = |way: Way| match build.options.local_plan {
         LocalPlan::Auto => budget.is_some() || !way.in_ram,
         LocalPlan::Uniform(kind) => {
@@ -193,6 +194,8 @@ struct Planner<'a> {
     members: &'a [u64],
     weights: &'a [f64],
     budget: Option<u64>,
+    /// Members of the largest cluster whose graph can be built in the memory of this build.
+    graph_members: u64,
 }
 
 impl Planner<'_> {
@@ -201,7 +204,8 @@ impl Planner<'_> {
         for (&members, &weight) in self.members.iter().zip(self.weights) {
             let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
             for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
-                if !allowed(way) {
+                let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
+                if !allowed(way) || is_too_large {
                     choice.cost = f64::INFINITY;
                 }
             }
@@ -212,6 +216,14 @@ impl Planner<'_> {
 
     /// Why nothing fits, with what would.
     fn refusal(&self, allowed: &dyn Fn(Way) -> bool) -> Error {
+        let largest = self.members.iter().max().copied().unwrap_or(0);
+        if largest > self.graph_members && WAYS.iter().all(|&w| !allowed(w) || w.kind == LocalKind::Graph) {
+            return Error::budget(format!(
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                 budget, more --clusters, or --plan auto",
+                self.graph_members
+            ));
+        }
         let least: u64 = self
             .members
             .iter()
