@@ -487,7 +487,7 @@ fn a_server_holds_the_codes_that_its_budget_has_room_for() {
     let data = Data::new(3000, 16, "f32");
     let index = built(&data, "index", &["--clusters", "40", "--plan", "uniform-flat"]);
     let place = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--threads", "1", "--queue", "64"];
-    let said = refused(&[&place[..], &["--ram-budget", "1MiB"]].concat(), 1);
+    let said = refused(&[&place[..], &["--ram-budget", "1MiB"]].concat(), 2);
     let least = said.split("give --ram-budget ").nth(1).and_then(|s| s.split("MiB").next());
     let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{said}"));
     let serve = |budget: u64| {
