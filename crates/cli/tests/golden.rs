@@ -5,6 +5,9 @@
 mod common;
 use common::*;
 use serde_json::{Map, Value, json as value};
+use stratann_engine::profile::{
+    ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
+};
 
 fn counters(run: &Value) -> Value {
     value!({ "per_query": run["per_query"], "recall": run["recall"], "search_list": run["params"]["search_list"] })
@@ -12,7 +15,6 @@ fn counters(run: &Value) -> Value {
 
 #[test]
 fn counters_are_those_of_the_golden_file() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/counters.json");
     let mut all = Map::new();
     for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("f16", "cosine"), ("i8", "ip")] {
         let data = Data::new(2000, 24, dtype);
@@ -31,6 +33,12 @@ fn counters_are_those_of_the_golden_file() {
             all.insert(format!("{dtype} {metric}: {name}"), runs.into());
         }
     }
+    compare("counters.json", all);
+}
+
+/// Compares with a golden file, or writes it anew.
+fn compare(file: &str, all: Map<String, Value>) {
+    let path = format!("{}/tests/golden/{file}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("STRATANN_BLESS").is_some() {
         std::fs::write(path, format!("{:#}\n", Value::Object(all))).unwrap();
         return;
@@ -40,4 +48,82 @@ fn counters_are_those_of_the_golden_file() {
     for (name, runs) in &golden {
         assert_eq!(&all[name], runs, "{name}");
     }
+}
+
+/// A machine that never was, with constants fitted: builds measure nothing.
+fn profile() -> Profile {
+    let distance = |fixed_ns, ns_per_unit| DistanceCost { fixed_ns, ns_per_unit, measured: Vec::new() };
+    let said = || "none".to_string();
+    Profile {
+        format_version: 1,
+        origin: Origin {
+            cpu: said(),
+            cores: 2,
+            isa: said(),
+            file_system: said(),
+            device: said(),
+            io_backend: said(),
+        },
+        seconds: 0.0,
+        disk: DiskCosts {
+            direct: true,
+            file_bytes: 1 << 30,
+            sequential_bytes_per_s: 1.2e9,
+            latency_us: 90.0,
+            latency_mean_us: 95.0,
+            random: Vec::new(),
+            alone: ReadLine { depth: 1, fixed_us: 86.0, ns_per_byte: 1.0 },
+            loaded: ReadLine { depth: 32, fixed_us: 384.0, ns_per_byte: 21.8 },
+        },
+        compute: ComputeCosts {
+            full_f32: distance(4.0, 0.1),
+            full_f16: distance(4.0, 0.2),
+            full_u8: distance(4.0, 0.05),
+            codes: distance(10.0, 0.4),
+        },
+        local: Some(LocalCosts {
+            alpha_flat: 1.5,
+            hops_a: 3.0,
+            hops_b: 2.0,
+            beta_scan: 1.4,
+            lists_a: 2.0,
+            lists_b: -2.0,
+        }),
+    }
+}
+
+#[test]
+fn counters_of_clusters_are_those_of_the_golden_file() {
+    let mut all = Map::new();
+    for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("i8", "ip")] {
+        let data = Data::new(2000, 24, dtype);
+        let machine = data.path("profile.json");
+        profile().write(&machine).unwrap();
+        let truth = data.truth(metric);
+        for plan in ["uniform-flat", "uniform-ivf", "uniform-graph"] {
+            let index = data.path(plan);
+            let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "hybrid-ivf"];
+            let how = ["--metric", metric, "--clusters", "20", "--plan", plan, "--profile", arg(&machine)];
+            json(&[&place[..], &how, &["--calibration-queries", "60", "--threads", "2"]].concat());
+            let common = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+            let ram = if plan == "uniform-graph" { "64MiB" } else { "0" };
+            let common = [&common[..], &["--width", "1", "--head-budget", ram]].concat();
+            for (name, more) in [
+                ("8 clusters", &["--nprobe", "8", "--no-learning"][..]),
+                (
+                    "early stop",
+                    &["--nprobe", "12", "--early-stop", "0.3", "--stop-slack", "1", "--no-learning"],
+                ),
+                ("recall 0.9", &["--recall", "0.9", "--no-learning"]),
+                // Five epochs: of the first two the graph is as it was built.
+                ("learning", &["--nprobe", "8", "--epoch-queries", "10"]),
+                ("learnt", &["--nprobe", "8", "--frozen"]),
+            ] {
+                let found = json(&[&common[..], more].concat());
+                let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
+                all.insert(format!("{dtype} {metric} {plan}: {name}"), runs.into());
+            }
+        }
+    }
+    compare("clusters.json", all);
 }

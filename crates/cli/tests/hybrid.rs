@@ -250,8 +250,9 @@ fn a_profile_is_believed_or_refused() {
     let args = with(&path);
     let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(output.status.success(), "{}", stderr(&output));
-    let is_other = stderr(&output).contains("warning: the profile is not of this machine and disk");
-    assert!(is_other, "{}", stderr(&output));
+    let said = stderr(&output);
+    let is_other = said.contains("warning: the profile is not of this machine and disk");
+    assert!(is_other && said.contains("leave --profile out to have the build measure"), "{said}");
     std::fs::remove_dir_all(&index).unwrap();
 
     let good = std::fs::read_to_string(&path).unwrap();
@@ -457,4 +458,52 @@ fn a_server_answers_as_the_index_does() {
         std::fs::write(&config, format!("index = \"index\"\n{text}")).unwrap();
         assert!(refused(&["serve", "--config", arg(&config)], 2).contains(said));
     }
+}
+
+#[test]
+fn explain_follows_walks() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "20", "--plan", "uniform-graph"]);
+    for query in ["0", "7", "33"] {
+        let asked = ["explain", arg(&index), arg(&data.queries), "--query", query, "--nprobe", "8"];
+        let trace = json(&[&asked[..], &["--head-budget", "16MiB"]].concat());
+        let visits = trace["visits"].as_array().unwrap();
+        let all_met = |v: &Value| {
+            let (met, kept) = (number(&v["scanned"]), number(&v["kept"]));
+            v["kind"] == "graph" && met > 0.0 && met <= number(&v["members"]) && kept <= met
+        };
+        assert!(visits.len() == 8 && visits.iter().all(all_met), "{trace}");
+        let fruitful = visits.iter().filter(|v| v["fruitful"] == true).count();
+        assert!(
+            fruitful > 0 && number(&trace["counters"]["fruitful_clusters"]) == fruitful as f64,
+            "{trace}"
+        );
+        assert_eq!(visits.iter().map(|v| number(&v["lists_scanned"])).sum::<f64>(), 0.0);
+    }
+}
+
+#[test]
+fn a_server_holds_the_codes_that_its_budget_has_room_for() {
+    let data = Data::new(3000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "40", "--plan", "uniform-flat"]);
+    let place = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--threads", "1", "--queue", "64"];
+    let said = refused(&[&place[..], &["--ram-budget", "1MiB"]].concat(), 2);
+    let least = said.split("give --ram-budget ").nth(1).and_then(|s| s.split("MiB").next());
+    let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+    let serve = |budget: u64| {
+        let budget = format!("{budget}MiB");
+        let options = ["--threads", "1", "--queue", "64", "--no-learning", "--ram-budget", &budget];
+        let server = Running::serve(&index, &options);
+        let asked = ["search", "--connect", server.address(), arg(&data.queries), "--nprobe", "10"];
+        let run = json(&asked)["runs"][0].clone();
+        let memory = get(server.address(), "/v1/status").1["memory"].clone();
+        assert!(
+            number(&memory["total_bytes"])
+                <= (budget.trim_end_matches("MiB").parse::<u64>().unwrap() << 20) as f64
+        );
+        (number(&run["per_query"]["reads"]), number(&memory["codes_in_RAM_bytes"]), run["recall"].clone())
+    };
+    let (tiny, generous) = (serve(least), serve(4 * least));
+    assert!(generous.0 < tiny.0 - 3.0, "{generous:?}, {tiny:?}");
+    assert!(generous.1 > tiny.1 && generous.1 > 0.0, "{generous:?}, {tiny:?}");
 }

@@ -184,7 +184,7 @@ pub(crate) fn measure(
     hidden: &[u32],
     k: u32,
     source: &str,
-    threads: usize,
+    (threads, in_flight): (usize, usize),
     progress: &dyn Progress,
 ) -> Result<Curve> {
     // Long answers average over more neighbours each, so fewer queries tell as much.
@@ -199,7 +199,7 @@ pub(crate) fn measure(
         k: k as usize,
         threads,
         width: Width::Fixed(1),
-        in_flight: Some(IN_FLIGHT),
+        in_flight: Some(in_flight),
         ..SearchOptions::default()
     };
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
@@ -302,7 +302,7 @@ const STOP_RULES: [StopRule; 3] = [
     StopRule { slack: Some(0.0), patience_share: 0.2 },
 ];
 /// Queries in flight: the counters do not depend on it, but the longest beams take 100 KB a query.
-const IN_FLIGHT: usize = 16;
+pub(crate) const IN_FLIGHT: usize = 16;
 /// Nobody asks for more than this by recall.
 const RECALL_ENOUGH: f64 = 0.995;
 

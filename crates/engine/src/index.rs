@@ -179,7 +179,6 @@ impl Index {
 
     /// Brings codes of clusters into RAM, as many as the budget allows, and then vectors; without a budget all codes.
     fn keep_heads(&mut self, options: &OpenOptions) -> Result<()> {
-        let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let (reserve, threads) = options.search_reserve;
         let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
         let taken = self.account().total() + learning + reserve;
@@ -187,7 +186,13 @@ impl Index {
         let head_budget = options.head_budget.unwrap_or(u64::MAX).min(left);
         // Vectors come into RAM only when there is known to be more of it than codes need.
         let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();
-        let record_budget = if is_automatic { left } else { 0 };
+        self.bring(head_budget, if is_automatic { left } else { 0 })
+    }
+
+    /// Brings codes of clusters into RAM that take no more than `head_budget`, and vectors, both together no more than `record_budget`, instead of those that are
+    /// there.
+    pub(crate) fn bring(&mut self, head_budget: u64, record_budget: u64) -> Result<()> {
+        let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let model = plan.model(&parts.shape, parts.read_max());
         let newest = self.learning.as_ref().and_then(|l| l.newest());
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);

@@ -271,7 +271,8 @@ impl Learning {
             OPEN * threads.min(WORKERS) as u64 * (stratann_core::route::Sketch::BYTES as u64 + 4 * clusters)
                 + OPEN * results;
         let merged = stratann_core::route::Sketch::BYTES as u64 + results;
-        (OPEN + 1) * (newest.bytes().max(shared.ground.parts.nav.bytes() as u64) + hot)
+        // Each version with all that it has room for: what is learnt must not exceed what was planned with.
+        (OPEN + 1) * (shared.ground.parts.nav.bytes() as u64 + 4 * clusters + hot)
             + counts
             + merged
             + refresh_bytes(clusters, shape.dim as u64)

@@ -138,7 +138,7 @@ pub fn tune(
             &fit.hidden,
             k,
             source,
-            options.threads,
+            (options.threads, calibration::IN_FLIGHT),
             progress,
         )?);
     }

@@ -15,6 +15,7 @@ use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
@@ -463,4 +464,35 @@ fn a_query_of_zeros_is_answered() {
     for plan in [FLAT, IVF] {
         assert_exact(&set, &zeros, &options(Metric::Ip, 150, plan), 150);
     }
+}
+
+/// What is too little for any graph is found by trying: one byte less is too little for searches at all.
+#[test]
+fn a_budget_of_searches_without_room_for_a_graph_is_refused_or_planned_around() {
+    let set = Set::new(DType::F32, 16, &clustered(1500, 16, 8, 1));
+    let made = |search_budget: u64, plan: LocalPlan| {
+        let options = BuildOptions { search_budget: Some(search_budget), ..options(Metric::L2, 20, plan) };
+        let dir = tempfile::tempdir().unwrap();
+        build(&set.reader(), dir.path(), &options, &Quiet).map_err(|e| e.message)?;
+        Ok::<_, String>(Manifest::read(dir.path()).unwrap().1)
+    };
+    let (mut least, mut refused) = (64u64 << 20, 1u64 << 20);
+    while least - refused > 1 {
+        let middle = (least + refused) / 2;
+        match made(middle, LocalPlan::Auto) {
+            Ok(_) => least = middle,
+            Err(_) => refused = middle,
+        }
+    }
+    let why = made(refused, LocalPlan::Auto).unwrap_err();
+    assert!(why.contains("--search-budget") && why.contains("MiB or more"), "{why}");
+    let planned = made(least, LocalPlan::Auto).unwrap();
+    assert_eq!(planned.clusters.unwrap().kinds[LocalKind::Graph as usize], 0);
+    assert_eq!(planned.plan.unwrap().uniform_us[LocalKind::Graph as usize], None);
+    let why = made(least, GRAPH).unwrap_err();
+    assert!(why.contains("--search-budget leaves 0 B") && why.contains("--plan auto"), "{why}");
+    // What it names will do.
+    let named = why.split("give ").nth(1).and_then(|w| w.split("MiB").next()).unwrap();
+    let graphs = made(named.parse::<u64>().unwrap() << 20, GRAPH).unwrap();
+    assert!(graphs.clusters.unwrap().kinds[LocalKind::Graph as usize] > 0);
 }

@@ -286,7 +286,7 @@ fn scan(
     let list = clusters.directory.list_of(first);
     scratch.note_scanned(|| ScannedList {
         cluster: clusters.directory.cluster_of(list),
-        list,
+        list: Some(list),
         members: head.count() as u32,
         kept: kept_so_far(state).saturating_sub(kept) as u32,
         fruitful,
@@ -385,7 +385,7 @@ pub(crate) fn take_run(
     let list = clusters.directory.list_of(from);
     scratch.note_scanned(|| ScannedList {
         cluster: clusters.directory.cluster_of(list),
-        list,
+        list: Some(list),
         members: count,
         kept: count,
         fruitful: state.worst() != before,

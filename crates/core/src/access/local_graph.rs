@@ -59,6 +59,7 @@ pub(crate) fn begin(
         state.probing.walk.meet(number)?;
         offer(state, number, span.estimate);
         state.stats.code_comparisons += 1;
+        scratch.note_met(cluster, 1, 0, false);
     }
     let mut entry = clusters.directory.entries[cluster as usize];
     if members.start + entry == state.params.exclude {
@@ -241,7 +242,8 @@ impl Walking {
         pivot: Option<&Span>,
     ) -> Option<()> {
         let Scratch { edges, ids, table, distances, .. } = scratch;
-        state.stats.code_comparisons += edges.len() as u64;
+        let (met, before, mut fruitful) = (edges.len() as u32, state.probing.survivors.len(), false);
+        state.stats.code_comparisons += u64::from(met);
         let mut rest = edges.as_slice();
         while let Some(&(number, _)) = rest.first() {
             // Those of one list at once; neighbours ascend.
@@ -255,13 +257,16 @@ impl Walking {
             for ((edge, &slot), &code) in run.iter().zip(ids.iter()).zip(distances.iter()) {
                 let (term, radius, from_centroid) = head.member(slot as usize)?;
                 let span = self.ruler.by_code(self.base, term, table.to_float(code), radius);
-                self.meet(state, edge, &span, from_centroid, pivot);
+                fruitful |= self.meet(state, edge, &span, from_centroid, pivot);
             }
             rest = others;
         }
+        let kept = state.probing.survivors.len() - before;
+        scratch.note_met(self.cluster, met, kept as u32, fruitful);
         Some(())
     }
 
+    /// Whether it is among the best so far.
     fn meet(
         &self,
         state: &mut QueryState,
@@ -269,10 +274,10 @@ impl Walking {
         span: &Span,
         from_centroid: (f32, f32),
         pivot: Option<&Span>,
-    ) {
+    ) -> bool {
         let id = self.first + number;
         if id == state.params.exclude {
-            return;
+            return false;
         }
         offer(state, number, span.estimate);
         let mut by_pivot = f32::NEG_INFINITY;
@@ -287,5 +292,6 @@ impl Walking {
         if let Some(bound) = floor {
             state.probing.survivors.push(Survivor { estimate: span.estimate, bound, id });
         }
+        is_among_best
     }
 }

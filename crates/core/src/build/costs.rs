@@ -99,7 +99,9 @@ impl Model {
         let (p, s, n) = (&self.prices, &self.sizes, members as f64);
         let scan = |members: f64| p.alpha_flat * members * p.distance_us;
         let lists = Self::lists_in(members) as f64;
-        let scanned = n / lists * self.lists_scanned(members);
+        // Where nothing was measured nothing speaks for dividing: all lists are taken to be scanned.
+        let probes = if members < FITTED_MIN { lists } else { self.lists_scanned(members) };
+        let scanned = n / lists * probes;
         match way.kind {
             LocalKind::Flat if way.in_ram => scan(n),
             LocalKind::Flat => {
@@ -108,7 +110,6 @@ impl Model {
             }
             LocalKind::Ivf if way.in_ram => scan(lists) + scan(scanned),
             LocalKind::Ivf => {
-                let probes = self.lists_scanned(members);
                 let bytes = p.beta_scan * (scanned * s.member_bytes + probes * s.head_bytes);
                 probes * p.read_us + bytes * p.byte_us + scan(lists) + scan(scanned)
             }

@@ -4,13 +4,13 @@ use super::state::{QueryState, Scratch, Tag};
 use super::{Bounds, Reading};
 use crate::plan::{ClusterView, IndexView};
 
-/// A list, or a part of one, that was looked through.
+/// A list, or a part of one, that was looked through; or all that a walk through a cluster came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedList {
     /// Its cluster.
     pub cluster: u32,
-    /// Its number.
-    pub list: u32,
+    /// Its number; none of a walk, which is no list's.
+    pub list: Option<u32>,
     /// Members looked at.
     pub members: u32,
     /// Of them, those that no bound discarded.
@@ -61,6 +61,19 @@ impl Scratch {
     pub(crate) fn note_scanned(&mut self, scanned: impl FnOnce() -> ScannedList) {
         if let Some(all) = &mut self.scanned {
             all.push(scanned());
+        }
+    }
+
+    /// Adds members that a walk through a cluster came by, whose codes lie in RAM.
+    pub(crate) fn note_met(&mut self, cluster: u32, members: u32, kept: u32, fruitful: bool) {
+        let Some(all) = &mut self.scanned else { return };
+        match all.iter_mut().rev().find(|s| s.cluster == cluster && s.list.is_none()) {
+            Some(walk) => {
+                walk.members += members;
+                walk.kept += kept;
+                walk.fruitful |= fruitful;
+            }
+            None => all.push(ScannedList { cluster, list: None, members, kept, fruitful, in_ram: true }),
         }
     }
 

@@ -6,11 +6,12 @@
 use super::options::BuildOptions;
 use super::stages::Build;
 use crate::budget::{Account, PROGRAM_BYTES, release_freed};
-use crate::calibration::{Curve, FROM_ROWS, measure, median};
+use crate::calibration::{Curve, FROM_ROWS, IN_FLIGHT, measure, median};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
+
 use crate::{Error, Result};
 
 /// Less than this makes the scan for exact neighbours crawl.
@@ -50,7 +51,8 @@ pub(super) fn run(
     // Spare memory caches blocks: the counters do not change, the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
-    let taken = Account::planned(manifest, 0).total() + 4 * scan.rows + (16 << 20);
+    let ids = if build.external.is_some() { 12 } else { 4 };
+    let taken = Account::planned(manifest, 0).total() + ids * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
     let open = OpenOptions {
         ram_budget: None,
@@ -74,7 +76,7 @@ pub(super) fn run(
             &hidden,
             k,
             FROM_ROWS,
-            build.plan.threads,
+            (build.plan.threads, build.plan.clusters.map_or(IN_FLIGHT, |plan| plan.in_flight)),
             build.progress,
         )?;
         let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);

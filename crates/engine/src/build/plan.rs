@@ -3,9 +3,10 @@
 use serde::Serialize;
 use stratann_kernel::Metric;
 
+use super::hybrid::ClusterPlan;
 use super::options::{BuildOptions, CodePlace, Kind};
 use super::vamana::Graph;
-use super::{codebook, divide};
+use super::{codebook, divide, hybrid};
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Reader;
 use crate::{Error, Result};
@@ -13,9 +14,9 @@ use crate::{Error, Result};
 /// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Rows below which codes would be poor: a budget must allow for as many.
-const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
+pub(super) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
 /// Reading and writing buffers, per build.
-const BUFFER_BYTES: u64 = 6 << 20;
+pub(super) const BUFFER_BYTES: u64 = 6 << 20;
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
 /// making lie beside them.
 const BLOCK_PART: u64 = 3;
@@ -28,7 +29,7 @@ const CODED_BLOCK_BYTES: u64 = 6 << 20;
 /// What each thread of a build takes.
 const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
 /// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
-const THREADS_PART: u64 = 8;
+pub(super) const THREADS_PART: u64 = 8;
 
 /// How a build divides its work.
 #[derive(Clone, Debug, Serialize)]
@@ -53,6 +54,8 @@ pub struct BuildPlan {
     pub(crate) point_bytes: u64,
     /// Rows that train the codebook.
     pub(crate) codebook_sample: usize,
+    /// What a build of clusters does besides.
+    pub(crate) clusters: Option<ClusterPlan>,
 }
 
 impl BuildPlan {
@@ -61,6 +64,9 @@ impl BuildPlan {
     /// # Errors
     /// `Kind::Budget` when no plan fits, naming the smallest budget that works.
     pub(crate) fn new(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        if options.kind == Kind::HybridIvf {
+            return hybrid::plan_memory(base, options);
+        }
         let shape = base.shape();
         let n = shape.rows;
         let row_bytes = (shape.dim * shape.dtype.size()) as u64;
@@ -129,6 +135,7 @@ impl BuildPlan {
             cell_bytes,
             codebook_sample,
             point_bytes: point,
+            clusters: None,
         })
     }
 
@@ -136,14 +143,13 @@ impl BuildPlan {
     pub fn describe(&self) -> String {
         let how = if self.in_ram {
             "in RAM".to_string()
+        } else if self.clusters.is_some() {
+            "out of core".to_string()
         } else {
             format!("out of core, about {} points at a time", self.points_per_cell)
         };
-        format!(
-            "the graph is built {how}; up to {} of RAM and {} of disk",
-            size(self.ram_bytes),
-            size(self.disk_bytes)
-        )
+        let what = if self.clusters.is_some() { "lists are written" } else { "the graph is built" };
+        format!("{what} {how}; up to {} of RAM and {} of disk", size(self.ram_bytes), size(self.disk_bytes))
     }
 }
 

@@ -387,8 +387,8 @@ impl Walk<'_> {
                 ..Visit::default()
             };
             for list in self.scratch.scanned().iter().filter(|s| s.cluster == cluster) {
-                visit.lists_scanned += 1;
-                visit.lists_in_ram += u32::from(list.in_ram);
+                visit.lists_scanned += u32::from(list.list.is_some());
+                visit.lists_in_ram += u32::from(list.list.is_some() && list.in_ram);
                 visit.scanned += u64::from(list.members);
                 visit.kept += u64::from(list.kept);
                 visit.fruitful |= list.fruitful;

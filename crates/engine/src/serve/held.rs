@@ -28,7 +28,7 @@ impl Held {
         let open = OpenOptions {
             ram_budget,
             cache_budget: options.cache_budget,
-            // What queries will take is not known yet, so under a budget they have all of it.
+            // What queries will take is not known yet: see `Held::bring_codes`.
             head_budget: ram_budget.map(|_| 0),
             learning: options.learning,
             ..OpenOptions::default()
@@ -45,6 +45,18 @@ impl Held {
             ))),
             Some(server) => Shard::open(folder, server.into(), open).map(Held::Part),
             None => Index::open(folder, open).map(Held::Whole),
+        }
+    }
+
+    /// Brings codes of clusters into RAM, and then vectors, as far as `budget` bytes allow.
+    ///
+    /// # Errors
+    /// Lists that cannot be read, or are damaged.
+    pub(super) fn bring_codes(&mut self, budget: u64) -> Result<()> {
+        match self {
+            Held::Whole(index) | Held::Apart(index, _) => index.bring(budget, budget),
+            // What is spread over servers has no clusters.
+            Held::Part(_) => Ok(()),
         }
     }
 

@@ -73,6 +73,8 @@ pub struct ServeOptions {
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
     pub cache_budget: u64,
+    /// Whether another version may be opened beside this one: then codes of a `hybrid-ivf` leave room for it.
+    pub may_change: bool,
     /// Whether, and how, a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
     /// Queries of clients that are held at a time; one more is refused.
@@ -102,6 +104,7 @@ impl Default for ServeOptions {
             io: IoChoice::Auto,
             ram_budget: None,
             cache_budget: 0,
+            may_change: false,
             learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
             queue: 4096,
             carry: None,
@@ -201,7 +204,9 @@ impl Server {
                 options.peers.len()
             )));
         }
-        let shared = Arc::new(Shared::new(options, held, beside));
+        let mut shared = Shared::new(options, held, beside);
+        shared.bring_codes(used)?;
+        let shared = Arc::new(shared);
         let mut account = shared.account();
         if used > 0 {
             account.add("the version that is served", used);
@@ -465,6 +470,16 @@ impl Shared {
 
     fn lock_peer(&self) -> MutexGuard<'_, Peer> {
         lock(&self.peer)
+    }
+
+    /// Codes of clusters come into what the budget leaves of RAM once everything else has its place, `used` bytes elsewhere included.
+    fn bring_codes(&mut self, used: u64) -> Result<()> {
+        let Some(budget) = self.options.ram_budget else { return Ok(()) };
+        let taken = self.account().total();
+        let left = budget.saturating_sub(taken + used);
+        // As much for each version, so that neither leaves the other without.
+        let both = budget.saturating_sub(2 * taken - PROGRAM_BYTES) / 2;
+        self.held.bring_codes(if self.options.may_change { left.min(both) } else { left })
     }
 
     /// Memory by component.

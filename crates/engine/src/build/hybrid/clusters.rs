@@ -13,10 +13,10 @@ use crate::{Error, Result, files};
 /// The cluster of every row, u32; `u32::MAX` for rows that are left out.
 pub(super) const CLUSTERS: &str = "clusters.tmp";
 /// Rows that k-means looks at for each centroid; fewer fit them poorly, more gain little.
-const SAMPLE_PER_CLUSTER: usize = 32;
+pub(super) const SAMPLE_PER_CLUSTER: usize = 32;
 const ROUNDS: usize = 8;
 /// Rows that are assigned at a time, on each thread.
-const CHUNK: usize = 1024;
+pub(super) const CHUNK: usize = 1024;
 
 /// How many clusters so many rows get: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
 pub(super) fn count(rows: u64) -> usize {
@@ -53,7 +53,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> 
 
 fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Result<Vec<f32>> {
     let dim = space.point_dim();
-    let room = build.options.ram_budget.map_or(usize::MAX, |b| (b / 3) as usize / (dim * 4));
+    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.sample);
     let count = (SAMPLE_PER_CLUSTER * clusters).min(live.len()).min(room.max(clusters));
     let stride = live.len() as f64 / count as f64;
     let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();

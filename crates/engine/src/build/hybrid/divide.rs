@@ -9,6 +9,7 @@ use super::super::graph_stage::{read_table, write_table};
 use super::super::kmeans;
 use super::super::space::Space;
 use super::super::stages::Build;
+use super::memory::DIVIDE_BYTES;
 use super::plan::{self, PlanReport};
 use super::{ReadSizes, clusters};
 use crate::dataset::Scan;
@@ -42,18 +43,19 @@ const ROUNDS: usize = 8;
 pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profile) -> Result<Plan> {
     let cluster_of = clusters::read(build)?;
     let count = 1 + cluster_of.iter().filter(|&&c| c != u32::MAX).max().map_or(0, |&c| c as usize);
-    let mut members: Vec<Vec<u32>> = vec![Vec::new(); count];
+    let mut sizes = vec![0u64; count];
+    cluster_of.iter().filter(|&&c| c != u32::MAX).for_each(|&c| sizes[c as usize] += 1);
+    let mut members: Vec<Vec<u32>> = sizes.iter().map(|&n| Vec::with_capacity(n as usize)).collect();
     for row in build.live(scan, 0..build.base.shape().rows) {
         members[cluster_of[row as usize] as usize].push(row as u32);
     }
     drop(cluster_of);
-    let sizes: Vec<u64> = members.iter().map(|m| m.len() as u64).collect();
     let reads = ReadSizes::of(profile);
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
     let capacity = build.posting_shape()?.members_in(reads.most as usize);
     let divided: Vec<Divided> = members
-        .par_iter()
+        .into_par_iter()
         .zip(&kinds)
         .enumerate()
         .map(|(cluster, (rows, kind))| {
@@ -62,8 +64,8 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
             }
             build.progress.advance(1);
             match kind {
-                LocalKind::Ivf => by_centroids(build, space, cluster, rows, capacity),
-                LocalKind::Flat | LocalKind::Graph => Ok(in_order(rows, capacity)),
+                LocalKind::Ivf => by_centroids(build, space, cluster, &rows, capacity),
+                LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
             }
         })
         .collect::<Result<_>>()?;
@@ -98,7 +100,8 @@ fn by_centroids(
     const CHUNK: usize = 1024;
     let dim = space.point_dim();
     let k = Model::lists_in(rows.len() as u64) as usize;
-    let step = rows.len().div_ceil(k * SAMPLE_PER_LIST).max(1);
+    let room = build.options.ram_budget.map_or(usize::MAX, |_| (DIVIDE_BYTES / (4 * dim)).max(k));
+    let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(room)).max(1);
     let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
     let mut sample = vec![0f32; drawn.len() * dim];
     space.load_floats(build.base, &drawn, &mut sample)?;
@@ -144,7 +147,7 @@ fn write(
     let mut list_of_row = vec![u32::MAX; build.base.shape().rows as usize];
     let (mut lists, mut sub_first, mut subs) = (vec![0u32], Vec::new(), Vec::new());
     let mut entries = 0u32;
-    for cluster in &divided {
+    for cluster in divided {
         let first = lists.last().copied().unwrap_or(0);
         cluster.rows.iter().for_each(|&(row, list)| list_of_row[row as usize] = first + list);
         lists.push(first + cluster.lists);

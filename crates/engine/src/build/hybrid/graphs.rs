@@ -45,6 +45,16 @@ pub(super) fn write(
     Ok(())
 }
 
+/// What a member takes while the graph of its cluster is built.
+fn member_bytes(space: &Space) -> u64 {
+    vamana::Graph::bytes(1, DEGREE) + (4 * space.point_dim() + edges::edge_bytes(DEGREE)) as u64
+}
+
+/// Members of the largest cluster whose graph has room.
+pub(super) fn members_max(build: &Build<'_>, space: &Space) -> u64 {
+    build.plan.block_memory_bytes / member_bytes(space)
+}
+
 fn batches<'a>(
     build: &Build<'_>,
     space: &Space,
@@ -52,11 +62,7 @@ fn batches<'a>(
     clusters: &'a [u32],
 ) -> Vec<&'a [u32]> {
     let room = build.plan.block_memory_bytes / COPIES;
-    let size = |&cluster: &u32| {
-        let members = directory.members_of(cluster).len();
-        vamana::Graph::bytes(members, DEGREE)
-            + members as u64 * (4 * space.point_dim() + edges::edge_bytes(DEGREE)) as u64
-    };
+    let size = |&cluster: &u32| directory.members_of(cluster).len() as u64 * member_bytes(space);
     let (mut out, mut from, mut held) = (Vec::new(), 0, 0);
     for (at, cluster) in clusters.iter().enumerate() {
         if held + size(cluster) > room && at > from {

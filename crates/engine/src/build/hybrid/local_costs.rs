@@ -48,7 +48,9 @@ struct Shown {
 pub(super) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profile) -> Result<LocalCosts> {
     let dim = space.point_dim();
     let live = build.live_rows(scan);
-    let count = POOL_ROWS.min(POOL_BYTES / (4 * dim)).min(live.len());
+    // Under a budget what they are cut into has to fit beside them.
+    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
+    let count = POOL_ROWS.min(POOL_BYTES / (4 * dim)).min(room).min(live.len());
     let rows: Vec<u32> =
         (0..count).map(|i| live[(i as u64 * live.len() as u64 / count as u64) as usize]).collect();
     let mut pool = Floats { rows: vec![0f32; count * dim], dim };
@@ -70,6 +72,11 @@ pub(super) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let code_bytes = build.posting_shape()?.code_bytes;
     let alpha_flat = profile.compute.codes.ns(code_bytes) / profile.compute.full_ns(shape.dtype, shape.dim);
     Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(build)?, lists_a, lists_b })
+}
+
+/// What a row takes in a cluster that is cut out: itself, its edges, and its distances.
+fn cut_bytes(dim: usize) -> usize {
+    4 * dim + vamana::Graph::bytes(1, DEGREE) as usize + 32
 }
 
 /// A cluster of the members nearest to a random one, and what its nearest neighbours cost there.

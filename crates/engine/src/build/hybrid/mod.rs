@@ -13,6 +13,7 @@ mod divide;
 mod graphs;
 mod lists;
 mod local_costs;
+mod memory;
 mod nav;
 mod order;
 mod plan;
@@ -33,6 +34,8 @@ use crate::manifest::{BlockShape, ClusterFacts, Manifest};
 use crate::profile::Profile;
 use crate::{Result, files};
 
+pub(crate) use memory::ClusterPlan;
+pub(super) use memory::plan as plan_memory;
 pub use plan::{PlanReport, WayReport};
 
 /// Which local index the clusters get.

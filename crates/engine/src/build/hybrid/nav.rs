@@ -14,7 +14,7 @@ use crate::residual::Encoder;
 use crate::{Result, files};
 
 /// Neighbours of a node.
-const DEGREE: usize = 16;
+pub(super) const DEGREE: usize = 16;
 const LIST: usize = 64;
 
 /// Nodes as floats.
@@ -65,7 +65,8 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
         degree: DEGREE as u32,
         ..NavGraph::default()
     };
-    let mut points = Floats { rows: Vec::new(), dim: space.point_dim() };
+    let dim = space.point_dim();
+    let mut points = Floats { rows: Vec::with_capacity((count + rows.len()) * dim), dim };
     for centroid in centroids.chunks_exact(shape.dim) {
         points.rows.extend_from_slice(centroid);
         points.rows.resize(points.rows.len().next_multiple_of(points.dim), 0.0);

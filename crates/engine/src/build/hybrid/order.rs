@@ -3,33 +3,57 @@
 use stratann_kernel::distance::{dot_f32, l2_f32};
 
 /// Sorts `order` (numbers of rows of `points`, each `dim` floats) by halving: along the line between two far points, each half in the same way,
-/// down to `least` points.
+/// down to `least` points. A half is turned so that its ends lie towards what comes before and after it.
 pub(super) fn halve(points: &[f32], dim: usize, order: &mut [u32], least: usize) {
-    if order.len() <= least.max(1) {
-        return;
+    Halving { points, dim, least: least.max(1) }.sort(order, (None, None));
+}
+
+struct Halving<'a> {
+    points: &'a [f32],
+    dim: usize,
+    least: usize,
+}
+
+impl Halving<'_> {
+    fn row(&self, i: u32) -> &[f32] {
+        &self.points[i as usize * self.dim..(i as usize + 1) * self.dim]
     }
-    let row = |i: u32| &points[i as usize * dim..(i as usize + 1) * dim];
-    let farthest = |from: &[f32], order: &[u32]| {
-        let far = |&i: &u32| (l2_f32(from, bytemuck::cast_slice(row(i))), i);
+
+    fn farthest(&self, from: u32, order: &[u32]) -> Option<(f32, u32)> {
+        let far = |&i: &u32| (l2_f32(self.row(from), bytemuck::cast_slice(self.row(i))), i);
         order.iter().map(far).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
-    };
-    let Some((_, one)) = farthest(row(order[0]), order) else { return };
-    let Some((apart, other)) = farthest(row(one), order) else { return };
-    if apart == 0.0 {
-        return;
     }
-    let line: Vec<f32> = row(other).iter().zip(row(one)).map(|(b, a)| b - a).collect();
-    let mut keyed: Vec<(f32, u32)> =
-        order.iter().map(|&i| (dot_f32(&line, bytemuck::cast_slice(row(i))), i)).collect();
-    let half = keyed.len() / 2;
-    keyed.select_nth_unstable_by(half, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    keyed[..half].sort_unstable_by_key(|k| k.1);
-    keyed[half..].sort_unstable_by_key(|k| k.1);
-    order.iter_mut().zip(&keyed).for_each(|(o, k)| *o = k.1);
-    drop(keyed);
-    let (low, high) = order.split_at_mut(half);
-    halve(points, dim, low, least);
-    halve(points, dim, high, least);
+
+    /// Sorts what lies between `before` and `after`.
+    fn sort(&self, order: &mut [u32], (before, after): (Option<u32>, Option<u32>)) {
+        if order.len() <= self.least {
+            return;
+        }
+        let Some((_, one)) = self.farthest(order[0], order) else { return };
+        let Some((apart, other)) = self.farthest(one, order) else { return };
+        if apart == 0.0 {
+            return;
+        }
+        let mut line: Vec<f32> = self.row(other).iter().zip(self.row(one)).map(|(b, a)| b - a).collect();
+        let along = |line: &[f32], i: u32| dot_f32(line, bytemuck::cast_slice(self.row(i)));
+        let ends = [one, other].map(|i| along(&line, i));
+        let middle = ends[0] + (ends[1] - ends[0]) / 2.0;
+        let of = |neighbour: Option<u32>| neighbour.map_or(middle, |i| along(&line, i));
+        if of(before) > of(after) {
+            line.iter_mut().for_each(|x| *x = -*x);
+        }
+        let mut keyed: Vec<(f32, u32)> = order.iter().map(|&i| (along(&line, i), i)).collect();
+        let half = keyed.len() / 2;
+        keyed.select_nth_unstable_by(half, |a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let next = keyed[half].1;
+        keyed[..half].sort_unstable_by_key(|k| k.1);
+        keyed[half..].sort_unstable_by_key(|k| k.1);
+        order.iter_mut().zip(&keyed).for_each(|(o, k)| *o = k.1);
+        drop(keyed);
+        let (low, high) = order.split_at_mut(half);
+        self.sort(low, (before, Some(next)));
+        self.sort(high, (low.last().copied(), after));
+    }
 }
 
 #[cfg(test)]
@@ -43,7 +67,7 @@ mod tests {
         let mut order: Vec<u32> = (0..64).collect();
         halve(&points, 1, &mut order, 1);
         let steps = order.windows(2).map(|w| (points[w[0] as usize] - points[w[1] as usize]).abs());
-        assert!(steps.fold(0f32, f32::max) <= 8.0, "{order:?}");
+        assert!(steps.fold(0f32, f32::max) <= 1.0, "{order:?}");
         let mut sorted = order.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, (0..64).collect::<Vec<u32>>());

@@ -8,7 +8,7 @@ use stratann_core::format::posting::Shape;
 
 use super::super::space::Space;
 use super::super::stages::Build;
-use super::{LocalPlan, ReadSizes, local_costs};
+use super::{LocalPlan, ReadSizes, graphs, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Scan;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
@@ -87,7 +87,7 @@ pub(super) fn profile(build: &Build<'_>) -> Result<Profile> {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
-                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; measure with `stratann profile`"
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
                 ));
             }
             Ok(profile.clone())
@@ -115,7 +115,9 @@ pub(super) fn run(
     let budget = code_budget(build, members.len() as u64, scan.rows)?;
     let total: f64 = members.iter().sum::<u64>() as f64;
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
-    let plan = Planner { model, members, weights: &weights, budget };
+    let search_budget = build.options.search_budget;
+    let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
+    let plan = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
     let allowed = |way: Way| match build.options.local_plan {
         LocalPlan::Auto => budget.is_some() || !way.in_ram,
         LocalPlan::Uniform(kind) => {
@@ -193,6 +195,10 @@ struct Planner<'a> {
     members: &'a [u64],
     weights: &'a [f64],
     budget: Option<u64>,
+    /// What searches will have in all.
+    search_budget: Option<u64>,
+    /// Members of the largest cluster whose graph can be built in the memory of this build.
+    graph_members: u64,
 }
 
 impl Planner<'_> {
@@ -201,7 +207,8 @@ impl Planner<'_> {
         for (&members, &weight) in self.members.iter().zip(self.weights) {
             let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
             for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
-                if !allowed(way) {
+                let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
+                if !allowed(way) || is_too_large {
                     choice.cost = f64::INFINITY;
                 }
             }
@@ -212,6 +219,14 @@ impl Planner<'_> {
 
     /// Why nothing fits, with what would.
     fn refusal(&self, allowed: &dyn Fn(Way) -> bool) -> Error {
+        let largest = self.members.iter().max().copied().unwrap_or(0);
+        if largest > self.graph_members && WAYS.iter().all(|&w| !allowed(w) || w.kind == LocalKind::Graph) {
+            return Error::budget(format!(
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                 budget, more --clusters, or --plan auto",
+                self.graph_members
+            ));
+        }
         let least: u64 = self
             .members
             .iter()
@@ -220,10 +235,13 @@ impl Planner<'_> {
                 of.min().unwrap_or(0)
             })
             .sum();
+        let left = self.budget.unwrap_or(0);
+        let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
         Error::budget(format!(
-            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give a larger budget, or --plan auto",
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, or --plan auto",
             size(least),
-            size(self.budget.unwrap_or(0))
+            size(left),
+            enough.div_ceil(1 << 20)
         ))
     }
 

@@ -41,6 +41,8 @@ pub(super) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usi
             subtract(out, &centroids[cluster_of[row as usize] as usize * shape.dim..]);
         }
     })?;
+    // Training has the memory to itself.
+    drop((live, cluster_of, centroids, rows));
     let told = Cell::new(0u64);
     let tell = |share: f32| {
         let now = (share * 100.0) as u64;
