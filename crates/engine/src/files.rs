@@ -283,6 +283,13 @@ impl Sum {
     }
 }
 
+/// Length and checksum of bytes.
+pub(crate) fn entry_of(bytes: &[u8]) -> FileEntry {
+    let mut sum = Sum::default();
+    sum.add(bytes);
+    sum.entry()
+}
+
 /// Length and checksum of a file, read in pieces.
 pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
     use std::io::Read;

@@ -60,7 +60,11 @@ pub(crate) fn read(ground: &Ground) -> std::result::Result<Option<Learnt>, Strin
 }
 
 /// What the file at `path` holds for this build; as [`read`].
-pub(crate) fn load(path: &Path, build_id: &str, clusters: u32) -> std::result::Result<Option<Learnt>, String> {
+pub(crate) fn load(
+    path: &Path,
+    build_id: &str,
+    clusters: u32,
+) -> std::result::Result<Option<Learnt>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

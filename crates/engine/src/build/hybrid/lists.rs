@@ -445,7 +445,8 @@ impl Writer<'_> {
             let row = rows[i as usize];
             self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])
         };
-        let frame = ListFrame { shape: &self.shape, dtype: self.build.base.shape().dtype, list, halves: &halves };
+        let frame =
+            ListFrame { shape: &self.shape, dtype: self.build.base.shape().dtype, list, halves: &halves };
         let first = self.first_id(list);
         let WrittenList { head, records, order } =
             frame.write(encoder, &centroid, first, vectors, &floats, external);

@@ -12,7 +12,7 @@ mod clusters;
 pub(crate) mod divide;
 pub(crate) mod graphs;
 pub(crate) mod lists;
-mod local_costs;
+pub(crate) mod local_costs;
 mod nav;
 mod order;
 pub(crate) mod plan;
