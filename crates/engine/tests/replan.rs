@@ -256,12 +256,12 @@ fn graphs_in_ram(metric: Metric) -> BuildOptions {
     options
 }
 
-/// Budgets that leave all that a plan can use, and the half of it.
-fn budgets(set: &Set, options: &BuildOptions) -> (u64, u64) {
+/// Budgets that leave all that a plan can use, most of it, and nothing.
+fn budgets(set: &Set, options: &BuildOptions) -> [u64; 3] {
     let dir = built(set, options);
     let replanned = done(dir.path(), &asked(AMPLE, LocalPlan::Auto));
     let fixed = AMPLE - replanned.code_budget_bytes;
-    (fixed + replanned.ram_bytes, fixed + replanned.ram_bytes / 2)
+    [fixed + replanned.ram_bytes, fixed + replanned.ram_bytes * 4 / 5, fixed]
 }
 
 #[test]
@@ -273,9 +273,9 @@ fn a_budget_changes_some_clusters_and_leaves_the_others() {
         (Metric::Cosine, graphs_in_ram),
         (Metric::Ip, graphs_in_ram),
     ] {
-        let (whole, half) = budgets(&set, &of(metric));
+        let [whole, less, _] = budgets(&set, &of(metric));
         let dir = built(&set, &BuildOptions { search_budget: Some(whole), ..of(metric) });
-        for budget in [half, whole] {
+        for budget in [less, whole] {
             let before = Lists::of(dir.path());
             let replanned = done(dir.path(), &asked(budget, LocalPlan::Auto));
             let same = assert_only_changed_move(&before, &Lists::of(dir.path()));
@@ -293,7 +293,7 @@ fn a_budget_changes_some_clusters_and_leaves_the_others() {
 #[test]
 fn a_budget_that_changes_nothing_shares_all_files() {
     let set = uneven();
-    let (whole, half) = budgets(&set, &divided_in_ram(Metric::L2));
+    let [whole, less, _] = budgets(&set, &divided_in_ram(Metric::L2));
     let dir = built(&set, &BuildOptions { search_budget: Some(whole), ..divided_in_ram(Metric::L2) });
     let before = files(dir.path());
     let (_, old) = Manifest::read(dir.path()).unwrap();
@@ -308,7 +308,7 @@ fn a_budget_that_changes_nothing_shares_all_files() {
     assert_eq!(new.plan.unwrap().budget_bytes, Some(replanned.code_budget_bytes));
 
     // The next one shares what it can with the first, and removes the rest.
-    assert!(done(dir.path(), &asked(half, LocalPlan::Auto)).rebuilt > 0);
+    assert!(done(dir.path(), &asked(less, LocalPlan::Auto)).rebuilt > 0);
     let names: Vec<String> = files(dir.path()).into_keys().collect();
     let expected = [
         "manifest-3.json",
@@ -380,8 +380,8 @@ fn what_cannot_be_is_refused_and_harms_nothing() {
     let folder = dir.path();
     let few = ["--search-budget 1.0 MiB is too small", "; give ", "MiB or more"];
     assert_refused(folder, &asked(1 << 20, LocalPlan::Auto), ErrorKind::Budget, &few);
-    let (_, least) = budgets(&set, &divided_in_ram(Metric::L2));
-    let graphs = asked(least - (1 << 10), uniform(LocalKind::Graph));
+    let [_, _, least] = budgets(&set, &divided_in_ram(Metric::L2));
+    let graphs = asked(least + (1 << 10), uniform(LocalKind::Graph));
     assert_refused(folder, &graphs, ErrorKind::Budget, &["of RAM for codes", "--plan auto"]);
     for ram_budget in [1 << 20, (9 << 20) + 40_000] {
         let small = ReplanOptions { ram_budget: Some(ram_budget), ..asked(AMPLE, ivf) };
@@ -431,14 +431,11 @@ fn one_that_is_interrupted_leaves_the_old_version() {
         let other = built(&set, &options(Metric::L2, 40, uniform(LocalKind::Flat)));
         replan(other.path(), &asked(AMPLE, uniform(kind)), &count).unwrap();
         let questions = count.asked.load(Ordering::Relaxed);
-        for patience in (0..questions).step_by((questions / 10).max(1) as usize).chain([questions - 1]) {
+        for patience in (0..questions - 1).step_by((questions / 10).max(1) as usize).chain([questions - 2]) {
             let stop = Impatient { asked: AtomicU64::new(0), patience };
-            if let Err(e) = replan(dir.path(), &asked(AMPLE, uniform(kind)), &stop) {
-                assert_eq!(e.kind, ErrorKind::Interrupted, "{e}");
-                assert!(files(dir.path()) == before, "after {patience} of {questions} questions");
-            } else {
-                assert_eq!(patience + 1, questions, "only the last question may come too late");
-            }
+            let error = replan(dir.path(), &asked(AMPLE, uniform(kind)), &stop).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Interrupted, "{error}");
+            assert!(files(dir.path()) == before, "after {patience} of {questions} questions");
         }
     }
     assert_exact(dir.path(), &set, Metric::L2);
