@@ -14,9 +14,9 @@ use stratann_core::build::costs::Model;
 use stratann_core::format::directory::LocalKind;
 use stratann_kernel::{DType, Metric};
 
-use crate::budget::Account;
+use crate::budget::{Account, PROGRAM_BYTES};
 use crate::build::hybrid::plan::{Planner, code_budget};
-use crate::build::{LocalPlan, PlanReport, check_disk, lock_folder};
+use crate::build::{LocalPlan, PlanReport, lock_folder};
 use crate::index::shape;
 use crate::learning::Learnt;
 use crate::learning::file as learnt_file;
@@ -214,12 +214,9 @@ impl Old {
         told: &mut Replanned,
     ) -> Result<()> {
         let mut account = Account::planned(&self.manifest, 0);
-        account.add("tables of the new version", account.total());
+        account.add("tables of the new version", account.total() - PROGRAM_BYTES);
         account.add("the largest cluster", rewrite::memory_bytes(self, &decided.kinds));
         account.check(options.ram_budget, "rebuild clusters of this index")?;
-        let lists_bytes = u64::from(self.manifest.blocks.count) * self.manifest.blocks.bytes as u64;
-        // The lists may take a little more than before, and what waits to be written as much as ids and sub-centroids.
-        check_disk(&self.folder, lists_bytes + lists_bytes / 4 + (1 << 20))?;
         let scratch = Scratch::create(&self.folder, told.version)?;
         let known = self.parts.nav.ids.iter().copied();
         let hot = self.learnt.iter().flat_map(|l| l.hot.iter().map(|h| h.0));

@@ -16,6 +16,7 @@ use stratann_kernel::{DType, Metric};
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
+use crate::build::check_disk;
 use crate::build::hybrid::divide::{Divided, by_centroids, in_order};
 use crate::build::hybrid::graphs::Graphs;
 use crate::build::hybrid::lists::{ListFrame, WrittenList, end, layout, rounded};
@@ -102,6 +103,7 @@ impl<'a> Rewrite<'a> {
         let Division { lists, ids, sublists, waiting: places } = division;
         let directory = layout(shape, self.old.facts.gap_max, self.kinds.to_vec(), lists, ids);
         let bytes = end(shape, &directory).next_multiple_of(PAGE as u64);
+        check_disk(&self.old.folder, bytes)?;
         let path = self.scratch.path(files::LISTS);
         let out = self.scratch.open(files::LISTS)?;
         out.set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;

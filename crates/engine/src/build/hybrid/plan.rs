@@ -252,10 +252,12 @@ impl Planner<'_> {
             ways.map(|&way| self.model.ram_bytes(way, members)).min().unwrap_or(0)
         };
         let least: u64 = self.members.iter().enumerate().map(least).sum();
+        let left = self.budget.unwrap_or(0);
         Error::budget(format!(
-            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give a larger budget, or --plan auto",
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB more, or --plan auto",
             size(least),
-            size(self.budget.unwrap_or(0))
+            size(left),
+            least.saturating_sub(left).div_ceil(1 << 20)
         ))
     }
 
