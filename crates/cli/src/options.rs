@@ -116,6 +116,32 @@ impl From<OnBadRowName> for dataset::OnBadRow {
     }
 }
 
+/// `--plan`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PlanName {
+    /// The one that costs least, cluster by cluster.
+    Auto,
+    /// All codes of a cluster are scanned.
+    UniformFlat,
+    /// Every cluster is a graph.
+    UniformGraph,
+    /// Every cluster is divided into lists.
+    UniformIvf,
+}
+
+impl From<PlanName> for build::LocalPlan {
+    fn from(name: PlanName) -> build::LocalPlan {
+        use stratann_core::format::directory::LocalKind;
+
+        match name {
+            PlanName::Auto => build::LocalPlan::Auto,
+            PlanName::UniformFlat => build::LocalPlan::Uniform(LocalKind::Flat),
+            PlanName::UniformGraph => build::LocalPlan::Uniform(LocalKind::Graph),
+            PlanName::UniformIvf => build::LocalPlan::Uniform(LocalKind::Ivf),
+        }
+    }
+}
+
 /// `--mode`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ModeName {

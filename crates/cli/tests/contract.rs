@@ -246,6 +246,7 @@ fn help_and_completions_name_every_command() {
         "search",
         "groundtruth",
         "tune",
+        "replan",
         "info",
         "verify",
         "explain",

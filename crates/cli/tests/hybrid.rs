@@ -195,6 +195,65 @@ fn tune_measures_the_curve_anew() {
 }
 
 #[test]
+fn replan_rebuilds_what_another_plan_asks_for() {
+    let data = Data::new(2000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-flat"]);
+    let replan = ["replan", arg(&index), "--search-budget", "256MiB", "--threads", "2", "--plan"];
+    json(&["search", arg(&index), arg(&data.queries), "--nprobe", "5", "--epoch-queries", "20"]);
+    let learnt = json(&["info", arg(&index)])["learnt"].clone();
+    let done = json(&[&replan[..], &["uniform-ivf"]].concat());
+    let expected = [
+        "code_budget_bytes",
+        "copied_bytes",
+        "kinds_after",
+        "kinds_before",
+        "observed",
+        "ram_bytes",
+        "rebuilt",
+        "rewritten_bytes",
+        "shared_bytes",
+        "tune",
+        "version",
+        "visit_us",
+        "visit_us_before",
+    ];
+    assert_eq!(keys(&done), expected.into());
+    assert_eq!((&done["version"], &done["rebuilt"]), (&2.into(), &30.into()), "{done}");
+    assert_eq!(done["kinds_after"], serde_json::json!([0, 0, 30]));
+    assert_eq!((&done["observed"], &done["tune"]), (&true.into(), &true.into()));
+    let info = json(&["info", arg(&index)]);
+    assert_eq!((&info["clusters"]["kinds"], &info["learnt"]), (&done["kinds_after"], &learnt));
+    assert!(run(&["verify", arg(&index)]).status.success());
+    let truth = data.truth("l2");
+    let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "30", "--groundtruth", arg(&truth)];
+    let all = [&asked[..], &["--local-lists", "1000"]].concat();
+    assert_eq!(number(&json(&all)["runs"][0]["recall"]), 1.0);
+
+    let told = |plan| String::from_utf8(run(&[&replan[..], &[plan]].concat()).stdout).unwrap();
+    let text = told("uniform-ivf");
+    assert!(text.contains("no cluster changes") && text.contains("observed visits"), "{text}");
+    let text = told("uniform-graph");
+    assert!(text.contains("30 clusters rebuilt") && text.contains("stratann tune"), "{text}");
+}
+
+#[test]
+fn replan_refuses_in_one_line_what_it_cannot_do() {
+    let data = Data::new(1000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "20", "--plan", "uniform-flat"]);
+    let replan = |index: &Path, budget: &str| refused(&["replan", arg(index), "--search-budget", budget], 2);
+    let error = replan(&index, "1MiB");
+    assert!(error.contains("give ") && error.contains("MiB or more"), "{error}");
+    let named = error.split("give ").nth(1).unwrap().split(' ').next().unwrap();
+    json(&["replan", arg(&index), "--search-budget", named]);
+    assert!(replan(&data.build("graph", &[]), "1GiB").contains("only a hybrid-ivf"));
+    assert!(replan(&data.path("nowhere"), "1GiB").contains("nowhere"));
+    assert!(refused(&["replan", arg(&index)], 2).contains("--search-budget"));
+    let small = ["--search-budget", "1GiB", "--plan", "uniform-ivf", "--ram-budget", "1MiB"];
+    assert!(refused(&[&["replan", arg(&index)], &small[..]].concat(), 2).contains("--ram-budget"));
+    assert!(run(&["verify", arg(&index)]).status.success());
+}
+
+#[test]
 fn what_cannot_be_is_refused_in_one_line() {
     let data = Data::new(2000, 16, "f32");
     let (graph, index) = (data.build("graph", &[]), built(&data, "index", &["--clusters", "30"]));

@@ -283,6 +283,13 @@ impl Sum {
     }
 }
 
+/// Length and checksum of bytes.
+pub(crate) fn entry_of(bytes: &[u8]) -> FileEntry {
+    let mut sum = Sum::default();
+    sum.add(bytes);
+    sum.entry()
+}
+
 /// Length and checksum of a file, read in pieces.
 pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
     use std::io::Read;
@@ -298,8 +305,8 @@ pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
     }
 }
 
-/// Removes the files of versions before `number`, now that it is published.
-pub(crate) fn remove_older(out: &Path, number: u64) {
+/// Removes the files of versions before `number`, now that it is published, but for those that it shares.
+pub(crate) fn remove_older(out: &Path, number: u64, manifest: &Manifest) {
     let Ok(entries) = std::fs::read_dir(out) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -307,7 +314,8 @@ pub(crate) fn remove_older(out: &Path, number: u64) {
         let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
             role(name).and_then(|_| name.strip_prefix('v')).and_then(|n| n.split_once('-')).map(|n| n.0)
         });
-        if version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number) {
+        let is_older = version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number);
+        if is_older && !manifest.files.contains_key(name) {
             let _ = std::fs::remove_file(entry.path());
         }
     }

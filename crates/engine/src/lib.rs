@@ -20,6 +20,7 @@ pub mod manifest;
 mod members;
 pub mod profile;
 pub mod progress;
+pub mod replan;
 mod residual;
 pub mod search;
 pub mod serve;

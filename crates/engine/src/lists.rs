@@ -178,18 +178,13 @@ impl ClusterParts {
         let clusters = 0..self.directory.clusters();
         let members =
             |c: u32| self.directory.lists_of(c).map(|l| u64::from(self.directory.members(l))).sum::<u64>();
-        let observed = visits.iter().any(|&v| v > 0);
+        let weights = weights(clusters.clone().map(members), visits).0;
         let density = |c: u32| {
             let (kind, members) = (self.directory.kinds[c as usize], members(c));
             // A graph of codes on disk is scanned.
             let on_disk = if kind == LocalKind::Graph { LocalKind::Flat } else { kind };
             let cost = |kind, in_ram| model.visit_us(Way { kind, in_ram }, members);
-            // Queries come where vectors are, as long as nothing else is known; afterwards hardly ever where none came.
-            let prior = members as f64;
-            let weight = match visits.get(c as usize) {
-                Some(&v) if observed => f64::from(v) + 1e-3 * prior,
-                _ => prior,
-            };
+            let weight = weights[c as usize];
             let bytes: usize = self.directory.lists_of(c).map(|l| self.head_bytes(l)).sum();
             weight * (cost(on_disk, false) - cost(kind, true)).max(0.0) / bytes.max(1) as f64
         };
@@ -326,6 +321,17 @@ impl ClusterParts {
         account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
         account.add("codebook", files::codebook_bytes(&self.codebook));
     }
+}
+
+/// How often clusters with so many members each are visited, relative to each other; and whether `visits` say so.
+pub(crate) fn weights(members: impl Iterator<Item = u64>, visits: &[u32]) -> (Vec<f64>, bool) {
+    let observed = visits.iter().any(|&v| v > 0);
+    // Queries come where vectors are, as long as nothing else is known; afterwards hardly ever where none came.
+    let weight = |(cluster, members): (usize, u64)| match visits.get(cluster) {
+        Some(&v) if observed => f64::from(v) + 1e-3 * members as f64,
+        _ => members as f64,
+    };
+    (members.enumerate().map(weight).collect(), observed)
 }
 
 fn sublist_bytes(sublists: &SubLists) -> u64 {

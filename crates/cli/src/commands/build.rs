@@ -9,7 +9,7 @@ use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
-use crate::options::{self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName};
+use crate::options::{self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName, PlanName};
 use crate::output::{Output, count, duration, table};
 use crate::progress::Teller;
 
@@ -79,31 +79,6 @@ struct ClusterArgs {
     /// Sampled vectors in the navigation graph, for each cluster
     #[arg(long, default_value_t = 2.0, value_name = "N")]
     nav_samples: f64,
-}
-
-/// `--plan`.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum PlanName {
-    /// The one that costs least, cluster by cluster.
-    Auto,
-    /// All codes of a cluster are scanned.
-    UniformFlat,
-    /// Every cluster is a graph.
-    UniformGraph,
-    /// Every cluster is divided into lists.
-    UniformIvf,
-}
-
-impl From<PlanName> for build::LocalPlan {
-    fn from(name: PlanName) -> build::LocalPlan {
-        use stratann_core::format::directory::LocalKind;
-        match name {
-            PlanName::Auto => build::LocalPlan::Auto,
-            PlanName::UniformFlat => build::LocalPlan::Uniform(LocalKind::Flat),
-            PlanName::UniformGraph => build::LocalPlan::Uniform(LocalKind::Graph),
-            PlanName::UniformIvf => build::LocalPlan::Uniform(LocalKind::Ivf),
-        }
-    }
 }
 
 /// Options of `disk-graph`.

@@ -9,6 +9,7 @@ pub(crate) mod explain;
 pub(crate) mod groundtruth;
 pub(crate) mod info;
 pub(crate) mod profile;
+pub(crate) mod replan;
 pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod simulate;

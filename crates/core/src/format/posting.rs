@@ -121,6 +121,15 @@ pub fn write_head(
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// Gives a head, whole and verified, to the list of another number: nothing else in it depends on that.
+pub fn renumber_head(list: u32, head: &mut [u8]) {
+    let Some((sum, content)) = head.split_at_mut_checked(8) else { return };
+    if let Some(number) = content.get_mut(..4) {
+        number.copy_from_slice(&list.to_le_bytes());
+        sum.copy_from_slice(&checksum(content).to_le_bytes());
+    }
+}
+
 /// The step with which a byte reaches `range`.
 pub(super) fn step_up(range: f32) -> f32 {
     // A little more, so that rounding cannot leave the top out of reach.

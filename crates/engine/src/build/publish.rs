@@ -63,7 +63,7 @@ pub(super) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> 
     manifest.publish(out, build.number)?;
     build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
     build.partial.remove()?;
-    files::remove_older(out, build.number);
+    files::remove_older(out, build.number, manifest);
     let _ = std::fs::remove_file(out.join("lock"));
     Ok(build.report)
 }

@@ -26,7 +26,7 @@ pub(super) enum Precision {
 
 /// How rows become points.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     metric: Metric,
     dtype: DType,
     dim: usize,
@@ -67,8 +67,14 @@ impl Space {
         Ok(space)
     }
 
+    /// The space of rows whose largest squared norm is known, as floats.
+    pub(crate) fn of_floats(metric: Metric, dtype: DType, dim: usize, squared_norm_max: f64) -> Space {
+        let precision = Precision::Float;
+        Space { metric, dtype, dim, squared_norm_max, precision, offset: Vec::new(), step: 1.0 }
+    }
+
     /// Components of a point.
-    pub(super) fn point_dim(&self) -> usize {
+    pub(crate) fn point_dim(&self) -> usize {
         self.dim + usize::from(self.metric == Metric::Ip)
     }
 
@@ -83,7 +89,7 @@ impl Space {
     }
 
     /// A row in this space, as floats. `out` has `point_dim` components.
-    pub(super) fn floats(&self, row: &[u8], out: &mut [f32]) {
+    pub(crate) fn floats(&self, row: &[u8], out: &mut [f32]) {
         let (point, extra) = out.split_at_mut(self.dim);
         widen(self.dtype, row, point);
         match self.metric {
@@ -100,7 +106,7 @@ impl Space {
     }
 
     /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
-    pub(super) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
+    pub(crate) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
         crate::residual::code_floats(self.metric, self.dtype, row, out);
     }
 

@@ -347,7 +347,7 @@ impl Job<'_> {
         }
         sync_folder(self.out)?;
         manifest.publish(self.out, self.number)?;
-        files::remove_older(self.out, self.number);
+        files::remove_older(self.out, self.number, &manifest);
         report.build_id = manifest.build_id;
         report.stages = std::mem::take(&mut self.placing.stages);
         Ok(report)

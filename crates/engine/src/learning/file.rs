@@ -59,7 +59,12 @@ pub(crate) fn read(ground: &Ground) -> std::result::Result<Option<Learnt>, Strin
     load(&ground.path, &ground.build_id, ground.parts.directory.clusters())
 }
 
-fn load(path: &Path, build_id: &str, clusters: u32) -> std::result::Result<Option<Learnt>, String> {
+/// What the file at `path` holds for this build; as [`read`].
+pub(crate) fn load(
+    path: &Path,
+    build_id: &str,
+    clusters: u32,
+) -> std::result::Result<Option<Learnt>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -98,26 +103,22 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Le
     })
 }
 
-fn encode(build_id: &str, version: &Version) -> Vec<u8> {
-    let first = version.nav.bootstrap as usize;
-    let mut hot: Vec<(u32, u32)> =
-        version.nav.ids[first..].iter().copied().zip(version.nav.scores.iter().copied()).collect();
-    hot.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+fn encode(build_id: &str, learnt: &Learnt) -> Vec<u8> {
     let mut out = vec![0u8; 8];
     out.extend_from_slice(build_id.as_bytes());
     out.resize(24, 0);
     let mut put = |word: u32| out.extend_from_slice(&word.to_le_bytes());
-    put(hot.len() as u32);
-    put(version.visits.len() as u32);
-    for long in [version.epochs, version.queries] {
+    put(learnt.hot.len() as u32);
+    put(learnt.visits.len() as u32);
+    for long in [learnt.epochs, learnt.queries] {
         put(long as u32);
         put((long >> 32) as u32);
     }
-    hot.iter().for_each(|&(id, score)| {
+    learnt.hot.iter().for_each(|&(id, score)| {
         put(id);
         put(score);
     });
-    version.visits.iter().copied().for_each(put);
+    learnt.visits.iter().copied().for_each(put);
     let sum = checksum(&out[8..]);
     out[..8].copy_from_slice(&sum.to_le_bytes());
     out
@@ -125,7 +126,18 @@ fn encode(build_id: &str, version: &Version) -> Vec<u8> {
 
 /// Keeps what this version has learnt.
 pub(super) fn write(ground: &Ground, version: &Version) -> Result<()> {
-    let mut file = AtomicFile::create(&ground.path)?;
-    file.write(&encode(&ground.build_id, version))?;
+    let first = version.nav.bootstrap as usize;
+    let mut hot: Vec<(u32, u32)> =
+        version.nav.ids[first..].iter().copied().zip(version.nav.scores.iter().copied()).collect();
+    hot.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    let (epochs, queries) = (version.epochs, version.queries);
+    let learnt = Learnt { hot, visits: version.visits.clone(), epochs, queries };
+    save(&ground.path, &ground.build_id, &learnt)
+}
+
+/// Keeps what was learnt, for this build.
+pub(crate) fn save(path: &Path, build_id: &str, learnt: &Learnt) -> Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.write(&encode(build_id, learnt))?;
     file.commit()
 }

@@ -54,6 +54,8 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
     let capacity = build.posting_shape()?.members_in(reads.most as usize);
+    let budget = build.options.ram_budget;
+    let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
     let divided: Vec<Divided> = members
         .into_par_iter()
         .zip(&kinds)
@@ -64,7 +66,11 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
             }
             build.progress.advance(1);
             match kind {
-                LocalKind::Ivf => by_centroids(build, space, cluster, &rows, capacity),
+                LocalKind::Ivf => {
+                    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+                    let seed = build.options.seed.wrapping_add(cluster as u64);
+                    by_centroids(space.point_dim(), &rows, (capacity, sample_max), seed, load)
+                }
                 LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
             }
         })
@@ -73,16 +79,16 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
 }
 
 /// The lists of a cluster.
-struct Divided {
+pub(crate) struct Divided {
     /// Rows and the list of each, numbered within the cluster.
-    rows: Vec<(u32, u32)>,
-    lists: u32,
-    /// One for each list of a divided cluster.
-    centroids: Vec<f32>,
+    pub(crate) rows: Vec<(u32, u32)>,
+    pub(crate) lists: u32,
+    /// One for each list of a divided cluster, as a point.
+    pub(crate) centroids: Vec<f32>,
 }
 
 /// Lists of as many rows as one read brings.
-fn in_order(rows: &[u32], capacity: usize) -> Divided {
+pub(crate) fn in_order(rows: &[u32], capacity: usize) -> Divided {
     let lists = rows.len().div_ceil(capacity).max(1);
     let each = rows.len().div_ceil(lists).max(1);
     let rows: Vec<(u32, u32)> = rows.iter().enumerate().map(|(i, &row)| (row, (i / each) as u32)).collect();
@@ -90,28 +96,26 @@ fn in_order(rows: &[u32], capacity: usize) -> Divided {
 }
 
 /// A list for each of √N centroids; those too long for one read become several with the same centroid.
-fn by_centroids(
-    build: &Build<'_>,
-    space: &Space,
-    cluster: usize,
+/// `load` gives rows as points of `dim` components; centroids are found from `sample_max` of them at most.
+pub(crate) fn by_centroids(
+    dim: usize,
     rows: &[u32],
-    capacity: usize,
+    (capacity, sample_max): (usize, usize),
+    seed: u64,
+    load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
 ) -> Result<Divided> {
     const CHUNK: usize = 1024;
-    let dim = space.point_dim();
     let k = Model::lists_in(rows.len() as u64) as usize;
-    let room = build.options.ram_budget.map_or(usize::MAX, |_| (DIVIDE_BYTES / (4 * dim)).max(k));
-    let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(room)).max(1);
+    let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(sample_max.max(k))).max(1);
     let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
     let mut sample = vec![0f32; drawn.len() * dim];
-    space.load_floats(build.base, &drawn, &mut sample)?;
-    let seed = build.options.seed.wrapping_add(cluster as u64);
+    load(&drawn, &mut sample)?;
     let centroids = kmeans::kmeans(&sample, dim, k, ROUNDS, seed);
     drop(sample);
     let mut nearest: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
     for rows in rows.chunks(CHUNK) {
         let mut floats = vec![0f32; rows.len() * dim];
-        space.load_floats(build.base, rows, &mut floats)?;
+        load(rows, &mut floats)?;
         nearest.extend(rows.iter().copied().zip(kmeans::assign(&floats, dim, &centroids)));
     }
     let mut sizes = vec![0usize; k];

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rayon::prelude::*;
 use stratann_core::PAGE;
@@ -17,7 +18,7 @@ use super::super::stages::Build;
 use super::super::vamana::{self, VamanaOptions};
 use super::local_costs::{BUILD_LIST, DEGREE};
 use super::nav::Floats;
-use crate::{Error, Result, files};
+use crate::{Error, Progress, Result, files};
 
 /// Graphs are built together as long as what they take stays below this share of the memory for parts; a larger one alone.
 const COPIES: u64 = 2;
@@ -37,7 +38,9 @@ pub(super) fn write(
     }
     build.progress.stage("building local graphs", members, "members");
     for together in batches(build, space, directory, &own) {
-        let graphs = Graphs { build, space, shape, directory, file };
+        let path = build.file(files::LISTS);
+        let (seed, progress) = (build.options.seed, build.progress);
+        let graphs = Graphs { space, shape, directory, file, path: &path, seed, progress };
         let entries: Vec<u32> =
             together.par_iter().map(|&cluster| graphs.graph(cluster)).collect::<Result<_>>()?;
         together.iter().zip(entries).for_each(|(&c, entry)| directory.entries[c as usize] = entry);
@@ -75,17 +78,21 @@ fn batches<'a>(
     out
 }
 
-struct Graphs<'a> {
-    build: &'a Build<'a>,
-    space: &'a Space,
-    shape: &'a Shape,
-    directory: &'a Directory,
-    file: &'a File,
+/// Builds graphs over the records that a file of lists has.
+pub(crate) struct Graphs<'a> {
+    pub(crate) space: &'a Space,
+    pub(crate) shape: &'a Shape,
+    pub(crate) directory: &'a Directory,
+    pub(crate) file: &'a File,
+    /// Where it lies, for errors.
+    pub(crate) path: &'a Path,
+    pub(crate) seed: u64,
+    pub(crate) progress: &'a dyn Progress,
 }
 
 impl Graphs<'_> {
     /// Builds one graph and writes its edges. Returns its entry.
-    fn graph(&self, cluster: u32) -> Result<u32> {
+    pub(crate) fn graph(&self, cluster: u32) -> Result<u32> {
         let points = self.points(cluster)?;
         let (count, first) = (points.len() as u32, self.directory.members_of(cluster).start);
         if count == 0 {
@@ -97,9 +104,9 @@ impl Graphs<'_> {
             list: BUILD_LIST,
             alpha: 1.2,
             passes: 1,
-            seed: self.build.options.seed.wrapping_add(u64::from(cluster)),
+            seed: self.seed.wrapping_add(u64::from(cluster)),
         };
-        let graph = vamana::build(&points, points.medoid(), &options, self.build.progress)?;
+        let graph = vamana::build(&points, points.medoid(), &options, self.progress)?;
         let start = self.directory.edges[cluster as usize];
         let mut out = vec![0u8; (edges::end_of(DEGREE, start, count) - start) as usize];
         let (mut neighbours, mut bytes) = (Vec::new(), Vec::new());
@@ -120,8 +127,7 @@ impl Graphs<'_> {
             let at = (u64::from(at.first) * PAGE as u64 + u64::from(at.skip) - start) as usize;
             out[at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        let path = self.build.file(files::LISTS);
-        self.file.write_all_at(&out, start).map_err(|e| Error::io("writing", &path, &e))?;
+        self.file.write_all_at(&out, start).map_err(|e| Error::io("writing", self.path, &e))?;
         Ok(graph.entry)
     }
 
@@ -130,22 +136,21 @@ impl Graphs<'_> {
         let dim = self.space.point_dim();
         let mut points = Floats { rows: vec![0f32; self.directory.members_of(cluster).len() * dim], dim };
         let mut out = points.rows.chunks_exact_mut(dim);
-        let path = self.build.file(files::LISTS);
         for list in self.directory.lists_of(cluster) {
-            if self.build.progress.interrupted() {
+            if self.progress.interrupted() {
                 return Err(Error::interrupted());
             }
             let size = self.shape.record_bytes();
             let mut bytes = vec![0u8; self.directory.members(list) as usize * size];
             self.file
                 .read_exact_at(&mut bytes, self.directory.records[list as usize])
-                .map_err(|e| Error::io("reading", &path, &e))?;
+                .map_err(|e| Error::io("reading", self.path, &e))?;
             let ids = self.directory.ids[list as usize]..;
             for ((bytes, id), out) in bytes.chunks_exact(size).zip(ids).zip(&mut out) {
                 let record = Record::verify(self.shape, id, bytes).ok_or_else(|| {
                     Error::corrupt(format!(
                         "{} is not as it was written; start the build again",
-                        path.display()
+                        self.path.display()
                     ))
                 })?;
                 self.space.floats(record.vector(), out);

@@ -54,7 +54,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
         .facts("plan")
         .ok_or_else(|| Error::corrupt("the build has lost its plan; start it again"))?;
     let list_of_row = divide::read_lists(build)?;
-    let directory = layout(&shape, &plan, &list_of_row, scan);
+    let directory = directory(&shape, &plan, &list_of_row, scan);
     let sizes: Vec<u64> = (0..directory.clusters())
         .map(|c| directory.lists_of(c).map(|l| u64::from(directory.members(l))).sum())
         .collect();
@@ -94,8 +94,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
     Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
 }
 
-/// Decides where everything lies.
-fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {
+fn directory(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {
     let lists = plan.lists.last().copied().unwrap_or(0) as usize;
     let mut ids = vec![0u32; lists + 1];
     list_of_row.iter().filter(|&&l| l != u32::MAX).for_each(|&l| ids[l as usize + 1] += 1);
@@ -103,13 +102,27 @@ fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Direc
         ids[list + 1] += ids[list];
     }
     debug_assert_eq!(u64::from(ids[lists]), scan.rows);
+    let kind = |&k: &u8| LocalKind::ALL.get(usize::from(k)).copied().unwrap_or_default();
+    layout(shape, plan.reads.gap, plan.kinds.iter().map(kind).collect(), plan.lists.clone(), ids)
+}
+
+/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are read in vain rather than making
+/// two reads of one. Walks of graphs begin at their first member.
+pub(crate) fn layout(
+    shape: &Shape,
+    gap_max: u32,
+    kinds: Vec<LocalKind>,
+    lists_of: Vec<u32>,
+    ids: Vec<u32>,
+) -> Directory {
+    let lists = ids.len().saturating_sub(1);
     let (mut heads, mut records) = (Vec::with_capacity(lists), vec![u64::MAX; lists]);
     let mut at = 0u64;
     for list in 0..lists {
         let members = (ids[list + 1] - ids[list]) as usize;
         let (head, own) = (shape.head_bytes(members), members * shape.record_bytes());
         // Its records come along when that costs less than a second read would.
-        let is_whole = head + own <= 2 * plan.reads.gap as usize;
+        let is_whole = head + own <= 2 * gap_max as usize;
         let size = (head + if is_whole { own } else { 0 }) as u64;
         at = without_straddling(at, size);
         heads.push(at);
@@ -125,20 +138,21 @@ fn layout(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Direc
             at += u64::from(ids[list + 1] - ids[list]) * shape.record_bytes() as u64;
         }
     }
-    let kind = |&k: &u8| LocalKind::ALL.get(usize::from(k)).copied().unwrap_or_default();
-    let kinds: Vec<LocalKind> = plan.kinds.iter().map(kind).collect();
     let clusters = kinds.len();
     let mut directory = Directory {
         heads,
         records,
         ids,
-        lists: plan.lists.clone(),
+        lists: lists_of,
         kinds,
         degree: DEGREE as u32,
         edges: vec![NO_EDGES; clusters],
         entries: vec![0; clusters],
     };
-    for cluster in (0..clusters).filter(|&c| plan.kinds[c] == LocalKind::Graph as u8) {
+    for cluster in 0..clusters {
+        if directory.kinds[cluster] != LocalKind::Graph {
+            continue;
+        }
         let members = directory.members_of(cluster as u32).len() as u32;
         directory.edges[cluster] = edges::start_after(DEGREE, at);
         at = edges::end_of(DEGREE, directory.edges[cluster], members);
@@ -153,7 +167,8 @@ fn without_straddling(at: u64, size: u64) -> u64 {
     if size <= page && size > left { at + left } else { at }
 }
 
-fn end(shape: &Shape, directory: &Directory) -> u64 {
+/// Where the last of it ends.
+pub(crate) fn end(shape: &Shape, directory: &Directory) -> u64 {
     let of = |list: u32| {
         let members = directory.members(list) as usize;
         let head = directory.heads[list as usize] + shape.head_bytes(members) as u64;
@@ -168,7 +183,7 @@ fn end(shape: &Shape, directory: &Directory) -> u64 {
 }
 
 /// Rounds to f16 and back: what a head can hold.
-fn rounded(centroid: &[f32]) -> (Vec<u8>, Vec<f32>) {
+pub(crate) fn rounded(centroid: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let halves = super::to_halves(centroid);
     let mut floats = vec![0f32; centroid.len()];
     widen(DType::F16, &halves, &mut floats);
@@ -425,33 +440,72 @@ impl Writer<'_> {
         let squares: f64 =
             floats.chunks_exact(dim).map(|v| f64::from(l2_f32(v, bytemuck::cast_slice(own)))).sum();
         self.squares.lock().unwrap_or_else(|e| e.into_inner())[list as usize] = squares;
-        let mut sorted: Vec<u32> = (0..rows.len() as u32).collect();
-        order::halve(&floats, dim, &mut sorted, ORDER_LEAST);
         let (halves, centroid) = self.centroid(list);
-        encoder.set_centroid(&centroid);
+        let external = |i: u32| {
+            let row = rows[i as usize];
+            self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])
+        };
+        let frame =
+            ListFrame { shape: &self.shape, dtype: self.build.base.shape().dtype, list, halves: &halves };
         let first = self.first_id(list);
-        let (mut members, mut codes) =
-            (Vec::with_capacity(rows.len()), vec![0u8; rows.len() * self.shape.code_bytes]);
-        let mut records = Vec::with_capacity(rows.len() * self.shape.record_bytes());
-        for ((&i, id), code) in sorted.iter().zip(first..).zip(codes.chunks_exact_mut(self.shape.code_bytes))
-        {
-            let i = i as usize;
-            members.push(encoder.encode(&floats[i * dim..(i + 1) * dim], &centroid, code));
-            let vector = &vectors[i * self.shape.vector_bytes..(i + 1) * self.shape.vector_bytes];
-            let norm =
-                if self.shape.norms { inverse_norm(self.build.base.shape().dtype, vector) } else { 1.0 };
-            let row = rows[i];
-            let external = self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]);
-            posting::write_record(&self.shape, id, vector, norm, external, &mut records);
-        }
-        let mut head = Vec::with_capacity(self.shape.head_bytes(rows.len()));
-        posting::write_head(&self.shape, list, first, &halves, &members, &codes, &mut head);
+        let WrittenList { head, records, order } =
+            frame.write(encoder, &centroid, first, vectors, &floats, external);
         let path = self.build.file(files::LISTS);
         let written = self.out.write_all_at(&head, self.directory.heads[list as usize]);
         written
             .and_then(|()| self.out.write_all_at(&records, self.directory.records[list as usize]))
             .map_err(|e| Error::io("writing", &path, &e))?;
         self.build.progress.advance(rows.len() as u64);
-        Ok(sorted.iter().map(|&i| rows[i as usize]).collect())
+        Ok(order.iter().map(|&i| rows[i as usize]).collect())
+    }
+}
+
+/// What a list is written with besides its members.
+pub(crate) struct ListFrame<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) dtype: DType,
+    /// Its number.
+    pub(crate) list: u32,
+    /// Its centroid as f16.
+    pub(crate) halves: &'a [u8],
+}
+
+/// A list as it lies on disk.
+pub(crate) struct WrittenList {
+    pub(crate) head: Vec<u8>,
+    pub(crate) records: Vec<u8>,
+    /// Which of the vectors became which member.
+    pub(crate) order: Vec<u32>,
+}
+
+impl ListFrame<'_> {
+    /// The list of these vectors, whose ids begin at `first`. `floats` are the same as codes see them, `centroid` that of the frame as floats;
+    /// `external` gives the external id of each.
+    pub(crate) fn write(
+        &self,
+        encoder: &mut Encoder<'_>,
+        centroid: &[f32],
+        first: u32,
+        vectors: &[u8],
+        floats: &[f32],
+        external: impl Fn(u32) -> u64,
+    ) -> WrittenList {
+        let (shape, dim) = (self.shape, self.shape.dim);
+        let count = floats.len() / dim;
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        order::halve(floats, dim, &mut order, ORDER_LEAST);
+        encoder.set_centroid(centroid);
+        let (mut members, mut codes) = (Vec::with_capacity(count), vec![0u8; count * shape.code_bytes]);
+        let mut records = Vec::with_capacity(count * shape.record_bytes());
+        for ((&row, id), code) in order.iter().zip(first..).zip(codes.chunks_exact_mut(shape.code_bytes)) {
+            let i = row as usize;
+            members.push(encoder.encode(&floats[i * dim..(i + 1) * dim], centroid, code));
+            let vector = &vectors[i * shape.vector_bytes..(i + 1) * shape.vector_bytes];
+            let norm = if shape.norms { inverse_norm(self.dtype, vector) } else { 1.0 };
+            posting::write_record(shape, id, vector, norm, external(row), &mut records);
+        }
+        let mut head = Vec::with_capacity(shape.head_bytes(count));
+        posting::write_head(shape, self.list, first, self.halves, &members, &codes, &mut head);
+        WrittenList { head, records, order }
     }
 }

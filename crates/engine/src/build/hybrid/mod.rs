@@ -9,14 +9,14 @@
 //! | navigation | a sample | `nav.bin` |
 
 mod clusters;
-mod divide;
-mod graphs;
-mod lists;
-mod local_costs;
+pub(crate) mod divide;
+pub(crate) mod graphs;
+pub(crate) mod lists;
+pub(crate) mod local_costs;
 mod memory;
 mod nav;
 mod order;
-mod plan;
+pub(crate) mod plan;
 mod residuals;
 
 use half::f16;
@@ -128,7 +128,7 @@ pub(super) fn default_code_bytes(dim: usize, dtype: DType) -> usize {
 }
 
 /// Pages of a file of lists as blocks.
-fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
+pub(crate) fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
     let page = stratann_core::PAGE;
     BlockShape { count: bytes.div_ceil(page as u64) as u32, bytes: page, id_bytes, code_bytes: 0 }
 }

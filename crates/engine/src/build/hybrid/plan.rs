@@ -112,41 +112,19 @@ pub(super) fn run(
         None => local_costs::fit(build, space, scan, profile)?,
     };
     let model = model(build, profile, &local)?;
-    let budget = code_budget(build, members.len() as u64, scan.rows)?;
+    let shape = build.posting_shape()?;
+    let budget = match build.options.search_budget {
+        Some(budget) => {
+            Some(code_budget(budget, &shape, members.len() as u64, build.options.nav_samples, scan.rows)?)
+        }
+        None => None,
+    };
     let total: f64 = members.iter().sum::<u64>() as f64;
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
     let search_budget = build.options.search_budget;
     let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
-    let plan = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
-    let allowed = |way: Way| match build.options.local_plan {
-        LocalPlan::Auto => budget.is_some() || !way.in_ram,
-        LocalPlan::Uniform(kind) => {
-            way.kind == kind && (budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
-        }
-    };
-    let chosen = plan.solve(&allowed).ok_or_else(|| plan.refusal(&allowed))?;
-    let kinds = chosen.picks.iter().map(|&p| WAYS[usize::from(p)].kind).collect();
-    let uniform = LocalKind::ALL.map(|kind| {
-        plan.solve(&|way: Way| {
-            way.kind == kind && (budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
-        })
-        .map(|a| a.cost)
-    });
-    let prices = &model.prices;
-    let report = PlanReport {
-        budget_bytes: budget,
-        ram_bytes: chosen.bytes,
-        visit_us: chosen.cost,
-        bound_us: chosen.bound,
-        ways: plan.ways(&chosen),
-        uniform_us: uniform,
-        observed: false,
-        local,
-        read_us: prices.read_us,
-        kib_us: prices.byte_us * 1024.0,
-        distance_us: prices.distance_us,
-    };
-    Ok((kinds, report))
+    let planner = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
+    planner.choose(build.options.local_plan, local, false)
 }
 
 fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Model> {
@@ -167,11 +145,18 @@ fn sizes(shape: &Shape, read_max: u32) -> Sizes {
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.
-fn code_budget(build: &Build<'_>, clusters: u64, rows: u64) -> Result<Option<u64>> {
-    let Some(budget) = build.options.search_budget else { return Ok(None) };
-    let shape = build.posting_shape()?;
+///
+/// # Errors
+/// A budget that does not suffice for the rest; what would is named.
+pub(crate) fn code_budget(
+    budget: u64,
+    shape: &Shape,
+    clusters: u64,
+    nav_samples: f64,
+    rows: u64,
+) -> Result<u64> {
     let (dim, code) = (shape.dim as u64, shape.code_bytes as u64);
-    let nodes = (clusters as f64 * (1.0 + build.options.nav_samples)) as u64;
+    let nodes = (clusters as f64 * (1.0 + nav_samples)) as u64;
     // The navigation graph in up to three versions, and one that is being made.
     let nav = 4 * nodes * (84 + code);
     let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
@@ -187,28 +172,78 @@ fn code_budget(build: &Build<'_>, clusters: u64, rows: u64) -> Result<Option<u64
             fixed.div_ceil(1 << 20)
         )));
     }
-    Ok(Some(budget - fixed))
+    Ok(budget - fixed)
 }
 
-struct Planner<'a> {
-    model: Model,
-    members: &'a [u64],
-    weights: &'a [f64],
-    budget: Option<u64>,
+/// Chooses the local indexes of clusters with so many members each, that are visited in proportion to their weights.
+pub(crate) struct Planner<'a> {
+    pub(crate) model: Model,
+    pub(crate) members: &'a [u64],
+    /// Together 1.
+    pub(crate) weights: &'a [f64],
+    /// RAM for codes, bytes.
+    pub(crate) budget: Option<u64>,
     /// What searches will have in all.
-    search_budget: Option<u64>,
-    /// Members of the largest cluster whose graph can be built in the memory of this build.
-    graph_members: u64,
+    pub(crate) search_budget: Option<u64>,
+    /// Members of the largest cluster whose graph can be built.
+    pub(crate) graph_members: u64,
 }
 
 impl Planner<'_> {
-    fn solve(&self, allowed: &dyn Fn(Way) -> bool) -> Option<Assignment> {
+    /// The kind of every cluster, and why.
+    ///
+    /// # Errors
+    /// A plan that does not fit in the budget.
+    pub(crate) fn choose(
+        &self,
+        asked: LocalPlan,
+        local: LocalCosts,
+        observed: bool,
+    ) -> Result<(Vec<LocalKind>, PlanReport)> {
+        let uniform_of = |kind: LocalKind, way: Way| {
+            way.kind == kind && (self.budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
+        };
+        let allowed = |_: usize, way: Way| match asked {
+            LocalPlan::Auto => self.budget.is_some() || !way.in_ram,
+            LocalPlan::Uniform(kind) => uniform_of(kind, way),
+        };
+        let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
+        let kinds = chosen.picks.iter().map(|&p| WAYS[usize::from(p)].kind).collect();
+        let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
+        let prices = &self.model.prices;
+        let report = PlanReport {
+            budget_bytes: self.budget,
+            ram_bytes: chosen.bytes,
+            visit_us: chosen.cost,
+            bound_us: chosen.bound,
+            ways: self.ways(&chosen),
+            uniform_us: LocalKind::ALL.map(uniform),
+            observed,
+            local,
+            read_us: prices.read_us,
+            kib_us: prices.byte_us * 1024.0,
+            distance_us: prices.distance_us,
+        };
+        Ok((kinds, report))
+    }
+
+    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
+    pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
+        let allowed = |cluster: usize, way: Way| {
+            // A graph whose codes find no place in RAM is scanned.
+            let scanned = kinds[cluster] == LocalKind::Graph && way.kind == LocalKind::Flat && !way.in_ram;
+            way.kind == kinds[cluster] || scanned
+        };
+        self.solve(&allowed).map(|a| a.cost)
+    }
+
+    fn solve(&self, allowed: &dyn Fn(usize, Way) -> bool) -> Option<Assignment> {
         let mut choices = Choices::default();
-        for (&members, &weight) in self.members.iter().zip(self.weights) {
+        for (cluster, (&members, &weight)) in self.members.iter().zip(self.weights).enumerate() {
             let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
             for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
                 let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
-                if !allowed(way) || is_too_large {
+                if !allowed(cluster, way) || is_too_large {
                     choice.cost = f64::INFINITY;
                 }
             }
@@ -218,23 +253,21 @@ impl Planner<'_> {
     }
 
     /// Why nothing fits, with what would.
-    fn refusal(&self, allowed: &dyn Fn(Way) -> bool) -> Error {
+    fn refusal(&self, allowed: &dyn Fn(usize, Way) -> bool) -> Error {
         let largest = self.members.iter().max().copied().unwrap_or(0);
-        if largest > self.graph_members && WAYS.iter().all(|&w| !allowed(w) || w.kind == LocalKind::Graph) {
+        if largest > self.graph_members && WAYS.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
+        {
             return Error::budget(format!(
                 "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
                  budget, more --clusters, or --plan auto",
                 self.graph_members
             ));
         }
-        let least: u64 = self
-            .members
-            .iter()
-            .map(|&n| {
-                let of = WAYS.iter().filter(|&&w| allowed(w)).map(|&w| self.model.ram_bytes(w, n));
-                of.min().unwrap_or(0)
-            })
-            .sum();
+        let least = |(cluster, &members): (usize, &u64)| {
+            let ways = WAYS.iter().filter(|&&way| allowed(cluster, way));
+            ways.map(|&way| self.model.ram_bytes(way, members)).min().unwrap_or(0)
+        };
+        let least: u64 = self.members.iter().enumerate().map(least).sum();
         let left = self.budget.unwrap_or(0);
         let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
         Error::budget(format!(
