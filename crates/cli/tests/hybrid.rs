@@ -335,8 +335,8 @@ fn assert_exact(data: &Data, index: &Path) {
 
 #[test]
 fn clusters_of_any_shape_are_searched_exactly() {
-    let data = Data::new(1500, 8, "f32");
-    for (clusters, name) in [("1", "giant"), ("1500", "singletons")] {
+    let data = Data::new(2500, 8, "f32");
+    for (clusters, name) in [("1", "giant"), ("2500", "singletons")] {
         let index = built(&data, name, &["--clusters", clusters]);
         let info = json(&["info", arg(&index)]);
         assert!(number(&info["clusters"]["sizes"]["count"]) <= clusters.parse().unwrap(), "{info}");
