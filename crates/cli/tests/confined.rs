@@ -190,7 +190,7 @@ fn cluster_and_search(rows: u32, dim: u32, search_mib: u64) -> Result<(), String
 #[test]
 fn clusters_stay_within_what_the_kernel_allows() {
     // 49 MiB of vectors, more than the build may take; few rows of many components, where the training of codes takes most.
-    for (rows, dim, search_mib) in [(100_000, 128, 24), (9000, 768, 32)] {
+    for (rows, dim, search_mib) in [(100_000, 128, 40), (6000, 768, 64)] {
         if let Err(why) = cluster_and_search(rows, dim, search_mib) {
             eprintln!("left out: no memory control group can be made here ({why})");
         }

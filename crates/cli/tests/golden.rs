@@ -117,7 +117,6 @@ fn counters_of_clusters_are_those_of_the_golden_file() {
                 ("recall 0.9", &["--recall", "0.9", "--no-learning"]),
                 // Five epochs: of the first two the graph is as it was built.
                 ("learning", &["--nprobe", "8", "--epoch-queries", "10"]),
-                ("learnt", &["--nprobe", "8", "--frozen"]),
             ] {
                 let found = json(&[&common[..], more].concat());
                 let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();

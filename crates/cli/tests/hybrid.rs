@@ -394,8 +394,8 @@ fn assert_exact(data: &Data, index: &Path) {
 
 #[test]
 fn clusters_of_any_shape_are_searched_exactly() {
-    let data = Data::new(1500, 8, "f32");
-    for (clusters, name) in [("1", "giant"), ("1500", "singletons")] {
+    let data = Data::new(2500, 8, "f32");
+    for (clusters, name) in [("1", "giant"), ("2500", "singletons")] {
         let index = built(&data, name, &["--clusters", clusters]);
         let info = json(&["info", arg(&index)]);
         assert!(number(&info["clusters"]["sizes"]["count"]) <= clusters.parse().unwrap(), "{info}");
@@ -545,22 +545,27 @@ fn explain_follows_walks() {
 fn a_server_holds_the_codes_that_its_budget_has_room_for() {
     let data = Data::new(3000, 16, "f32");
     let index = built(&data, "index", &["--clusters", "40", "--plan", "uniform-flat"]);
-    let place = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--threads", "1", "--queue", "64"];
-    let said = refused(&[&place[..], &["--ram-budget", "1MiB"]].concat(), 2);
-    let least = said.split("give --ram-budget ").nth(1).and_then(|s| s.split("MiB").next());
-    let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+    let place = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--until-eof"];
+    let limits = ["--threads", "1", "--queue", "64", "--no-learning"];
+    let is_enough = |bytes: u64| {
+        let output = run(&[&place[..], &limits, &["--ram-budget", &bytes.to_string()]].concat());
+        let said = stderr(&output);
+        assert!(output.status.success() || said.contains("give --ram-budget "), "{said}");
+        output.status.success()
+    };
+    let (mut refused, mut least) = (1u64 << 20, 64u64 << 20);
+    while least - refused > 1024 {
+        let middle = (refused + least) / 2;
+        *if is_enough(middle) { &mut least } else { &mut refused } = middle;
+    }
     let serve = |budget: u64| {
-        let budget = format!("{budget}MiB");
-        let options = ["--threads", "1", "--queue", "64", "--no-learning", "--ram-budget", &budget];
-        let server = Running::serve(&index, &options);
+        let options = ["--ram-budget", &budget.to_string()];
+        let server = Running::serve(&index, &[&limits[..], &options].concat());
         let asked = ["search", "--connect", server.address(), arg(&data.queries), "--nprobe", "10"];
         let run = json(&asked)["runs"][0].clone();
         let memory = get(server.address(), "/v1/status").1["memory"].clone();
-        assert!(
-            number(&memory["total_bytes"])
-                <= (budget.trim_end_matches("MiB").parse::<u64>().unwrap() << 20) as f64
-        );
-        (number(&run["per_query"]["reads"]), number(&memory["codes_in_RAM_bytes"]), run["recall"].clone())
+        assert!(number(&memory["total_bytes"]) <= budget as f64, "{memory}");
+        (number(&run["per_query"]["reads"]), number(&memory["codes_in_RAM_bytes"]))
     };
     let (tiny, generous) = (serve(least), serve(4 * least));
     assert!(generous.0 < tiny.0 - 3.0, "{generous:?}, {tiny:?}");

@@ -54,7 +54,7 @@ fn exp2(x: f32) -> f32 {
     let x = x.clamp(-126.0, 127.0);
     let whole = (x + 127.0) as u32;
     let rest = x + 127.0 - whole as f32;
-    let mantissa = 1.0 + rest * (0.695_556_86 + rest * (0.226_173_13 + rest * 0.078_270_01));
+    let mantissa = 1.0 + rest * (0.695_556_9 + rest * (0.226_173_13 + rest * 0.078_270_01));
     f32::from_bits(whole << 23) * mantissa
 }
 
@@ -76,11 +76,14 @@ mod tests {
 
     #[test]
     fn powers_and_logarithms() {
-        for (x, expected) in [(0.0, 1.0), (1.0, 2.0), (0.5, 1.414_213_5), (-3.25, 0.105_112_05)] {
+        for (x, expected) in [(0.0, 1.0), (1.0, 2.0), (0.5, core::f32::consts::SQRT_2), (-3.25, 0.105_112_05)]
+        {
             assert!((exp2(x) / expected - 1.0f32).abs() < 2e-4, "{x}");
         }
-        for (x, expected) in [(1.0, 0.0), (2.0, 0.693_147_2), (10.0, 2.302_585), (1e6, 13.815_511)] {
-            assert!((ln(x) - expected as f32).abs() < 1e-3, "{x}");
+        for (x, expected) in
+            [(1.0, 0.0), (2.0, core::f32::consts::LN_2), (10.0, core::f32::consts::LN_10), (1e6, 13.815_511)]
+        {
+            assert!((ln(x) - expected).abs() < 1e-3, "{x}");
         }
         assert!(exp2(f32::NEG_INFINITY) > 0.0 && exp2(1e9).is_finite());
     }

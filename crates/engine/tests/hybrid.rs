@@ -496,3 +496,19 @@ fn a_budget_of_searches_without_room_for_a_graph_is_refused_or_planned_around() 
     let graphs = made(named.parse::<u64>().unwrap() << 20, GRAPH).unwrap();
     assert!(graphs.clusters.unwrap().kinds[LocalKind::Graph as usize] > 0);
 }
+
+#[test]
+fn a_cluster_too_large_for_a_graph_under_the_budget_is_refused_or_planned_around() {
+    let set = Set::new(DType::F32, 8, &clustered(40_000, 8, 8, 1));
+    let made = |mib: u64, plan: LocalPlan| {
+        let options = BuildOptions { ram_budget: Some(mib << 20), ..options(Metric::L2, 1, plan) };
+        let dir = tempfile::tempdir().unwrap();
+        build(&set.reader(), dir.path(), &options, &Quiet).map_err(|e| e.message)
+    };
+    let why = made(1, GRAPH).unwrap_err();
+    let named = why.split("give --ram-budget ").nth(1).and_then(|w| w.split("MiB").next()).unwrap();
+    let named: u64 = named.parse().unwrap();
+    let why = made(named, GRAPH).unwrap_err();
+    assert!(why.contains("a cluster has 40000 vectors") && why.contains("--plan auto"), "{why}");
+    made(2 * named, LocalPlan::Auto).unwrap();
+}

@@ -83,7 +83,8 @@ fn learning(area: &Area<'_>, document: &Document<'_>) -> Drawn {
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..seen.max(1.0), 0.0..top * 1.1)?;
     chart.configure_mesh().x_desc("queries").light_line_style(WHITE).draw()?;
-    let series: [(&str, fn(&(f64, f64, f64)) -> f64); 2] = [("precision", |e| e.1), ("F1", |e| e.2)];
+    type Of = fn(&(f64, f64, f64)) -> f64;
+    let series: [(&str, Of); 2] = [("precision", |e| e.1), ("F1", |e| e.2)];
     for ((name, of), &colour) in series.into_iter().zip(&COLOURS) {
         let line = epochs.iter().map(|e| (e.0, of(e)));
         chart
