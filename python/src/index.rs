@@ -12,7 +12,8 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::learning::{Learn, LearnOptions};
-use stratann_engine::search::{Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::search::{self, Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
@@ -66,6 +67,7 @@ impl Opening {
             cache_budget: self.cache_budget,
             head_budget: self.head_budget,
             learning,
+            ..OpenOptions::default()
         })
     }
 }
@@ -166,8 +168,12 @@ impl Index {
 impl Index {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
-        let options = how.read().map_err(|e| error::to_python(py, &e))?;
-        let opened = py.detach(|| index::Index::open(&path, options));
+        let mut options = how.read().map_err(|e| error::to_python(py, &e))?;
+        let opened = py.detach(|| {
+            let (_, manifest) = Manifest::read(&path)?;
+            options.search_reserve = search::usual_reserve(&manifest);
+            index::Index::open(&path, options)
+        });
         let opened = opened.map_err(|e| error::to_python(py, &e))?;
         let view = opened.view();
         let (dim, metric, dtype) = (view.dim, view.metric.name(), view.dtype.name());

@@ -148,6 +148,14 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions) -> [(&'static str, 
     [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
 }
 
+/// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and some thousand queries at a time.
+pub fn usual_reserve(manifest: &Manifest) -> (u64, usize) {
+    const QUERIES_BYTES: u64 = 4 << 20;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let options = SearchOptions { threads, ..SearchOptions::default() };
+    (QUERIES_BYTES + reserve(manifest, &options).iter().map(|r| r.1).sum::<u64>(), threads)
+}
+
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
     let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.search_list)).max();
     match options.effort {
