@@ -331,8 +331,9 @@ pub(crate) fn dtype_words(dtype: DType) -> &'static str {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Searched {
     /// The folder of the index; not given with --connect
-    #[arg(value_name = "INDEX")]
-    first: PathBuf,
+    #[arg(value_name = "INDEX", required = true)]
+    // Always there, but where a subcommand takes its place.
+    first: Option<PathBuf>,
     /// Queries, in any vector format; f32 and f16 are converted to each other
     #[arg(value_name = "QUERIES")]
     second: Option<PathBuf>,
@@ -355,16 +356,19 @@ impl Searched {
     /// # Errors
     /// One path too many or too few.
     pub(crate) fn target(&self) -> Checked<Target<'_>> {
+        let Some(first) = self.first.as_deref() else {
+            return Err(Error::bad_input("name an index and queries; see --help"));
+        };
         match (self.connect.as_slice(), &self.second) {
-            ([], Some(queries)) => Ok(Target::Index { index: &self.first, queries }),
+            ([], Some(queries)) => Ok(Target::Index { index: first, queries }),
             ([], None) => Err(Error::bad_input(format!(
                 "{} is one path, an index and a file of queries are needed; or name servers with --connect",
-                self.first.display()
+                first.display()
             ))),
-            (addresses, None) => Ok(Target::Servers { addresses, queries: &self.first }),
+            (addresses, None) => Ok(Target::Servers { addresses, queries: first }),
             (_, Some(queries)) => Err(Error::bad_input(format!(
                 "with --connect the servers have the index; leave out {}, give {} alone",
-                self.first.display(),
+                first.display(),
                 queries.display()
             ))),
         }
