@@ -27,13 +27,13 @@ fn has_clusters(state: &QueryState) -> bool {
         && probing.fruitless < state.params.probe.patience(probing.clusters.len())
 }
 
-/// Scans lists in RAM, and asks for those on disk until `width` reads are under way. True when it asked for any.
+/// Scans lists in RAM, and asks for those on disk until `width` reads are under way. `None` when the budget allows no more, or a list makes no sense.
 pub(crate) fn choose(
     state: &mut QueryState,
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-) -> Option<bool> {
+) -> Option<()> {
     let mut asked = false;
     while state.outstanding.len() < state.params.width as usize
         && state.probing.survivors.len() <= SURVIVORS_MAX
@@ -66,7 +66,7 @@ pub(crate) fn choose(
             asked = true;
         }
     }
-    Some(asked)
+    Some(())
 }
 
 /// Puts the lists of the next cluster on the stack, or begins a walk through it.

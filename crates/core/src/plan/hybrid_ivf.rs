@@ -63,7 +63,7 @@ fn take_in(
 /// Scans as long as there is something to scan, then reads what survived; ends when nothing has.
 fn choose(state: &mut QueryState, view: &IndexView<'_>, clusters: &ClusterView<'_>, scratch: &mut Scratch) {
     let chosen = loop {
-        let chosen = choose_lists(state, view, clusters, scratch).and_then(|()| {
+        let chosen = lists::choose(state, view, clusters, scratch).and_then(|()| {
             let is_enough = state.probing.survivors.len() > lists::SURVIVORS_MAX;
             let may_read = is_enough || (!lists::is_scanning(state) && state.probing.visits.is_empty());
             if may_read { records::choose(state, view, clusters, scratch) } else { Some(()) }
@@ -96,16 +96,4 @@ fn count_result_clusters(state: &mut QueryState, clusters: &ClusterView<'_>) {
     let visited = &state.probing.clusters[..state.probing.begun as usize];
     found.retain(|cluster| visited.contains(cluster));
     state.stats.result_clusters += found.len() as u64;
-}
-
-fn choose_lists(
-    state: &mut QueryState,
-    view: &IndexView<'_>,
-    clusters: &ClusterView<'_>,
-    scratch: &mut Scratch,
-) -> Option<()> {
-    if lists::is_scanning(state) {
-        lists::choose(state, view, clusters, scratch)?;
-    }
-    Some(())
 }
