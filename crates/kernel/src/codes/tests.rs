@@ -69,7 +69,7 @@ fn end_of_distance(book: &Codebook, code: &[u8], decoded: &[f32]) -> f64 {
 proptest! {
     #[test]
     fn a_table_distance_is_the_distance_to_the_decoded_vector(
-        (seed, book) in shapes(), code in prop::collection::vec(any::<u8>(), 72),
+        (seed, book) in shapes(), code in prop::collection::vec(any::<u8>(), 80),
     ) {
         let q = floats(&mut (seed + 2), book.dim);
         let mut table = Table::default();
