@@ -67,7 +67,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Bytes as an option's value, rounded up: `37MiB`.
-fn size_up(bytes: u64) -> String {
+pub(crate) fn size_up(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 

@@ -204,7 +204,7 @@ pub(crate) fn measure(
     };
     let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
     // Lists in RAM count as read: searches may have less of it.
-    let in_ram = index.clusters.as_ref().map_or(0.0, |c| index.heads.share_of(&c.directory));
+    let in_ram = index.clusters.as_ref().map_or(0.0, |c| index.lists_in_ram().share_of(&c.directory));
     let order = match &index.clusters {
         Some(_) => Some(better_order(index, queries, (truth, truth_k), &hide, &options, progress)?),
         None => None,

@@ -416,7 +416,7 @@ impl<'a> Slot<'a> {
         let from = if is_first { self.started } else { Instant::now() };
         let mut view = *view;
         if let (Some(clusters), Some(version)) = (&mut view.clusters, &self.version) {
-            (clusters.nav, clusters.pinned) = (&version.nav, version.pinned());
+            version.show(clusters);
         }
         let step = self.state.step(&view, &mut self.scratch, &arrivals);
         let spent = from.elapsed().as_nanos() as u64;

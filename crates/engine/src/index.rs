@@ -15,12 +15,13 @@ use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
-use crate::budget::Account;
+use crate::budget::{Account, size, size_up};
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
 use crate::learning::{self, Ground, LearnOptions, Learning};
-use crate::lists::{ClusterParts, Heads};
+use crate::lists::ClusterParts;
 use crate::manifest::{Manifest, read_file, read_resident};
+use crate::residency::{Residency, Room, Worth};
 use crate::tier::{Buffer, Resident};
 use crate::{Error, Result, files, tier};
 
@@ -74,7 +75,8 @@ pub struct Index {
     pub(crate) block: Shape,
     pub(crate) graph: Option<GraphParts>,
     pub(crate) clusters: Option<Arc<ClusterParts>>,
-    pub(crate) heads: Heads,
+    // What lies in RAM of the lists; on an index that learns, versions know.
+    pub(crate) residency: Arc<Residency>,
     pub(crate) learning: Option<Learning>,
     pub(crate) warnings: Vec<String>,
     pub(crate) blocks_path: PathBuf,
@@ -142,6 +144,7 @@ impl Index {
             let ground = Ground {
                 parts: parts.clone(),
                 file: blocks_file.clone(),
+                lists: blocks_path.clone(),
                 metric,
                 dtype,
                 seed: manifest.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1),
@@ -160,7 +163,7 @@ impl Index {
             block,
             graph,
             clusters,
-            heads: Heads::default(),
+            residency: Arc::default(),
             learning,
             warnings,
             blocks_path,
@@ -173,12 +176,32 @@ impl Index {
             ram_budget: options.ram_budget,
             manifest,
         };
-        index.keep_heads(&options)?;
+        index.yield_learning(&options);
+        index.keep_lists(&options)?;
         Ok(index)
     }
 
+    /// Learning is a help that a search can do without: it does not begin where the budget has no room for it.
+    fn yield_learning(&mut self, options: &OpenOptions) {
+        let (Some(budget), Some(learning)) = (options.ram_budget, &self.learning) else { return };
+        let (reserve, threads) = options.search_reserve;
+        let least = self.account().total() + learning.bytes(threads.max(1)) + reserve;
+        if !learning.is_on() || least <= budget {
+            return;
+        }
+        self.warnings.push(format!(
+            "the RAM budget of {} has no room for learning from queries, which would take {}: give --ram-budget {} or more, or --no-learning",
+            size(budget),
+            size(learning.bytes(threads.max(1))),
+            size_up(least)
+        ));
+        if let Some(learning) = &mut self.learning {
+            learning.stop();
+        }
+    }
+
     /// Brings codes of clusters into RAM, as many as the budget allows, and then vectors; without a budget all codes.
-    fn keep_heads(&mut self, options: &OpenOptions) -> Result<()> {
+    fn keep_lists(&mut self, options: &OpenOptions) -> Result<()> {
         let (reserve, threads) = options.search_reserve;
         let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
         let taken = self.account().total() + learning + reserve;
@@ -197,7 +220,12 @@ impl Index {
         let newest = self.learning.as_ref().and_then(|l| l.newest());
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);
         let file = (&*self.blocks_file, self.blocks_path.as_path());
-        self.heads = parts.keep(file, head_budget, record_budget, &model, visits)?;
+        let room = Room { heads: head_budget, records: record_budget };
+        let residency = Arc::new(Residency::load(parts, file, room, &Worth { model: &model, visits })?);
+        match self.learning.as_mut().filter(|l| l.is_on()) {
+            Some(learning) => learning.hold(residency, room, model),
+            None => self.residency = residency,
+        }
         Ok(())
     }
 
@@ -222,7 +250,7 @@ impl Index {
                 code_error: self.manifest.code_error,
                 head: &g.head,
             }),
-            clusters: self.clusters.as_ref().map(|c| c.view(&self.heads)),
+            clusters: self.clusters.as_ref().map(|c| c.view(&self.residency)),
             here: None,
         }
     }
@@ -293,6 +321,12 @@ impl Index {
         }
     }
 
+    /// What lies in RAM of the lists now.
+    pub(crate) fn lists_in_ram(&self) -> Arc<Residency> {
+        let newest = self.learning.as_ref().and_then(|l| l.newest());
+        newest.and_then(|v| v.residency.clone()).unwrap_or_else(|| self.residency.clone())
+    }
+
     /// Bytes by component, of the open index alone: searches add their buffers, see [`Index::search_account`].
     pub fn account(&self) -> Account {
         let mut account = Account::new();
@@ -307,7 +341,7 @@ impl Index {
         }
         if let Some(clusters) = &self.clusters {
             clusters.account(&mut account);
-            self.heads.account(&mut account);
+            self.lists_in_ram().account(&mut account);
         }
         if let Some(cache) = &self.cache {
             account.add("block cache", cache.used_bytes());

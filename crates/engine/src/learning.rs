@@ -2,7 +2,8 @@
 //!
 //! Queries are numbered; ΔQ of them make an epoch. Every worker counts on its own what its queries came by. When the last query of an epoch has ended, a
 //! thread of its own merges the counts, makes the next version of the graph aside, and publishes it by swapping a pointer. A query holds
-//! the version that it began with, which goes when the last of its queries has ended.
+//! the version that it began with, which goes when the last of its queries has ended, before a third one is made. With the graph goes what lies in RAM
+//! of the lists: see [`crate::residency`].
 //!
 //! What epoch e learnt serves from epoch e + 2 on, so that a batch of queries has the same answers however many threads work on it; in epoch e + 1
 //! the version is being made.
@@ -11,20 +12,26 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use stratann_core::PAGE;
+use stratann_core::build::costs::Model;
 use stratann_core::format::directory::Pages;
 use stratann_core::format::posting::Record;
-use stratann_core::plan::Pinned;
+use stratann_core::plan::{ClusterView, Pinned};
 use stratann_core::query::QueryState;
-use stratann_core::route::{NavGraph, Newcomer, Places, Traffic, refresh, refresh_bytes};
+use stratann_core::route::{
+    NavGraph, Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
+};
 use stratann_kernel::{DType, Metric};
 
+use crate::budget::release_freed;
 use crate::lists::ClusterParts;
+use crate::residency::{LIST_BYTES, Residency, Room, Worth, table_bytes};
 use crate::residual::{Encoder, code_floats};
 use crate::tier::Buffer;
 
@@ -69,11 +76,14 @@ const NODES_PER_HOT: u32 = 10;
 const OPEN: u64 = 2;
 
 /// One version of what was learnt.
+#[derive(Clone)]
 pub struct Version {
-    pub(crate) nav: NavGraph,
+    pub(crate) nav: Arc<NavGraph>,
     // Hot members, ascending, and their records.
     ids: Vec<u32>,
-    records: Vec<u8>,
+    records: Vec<Arc<[u8]>>,
+    /// What lies in RAM of the lists, where that follows the queries.
+    pub(crate) residency: Option<Arc<Residency>>,
     /// Visits of each cluster, halved with every epoch.
     pub(crate) visits: Vec<u32>,
     /// Epochs that it has learnt from, those of earlier times included, and the queries in them.
@@ -82,12 +92,23 @@ pub struct Version {
 }
 
 impl Version {
-    pub(crate) fn pinned(&self) -> Pinned<'_> {
+    /// What a query sees that goes by this version.
+    pub(crate) fn show<'a>(&'a self, clusters: &mut ClusterView<'a>) {
+        clusters.nav = &self.nav;
+        clusters.pinned = self.pinned();
+        if let Some(residency) = &self.residency {
+            (clusters.resident, clusters.resident_records) = (residency.heads(), residency.records());
+        }
+    }
+
+    fn pinned(&self) -> Pinned<'_> {
         Pinned { ids: &self.ids, records: &self.records }
     }
 
+    /// Bytes besides what lies in RAM of the lists.
     fn bytes(&self) -> u64 {
-        (self.nav.bytes() + 4 * self.ids.len() + self.records.len() + 4 * self.visits.len()) as u64
+        let records: usize = self.records.iter().map(|r| r.len() + LIST_BYTES + size_of_val(r)).sum();
+        (self.nav.bytes() + 4 * self.ids.len() + records + 4 * self.visits.len()) as u64
     }
 }
 
@@ -102,6 +123,8 @@ struct Versions {
 pub(crate) struct Ground {
     pub(crate) parts: Arc<ClusterParts>,
     pub(crate) file: Arc<File>,
+    /// The path of that file.
+    pub(crate) lists: PathBuf,
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
     pub(crate) seed: u64,
@@ -127,7 +150,8 @@ struct Shared {
     // By epoch modulo OPEN: queries that have ended, and what each worker counted.
     ended: [AtomicU64; OPEN as usize],
     counts: [Vec<Mutex<Traffic>>; OPEN as usize],
-    stopped: AtomicBool,
+    // How much may lie in RAM of the lists, and what that is worth.
+    room: Mutex<Option<(Room, Model)>>,
 }
 
 /// Workers that count apart; with more, some share.
@@ -142,7 +166,8 @@ impl Learning {
             nav: ground.parts.nav.clone(),
             ids: Vec::new(),
             records: Vec::new(),
-            visits: vec![0; clusters as usize],
+            residency: None,
+            visits: if options.learn == Learn::Off { Vec::new() } else { vec![0; clusters as usize] },
             epochs: 0,
             queries: 0,
         };
@@ -167,7 +192,7 @@ impl Learning {
             next: AtomicU64::new(0),
             ended: [AtomicU64::new(0), AtomicU64::new(0)],
             counts: [counts(), counts()],
-            stopped: AtomicBool::new(false),
+            room: Mutex::default(),
         });
         let (updates, updater) = if options.learn == Learn::On {
             let (sender, receiver) = mpsc::channel();
@@ -177,7 +202,7 @@ impl Learning {
                 let (mut next, mut ended) = (0, BTreeSet::new());
                 for epoch in receiver {
                     ended.insert(epoch);
-                    while ended.remove(&next) && !of_thread.stopped.load(Ordering::Relaxed) {
+                    while ended.remove(&next) {
                         of_thread.update(next);
                         next += 1;
                     }
@@ -188,6 +213,33 @@ impl Learning {
             (None, None)
         };
         (Learning { shared, updates, updater }, warning)
+    }
+
+    /// From now on this lies in RAM of the lists, and follows the queries within `room`.
+    pub(crate) fn hold(&mut self, residency: Arc<Residency>, room: Room, model: Model) {
+        *lock(&self.shared.room) = Some((room, model));
+        let versions = self.shared.versions.load_full();
+        let hold =
+            |v: &Arc<Version>| Arc::new(Version { residency: Some(residency.clone()), ..(**v).clone() });
+        let last = versions.last.iter().map(hold).collect();
+        self.shared.versions.store(Arc::new(Versions { epochs: versions.epochs, last }));
+    }
+
+    /// Learns no more, and keeps nothing of what was learnt but how often clusters were visited.
+    pub(crate) fn stop(&mut self) {
+        self.end();
+        let Some(newest) = self.newest() else { return };
+        let nav = self.shared.ground.parts.nav.clone();
+        let bare = Version { nav, ids: Vec::new(), records: Vec::new(), ..(*newest).clone() };
+        self.shared.versions.store(Arc::new(Versions { epochs: 0, last: vec![Arc::new(bare)] }));
+    }
+
+    /// What ended is learnt from and kept, no more than two epochs, and then the thread ends.
+    fn end(&mut self) {
+        self.updates = None;
+        if let Some(updater) = self.updater.take() {
+            let _ = updater.join();
+        }
     }
 
     /// Whether queries are counted.
@@ -257,35 +309,36 @@ impl Learning {
         }
     }
 
-    /// Bytes that it takes, the versions that queries hold on to included.
+    /// Bytes that it takes besides what lies in RAM of the lists: the version in use, the next one, and what queries are counted in.
     pub(crate) fn bytes(&self, threads: usize) -> u64 {
-        let Some(newest) = self.newest() else { return 0 };
-        let shared = &self.shared;
-        let (shape, clusters) = (shared.ground.parts.shape, newest.visits.len() as u64);
-        let hot = (shared.hot * (shape.record_bytes() + shape.code_bytes + 128)) as u64;
         if !self.is_on() {
-            return newest.bytes();
+            let shared = Arc::as_ptr(&self.shared.ground.parts.nav);
+            let own = |v: &Version| {
+                if Arc::as_ptr(&v.nav) == shared { 4 * v.visits.len() as u64 } else { v.bytes() }
+            };
+            return self.newest().map_or(0, |v| own(&v));
         }
-        let results = u64::from(shared.options.epoch_queries) * 10 * 4;
-        let counts =
-            OPEN * threads.min(WORKERS) as u64 * (stratann_core::route::Sketch::BYTES as u64 + 4 * clusters)
-                + OPEN * results;
-        let merged = stratann_core::route::Sketch::BYTES as u64 + results;
-        // Each version with all that it has room for: what is learnt must not exceed what was planned with.
-        (OPEN + 1) * (shared.ground.parts.nav.bytes() as u64 + 4 * clusters + hot)
-            + counts
-            + merged
-            + refresh_bytes(clusters, shape.dim as u64)
+        let shared = &self.shared;
+        let parts = &shared.ground.parts;
+        let (shape, clusters) = (parts.shape, u64::from(parts.directory.clusters()));
+        // With all that there is room for: what is learnt must not exceed what was planned with.
+        let per_hot = shape.code_bytes as u64 + 4 * u64::from(parts.nav.degree) + 48;
+        let tables = 2 * table_bytes(parts.directory.list_count() as usize);
+        let version = parts.nav.bytes() as u64 + 4 * clusters + shared.hot as u64 * per_hot + tables;
+        let coming = shared.hot + shared.hot.div_ceil(SHARE_PER_EPOCH);
+        let records = (coming * (shape.record_bytes() + LIST_BYTES)) as u64;
+        let results = u64::from(shared.options.epoch_queries) * RESULTS_MAX as u64 * 4;
+        let count = Sketch::BYTES as u64 + 4 * clusters;
+        // The results are ranked once they are merged.
+        let counts = (OPEN * threads.min(WORKERS) as u64 + 1) * count + (OPEN + 4) * results;
+        let ranking_clusters = 48 * clusters;
+        2 * version + records + counts + ranking_clusters + refresh_bytes(clusters, shape.dim as u64)
     }
 }
 
 impl Drop for Learning {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Relaxed);
-        self.updates = None;
-        if let Some(updater) = self.updater.take() {
-            let _ = updater.join();
-        }
+        self.end();
     }
 }
 
@@ -306,15 +359,55 @@ pub(crate) struct Learnt {
 impl Shared {
     /// Makes the version that learns from `epoch`, and publishes it.
     fn update(&self, epoch: u64) {
+        let newest = self.only_newest();
         let at = (epoch % OPEN) as usize;
+        let traffic = self.take_counts(at);
+        let version = if traffic.queries > 0 {
+            let version = Arc::new(self.next(&newest, &traffic));
+            let _ = file::write(&self.ground, &version);
+            version
+        } else {
+            // The search was interrupted.
+            newest.clone()
+        };
+        // Before the swap: whoever sees the new version may use the place.
+        self.ended[at].store(0, Ordering::Release);
+        let epochs = self.versions.load().epochs + 1;
+        self.versions.store(Arc::new(Versions { epochs, last: vec![newest, version] }));
+    }
+
+    /// Lets the versions before the newest go, and waits until nobody holds on to them: queries that end, as those of this epoch have.
+    fn only_newest(&self) -> Arc<Version> {
+        let versions = self.versions.load_full();
+        let Some((newest, old)) = versions.last.split_last() else {
+            unreachable!("a version is always there")
+        };
+        let (newest, epochs) = (newest.clone(), versions.epochs);
+        let old: Vec<Weak<Version>> =
+            old.iter().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade).collect();
+        drop(versions);
+        self.versions.store(Arc::new(Versions { epochs, last: vec![newest.clone()] }));
+        while old.iter().any(|v| v.strong_count() > 0) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if !old.is_empty() {
+            release_freed();
+        }
+        newest
+    }
+
+    /// What all workers have counted in an epoch.
+    fn take_counts(&self, at: usize) -> Traffic {
         let mut traffic = Traffic::new(self.ground.parts.directory.clusters());
         for part in &self.counts[at] {
             let mut part = lock(part);
             traffic.merge(&part);
             part.clear();
         }
-        let versions = self.versions.load();
-        let Some(newest) = versions.last.last() else { return };
+        traffic
+    }
+
+    fn next(&self, newest: &Version, traffic: &Traffic) -> Version {
         let learnt = Learnt {
             hot: traffic.ranked(),
             visits: traffic.visits.clone(),
@@ -323,14 +416,14 @@ impl Shared {
         };
         let score_of = |id: u32| traffic.sketch.estimate(id);
         let each = self.hot.div_ceil(SHARE_PER_EPOCH);
-        let version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
-        let _ = file::write(&self.ground, &version);
-        let mut last: Vec<Arc<Version>> =
-            versions.last.iter().rev().take(OPEN as usize).rev().cloned().collect();
-        last.push(Arc::new(version));
-        // Before the swap: whoever sees the new version may use the place.
-        self.ended[at].store(0, Ordering::Release);
-        self.versions.store(Arc::new(Versions { epochs: versions.epochs + 1, last }));
+        let mut version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
+        let room = *lock(&self.room);
+        if let (Some((room, model)), Some(residency)) = (room, &newest.residency) {
+            let (parts, file) = (&self.ground.parts, (&*self.ground.file, self.ground.lists.as_path()));
+            let worth = Worth { model: &model, visits: &version.visits };
+            version.residency = Some(Arc::new(residency.follow(parts, file, room, &worth)));
+        }
+        version
     }
 }
 
@@ -350,7 +443,8 @@ fn make(
     let mut known: Vec<u32> = old.nav.ids.clone();
     known.sort_unstable();
     let wanted = learnt.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
-    let mut records: Vec<(u32, Vec<u8>)> = Vec::new();
+    let mut records: Vec<(u32, Arc<[u8]>)> =
+        old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
     let mut newcomers = Vec::new();
     let mut encoder = Encoder::new(&parts.codebook, ground.metric);
     for &(id, score) in wanted {
@@ -360,23 +454,19 @@ fn make(
     }
     let places = Places { codebook: &parts.codebook, centroids: &parts.centroids };
     let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, ground.seed);
-    let mut ids: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
-    ids.sort_unstable();
+    let mut stay: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
+    stay.sort_unstable();
+    records.retain(|(id, _)| stay.binary_search(id).is_ok());
     records.sort_unstable_by_key(|r| r.0);
-    let mut pinned = Vec::with_capacity(ids.len() * parts.shape.record_bytes());
-    ids.retain(|&id| {
-        let fresh = records.binary_search_by_key(&id, |r| r.0).ok().map(|at| records[at].1.as_slice());
-        let bytes = fresh.or_else(|| old.pinned().get(id));
-        bytes.inspect(|b| pinned.extend_from_slice(b)).is_some()
-    });
+    let (ids, records) = records.into_iter().unzip();
     let visits = old.visits.iter().zip(&learnt.visits).map(|(a, b)| a / 2 + b).collect();
     let (epochs, queries) =
         (old.epochs.saturating_add(learnt.epochs), old.queries.saturating_add(learnt.queries));
-    Version { nav, ids, records: pinned, visits, epochs, queries }
+    Version { nav: Arc::new(nav), ids, records, residency: None, visits, epochs, queries }
 }
 
 /// The record of a member from the file; `None` when it cannot be had, for a hot member is no more than a hint.
-fn read_record(ground: &Ground, id: u32) -> Option<Vec<u8>> {
+fn read_record(ground: &Ground, id: u32) -> Option<Arc<[u8]>> {
     let parts = &ground.parts;
     let size = parts.shape.record_bytes();
     if parts.directory.ids.last().is_none_or(|&end| id >= end) {
@@ -386,7 +476,7 @@ fn read_record(ground: &Ground, id: u32) -> Option<Vec<u8>> {
     let mut buffer = Buffer::new(pages.count as usize * PAGE);
     ground.file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64).ok()?;
     let bytes = &buffer.bytes()[pages.skip as usize..pages.skip as usize + size];
-    Record::verify(&parts.shape, id, bytes).map(|_| bytes.to_vec())
+    Record::verify(&parts.shape, id, bytes).map(|_| Arc::from(bytes))
 }
 
 fn newcomer(ground: &Ground, encoder: &mut Encoder<'_>, id: u32, score: u32, record: &[u8]) -> Newcomer {

@@ -21,6 +21,7 @@ mod members;
 pub mod profile;
 pub mod progress;
 pub mod replan;
+mod residency;
 mod residual;
 pub mod search;
 pub mod serve;

@@ -5,17 +5,18 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use stratann_core::build::costs::{Model, Way};
 use stratann_core::format::directory::{Directory, LocalKind, Pages};
 use stratann_core::format::posting::{Head, Record, Shape};
-use stratann_core::plan::{ClusterView, Pinned, Resident, SubLists};
-use stratann_core::route::{NONE, NavGraph};
+use stratann_core::plan::{ClusterView, Pinned, SubLists};
+use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;
 
 use crate::budget::Account;
 use crate::manifest::{ClusterFacts, Manifest, read_file};
+use crate::residency::Residency;
 use crate::tier::Buffer;
 use crate::{Error, Result, files};
 
@@ -26,55 +27,10 @@ pub(crate) struct ClusterParts {
     pub(crate) directory: Directory,
     pub(crate) centroids: Vec<u8>,
     pub(crate) sublists: SubLists,
-    pub(crate) nav: NavGraph,
+    pub(crate) nav: Arc<NavGraph>,
     facts: ClusterFacts,
     // Lists that a visit scans, for each cluster.
     lists_planned: Vec<u32>,
-}
-
-/// A part of each of some lists, in RAM.
-#[derive(Default)]
-pub(crate) struct Kept {
-    // For each list where it begins, in units of 4 bytes. Empty where nothing is kept.
-    starts: Vec<u32>,
-    bytes: Vec<u8>,
-}
-
-impl Kept {
-    fn view(&self) -> Resident<'_> {
-        Resident { starts: &self.starts, bytes: &self.bytes }
-    }
-
-    fn push(&mut self, list: u32, bytes: &[u8]) {
-        self.starts[list as usize] = (self.bytes.len() / 4) as u32;
-        self.bytes.extend_from_slice(bytes);
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        (self.bytes.len() + 4 * self.starts.len()) as u64
-    }
-}
-
-/// What lies in RAM of the lists, where there is room: their heads, and then their records.
-#[derive(Default)]
-pub(crate) struct Heads {
-    heads: Kept,
-    records: Kept,
-}
-
-impl Heads {
-    /// Of the lists, those that need not be read.
-    pub(crate) fn share_of(&self, directory: &Directory) -> f64 {
-        let held = self.heads.starts.iter().filter(|&&s| s != NONE).count();
-        held as f64 / f64::from(directory.list_count().max(1))
-    }
-
-    /// Adds what lies in RAM.
-    pub(crate) fn account(&self, account: &mut Account) {
-        account.add("codes in RAM", self.heads.memory_bytes());
-        account.add("vectors in RAM", self.records.memory_bytes());
-    }
 }
 
 impl ClusterParts {
@@ -124,11 +80,20 @@ impl ClusterParts {
             }
             None => Vec::new(),
         };
-        Ok(ClusterParts { shape, codebook, directory, centroids, sublists, nav, facts, lists_planned })
+        Ok(ClusterParts {
+            shape,
+            codebook,
+            directory,
+            centroids,
+            sublists,
+            nav: Arc::new(nav),
+            facts,
+            lists_planned,
+        })
     }
 
     /// What the queries see.
-    pub(crate) fn view<'a>(&'a self, heads: &'a Heads) -> ClusterView<'a> {
+    pub(crate) fn view<'a>(&'a self, residency: &'a Residency) -> ClusterView<'a> {
         ClusterView {
             directory: &self.directory,
             shape: self.shape,
@@ -137,8 +102,8 @@ impl ClusterParts {
             lists_planned: &self.lists_planned,
             sublists: &self.sublists,
             nav: &self.nav,
-            resident: heads.heads.view(),
-            resident_records: heads.records.view(),
+            resident: residency.heads(),
+            resident_records: residency.records(),
             pinned: Pinned::default(),
             read_max: self.facts.read_max,
             gap_max: self.facts.gap_max,
@@ -173,88 +138,6 @@ impl ClusterParts {
         most.map_or(0, |most| most.div_ceil(8) + 16 * list)
     }
 
-    /// What keeping the codes of each cluster in RAM saves, a visit, over its bytes there; by the model that the plan was made by.
-    fn savings(&self, model: &Model, visits: &[u32]) -> Vec<f64> {
-        let clusters = 0..self.directory.clusters();
-        let members =
-            |c: u32| self.directory.lists_of(c).map(|l| u64::from(self.directory.members(l))).sum::<u64>();
-        let weights = weights(clusters.clone().map(members), visits).0;
-        let density = |c: u32| {
-            let (kind, members) = (self.directory.kinds[c as usize], members(c));
-            // A graph of codes on disk is scanned.
-            let on_disk = if kind == LocalKind::Graph { LocalKind::Flat } else { kind };
-            let cost = |kind, in_ram| model.visit_us(Way { kind, in_ram }, members);
-            let weight = weights[c as usize];
-            let bytes: usize = self.directory.lists_of(c).map(|l| self.head_bytes(l)).sum();
-            weight * (cost(on_disk, false) - cost(kind, true)).max(0.0) / bytes.max(1) as f64
-        };
-        clusters.map(density).collect()
-    }
-
-    /// Brings codes into RAM, those first that save most for their bytes, as long as they fit in `head_budget`; then, in the same order, vectors as long as they
-    /// fit in `record_budget` less what codes took.
-    pub(crate) fn keep(
-        &self,
-        (file, path): (&File, &Path),
-        head_budget: u64,
-        record_budget: u64,
-        model: &Model,
-        visits: &[u32],
-    ) -> Result<Heads> {
-        let savings = self.savings(model, visits);
-        let mut order: Vec<u32> = (0..self.directory.clusters()).collect();
-        order.sort_by(|&a, &b| savings[b as usize].total_cmp(&savings[a as usize]).then(a.cmp(&b)));
-        let heads =
-            self.keep_part(&order, head_budget, &|l| self.head_bytes(l), &|l| self.head(file, path, l))?;
-        let left = record_budget.saturating_sub(heads.memory_bytes());
-        let records =
-            self.keep_part(&order, left, &|l| self.records_bytes(l), &|l| self.records(file, path, l))?;
-        Ok(Heads { heads, records })
-    }
-
-    /// The same part of all lists of the first clusters that fit.
-    fn keep_part(
-        &self,
-        order: &[u32],
-        budget_bytes: u64,
-        size: &dyn Fn(u32) -> usize,
-        read: &dyn Fn(u32) -> Result<(Buffer, Range<usize>)>,
-    ) -> Result<Kept> {
-        let mut kept = Kept::default();
-        let table = 4 * u64::from(self.directory.list_count());
-        let mut left = budget_bytes.saturating_sub(table);
-        let mut lists = Vec::new();
-        for &cluster in order {
-            let bytes: u64 = self.directory.lists_of(cluster).map(|l| size(l) as u64).sum();
-            if bytes <= left {
-                left -= bytes;
-                lists.extend(self.directory.lists_of(cluster));
-            }
-        }
-        if budget_bytes <= table || lists.is_empty() {
-            return Ok(kept);
-        }
-        // In the order of the file.
-        lists.sort_unstable();
-        kept.starts = vec![NONE; self.directory.list_count() as usize];
-        kept.bytes.reserve_exact(lists.iter().map(|&l| size(l)).sum());
-        for list in lists {
-            let (buffer, range) = read(list)?;
-            kept.push(list, &buffer.bytes()[range]);
-        }
-        Ok(kept)
-    }
-
-    /// Bytes of a head in RAM.
-    fn head_bytes(&self, list: u32) -> usize {
-        self.shape.head_bytes(self.directory.members(list) as usize).next_multiple_of(4)
-    }
-
-    /// Bytes of a list's records in RAM.
-    fn records_bytes(&self, list: u32) -> usize {
-        (self.directory.members(list) as usize * self.shape.record_bytes()).next_multiple_of(4)
-    }
-
     /// Bytes of the file of lists, and where in the buffer they are.
     fn read(&self, file: &File, path: &Path, offset: u64, length: usize) -> Result<(Buffer, Range<usize>)> {
         let pages = Pages::of(offset, length as u64);
@@ -265,7 +148,8 @@ impl ClusterParts {
         Ok((buffer, skip..skip + length))
     }
 
-    fn head(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
+    /// A head from the file.
+    pub(crate) fn head(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
         let length = self.shape.head_bytes(self.directory.members(list) as usize);
         let (buffer, range) = self.read(file, path, self.directory.heads[list as usize], length)?;
         if Head::verify(&self.shape, list, &buffer.bytes()[range.clone()]).is_none() {
@@ -278,8 +162,8 @@ impl ClusterParts {
         Ok((buffer, range))
     }
 
-    /// Records are verified when they are looked at.
-    fn records(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
+    /// The records of a list from the file; they are verified when they are looked at.
+    pub(crate) fn records(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
         let length = self.directory.members(list) as usize * self.shape.record_bytes();
         self.read(file, path, self.directory.records[list as usize], length)
     }
@@ -326,12 +210,14 @@ impl ClusterParts {
 /// How often clusters with so many members each are visited, relative to each other; and whether `visits` say so.
 pub(crate) fn weights(members: impl Iterator<Item = u64>, visits: &[u32]) -> (Vec<f64>, bool) {
     let observed = visits.iter().any(|&v| v > 0);
-    // Queries come where vectors are, as long as nothing else is known; afterwards hardly ever where none came.
+    let members: Vec<u64> = members.collect();
+    let mean = members.iter().sum::<u64>() as f64 / members.len().max(1) as f64;
+    // Queries come where vectors are, as long as nothing else is known; afterwards that counts as much as one visit.
     let weight = |(cluster, members): (usize, u64)| match visits.get(cluster) {
-        Some(&v) if observed => f64::from(v) + 1e-3 * members as f64,
+        Some(&v) if observed => f64::from(v) + members as f64 / mean.max(1.0),
         _ => members as f64,
     };
-    (members.enumerate().map(weight).collect(), observed)
+    (members.into_iter().enumerate().map(weight).collect(), observed)
 }
 
 fn sublist_bytes(sublists: &SubLists) -> u64 {

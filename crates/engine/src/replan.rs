@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::build::costs::Model;
 use stratann_core::format::directory::LocalKind;
+use stratann_core::route::NavGraph;
 use stratann_kernel::{DType, Metric};
 
 use crate::budget::{Account, PROGRAM_BYTES};
@@ -261,7 +262,7 @@ impl Old {
         moved: &Moved,
     ) -> Result<Manifest> {
         let mut manifest = self.manifest.clone();
-        let mut nav = self.parts.nav.clone();
+        let mut nav = NavGraph::clone(&self.parts.nav);
         nav.ids.iter_mut().for_each(|id| *id = moved.now(*id));
         let tables = [
             (files::DIRECTORY, files::encode_directory(&written.directory)),

@@ -1,5 +1,7 @@
 //! Element types and metrics. They are orthogonal: no type here is their product.
 
+use half::f16;
+
 /// The type of one vector component, as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -77,6 +79,12 @@ impl Metric {
     pub fn from_name(name: &str) -> Option<Metric> {
         Metric::ALL.into_iter().find(|m| m.name() == name)
     }
+}
+
+/// A row as f16, little-endian bytes. What lies beyond their range becomes the largest of them, so that distances stay numbers.
+pub fn narrow_f16(row: &[f32]) -> impl Iterator<Item = u8> + '_ {
+    let most = f16::MAX.to_f32();
+    row.iter().flat_map(move |x| f16::from_f32(x.clamp(-most, most)).to_le_bytes())
 }
 
 /// Widens a row of `dtype` to f32, component by component.

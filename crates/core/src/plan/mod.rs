@@ -4,6 +4,7 @@ pub mod disk_graph;
 pub mod flat;
 pub mod hybrid_ivf;
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use stratann_kernel::codes::Codebook;
@@ -103,14 +104,8 @@ impl SubLists {
     }
 }
 
-/// Heads, or records, of lists in RAM.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Resident<'a> {
-    /// For each list where they begin in `bytes`, in units of four; [`crate::route::NONE`] for those on disk. Empty when all are.
-    pub starts: &'a [u32],
-    /// Heads, one after another, in units of 4 bytes.
-    pub bytes: &'a [u8],
-}
+/// Heads, or records, of lists in RAM: for each list `None` when it is on disk. Empty when all are.
+pub type Resident<'a> = &'a [Option<Arc<[u8]>>];
 
 /// Records of hot members in RAM.
 #[derive(Clone, Copy, Debug, Default)]
@@ -118,15 +113,14 @@ pub struct Pinned<'a> {
     /// The members, ascending.
     pub ids: &'a [u32],
     /// Their records, in the same order.
-    pub records: &'a [u8],
+    pub records: &'a [Arc<[u8]>],
 }
 
 impl<'a> Pinned<'a> {
     /// The record of a member.
     pub fn get(&self, id: u32) -> Option<&'a [u8]> {
         let at = self.ids.binary_search(&id).ok()?;
-        let size = self.records.len() / self.ids.len();
-        self.records.get(at * size..(at + 1) * size)
+        self.records.get(at).map(|record| &record[..])
     }
 }
 
@@ -144,23 +138,20 @@ impl<'a> ClusterView<'a> {
 
     /// The head of a list, when it lies in RAM.
     pub fn resident_head(&self, list: u32) -> Option<&'a [u8]> {
-        let start = *self.resident.starts.get(list as usize)?;
-        let length = self.shape.head_bytes(self.directory.members(list) as usize);
-        let at = 4 * start as usize;
-        if start == crate::route::NONE { None } else { self.resident.bytes.get(at..at + length) }
+        self.resident.get(list as usize)?.as_deref()
     }
 
     /// The record of a member that lies in RAM.
     pub fn record_in_ram(&self, id: u32) -> Option<&'a [u8]> {
-        if self.resident_records.starts.is_empty() {
+        if self.resident_records.is_empty() {
             return self.pinned.get(id);
         }
         let (list, size) = (self.directory.list_of(id) as usize, self.shape.record_bytes());
-        match *self.resident_records.starts.get(list)? {
-            crate::route::NONE => self.pinned.get(id),
-            start => {
-                let at = 4 * start as usize + (id - self.directory.ids[list]) as usize * size;
-                self.resident_records.bytes.get(at..at + size)
+        match self.resident_records.get(list)? {
+            None => self.pinned.get(id),
+            Some(records) => {
+                let at = (id - self.directory.ids[list]) as usize * size;
+                records.get(at..at + size)
             }
         }
     }

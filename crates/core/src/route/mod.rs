@@ -12,4 +12,4 @@ pub use nav_graph::{NONE, NavGraph};
 pub(crate) use nav_graph::{navigate, order_key, to_centroid};
 pub use refresh::{Newcomer, Places, refresh, refresh_bytes};
 pub use sketch::Sketch;
-pub use traffic::{RESULT_WEIGHT, Traffic};
+pub use traffic::{RESULT_WEIGHT, RESULTS_MAX, Traffic};

@@ -8,9 +8,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use stratann_kernel::DType;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
-use stratann_kernel::{DType, element::widen};
+use stratann_kernel::element::{narrow_f16, widen};
 
 use super::nav_graph::{NONE, NavGraph};
 use crate::build::prune::{Near, PruneScratch, robust_prune};
@@ -51,14 +52,17 @@ const LIST: usize = 48;
 struct Decoded<'a> {
     nav: &'a NavGraph,
     codebook: &'a Codebook,
-    // `clusters × dim`.
-    rotated: &'a [f32],
+    // `clusters × dim` f16 as bytes.
+    rotated: &'a [u8],
 }
 
 impl Decoded<'_> {
     fn point(&self, node: u32, out: &mut [f32]) {
-        let (dim, count) = (self.codebook.dim, self.rotated.len() / self.codebook.dim);
+        let dim = self.codebook.dim;
+        let count = self.rotated.len() / (2 * dim);
         let cluster = self.nav.cluster_of[node as usize] as usize;
+        let mut centroid = vec![0f32; dim];
+        widen(DType::F16, &self.rotated[cluster * 2 * dim..][..2 * dim], &mut centroid);
         match (node as usize).checked_sub(count) {
             None => out.fill(0.0),
             Some(at) => {
@@ -66,7 +70,7 @@ impl Decoded<'_> {
                 self.codebook.decode_rotated(&self.nav.codes[at * size..(at + 1) * size], out);
             }
         }
-        out.iter_mut().zip(&self.rotated[cluster * dim..]).for_each(|(x, c)| *x += c);
+        out.iter_mut().zip(&centroid).for_each(|(x, c)| *x += c);
     }
 
     fn to(&self, target: &[f32], node: u32) -> f32 {
@@ -94,21 +98,22 @@ impl Lists for NavGraph {
     }
 }
 
-/// Centroids in rotated space.
-fn rotate(places: &Places<'_>) -> Vec<f32> {
+/// Centroids in rotated space, f16 as they were before: what neighbours are chosen by need not be exact.
+fn rotate(places: &Places<'_>) -> Vec<u8> {
     let dim = places.codebook.dim;
-    let mut rotated = vec![0f32; places.centroids.len() / 2];
-    let mut wide = vec![0f32; dim];
-    for (row, out) in places.centroids.chunks_exact(2 * dim).zip(rotated.chunks_exact_mut(dim)) {
+    let mut rotated = Vec::with_capacity(places.centroids.len());
+    let (mut wide, mut turned) = (vec![0f32; dim], vec![0f32; dim]);
+    for row in places.centroids.chunks_exact(2 * dim) {
         widen(DType::F16, row, &mut wide);
-        places.codebook.rotate(&wide, out);
+        places.codebook.rotate(&wide, &mut turned);
+        rotated.extend(narrow_f16(&turned));
     }
     rotated
 }
 
 /// Bytes that a refresh takes besides the old version and the new one.
 pub fn refresh_bytes(clusters: u64, dim: u64) -> u64 {
-    clusters * dim * 4 + (1 << 20)
+    clusters * dim * 2 + (1 << 20)
 }
 
 /// The next version. `newcomers` are the hottest members of the epoch, `score_of` gives the score of any; at most `capacity` hot members are kept, and scores halve
@@ -133,6 +138,8 @@ pub fn refresh(
     coming.sort_by(|a, b| b.score.cmp(&a.score).then(a.id.cmp(&b.id)));
     coming.truncate(capacity);
     let going = choose_going(&nav, &mut coming, capacity);
+    let code_bytes = places.codebook.code_bytes();
+    nav.reserve(coming.len().min(capacity.saturating_sub(nav.scores.len())), code_bytes);
     let rotated = rotate(places);
     let mut patch = Patch::new(places.codebook, &rotated);
     patch.remove(&mut nav, &going);
@@ -166,7 +173,7 @@ fn choose_going(nav: &NavGraph, coming: &mut Vec<&Newcomer>, capacity: usize) ->
 
 struct Patch<'a> {
     codebook: &'a Codebook,
-    rotated: &'a [f32],
+    rotated: &'a [u8],
     walk: WalkScratch,
     prune: PruneScratch,
     near: Vec<Near>,
@@ -174,7 +181,7 @@ struct Patch<'a> {
 }
 
 impl<'a> Patch<'a> {
-    fn new(codebook: &'a Codebook, rotated: &'a [f32]) -> Patch<'a> {
+    fn new(codebook: &'a Codebook, rotated: &'a [u8]) -> Patch<'a> {
         Patch {
             codebook,
             rotated,
@@ -270,6 +277,18 @@ impl NavGraph {
         let own = &mut self.neighbours[at..at + degree];
         own.fill(NONE);
         own.iter_mut().zip(list).for_each(|(o, &n)| *o = n);
+    }
+
+    /// Makes room for so many more nodes, and no more.
+    fn reserve(&mut self, more: usize, code_bytes: usize) {
+        for words in [&mut self.cluster_of, &mut self.ids, &mut self.scores] {
+            words.reserve_exact(more);
+        }
+        for floats in [&mut self.terms, &mut self.radii] {
+            floats.reserve_exact(more);
+        }
+        self.codes.reserve_exact(more * code_bytes);
+        self.neighbours.reserve_exact(more * self.degree as usize);
     }
 
     /// Writes a newcomer to `place`, or appends it. Its list is empty.

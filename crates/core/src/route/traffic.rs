@@ -12,6 +12,9 @@ use crate::query::QueryState;
 /// What a result counts, in units of ε.
 pub const RESULT_WEIGHT: u16 = 16;
 
+/// Results of a query that count as such, the nearest: so many nodes for a neighbourhood are enough.
+pub const RESULTS_MAX: usize = 16;
+
 /// What the queries of one worker came by in one epoch. Parts merge to the same whole in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -33,11 +36,14 @@ impl Traffic {
 
     /// Takes in a query that ended.
     pub fn observe(&mut self, state: &QueryState) {
-        let worst = state.worst().map_or(f32::NEG_INFINITY, |w| w.0);
+        let counted = state.results().len().min(RESULTS_MAX);
+        let worst = state.results()[..counted].last().map_or(f32::NEG_INFINITY, |hit| hit.distance);
+        let mut left = RESULTS_MAX;
         for &(id, distance) in &state.probing.read {
             let is_result = distance <= worst;
             self.sketch.add(id, if is_result { RESULT_WEIGHT } else { 1 });
-            if is_result {
+            if is_result && left > 0 {
+                left -= 1;
                 self.results.push(id);
             }
         }

@@ -420,7 +420,7 @@ impl Walk<'_> {
 fn seen<'a>(index: &'a Index, version: Option<&'a Version>) -> IndexView<'a> {
     let mut view = index.view();
     if let (Some(clusters), Some(version)) = (&mut view.clusters, version) {
-        (clusters.nav, clusters.pinned) = (&version.nav, version.pinned());
+        version.show(clusters);
     }
     view
 }

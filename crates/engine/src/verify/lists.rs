@@ -43,10 +43,10 @@ pub(super) fn check(
     let Some(clusters) = &index.clusters else { return Ok(()) };
     let (name, _) = files::find(manifest, files::LISTS)?;
     let mut found = Vec::new();
-    tables(&clusters.view(&index.heads), &mut found);
+    tables(&clusters.view(&index.residency), &mut found);
     found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
-    let in_nav = members_of_nav(&clusters.view(&index.heads));
+    let in_nav = members_of_nav(&clusters.view(&index.residency));
     let mut ids = Ids::new(manifest.rows);
     for lists in batches(clusters) {
         if progress.interrupted() {
@@ -86,7 +86,7 @@ fn check_graphs(
     report: &mut Report,
 ) -> Result<()> {
     let (view, directory) = (index.view(), &clusters.directory);
-    let parts = clusters.view(&index.heads);
+    let parts = clusters.view(&index.residency);
     let shape = &clusters.shape;
     for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)) {
         if progress.interrupted() {

@@ -19,10 +19,10 @@ mod order;
 pub(crate) mod plan;
 mod residuals;
 
-use half::f16;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::posting::Shape;
+use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 
 use super::graph_stage::read_table;
@@ -133,10 +133,9 @@ pub(crate) fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
     BlockShape { count: bytes.div_ceil(page as u64) as u32, bytes: page, id_bytes, code_bytes: 0 }
 }
 
-/// A centroid as f16. What lies beyond their range becomes the largest of them, so that distances stay numbers: its members are merely far from it.
+/// A centroid as f16. One that lies beyond their range is merely far from its members.
 fn to_halves(centroid: &[f32]) -> Vec<u8> {
-    let most = f16::MAX.to_f32();
-    centroid.iter().flat_map(|x| f16::from_f32(x.clamp(-most, most)).to_le_bytes()).collect()
+    narrow_f16(centroid).collect()
 }
 
 /// The f16 of centroids as bytes, and the same as floats: what codes are measured from.
