@@ -198,6 +198,7 @@ impl Learning {
             let (sender, receiver) = mpsc::channel();
             let of_thread = shared.clone();
             let thread = std::thread::Builder::new().name("learning".into()).spawn(move || {
+                yield_to_queries();
                 // An epoch may end before the one before it; they are learnt from in their order.
                 let (mut next, mut ended) = (0, BTreeSet::new());
                 for epoch in receiver {
@@ -339,6 +340,18 @@ impl Learning {
 impl Drop for Learning {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Has this thread run where queries leave a core, or a tenth of one: they are waited for, and the next version is not, as long as an epoch takes.
+fn yield_to_queries() {
+    #[cfg(target_os = "linux")]
+    {
+        const NICENESS: libc::c_int = 10;
+        // SAFETY: it changes a number of this thread alone. That it is refused does no harm.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
+        }
     }
 }
 
