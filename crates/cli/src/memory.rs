@@ -4,7 +4,7 @@ use stratann_engine::Result;
 use stratann_engine::budget::{Account, size};
 use stratann_engine::index::Index;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{SearchOptions, reserve};
+use stratann_engine::search::{Reserve, SearchOptions, reserve};
 
 use crate::queries::Queries;
 
@@ -25,7 +25,7 @@ pub(crate) fn planned(
     mut account: Account,
     queries: &Queries,
 ) -> Account {
-    for (what, bytes) in reserve(manifest, options) {
+    for (what, bytes) in reserve(manifest, options, true) {
         account.add(what, bytes);
     }
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
@@ -44,12 +44,13 @@ pub(crate) fn set_aside(
     options: &SearchOptions,
     extra: &[(&str, u64)],
     queries: &Queries,
-) -> u64 {
+) -> Reserve {
     const PART_BYTES: u64 = 2 << 20;
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     let part = (PART_BYTES / each).max(FEWEST_QUERIES as u64).min(queries.count() as u64);
-    let fixed: u64 = reserve(manifest, options).iter().chain(extra).map(|e| e.1).sum();
-    fixed + 2 * part * each
+    let fixed = |is_tight| reserve(manifest, options, is_tight).iter().chain(extra).map(|e| e.1).sum::<u64>();
+    let parts = 2 * part * each;
+    Reserve { bytes: fixed(false) + parts, tight_bytes: fixed(true) + parts, threads: options.threads }
 }
 
 /// The account of a search of an open index that handles `queries` at a time, the cache full.

@@ -5,6 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 use common::*;
@@ -234,6 +235,32 @@ fn replan_rebuilds_what_another_plan_asks_for() {
     assert!(text.contains("no cluster changes") && text.contains("observed visits"), "{text}");
     let text = told("uniform-graph");
     assert!(text.contains("30 clusters rebuilt") && text.contains("stratann tune"), "{text}");
+}
+
+#[test]
+fn a_killed_replan_leaves_an_index_that_answers_and_can_be_replanned() {
+    let data = Data::new(3000, 16, "f32");
+    let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-flat"]);
+    let replan =
+        |plan| ["replan", arg(&index), "--search-budget", "256MiB", "--threads", "2", "--plan", plan];
+    let started = std::time::Instant::now();
+    json(&replan("uniform-ivf"));
+    let takes = started.elapsed();
+    let mut noise = Noise(std::process::id().into());
+    let seed = noise.0;
+    for attempt in 0..6 {
+        let plan = ["uniform-flat", "uniform-ivf"][attempt % 2];
+        let mut child = command(&replan(plan)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(takes.mul_f64(noise.share()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let verified = run(&["verify", arg(&index)]);
+        assert!(verified.status.success(), "seed {seed}, attempt {attempt}: {}", stderr(&verified));
+        assert_exact(&data, &index);
+    }
+    json(&replan("uniform-graph"));
+    assert_exact(&data, &index);
+    assert!(!index.join("partial").exists());
 }
 
 #[test]

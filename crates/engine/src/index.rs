@@ -22,6 +22,7 @@ use crate::learning::{self, Ground, LearnOptions, Learning};
 use crate::lists::ClusterParts;
 use crate::manifest::{Manifest, read_file, read_resident};
 use crate::residency::{Residency, Room, Worth};
+use crate::search::Reserve;
 use crate::tier::{Buffer, Resident};
 use crate::{Error, Result, files, tier};
 
@@ -60,7 +61,7 @@ pub struct OpenOptions {
     /// Of it, what codes of a `hybrid-ivf` may take in RAM; they lie on disk as well. `None` for what open index and searches leave.
     pub head_budget: Option<u64>,
     /// Of it, what searches will take, and on how many threads: room that is not given to codes.
-    pub search_reserve: (u64, usize),
+    pub search_reserve: Reserve,
     /// Whether a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
 }
@@ -78,6 +79,8 @@ pub struct Index {
     // What lies in RAM of the lists; on an index that learns, versions know.
     pub(crate) residency: Arc<Residency>,
     pub(crate) learning: Option<Learning>,
+    // Whether RAM is so short that not all codes come into it.
+    pub(crate) is_tight: bool,
     pub(crate) warnings: Vec<String>,
     pub(crate) blocks_path: PathBuf,
     pub(crate) blocks_file: Arc<File>,
@@ -165,6 +168,7 @@ impl Index {
             clusters,
             residency: Arc::default(),
             learning,
+            is_tight: false,
             warnings,
             blocks_path,
             blocks_file,
@@ -184,8 +188,8 @@ impl Index {
     /// Learning is a help that a search can do without: it does not begin where the budget has no room for it.
     fn yield_learning(&mut self, options: &OpenOptions) {
         let (Some(budget), Some(learning)) = (options.ram_budget, &self.learning) else { return };
-        let (reserve, threads) = options.search_reserve;
-        let least = self.account().total() + learning.bytes(threads.max(1)) + reserve;
+        let Reserve { tight_bytes, threads, .. } = options.search_reserve;
+        let least = self.account().total() + learning.bytes(threads.max(1)) + tight_bytes;
         if !learning.is_on() || least <= budget {
             return;
         }
@@ -202,10 +206,13 @@ impl Index {
 
     /// Brings codes of clusters into RAM, as many as the budget allows, and then vectors; without a budget all codes.
     fn keep_lists(&mut self, options: &OpenOptions) -> Result<()> {
-        let (reserve, threads) = options.search_reserve;
+        let Reserve { bytes, tight_bytes, threads } = options.search_reserve;
         let learning = self.learning.as_ref().map_or(0, |l| l.bytes(threads.max(1)));
-        let taken = self.account().total() + learning + reserve;
-        let left = options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
+        let taken = self.account().total() + learning;
+        let left_by =
+            |reserve: u64| options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken + reserve));
+        self.is_tight = self.clusters.as_ref().is_some_and(|parts| parts.all_codes_bytes() > left_by(bytes));
+        let left = left_by(if self.is_tight { tight_bytes } else { bytes });
         let head_budget = options.head_budget.unwrap_or(u64::MAX).min(left);
         // Vectors come into RAM only when there is known to be more of it than codes need.
         let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();

@@ -246,6 +246,13 @@ impl ClusterParts {
         clusters.map(density).collect()
     }
 
+    /// Room for the codes of all clusters.
+    pub(crate) fn all_codes_bytes(&self) -> u64 {
+        let clusters = 0..self.directory.clusters();
+        let codes: u64 = clusters.map(|c| self.part_bytes(Part::Heads, c)).sum();
+        codes + table_bytes(self.directory.list_count() as usize)
+    }
+
     /// The first clusters that fit.
     fn choose(&self, part: Part, order: &[u32], budget_bytes: u64) -> Vec<u32> {
         let Some(mut left) = budget_bytes.checked_sub(table_bytes(self.directory.list_count() as usize))

@@ -20,7 +20,7 @@ use crate::{Error, Progress, Result};
 
 mod memory;
 
-pub use memory::{reserve, usual_reserve};
+pub use memory::{Reserve, reserve, usual_reserve};
 
 /// How hard to look.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,6 +120,8 @@ pub const IN_FLIGHT: usize = 64;
 
 /// The same of queries that read lists: their reads are longer.
 pub const IN_FLIGHT_CLUSTERS: usize = 16;
+/// The same where not all codes come into RAM: more of them do, and the disk has enough to do.
+pub const IN_FLIGHT_TIGHT: usize = 8;
 
 /// Parameters that visit so many clusters.
 pub(crate) fn clusters_params(k: u32, clusters: u32, slack: Option<f32>, early_stop: Option<f32>) -> Params {
@@ -291,6 +293,7 @@ impl Index {
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
         let usual = match (&self.graph, &self.clusters) {
             (Some(_), _) => IN_FLIGHT,
+            (None, Some(_)) if self.is_tight => IN_FLIGHT_TIGHT,
             (None, Some(_)) => IN_FLIGHT_CLUSTERS,
             (None, None) => 1,
         };

@@ -14,7 +14,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::learning::{Learn, LearnOptions, describe};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};
 use tempfile::TempDir;
 
@@ -251,7 +251,7 @@ fn learning_yields_to_a_budget_that_has_no_room_for_it() {
         let reserve = least - reader.account().total();
         let options = OpenOptions {
             ram_budget: Some(budget),
-            search_reserve: (reserve, 1),
+            search_reserve: Reserve { bytes: reserve, tight_bytes: reserve, threads: 1 },
             learning,
             ..OpenOptions::default()
         };

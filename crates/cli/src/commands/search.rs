@@ -12,7 +12,7 @@ use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::learning::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
@@ -304,10 +304,12 @@ impl Bench {
             check_truth(truth, path, &queries, options, &manifest)?;
         }
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
-        let search_reserve = (
-            options.iter().map(aside).max().unwrap_or(0),
-            options.iter().map(|o| o.threads).max().unwrap_or(1),
-        );
+        let larger = |a: Reserve, b: Reserve| Reserve {
+            bytes: a.bytes.max(b.bytes),
+            tight_bytes: a.tight_bytes.max(b.tight_bytes),
+            threads: a.threads.max(b.threads),
+        };
+        let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
         let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
         index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
         Ok(Bench {

@@ -14,7 +14,7 @@ use crate::verify::bounds::{Ruler, Span};
 use crate::verify::keep_record;
 
 /// Members that are kept in mind at a time. With more, some are read before further lists are scanned: what is read makes the others' chances worse.
-pub const SURVIVORS_MAX: usize = 4096;
+pub const SURVIVORS_MAX: usize = 2048;
 
 /// Whether clusters are left to visit, or lists of those that have begun.
 pub(crate) fn is_scanning(state: &QueryState) -> bool {

@@ -2,7 +2,7 @@
 
 use stratann_core::PAGE;
 
-use super::{Effort, IN_FLIGHT, IN_FLIGHT_CLUSTERS, SearchOptions};
+use super::{Effort, IN_FLIGHT, IN_FLIGHT_CLUSTERS, IN_FLIGHT_TIGHT, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
 use crate::manifest::Manifest;
@@ -13,13 +13,25 @@ fn probe_bytes(code_bytes: usize) -> u64 {
     code_bytes as u64 * 512 + 4096 + survivors
 }
 
-/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells; rounded up where it does not.
-pub fn reserve(manifest: &Manifest, options: &SearchOptions) -> [(&'static str, u64); 2] {
+/// Room for searches on an index that is about to be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserve {
+    /// What they take, in bytes, with as many queries in flight as usual.
+    pub bytes: u64,
+    /// The same with fewer, as there are by themselves where RAM is short.
+    pub tight_bytes: u64,
+    /// Threads that search.
+    pub threads: usize,
+}
+
+/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells; rounded up where it does not. With `is_tight` there
+/// are fewer of them, as where RAM is short.
+pub fn reserve(manifest: &Manifest, options: &SearchOptions, is_tight: bool) -> [(&'static str, u64); 2] {
     let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
     let (in_flight, tables, read) = match &manifest.clusters {
         // A read that begins and ends within a page takes one more.
         Some(facts) => (
-            IN_FLIGHT_CLUSTERS,
+            if is_tight { IN_FLIGHT_TIGHT } else { IN_FLIGHT_CLUSTERS },
             probe_bytes(facts.code_bytes) + stratann_core::query::seen_bytes(manifest.rows),
             (facts.read_max as usize / PAGE + 1).next_power_of_two() * PAGE,
         ),
@@ -37,11 +49,13 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions) -> [(&'static str, 
 }
 
 /// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and some thousand queries at a time.
-pub fn usual_reserve(manifest: &Manifest) -> (u64, usize) {
+pub fn usual_reserve(manifest: &Manifest) -> Reserve {
     const QUERIES_BYTES: u64 = 4 << 20;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = SearchOptions { threads, ..SearchOptions::default() };
-    (QUERIES_BYTES + reserve(manifest, &options).iter().map(|r| r.1).sum::<u64>(), threads)
+    let bytes =
+        |is_tight| QUERIES_BYTES + reserve(manifest, &options, is_tight).iter().map(|r| r.1).sum::<u64>();
+    Reserve { bytes: bytes(false), tight_bytes: bytes(true), threads }
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {

@@ -262,8 +262,7 @@ impl Bench<'_> {
             )));
         }
         let extra = [("ground truth", 4 * self.truth.ids.len() as u64)];
-        let search_reserve =
-            (memory::set_aside(&manifest, &self.options(1, &FULL), &extra, &queries), self.threads());
+        let search_reserve = memory::set_aside(&manifest, &self.options(1, &FULL), &extra, &queries);
         let open = OpenOptions {
             ram_budget: self.args.ram_budget,
             search_reserve,

@@ -12,7 +12,7 @@ use super::{LocalPlan, ReadSizes, graphs, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Scan;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
-use crate::search::IN_FLIGHT_CLUSTERS;
+use crate::search::IN_FLIGHT_TIGHT;
 use crate::{Error, Result};
 
 /// How the local indexes were chosen: kept in the manifest.
@@ -157,11 +157,11 @@ pub(crate) fn code_budget(
 ) -> Result<u64> {
     let (dim, code) = (shape.dim as u64, shape.code_bytes as u64);
     let nodes = (clusters as f64 * (1.0 + nav_samples)) as u64;
-    // The navigation graph in up to three versions, and one that is being made.
-    let nav = 4 * nodes * (84 + code);
+    // The navigation graph as it was built, its newest version, and one that is being made.
+    let nav = 3 * nodes * (84 + code);
     let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
     let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
-    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_CLUSTERS as u64 * query);
+    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_TIGHT as u64 * query);
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
         return Err(Error::budget(format!(
