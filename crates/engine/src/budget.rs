@@ -137,6 +137,18 @@ pub fn release_freed() {
     }
 }
 
+/// Has this thread run on what others leave of the cores, or a tenth of one.
+pub(crate) fn yield_cores() {
+    #[cfg(target_os = "linux")]
+    {
+        const NICENESS: libc::c_int = 10;
+        // SAFETY: it changes a number of this thread alone. That it is refused does no harm.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
+        }
+    }
+}
+
 /// Has the allocator give large memory back as soon as it is freed: a program that keeps to a budget calls this before its first thread.
 ///
 /// Left alone, glibc learns from the largest block that is freed to keep twice as much at the end of a thread's arena, where

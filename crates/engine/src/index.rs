@@ -15,11 +15,11 @@ use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
-use crate::budget::{Account, size, size_up};
+use crate::budget::{Account, release_freed, size, size_up};
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
 use crate::learning::{self, Ground, LearnOptions, Learning};
-use crate::lists::ClusterParts;
+use crate::lists::{ClusterParts, ListReader};
 use crate::manifest::{Manifest, read_file, read_resident};
 use crate::residency::{Residency, Room, Worth};
 use crate::search::Reserve;
@@ -180,6 +180,8 @@ impl Index {
             ram_budget: options.ram_budget,
             manifest,
         };
+        // What reading the files took is not wanted any more.
+        release_freed();
         index.yield_learning(&options);
         index.keep_lists(&options)?;
         Ok(index)
@@ -226,9 +228,9 @@ impl Index {
         let model = plan.model(&parts.shape, parts.read_max());
         let newest = self.learning.as_ref().and_then(|l| l.newest());
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);
-        let file = (&*self.blocks_file, self.blocks_path.as_path());
+        let mut reader = ListReader::new(parts, &self.blocks_file, &self.blocks_path);
         let room = Room { heads: head_budget, records: record_budget };
-        let residency = Arc::new(Residency::load(parts, file, room, &Worth { model: &model, visits })?);
+        let residency = Arc::new(Residency::load(&mut reader, room, &Worth { model: &model, visits })?);
         match self.learning.as_mut().filter(|l| l.is_on()) {
             Some(learning) => learning.hold(residency, room, model),
             None => self.residency = residency,

@@ -29,8 +29,8 @@ use stratann_core::route::{
 };
 use stratann_kernel::{DType, Metric};
 
-use crate::budget::release_freed;
-use crate::lists::ClusterParts;
+use crate::budget::{release_freed, yield_cores};
+use crate::lists::{ClusterParts, ListReader};
 use crate::residency::{LIST_BYTES, Residency, Room, Worth, table_bytes};
 use crate::residual::{Encoder, code_floats};
 use crate::tier::Buffer;
@@ -147,9 +147,9 @@ struct Shared {
     versions: ArcSwap<Versions>,
     // Number of the next query.
     next: AtomicU64,
-    // By epoch modulo OPEN: queries that have ended, and what each worker counted.
+    // By epoch modulo OPEN: queries that have ended, and what each worker counted, once it has.
     ended: [AtomicU64; OPEN as usize],
-    counts: [Vec<Mutex<Traffic>>; OPEN as usize],
+    counts: [Vec<Mutex<Option<Traffic>>>; OPEN as usize],
     // How much may lie in RAM of the lists, and what that is worth.
     room: Mutex<Option<(Room, Model)>>,
 }
@@ -198,7 +198,8 @@ impl Learning {
             let (sender, receiver) = mpsc::channel();
             let of_thread = shared.clone();
             let thread = std::thread::Builder::new().name("learning".into()).spawn(move || {
-                yield_to_queries();
+                // Queries are waited for; the next version is not, as long as an epoch takes.
+                yield_cores();
                 // An epoch may end before the one before it; they are learnt from in their order.
                 let (mut next, mut ended) = (0, BTreeSet::new());
                 for epoch in receiver {
@@ -297,11 +298,9 @@ impl Learning {
         let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
         let at = (epoch % OPEN) as usize;
         if let Some(state) = state {
+            let clusters = self.shared.ground.parts.directory.clusters();
             let mut traffic = lock(&self.shared.counts[at][worker % WORKERS]);
-            if traffic.visits.is_empty() {
-                *traffic = Traffic::new(self.shared.ground.parts.directory.clusters());
-            }
-            traffic.observe(state);
+            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(state);
         }
         let all = u64::from(self.shared.options.epoch_queries.max(1));
         if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {
@@ -340,18 +339,6 @@ impl Learning {
 impl Drop for Learning {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Has this thread run where queries leave a core, or a tenth of one: they are waited for, and the next version is not, as long as an epoch takes.
-fn yield_to_queries() {
-    #[cfg(target_os = "linux")]
-    {
-        const NICENESS: libc::c_int = 10;
-        // SAFETY: it changes a number of this thread alone. That it is refused does no harm.
-        unsafe {
-            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
-        }
     }
 }
 
@@ -413,9 +400,10 @@ impl Shared {
     fn take_counts(&self, at: usize) -> Traffic {
         let mut traffic = Traffic::new(self.ground.parts.directory.clusters());
         for part in &self.counts[at] {
-            let mut part = lock(part);
-            traffic.merge(&part);
-            part.clear();
+            if let Some(part) = lock(part).as_mut() {
+                traffic.merge(part);
+                part.clear();
+            }
         }
         traffic
     }
@@ -432,9 +420,9 @@ impl Shared {
         let mut version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
         let room = *lock(&self.room);
         if let (Some((room, model)), Some(residency)) = (room, &newest.residency) {
-            let (parts, file) = (&self.ground.parts, (&*self.ground.file, self.ground.lists.as_path()));
+            let mut reader = ListReader::new(&self.ground.parts, &self.ground.file, &self.ground.lists);
             let worth = Worth { model: &model, visits: &version.visits };
-            version.residency = Some(Arc::new(residency.follow(parts, file, room, &worth)));
+            version.residency = Some(Arc::new(residency.follow(&mut reader, room, &worth)));
         }
         version
     }

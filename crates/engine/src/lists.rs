@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -138,36 +137,6 @@ impl ClusterParts {
         most.map_or(0, |most| most.div_ceil(8) + 16 * list)
     }
 
-    /// Bytes of the file of lists, and where in the buffer they are.
-    fn read(&self, file: &File, path: &Path, offset: u64, length: usize) -> Result<(Buffer, Range<usize>)> {
-        let pages = Pages::of(offset, length as u64);
-        let mut buffer = Buffer::new(pages.count as usize * PAGE);
-        file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
-            .map_err(|e| Error::io("reading", path, &e))?;
-        let skip = pages.skip as usize;
-        Ok((buffer, skip..skip + length))
-    }
-
-    /// A head from the file.
-    pub(crate) fn head(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
-        let length = self.shape.head_bytes(self.directory.members(list) as usize);
-        let (buffer, range) = self.read(file, path, self.directory.heads[list as usize], length)?;
-        if Head::verify(&self.shape, list, &buffer.bytes()[range.clone()]).is_none() {
-            return Err(Error::corrupt(format!(
-                "posting list {list} (offset {}) of {} is damaged; restore the file or build the index again",
-                self.directory.heads[list as usize],
-                path.display()
-            )));
-        }
-        Ok((buffer, range))
-    }
-
-    /// The records of a list from the file; they are verified when they are looked at.
-    pub(crate) fn records(&self, file: &File, path: &Path, list: u32) -> Result<(Buffer, Range<usize>)> {
-        let length = self.directory.members(list) as usize * self.shape.record_bytes();
-        self.read(file, path, self.directory.records[list as usize], length)
-    }
-
     /// The clusters of members with these external ids, by reading every record.
     pub(crate) fn clusters_of(
         &self,
@@ -176,10 +145,10 @@ impl ClusterParts {
         ids: &HashSet<u64>,
     ) -> Result<HashMap<u64, u32>> {
         let size = self.shape.record_bytes();
+        let mut reader = ListReader::new(self, file, path);
         let mut found = HashMap::new();
         for list in 0..self.directory.list_count() {
-            let (buffer, range) = self.records(file, path, list)?;
-            let records = buffer.bytes()[range].chunks_exact(size);
+            let records = reader.records(list)?.chunks_exact(size);
             for (id, bytes) in (self.directory.ids[list as usize]..).zip(records) {
                 let record = Record::verify(&self.shape, id, bytes).ok_or_else(|| {
                     Error::corrupt(format!(
@@ -204,6 +173,66 @@ impl ClusterParts {
         let planned = 4 * self.lists_planned.len() as u64;
         account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
         account.add("codebook", files::codebook_bytes(&self.codebook));
+    }
+}
+
+/// Lists as they lie on disk, one at a time. All are read into the same buffer: with one each the allocator would be left with holes between
+/// what is kept of them.
+pub(crate) struct ListReader<'a> {
+    parts: &'a ClusterParts,
+    file: &'a File,
+    path: &'a Path,
+    buffer: Buffer,
+}
+
+impl<'a> ListReader<'a> {
+    pub(crate) fn new(parts: &'a ClusterParts, file: &'a File, path: &'a Path) -> ListReader<'a> {
+        ListReader { parts, file, path, buffer: Buffer::new(parts.pages_max() * PAGE) }
+    }
+
+    pub(crate) fn parts(&self) -> &'a ClusterParts {
+        self.parts
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
+        let pages = Pages::of(offset, length as u64);
+        let bytes = pages.count as usize * PAGE;
+        self.buffer.show(bytes);
+        if self.buffer.bytes().len() < bytes {
+            self.buffer = Buffer::new(bytes.next_power_of_two());
+            self.buffer.show(bytes);
+        }
+        self.file
+            .read_exact_at(self.buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
+            .map_err(|e| Error::io("reading", self.path, &e))?;
+        Ok(&self.buffer.bytes()[pages.skip as usize..][..length])
+    }
+
+    /// A head.
+    ///
+    /// # Errors
+    /// One that cannot be read, or is damaged.
+    pub(crate) fn head(&mut self, list: u32) -> Result<&[u8]> {
+        let (parts, path) = (self.parts, self.path);
+        let offset = parts.directory.heads[list as usize];
+        let bytes = self.read(offset, parts.shape.head_bytes(parts.directory.members(list) as usize))?;
+        if Head::verify(&parts.shape, list, bytes).is_none() {
+            return Err(Error::corrupt(format!(
+                "posting list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",
+                path.display()
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// The records of a list; they are verified when they are looked at.
+    ///
+    /// # Errors
+    /// Those that cannot be read.
+    pub(crate) fn records(&mut self, list: u32) -> Result<&[u8]> {
+        let directory = &self.parts.directory;
+        let length = directory.members(list) as usize * self.parts.shape.record_bytes();
+        self.read(directory.records[list as usize], length)
     }
 }
 

@@ -2,8 +2,6 @@
 //! from epoch to epoch.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::build::costs::{Model, Way};
@@ -11,7 +9,7 @@ use stratann_core::format::directory::{Directory, LocalKind};
 
 use crate::Result;
 use crate::budget::Account;
-use crate::lists::{ClusterParts, weights};
+use crate::lists::{ClusterParts, ListReader, weights};
 
 /// What a list in RAM takes besides its bytes: counts of who holds it, and the allocator's own.
 pub(crate) const LIST_BYTES: usize = 32;
@@ -30,6 +28,20 @@ struct Kept {
 impl Kept {
     fn memory_bytes(&self) -> u64 {
         self.bytes + table_bytes(self.lists.len())
+    }
+
+    /// Takes in a list.
+    fn bring(&mut self, part: Part, reader: &mut ListReader<'_>, list: u32) -> Result<()> {
+        if self.lists.is_empty() {
+            self.lists = vec![None; reader.parts().directory.list_count() as usize];
+        }
+        let bytes = match part {
+            Part::Heads => reader.head(list)?,
+            Part::Records => reader.records(list)?,
+        };
+        self.bytes += (bytes.len() + LIST_BYTES) as u64;
+        self.lists[list as usize] = Some(Arc::from(bytes));
+        Ok(())
     }
 
     fn has(&self, parts: &ClusterParts, cluster: u32) -> bool {
@@ -98,12 +110,8 @@ impl Residency {
     ///
     /// # Errors
     /// A list that cannot be read, or whose codes are damaged.
-    pub(crate) fn load(
-        parts: &ClusterParts,
-        file: (&File, &Path),
-        room: Room,
-        worth: &Worth<'_>,
-    ) -> Result<Residency> {
+    pub(crate) fn load(reader: &mut ListReader<'_>, room: Room, worth: &Worth<'_>) -> Result<Residency> {
+        let parts = reader.parts();
         let order = order(&parts.savings(worth));
         let mut residency = Residency::default();
         for part in [Part::Heads, Part::Records] {
@@ -111,7 +119,7 @@ impl Residency {
             let kept = residency.part_mut(part);
             // In the order of the file.
             for list in lists_of(parts, &chosen) {
-                parts.bring(part, file, list, kept)?;
+                kept.bring(part, reader, list)?;
             }
         }
         Ok(residency)
@@ -119,13 +127,8 @@ impl Residency {
 
     /// The next one: clusters that are worth much less than some on disk go; those come in for which there was room already, as what goes lies in RAM until
     /// the last query of this version has ended. So both versions together never take more than `room`.
-    pub(crate) fn follow(
-        &self,
-        parts: &ClusterParts,
-        file: (&File, &Path),
-        room: Room,
-        worth: &Worth<'_>,
-    ) -> Residency {
+    pub(crate) fn follow(&self, reader: &mut ListReader<'_>, room: Room, worth: &Worth<'_>) -> Residency {
+        let parts = reader.parts();
         let savings = parts.savings(worth);
         let mut next = self.clone();
         let mut gone = 0;
@@ -135,7 +138,7 @@ impl Residency {
             let order = order(&(0..).zip(&savings).map(favoured).collect::<Vec<_>>());
             let budget = next.budget_of(part, room).saturating_sub(gone);
             let wanted = parts.choose(part, &order, budget);
-            let waiting = next.take_in(parts, part, file, &wanted, budget);
+            let waiting = next.take_in(part, reader, &wanted, budget);
             let wanted: HashSet<u32> = wanted.into_iter().collect();
             let coldest = order.iter().rev().copied().filter(|&c| !wanted.contains(&c) && old.has(parts, c));
             let most = waiting.min(old.bytes / STEP);
@@ -153,14 +156,8 @@ impl Residency {
     }
 
     /// Brings in what is wanted and fits in what `budget` leaves. Returns the bytes of what has to wait.
-    fn take_in(
-        &mut self,
-        parts: &ClusterParts,
-        part: Part,
-        file: (&File, &Path),
-        wanted: &[u32],
-        budget: u64,
-    ) -> u64 {
+    fn take_in(&mut self, part: Part, reader: &mut ListReader<'_>, wanted: &[u32], budget: u64) -> u64 {
+        let parts = reader.parts();
         let own = self.part(part);
         let table = if own.lists.is_empty() { table_bytes(parts.directory.list_count() as usize) } else { 0 };
         let mut left = budget.saturating_sub(own.memory_bytes() + table);
@@ -170,7 +167,7 @@ impl Residency {
                 continue;
             }
             let bytes = parts.part_bytes(part, cluster);
-            if bytes <= left && self.bring_cluster(parts, part, file, cluster) {
+            if bytes <= left && self.bring_cluster(part, reader, cluster) {
                 left -= bytes;
             } else {
                 waiting += bytes;
@@ -201,17 +198,10 @@ impl Residency {
     }
 
     /// Whether all of the cluster came. One that cannot be read stays on disk, where searches tell of it.
-    fn bring_cluster(
-        &mut self,
-        parts: &ClusterParts,
-        part: Part,
-        file: (&File, &Path),
-        cluster: u32,
-    ) -> bool {
-        let all = parts
-            .directory
-            .lists_of(cluster)
-            .all(|l| parts.bring(part, file, l, self.part_mut(part)).is_ok());
+    fn bring_cluster(&mut self, part: Part, reader: &mut ListReader<'_>, cluster: u32) -> bool {
+        let parts = reader.parts();
+        let kept = self.part_mut(part);
+        let all = parts.directory.lists_of(cluster).all(|list| kept.bring(part, reader, list).is_ok());
         if !all {
             self.drop_cluster(parts, part, cluster);
         }
@@ -278,20 +268,6 @@ impl ClusterParts {
             (bytes + LIST_BYTES) as u64
         };
         self.directory.lists_of(cluster).map(of_list).sum()
-    }
-
-    /// Brings a part of a list into RAM.
-    fn bring(&self, part: Part, (file, path): (&File, &Path), list: u32, kept: &mut Kept) -> Result<()> {
-        if kept.lists.is_empty() {
-            kept.lists = vec![None; self.directory.list_count() as usize];
-        }
-        let (buffer, range) = match part {
-            Part::Heads => self.head(file, path, list)?,
-            Part::Records => self.records(file, path, list)?,
-        };
-        kept.bytes += (range.len() + LIST_BYTES) as u64;
-        kept.lists[list as usize] = Some(Arc::from(&buffer.bytes()[range]));
-        Ok(())
     }
 }
 

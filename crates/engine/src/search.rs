@@ -120,7 +120,7 @@ pub const IN_FLIGHT: usize = 64;
 
 /// The same of queries that read lists: their reads are longer.
 pub const IN_FLIGHT_CLUSTERS: usize = 16;
-/// The same where not all codes come into RAM: more of them do, and the disk has enough to do.
+/// The same where not all codes come into RAM: more of them do, and eight reads under way keep a thread busy.
 pub const IN_FLIGHT_TIGHT: usize = 8;
 
 /// Parameters that visit so many clusters.

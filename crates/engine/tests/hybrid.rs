@@ -16,7 +16,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, ProbeSwitches, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -312,6 +312,31 @@ fn heads_in_ram_save_reads_and_change_no_answer() {
 }
 
 /// Every file of an index folder by name, the lock aside.
+#[test]
+fn where_ram_is_short_fewer_queries_are_in_flight() {
+    let set = Set::new(DType::F32, 16, &clustered(3000, 16, 8, 1));
+    let (dir, _) = built(&set, &options(Metric::L2, 40, FLAT));
+    let unlimited = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    let ask = visit(10, 8, Bounds::Both);
+    let of = |index: &Index, what: &str| {
+        let account = index.search_account(&ask, 20);
+        account.components.iter().filter(|c| c.0 == what).map(|c| c.1).sum::<u64>()
+    };
+    let (queries, codes) = (of(&unlimited, "queries in flight"), of(&unlimited, "codes in RAM"));
+    let enough = unlimited.search_account(&ask, 20).total();
+    let search_reserve =
+        Reserve { bytes: enough - unlimited.account().total(), tight_bytes: queries / 2, threads: 1 };
+    let open = |ram_budget| {
+        let options = OpenOptions { ram_budget: Some(ram_budget), search_reserve, ..OpenOptions::default() };
+        Index::open(dir.path(), options).unwrap()
+    };
+    let (wide, tight) = (open(enough), open(enough - 1));
+    assert_eq!((of(&wide, "queries in flight"), of(&wide, "codes in RAM")), (queries, codes));
+    assert_eq!(2 * of(&tight, "queries in flight"), queries);
+    let asked = Set::new(DType::F32, 16, &clustered(20, 16, 8, 2));
+    assert_eq!(search(&wide, &asked.bytes, &ask).ids, search(&tight, &asked.bytes, &ask).ids);
+}
+
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).unwrap().flatten();
     let named = entries.map(|e| (e.file_name().into_string().unwrap(), e.path()));

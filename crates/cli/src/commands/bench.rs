@@ -40,7 +40,7 @@ pub(crate) struct Args {
     k: usize,
     #[command(flatten)]
     effort: options::Effort,
-    /// Queries in flight per thread [default: 64 on a graph, 1 on flat]
+    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
     #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N", conflicts_with = "connect")]
     in_flight: Vec<usize>,
     /// Reads of a query under way at once

@@ -82,7 +82,7 @@ pub(crate) struct How {
     /// When a step uses what arrived
     #[arg(long, value_enum, default_value = "barrier")]
     mode: ModeName,
-    /// Queries in flight per thread [default: 64 on a graph, which keeps the disk's queue full; 1 on flat]
+    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
     /// When the next query is admitted

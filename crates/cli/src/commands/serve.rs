@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Of it, what may cache blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
-    /// Queries in flight per thread [default: 64 on a graph, 1 on flat]
+    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
     /// Queries that are held at a time, waiting or in flight; more are refused [default: 4096]
