@@ -19,7 +19,7 @@ use crate::budget::{Account, release_freed, size, size_up};
 use crate::cache::BlockCache;
 use crate::cluster::Shard;
 use crate::learning::{self, Ground, LearnOptions, Learning};
-use crate::lists::{ClusterParts, ListReader};
+use crate::lists::{CHOICE_BYTES, ClusterParts, ListReader};
 use crate::manifest::{Manifest, read_file, read_resident};
 use crate::residency::{Residency, Room, Worth};
 use crate::search::Reserve;
@@ -376,7 +376,7 @@ impl Account {
                 Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
                 Some(files::NAV) => account.add("navigation graph", entry.bytes),
                 Some(files::CENTROIDS) => account.add("centroids", entry.bytes),
-                Some(files::DIRECTORY) => account.add("directory of lists", entry.bytes),
+                Some(files::DIRECTORY) => account.add("directory of lists", entry.bytes + CHOICE_BYTES),
                 Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
                 Some(files::MAP) => account.add("block map", manifest.rows / 7 + 64),
                 Some(files::PLACEMENT) => {

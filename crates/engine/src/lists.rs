@@ -19,6 +19,9 @@ use crate::residency::Residency;
 use crate::tier::Buffer;
 use crate::{Error, Result, files};
 
+/// The plan and the curves of the manifest, and what is sorted to choose the lists that come into RAM.
+pub(crate) const CHOICE_BYTES: u64 = 256 << 10;
+
 /// See the module.
 pub(crate) struct ClusterParts {
     pub(crate) shape: Shape,
@@ -169,7 +172,7 @@ impl ClusterParts {
     pub(crate) fn account(&self, account: &mut Account) {
         account.add("navigation graph", self.nav.bytes() as u64);
         account.add("centroids", self.centroids.len() as u64);
-        account.add("directory of lists", self.directory.bytes() as u64);
+        account.add("directory of lists", self.directory.bytes() as u64 + CHOICE_BYTES);
         let planned = 4 * self.lists_planned.len() as u64;
         account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
         account.add("codebook", files::codebook_bytes(&self.codebook));

@@ -10,6 +10,7 @@ use common::{Impatient, Set, clustered, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::posting::{Record, Shape};
 use stratann_core::query::{Bounds, MAX_PROBES};
+use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -383,7 +384,7 @@ fn what_cannot_be_is_refused_and_harms_nothing() {
     let [_, _, least] = budgets(&set, &divided_in_ram(Metric::L2));
     let graphs = asked(least + (1 << 10), uniform(LocalKind::Graph));
     assert_refused(folder, &graphs, ErrorKind::Budget, &["of RAM for codes", "--plan auto"]);
-    for ram_budget in [1 << 20, (9 << 20) + 40_000] {
+    for ram_budget in [1 << 20, PROGRAM_BYTES + 40_000] {
         let small = ReplanOptions { ram_budget: Some(ram_budget), ..asked(AMPLE, ivf) };
         assert_refused(folder, &small, ErrorKind::Budget, &["--ram-budget", "or more"]);
     }
