@@ -258,7 +258,10 @@ fn a_killed_replan_leaves_an_index_that_answers_and_can_be_replanned() {
         assert!(verified.status.success(), "seed {seed}, attempt {attempt}: {}", stderr(&verified));
         assert_exact(&data, &index);
     }
+    // Walks through graphs find most, not all.
     json(&replan("uniform-graph"));
+    assert!(run(&["verify", arg(&index)]).status.success());
+    json(&replan("uniform-flat"));
     assert_exact(&data, &index);
     assert!(!index.join("partial").exists());
 }
