@@ -226,7 +226,7 @@ impl Index {
     pub(crate) fn bring(&mut self, head_budget: u64, record_budget: u64) -> Result<()> {
         let (Some(parts), Some(plan)) = (&self.clusters, &self.manifest.plan) else { return Ok(()) };
         let model = plan.model(&parts.shape, parts.read_max());
-        let newest = self.learning.as_ref().and_then(|l| l.newest());
+        let newest = self.learning.as_ref().map(Learning::newest);
         let visits = newest.as_ref().map_or(&[][..], |v| &v.visits);
         let mut reader = ListReader::new(parts, &self.blocks_file, &self.blocks_path);
         let room = Room { heads: head_budget, records: record_budget };
@@ -332,7 +332,7 @@ impl Index {
 
     /// What lies in RAM of the lists now.
     pub(crate) fn lists_in_ram(&self) -> Arc<Residency> {
-        let newest = self.learning.as_ref().and_then(|l| l.newest());
+        let newest = self.learning.as_ref().map(Learning::newest);
         newest.and_then(|v| v.residency.clone()).unwrap_or_else(|| self.residency.clone())
     }
 

@@ -10,18 +10,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use stratann_core::PAGE;
 use stratann_core::build::costs::Model;
-use stratann_core::format::directory::Pages;
-use stratann_core::format::posting::Record;
 use stratann_core::plan::{ClusterView, Pinned};
 use stratann_core::query::QueryState;
 use stratann_core::route::{
@@ -33,7 +29,6 @@ use crate::budget::{release_freed, yield_cores};
 use crate::lists::{ClusterParts, ListReader};
 use crate::residency::{LIST_BYTES, Residency, Room, Worth, table_bytes};
 use crate::residual::{Encoder, code_floats};
-use crate::tier::Buffer;
 
 pub(crate) mod file;
 
@@ -112,11 +107,19 @@ impl Version {
     }
 }
 
-/// The versions that queries may still ask for, the newest last.
+/// The versions that queries may still ask for.
 struct Versions {
     /// Epochs that the newest has learnt from.
     epochs: u64,
-    last: Vec<Arc<Version>>,
+    newest: Arc<Version>,
+    /// The one before, for the queries of an epoch that runs.
+    before: Option<Arc<Version>>,
+}
+
+impl Versions {
+    fn only(epochs: u64, newest: Arc<Version>) -> Versions {
+        Versions { epochs, newest, before: None }
+    }
 }
 
 /// What versions are made from.
@@ -131,6 +134,12 @@ pub(crate) struct Ground {
     /// Where what was learnt is kept, and for which build.
     pub(crate) path: PathBuf,
     pub(crate) build_id: String,
+}
+
+impl Ground {
+    fn reader(&self) -> ListReader<'_> {
+        ListReader::new(&self.parts, &self.file, &self.lists)
+    }
 }
 
 /// See the module.
@@ -188,7 +197,7 @@ impl Learning {
             ground,
             options,
             hot,
-            versions: ArcSwap::from_pointee(Versions { epochs: 0, last: vec![Arc::new(first)] }),
+            versions: ArcSwap::from_pointee(Versions::only(0, Arc::new(first))),
             next: AtomicU64::new(0),
             ended: [AtomicU64::new(0), AtomicU64::new(0)],
             counts: [counts(), counts()],
@@ -220,20 +229,17 @@ impl Learning {
     /// From now on this lies in RAM of the lists, and follows the queries within `room`.
     pub(crate) fn hold(&mut self, residency: Arc<Residency>, room: Room, model: Model) {
         *lock(&self.shared.room) = Some((room, model));
-        let versions = self.shared.versions.load_full();
-        let hold =
-            |v: &Arc<Version>| Arc::new(Version { residency: Some(residency.clone()), ..(**v).clone() });
-        let last = versions.last.iter().map(hold).collect();
-        self.shared.versions.store(Arc::new(Versions { epochs: versions.epochs, last }));
+        let holding = Version { residency: Some(residency), ..(*self.newest()).clone() };
+        let epochs = self.shared.versions.load().epochs;
+        self.shared.versions.store(Arc::new(Versions::only(epochs, Arc::new(holding))));
     }
 
     /// Learns no more, and keeps nothing of what was learnt but how often clusters were visited.
     pub(crate) fn stop(&mut self) {
         self.end();
-        let Some(newest) = self.newest() else { return };
         let nav = self.shared.ground.parts.nav.clone();
-        let bare = Version { nav, ids: Vec::new(), records: Vec::new(), ..(*newest).clone() };
-        self.shared.versions.store(Arc::new(Versions { epochs: 0, last: vec![Arc::new(bare)] }));
+        let bare = Version { nav, ids: Vec::new(), records: Vec::new(), ..(*self.newest()).clone() };
+        self.shared.versions.store(Arc::new(Versions::only(0, Arc::new(bare))));
     }
 
     /// What ended is learnt from and kept, no more than two epochs, and then the thread ends.
@@ -283,14 +289,14 @@ impl Learning {
     pub(crate) fn version_for(&self, epoch: u64) -> Option<Arc<Version>> {
         let versions = self.shared.versions.load();
         let wanted = if self.is_on() { epoch.saturating_sub(1) } else { 0 };
-        let back = versions.epochs.checked_sub(wanted)? as usize;
-        let at = versions.last.len().saturating_sub(1 + back);
-        versions.last.get(at).cloned()
+        let back = versions.epochs.checked_sub(wanted)?;
+        let before = versions.before.as_ref().filter(|_| back > 0);
+        Some(before.unwrap_or(&versions.newest).clone())
     }
 
     /// The newest version.
-    pub(crate) fn newest(&self) -> Option<Arc<Version>> {
-        self.shared.versions.load().last.last().cloned()
+    pub(crate) fn newest(&self) -> Arc<Version> {
+        self.shared.versions.load().newest.clone()
     }
 
     /// A query of `epoch` has ended; `None` for one that will never run.
@@ -312,11 +318,9 @@ impl Learning {
     /// Bytes that it takes besides what lies in RAM of the lists: the version in use, the next one, and what queries are counted in.
     pub(crate) fn bytes(&self, threads: usize) -> u64 {
         if !self.is_on() {
-            let shared = Arc::as_ptr(&self.shared.ground.parts.nav);
-            let own = |v: &Version| {
-                if Arc::as_ptr(&v.nav) == shared { 4 * v.visits.len() as u64 } else { v.bytes() }
-            };
-            return self.newest().map_or(0, |v| own(&v));
+            let newest = self.newest();
+            let is_as_built = Arc::ptr_eq(&newest.nav, &self.shared.ground.parts.nav);
+            return if is_as_built { 4 * newest.visits.len() as u64 } else { newest.bytes() };
         }
         let shared = &self.shared;
         let parts = &shared.ground.parts;
@@ -373,24 +377,20 @@ impl Shared {
         // Before the swap: whoever sees the new version may use the place.
         self.ended[at].store(0, Ordering::Release);
         let epochs = self.versions.load().epochs + 1;
-        self.versions.store(Arc::new(Versions { epochs, last: vec![newest, version] }));
+        self.versions.store(Arc::new(Versions { epochs, newest: version, before: Some(newest) }));
     }
 
-    /// Lets the versions before the newest go, and waits until nobody holds on to them: queries that end, as those of this epoch have.
+    /// Lets the version before the newest go, and waits until nobody holds on to it: queries that end, as those of this epoch have.
     fn only_newest(&self) -> Arc<Version> {
         let versions = self.versions.load_full();
-        let Some((newest, old)) = versions.last.split_last() else {
-            unreachable!("a version is always there")
-        };
-        let (newest, epochs) = (newest.clone(), versions.epochs);
-        let old: Vec<Weak<Version>> =
-            old.iter().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade).collect();
+        let newest = versions.newest.clone();
+        let before = versions.before.as_ref().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade);
+        self.versions.store(Arc::new(Versions::only(versions.epochs, newest.clone())));
         drop(versions);
-        self.versions.store(Arc::new(Versions { epochs, last: vec![newest.clone()] }));
-        while old.iter().any(|v| v.strong_count() > 0) {
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        if !old.is_empty() {
+        if let Some(before) = before {
+            while before.strong_count() > 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
             release_freed();
         }
         newest
@@ -420,7 +420,7 @@ impl Shared {
         let mut version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
         let room = *lock(&self.room);
         if let (Some((room, model)), Some(residency)) = (room, &newest.residency) {
-            let mut reader = ListReader::new(&self.ground.parts, &self.ground.file, &self.ground.lists);
+            let mut reader = self.ground.reader();
             let worth = Worth { model: &model, visits: &version.visits };
             version.residency = Some(Arc::new(residency.follow(&mut reader, room, &worth)));
         }
@@ -448,10 +448,12 @@ fn make(
         old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
     let mut newcomers = Vec::new();
     let mut encoder = Encoder::new(&parts.codebook, ground.metric);
+    let mut reader = ground.reader();
     for &(id, score) in wanted {
-        let Some(record) = read_record(ground, id) else { continue };
-        newcomers.push(newcomer(ground, &mut encoder, id, score, &record));
-        records.push((id, record));
+        // One that cannot be had is left out: a hot member is no more than a hint.
+        let Some(record) = reader.record(id) else { continue };
+        newcomers.push(newcomer(ground, &mut encoder, id, score, record));
+        records.push((id, Arc::from(record)));
     }
     let places = Places { codebook: &parts.codebook, centroids: &parts.centroids };
     let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, ground.seed);
@@ -464,20 +466,6 @@ fn make(
     let (epochs, queries) =
         (old.epochs.saturating_add(learnt.epochs), old.queries.saturating_add(learnt.queries));
     Version { nav: Arc::new(nav), ids, records, residency: None, visits, epochs, queries }
-}
-
-/// The record of a member from the file; `None` when it cannot be had, for a hot member is no more than a hint.
-fn read_record(ground: &Ground, id: u32) -> Option<Arc<[u8]>> {
-    let parts = &ground.parts;
-    let size = parts.shape.record_bytes();
-    if parts.directory.ids.last().is_none_or(|&end| id >= end) {
-        return None;
-    }
-    let pages = Pages::of(parts.directory.record_at(&parts.shape, id), size as u64);
-    let mut buffer = Buffer::new(pages.count as usize * PAGE);
-    ground.file.read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64).ok()?;
-    let bytes = &buffer.bytes()[pages.skip as usize..pages.skip as usize + size];
-    Record::verify(&parts.shape, id, bytes).map(|_| Arc::from(bytes))
 }
 
 fn newcomer(ground: &Ground, encoder: &mut Encoder<'_>, id: u32, score: u32, record: &[u8]) -> Newcomer {

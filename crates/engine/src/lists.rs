@@ -228,6 +228,15 @@ impl<'a> ListReader<'a> {
         Ok(bytes)
     }
 
+    /// The record of a member; `None` when there is no such member, or the record cannot be read or is damaged.
+    pub(crate) fn record(&mut self, id: u32) -> Option<&[u8]> {
+        let parts = self.parts;
+        parts.directory.ids.last().filter(|&&end| id < end)?;
+        let offset = parts.directory.record_at(&parts.shape, id);
+        let bytes = self.read(offset, parts.shape.record_bytes()).ok()?;
+        Record::verify(&parts.shape, id, bytes).map(|_| bytes)
+    }
+
     /// The records of a list; they are verified when they are looked at.
     ///
     /// # Errors

@@ -138,8 +138,7 @@ pub fn refresh(
     coming.sort_by(|a, b| b.score.cmp(&a.score).then(a.id.cmp(&b.id)));
     coming.truncate(capacity);
     let going = choose_going(&nav, &mut coming, capacity);
-    let code_bytes = places.codebook.code_bytes();
-    nav.reserve(coming.len().min(capacity.saturating_sub(nav.scores.len())), code_bytes);
+    nav.reserve(coming.len() - going.len(), places.codebook.code_bytes());
     let rotated = rotate(places);
     let mut patch = Patch::new(places.codebook, &rotated);
     patch.remove(&mut nav, &going);

@@ -36,8 +36,9 @@ impl Traffic {
 
     /// Takes in a query that ended.
     pub fn observe(&mut self, state: &QueryState) {
-        let counted = state.results().len().min(RESULTS_MAX);
-        let worst = state.results()[..counted].last().map_or(f32::NEG_INFINITY, |hit| hit.distance);
+        let mut nearest = state.results().iter().take(RESULTS_MAX);
+        let worst = nearest.next_back().map_or(f32::NEG_INFINITY, |hit| hit.distance);
+        // Others may be as far as the last.
         let mut left = RESULTS_MAX;
         for &(id, distance) in &state.probing.read {
             let is_result = distance <= worst;

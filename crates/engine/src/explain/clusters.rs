@@ -201,7 +201,7 @@ pub(super) fn explain_hidden(
         Width::Auto => (1, 1),
         Width::Fixed(width) => (width, width),
     };
-    let version = index.learning.as_ref().and_then(|l| l.newest());
+    let version = index.learning.as_ref().map(|l| l.newest());
     let mut walk = Walk {
         index,
         version,

@@ -75,7 +75,7 @@ impl Queries for Worker<'_> {
     }
 
     fn version(&mut self, _: usize) -> Option<Arc<Version>> {
-        learning(self.shared).and_then(Learning::newest)
+        learning(self.shared).map(Learning::newest)
     }
 
     /// Only widths depend on it, and these are the origin's.
