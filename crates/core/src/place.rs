@@ -82,7 +82,7 @@ impl Here<'_> {
         let homes = self.live_homes(first) & !tried;
         let held =
             |server: u32| wanted.iter().filter(|&&b| self.placement.homes(b) >> server & 1 == 1).count();
-        let turn = crate::build::hash(0, 21, u64::from(first)) as u32;
+        let turn = crate::hash::hash(0, 21, u64::from(first)) as u32;
         let candidates = (0..SERVERS_MAX as u32).filter(|s| homes >> s & 1 == 1);
         let idle = |server: u32| u8::MAX - self.loads[server as usize % SERVERS_MAX];
         candidates

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use stratann_core::format::checksum;
 use stratann_core::place::{Here, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::wire::{Carry, Refused, decode, encode};
+use stratann_core::codec::Refused;
+use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, Want,
 };

@@ -137,7 +137,7 @@ fn nearest_lists(
         let cross = table.to_float(code_distance);
         let term = clusters.sublists.terms.get(entry as usize).copied().unwrap_or(0.0);
         let distance = Ruler::to_point(view.metric, base, term, cross);
-        order_of_mates.push((crate::route::order_key(distance), list));
+        order_of_mates.push((crate::order::order_key(distance), list));
     }
     order_of_mates.sort_unstable();
     let scanned = match state.params.probe.local_lists {

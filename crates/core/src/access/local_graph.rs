@@ -6,9 +6,10 @@
 use super::lists::{bring, drop_hopeless, weigh};
 use crate::format::edges::Edges;
 use crate::format::posting::{Head, Record};
+use crate::order::order_key;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{Candidate, Mode, Progress, QueryState, Reading, Scratch, Survivor, Walk};
-use crate::route::{order_key, to_centroid};
+use crate::route::to_centroid;
 use crate::verify::bounds::{Ruler, Span};
 
 /// Length of the beam where all that is met lies farther than what other clusters have: so much of the whole beam, and no less than this.

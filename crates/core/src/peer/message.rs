@@ -25,8 +25,9 @@
 
 use alloc::vec::Vec;
 
-use crate::format::checksum;
-use crate::query::wire::{self, Reader};
+use crate::codec::Reader;
+pub use crate::codec::Refused;
+use crate::hash::checksum;
 
 /// The version written and understood.
 pub const VERSION: u32 = 4;
@@ -98,21 +99,6 @@ pub enum Message<'a> {
         /// Which.
         query: QueryId,
     },
-}
-
-/// Why a frame is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Written by another version.
-    Version(u32),
-    /// Shorter or longer than it says, or than anything may be.
-    Length,
-    /// Damaged on the way.
-    Checksum,
-    /// The sender serves another build of the index.
-    Build(u64),
-    /// A field makes no sense.
-    Content,
 }
 
 impl Message<'_> {
@@ -219,12 +205,6 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
         _ => return Err(Refused::Content),
     };
     Ok((message, load))
-}
-
-impl From<wire::Refused> for Refused {
-    fn from(refused: wire::Refused) -> Refused {
-        if refused == wire::Refused::Length { Refused::Length } else { Refused::Content }
-    }
 }
 
 #[cfg(test)]

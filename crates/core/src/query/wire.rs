@@ -24,24 +24,13 @@ use super::{
     Beam, Budget, Candidate, Hit, Loss, MAX_K, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState,
     QueryStats, Reading, Tag,
 };
-use crate::format::checksum;
+use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
+use crate::hash::checksum;
+use crate::order::{from_order_key, order_key};
 
 /// The version written and understood.
 pub const VERSION: u32 = 6;
 const HEADER: usize = 16;
-
-/// Why bytes are not a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Written by another version.
-    Version(u32),
-    /// Shorter or longer than it says.
-    Length,
-    /// Damaged on the way.
-    Checksum,
-    /// A field is outside of its limits.
-    Content,
-}
 
 /// What is said of the candidates in a beam.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,7 +194,7 @@ fn put_hits(hits: &[Hit], w: &mut Writer<'_>) {
     w.varint(hits.len() as u64);
     let mut before = 0;
     for hit in hits {
-        let at = rank(hit.distance);
+        let at = order_key(hit.distance);
         // They are sorted; if they were not, this would be longer and still right.
         w.varint(u64::from(at.wrapping_sub(before)));
         w.varint(hit.external_id);
@@ -218,25 +207,15 @@ fn take_hits(r: &mut Reader<'_>, most: u32, out: &mut Vec<Hit>) -> Result<(), Re
     for _ in 0..r.count(most)? {
         let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
         before = before.wrapping_add(step);
-        out.push(Hit { distance: of_rank(before), external_id: r.varint()? });
+        out.push(Hit { distance: from_order_key(before), external_id: r.varint()? });
     }
     Ok(())
-}
-
-/// Numbers in the order of the distances that they stand for (IEEE 754 total order).
-fn rank(distance: f32) -> u32 {
-    let bits = distance.to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
-}
-
-fn of_rank(rank: u32) -> f32 {
-    f32::from_bits(if rank >> 31 == 1 { rank & !(1 << 31) } else { !rank })
 }
 
 fn put_told(told: &[f32], w: &mut Writer<'_>) {
     w.varint(told.len() as u64);
     let mut before = 0;
-    for at in told.iter().map(|&distance| rank(distance)) {
+    for at in told.iter().map(|&distance| order_key(distance)) {
         w.varint(u64::from(at - before));
         before = at;
     }
@@ -247,7 +226,7 @@ fn take_told(r: &mut Reader<'_>, most: u32, told: &mut Vec<f32>) -> Result<(), R
     for _ in 0..r.count(most)? {
         let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
         before = before.checked_add(step).ok_or(Refused::Content)?;
-        told.push(of_rank(before));
+        told.push(from_order_key(before));
     }
     Ok(())
 }
@@ -492,139 +471,4 @@ fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Re
     }
     r.0 = packed.finish()?;
     Ok(())
-}
-
-/// Numbers of any length in bits, the lowest bit first.
-struct Packer<'a, 'b> {
-    out: &'a mut Writer<'b>,
-    held: u64,
-    bits: u32,
-}
-
-impl<'a, 'b> Packer<'a, 'b> {
-    fn new(out: &'a mut Writer<'b>) -> Packer<'a, 'b> {
-        Packer { out, held: 0, bits: 0 }
-    }
-
-    fn put(&mut self, number: u32, bits: u32) {
-        self.held |= u64::from(number) << self.bits;
-        self.bits += bits;
-        while self.bits >= 8 {
-            self.out.u8(self.held as u8);
-            self.held >>= 8;
-            self.bits -= 8;
-        }
-    }
-
-    fn finish(self) {
-        if self.bits > 0 {
-            self.out.u8(self.held as u8);
-        }
-    }
-}
-
-/// Takes them out again.
-struct Unpacker<'a> {
-    bytes: Reader<'a>,
-    held: u64,
-    bits: u32,
-}
-
-impl<'a> Unpacker<'a> {
-    fn new(bytes: Reader<'a>) -> Unpacker<'a> {
-        Unpacker { bytes, held: 0, bits: 0 }
-    }
-
-    fn take(&mut self, bits: u32) -> Result<u32, Refused> {
-        while self.bits < bits {
-            self.held |= u64::from(self.bytes.u8()?) << self.bits;
-            self.bits += 8;
-        }
-        let number = self.held & ((1 << bits) - 1);
-        self.held >>= bits;
-        self.bits -= bits;
-        Ok(number as u32)
-    }
-
-    /// What comes after the last number, which must end within its byte, the rest of which is zero.
-    fn finish(self) -> Result<&'a [u8], Refused> {
-        if self.held == 0 { Ok(self.bytes.0) } else { Err(Refused::Content) }
-    }
-}
-
-struct Writer<'a>(&'a mut Vec<u8>);
-
-impl Writer<'_> {
-    fn u8(&mut self, x: u8) {
-        self.0.push(x);
-    }
-
-    fn u32(&mut self, x: u32) {
-        self.0.extend_from_slice(&x.to_le_bytes());
-    }
-
-    fn varint(&mut self, mut x: u64) {
-        while x >= 0x80 {
-            self.u8(x as u8 | 0x80);
-            x >>= 7;
-        }
-        self.u8(x as u8);
-    }
-}
-
-/// Takes numbers off the front of bytes.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Refused::Length)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Result<u8, Refused> {
-        self.take::<1>().map(|b| b[0])
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Refused> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Refused> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn slice(&mut self, length: usize) -> Result<&'a [u8], Refused> {
-        let (head, rest) = self.0.split_at_checked(length).ok_or(Refused::Length)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    /// The shortest form alone is accepted, so that one state has one encoding.
-    fn varint(&mut self) -> Result<u64, Refused> {
-        let mut x = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
-            let part = u64::from(byte & 0x7F);
-            if (part << shift) >> shift != part || (byte == 0 && shift > 0) {
-                return Err(Refused::Content);
-            }
-            x |= part << shift;
-            if byte < 0x80 {
-                return Ok(x);
-            }
-        }
-        Err(Refused::Content)
-    }
-
-    /// A counter that leaves room to count on.
-    fn counter(&mut self) -> Result<u64, Refused> {
-        let count = self.varint()?;
-        if count <= u64::MAX / 2 { Ok(count) } else { Err(Refused::Content) }
-    }
-
-    fn count(&mut self, limit: u32) -> Result<u32, Refused> {
-        let count = u32::try_from(self.varint()?).map_err(|_| Refused::Content)?;
-        if count <= limit { Ok(count) } else { Err(Refused::Content) }
-    }
 }

@@ -11,6 +11,7 @@ use stratann_kernel::distance::{dot_f16, l2_f16};
 
 use crate::access::lists::drop_hopeless;
 use crate::likelihood;
+use crate::order::{from_order_key, order_key};
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{Beam, Order, Progress, QueryState, Scratch, Survivor};
 use crate::verify::bounds::Ruler;
@@ -92,17 +93,6 @@ pub(crate) fn to_centroid(metric: Metric, wide: &[f32], centroid: &[u8]) -> f32 
         Metric::Ip => -dot_f16(wide, centroid),
         Metric::L2 | Metric::Cosine => l2_f16(wide, centroid),
     }
-}
-
-/// Maps floats to integers in their order.
-pub(crate) fn order_key(x: f32) -> u32 {
-    let bits = x.to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
-}
-
-/// The inverse of [`order_key`].
-fn from_key(key: u32) -> f32 {
-    f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
 }
 
 /// How much nearer a cluster is taken to be for each unit that its nearest member found is nearer than the farthest member found. On mixtures and on text
@@ -254,15 +244,15 @@ fn order_clusters(
     votes.clear();
     for entry in centroids.entries() {
         if !clusters.directory.lists_of(entry.id).is_empty() {
-            votes.push((entry.id, 0, from_key(entry.distance)));
+            votes.push((entry.id, 0, from_order_key(entry.distance)));
         }
     }
     if order != Order::Centroid {
-        let far = members.entries().last().map_or(0.0, |last| from_key(last.distance));
+        let far = members.entries().last().map_or(0.0, |last| from_order_key(last.distance));
         let beyond = votes.last().map_or(f32::INFINITY, |last| last.2);
         for entry in members.entries() {
             let cluster = clusters.nav.cluster_of[entry.id as usize];
-            let nearer = EVIDENCE_WEIGHT * (far - from_key(entry.distance)).max(0.0);
+            let nearer = EVIDENCE_WEIGHT * (far - from_order_key(entry.distance)).max(0.0);
             match votes.iter_mut().find(|v| v.0 == cluster) {
                 Some(vote) if vote.1 == 0 && order != Order::Votes => {
                     (vote.1, vote.2) = (1, vote.2 - nearer);
@@ -299,7 +289,7 @@ fn order_by_expectation(
         }
     };
     for entry in centroids.entries() {
-        expect(entry.id, from_key(entry.distance));
+        expect(entry.id, from_order_key(entry.distance));
     }
     for entry in members.entries() {
         let cluster = clusters.nav.cluster_of[entry.id as usize];

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::build::hash;
+use crate::hash::hash;
 
 /// Rows of counters.
 const DEPTH: usize = 3;
