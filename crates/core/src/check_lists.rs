@@ -10,8 +10,9 @@ use stratann_kernel::{DType, Metric, sqrt};
 use crate::format::directory::{Directory, LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
 use crate::format::posting::{Head, Record};
-use crate::plan::{ClusterView, IndexView};
+use crate::plan::hybrid_ivf::View;
 use crate::route::NONE;
+use crate::view::Base;
 
 /// Something that must not be in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +78,14 @@ struct Pivot {
 }
 
 impl Pivot {
-    fn set(&mut self, clusters: &ClusterView<'_>, halves: &[u8]) {
+    fn set(&mut self, clusters: &View<'_>, halves: &[u8]) {
         widen(DType::F16, halves, &mut self.plain);
         clusters.codebook.rotate(&self.plain, &mut self.rotated);
     }
 }
 
 /// Nodes of the navigation graph that are members, by the members' ids: `(id, node)`.
-pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
+pub fn members_of_nav(clusters: &View<'_>) -> Vec<(u32, u32)> {
     let mut members: Vec<(u32, u32)> =
         clusters.nav.ids.iter().zip(0..).filter(|m| *m.0 != NONE).map(|(&id, node)| (id, node)).collect();
     members.sort_unstable();
@@ -93,8 +94,8 @@ pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
 
 impl ListChecker {
     /// A checker of lists of this index.
-    pub fn new(view: &IndexView<'_>) -> ListChecker {
-        let zeros = vec![0f32; view.dim];
+    pub fn new(base: &Base<'_>) -> ListChecker {
+        let zeros = vec![0f32; base.dim];
         let pivot = Pivot { plain: zeros.clone(), rotated: zeros.clone() };
         ListChecker {
             wide: zeros.clone(),
@@ -110,8 +111,8 @@ impl ListChecker {
     #[allow(clippy::too_many_arguments)] // Two of them are what it gives back.
     pub fn list(
         &mut self,
-        view: &IndexView<'_>,
-        clusters: &ClusterView<'_>,
+        base: &Base<'_>,
+        clusters: &View<'_>,
         list: u32,
         (head, records): (&[u8], &[u8]),
         in_nav: &[(u32, u32)],
@@ -143,22 +144,22 @@ impl ListChecker {
                 continue;
             };
             ids.push(record.external_id());
-            if !self.load(view, &record) {
+            if !self.load(base, &record) {
                 found.push(ListFault::Vector(id));
                 continue;
             }
-            self.member(view, clusters, id, code, said, found);
-            if let Some(node) = node.filter(|&n| !self.is_node_sound(view, clusters, n)) {
+            self.member(base, clusters, id, code, said, found);
+            if let Some(node) = node.filter(|&n| !self.is_node_sound(base, clusters, n)) {
                 found.push(ListFault::Nav(node));
             }
         }
     }
 
     /// Loads a vector as codes see it; false when it is no vector.
-    fn load(&mut self, view: &IndexView<'_>, record: &Record<'_>) -> bool {
-        widen(view.dtype, record.vector(), &mut self.wide);
-        if view.metric == Metric::Cosine {
-            let scale = inverse_norm(view.dtype, record.vector());
+    fn load(&mut self, base: &Base<'_>, record: &Record<'_>) -> bool {
+        widen(base.dtype, record.vector(), &mut self.wide);
+        if base.metric == Metric::Cosine {
+            let scale = inverse_norm(base.dtype, record.vector());
             self.wide.iter_mut().for_each(|x| *x *= scale);
         }
         record.inverse_norm().is_finite() && self.wide.iter().all(|x| x.is_finite())
@@ -166,8 +167,8 @@ impl ListChecker {
 
     fn member(
         &mut self,
-        view: &IndexView<'_>,
-        clusters: &ClusterView<'_>,
+        base: &Base<'_>,
+        clusters: &View<'_>,
         id: u32,
         code: &[u8],
         ((term, radius), (least, most)): ((f32, f32), (f32, f32)),
@@ -185,19 +186,19 @@ impl ListChecker {
         if !is_within {
             found.push(ListFault::Distance(id));
         }
-        if !is_term(view, term, &self.own, &self.decoded) {
+        if !is_term(base, term, &self.own, &self.decoded) {
             found.push(ListFault::Term(id));
         }
     }
 
     /// Whether a node of the navigation graph is right about the vector that is loaded.
-    fn is_node_sound(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, node: u32) -> bool {
+    fn is_node_sound(&mut self, base: &Base<'_>, clusters: &View<'_>, node: u32) -> bool {
         let (nav, size) = (clusters.nav, clusters.shape.code_bytes);
         let at = (node - clusters.directory.clusters()) as usize * size;
         let Some(code) = nav.codes.get(at..at + size) else { return false };
         let (lost, _) = lost(clusters, &self.wide, &self.cluster, code, &mut self.rotated, &mut self.decoded);
         lost <= nav.radii[node as usize] * (1.0 + ROUNDING)
-            && is_term(view, nav.terms[node as usize], &self.cluster, &self.decoded)
+            && is_term(base, nav.terms[node as usize], &self.cluster, &self.decoded)
     }
 }
 
@@ -212,19 +213,19 @@ pub struct GraphChecker {
 
 impl GraphChecker {
     /// A checker of the edges of this cluster.
-    pub fn new(view: &IndexView<'_>, cluster: u32) -> GraphChecker {
-        GraphChecker { cluster, dim: view.dim, rows: Vec::new() }
+    pub fn new(base: &Base<'_>, cluster: u32) -> GraphChecker {
+        GraphChecker { cluster, dim: base.dim, rows: Vec::new() }
     }
 
     /// Takes the records of the next list of the cluster.
-    pub fn list(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, list: u32, records: &[u8]) {
-        let mut checker = ListChecker::new(view);
+    pub fn list(&mut self, base: &Base<'_>, clusters: &View<'_>, list: u32, records: &[u8]) {
+        let mut checker = ListChecker::new(base);
         let directory = clusters.directory;
         let sizes = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
         let ids = directory.ids[list as usize]..directory.ids[list as usize + 1];
         for (id, bytes) in ids.zip(sizes) {
             match Record::verify(&clusters.shape, id, bytes) {
-                Some(record) if checker.load(view, &record) => self.rows.extend_from_slice(&checker.wide),
+                Some(record) if checker.load(base, &record) => self.rows.extend_from_slice(&checker.wide),
                 _ => self.rows.resize(self.rows.len() + self.dim, f32::NAN),
             }
         }
@@ -273,7 +274,7 @@ impl GraphChecker {
 
 /// How far a vector lies from what its code stands for, and from the centroid. Leaves what the code stands for in `decoded`.
 fn lost(
-    clusters: &ClusterView<'_>,
+    clusters: &View<'_>,
     vector: &[f32],
     pivot: &Pivot,
     code: &[u8],
@@ -291,8 +292,8 @@ fn square(x: &[f32]) -> f32 {
     dot_f32(x, bytemuck::cast_slice(x))
 }
 
-fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> bool {
-    if view.metric == Metric::Ip {
+fn is_term(base: &Base<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> bool {
+    if base.metric == Metric::Ip {
         return term == 0.0;
     }
     let own = square(decoded);
@@ -302,7 +303,7 @@ fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> b
 }
 
 /// Checks the tables in RAM against each other; those that were opened are known to be within their ranges.
-pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
+pub fn tables(clusters: &View<'_>, found: &mut Vec<TableFault>) {
     let directory = clusters.directory;
     let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.heads.len());
     for list in 0..directory.list_count() {

@@ -142,6 +142,11 @@ impl<'a> Reader<'a> {
         Err(Refused::Content)
     }
 
+    /// A varint that fits into 32 bits.
+    pub(crate) fn varint_u32(&mut self) -> Result<u32, Refused> {
+        u32::try_from(self.varint()?).map_err(|_| Refused::Content)
+    }
+
     /// A counter; at most half of the range, so that further counting cannot overflow.
     pub(crate) fn counter(&mut self) -> Result<u64, Refused> {
         let count = self.varint()?;

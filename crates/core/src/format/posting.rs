@@ -287,6 +287,11 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// Opens a record from bytes that were verified when they entered memory. `None` when they are too few.
+    pub fn open(shape: &Shape, bytes: &'a [u8]) -> Option<Record<'a>> {
+        bytes.get(..shape.record_bytes()).map(|bytes| Record { shape: *shape, bytes })
+    }
+
     /// Opens the record of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
     pub fn verify(shape: &Shape, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;

@@ -8,7 +8,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::place::{SERVERS_MAX, bit};
-use crate::query::{Budget, Hit, Outcome, Params, QueryState, Unread, wire};
+use crate::query::{Budget, Hit, Outcome, Params, QueryState, wire};
+use crate::search::LostUnit;
 
 use super::message::{Message, QueryId};
 use super::{Action, Origin, Peer};
@@ -24,7 +25,7 @@ impl Gather {
     /// Of the servers `all`, those in `asked` are waited for.
     pub(super) fn new(params: Params, budget: Budget, all: u64, asked: u64) -> Gather {
         let mut sum = QueryState::new(params, budget);
-        sum.outcome = Outcome::Complete;
+        sum.q.outcome = Outcome::Complete;
         let mut gather = Gather { waits: asked, sum };
         (0..(all & !asked).count_ones()).for_each(|_| gather.miss());
         gather
@@ -36,13 +37,13 @@ impl Gather {
 
     /// The whole answer, once nobody is waited for.
     pub(super) fn whole(&self) -> Option<QueryState> {
-        (self.waits == 0).then(|| self.sum.without_beam())
+        (self.waits == 0).then(|| self.sum.answer())
     }
 
     fn miss(&mut self) {
-        self.sum.stats.unreachable = self.sum.stats.unreachable.saturating_add(1);
-        if self.sum.outcome == Outcome::Complete {
-            self.sum.outcome = Outcome::Partial;
+        self.sum.q.stats.unreachable = self.sum.q.stats.unreachable.saturating_add(1);
+        if self.sum.q.outcome == Outcome::Complete {
+            self.sum.q.outcome = Outcome::Partial;
         }
     }
 
@@ -61,20 +62,20 @@ impl Gather {
             return;
         }
         self.waits &= !bit(from);
-        self.sum.stats.add(&part.stats);
-        match part.outcome {
+        self.sum.q.stats.add(&part.q.stats);
+        match part.q.outcome {
             Outcome::Complete => {}
-            Outcome::OutOfBudget => self.sum.outcome = Outcome::OutOfBudget,
-            Outcome::Lost { block, loss } => {
-                self.sum.unread.push(Unread { block, tried: u64::MAX, loss });
+            Outcome::OutOfBudget => self.sum.q.outcome = Outcome::OutOfBudget,
+            Outcome::Lost { unit, loss, .. } => {
+                self.sum.q.lost_units.0.push(LostUnit { unit, tried: u64::MAX, loss });
                 return self.miss();
             }
-            Outcome::Partial | Outcome::Running => return self.miss(),
+            Outcome::Partial | Outcome::Running | Outcome::WrongKind => return self.miss(),
         }
-        let results = &mut self.sum.results;
-        results.extend_from_slice(&part.results);
+        let results = &mut self.sum.q.top.hits;
+        results.extend_from_slice(&part.q.top.hits);
         results.sort_unstable_by(Hit::order);
-        results.truncate(self.sum.params.k as usize);
+        results.truncate(self.sum.q.top.k as usize);
     }
 }
 

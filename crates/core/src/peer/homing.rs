@@ -50,7 +50,7 @@ impl Home {
 
     /// An attempt has ended. Its state is kept while results of it are missing.
     pub(super) fn complete(&mut self, attempt: u8, visited: u64, state: Box<QueryState>) -> Option<Whole> {
-        if state.words == 0 || !is_answer(state.outcome) {
+        if state.q.top.reports_sent == 0 || !is_answer(state.q.outcome) {
             return Some((visited, state));
         }
         if attempt != self.attempt {
@@ -62,12 +62,12 @@ impl Home {
 
     fn try_again(&mut self) -> Option<Whole> {
         let (visited, mut state) = self.ended.take()?;
-        if self.heard.len() < state.words as usize {
+        if self.heard.len() < state.q.top.reports_sent as usize {
             self.ended = Some((visited, state));
             return None;
         }
-        self.add(&state.results, state.params.k);
-        state.results.clone_from(&self.found);
+        self.add(&state.q.top.hits, state.q.top.k);
+        state.q.top.hits.clone_from(&self.found);
         Some((visited, state))
     }
 }
@@ -87,15 +87,15 @@ impl Peer {
         if self.served.results == Results::Along || to == query.origin {
             return None;
         }
-        let word = state.words;
-        if state.results.is_empty() {
+        let word = state.q.top.reports_sent;
+        if state.q.top.hits.is_empty() {
             return Some(word);
         }
         if query.origin == self.server {
-            self.own(&query)?.home.hear(attempt, word, &state.results, state.params.k);
+            self.own(&query)?.home.hear(attempt, word, &state.q.top.hits, state.q.top.k);
         } else {
             let mut hits = self.spare.buffer();
-            wire::write_hits(&state.results, &mut hits);
+            wire::write_hits(&state.q.top.hits, &mut hits);
             self.send(query.origin, &Message::Found { query, attempt, word, hits: &hits }, out);
             self.spare.keep_buffer(hits);
         }
@@ -160,8 +160,8 @@ mod tests {
         let (mut peers, mut out) = ([0, 1, 2].map(peer), vec![]);
         peers[0].ask(0, 5, (Params::new(K, 4), Budget::default()), &[1; 4], 1000, &mut out);
         let Some(Action::Start { run, mut state }) = out.pop() else { panic!("a query begins") };
-        state.results = vec![hit(1.0, 10), hit(2.0, 12)];
-        state.stats.hand_overs = 1;
+        state.q.top.hits = vec![hit(1.0, 10), hit(2.0, 12)];
+        state.q.stats.hand_overs = 1;
         peers[0].stepped(0, run, Step::HandOver(1), &state, &mut out);
         let sent = frames(&mut out);
         let [(1, baton)] = sent.as_slice() else {
@@ -170,21 +170,21 @@ mod tests {
 
         let (_, state) = received(&mut peers[1], 0, baton);
         let (run, mut state) = state.expect("a baton");
-        assert_eq!((&state.results, &state.told), (&vec![], &vec![1.0, 2.0]));
+        assert_eq!((&state.q.top.hits, &state.q.top.reported_distances), (&vec![], &vec![1.0, 2.0]));
         // One as far as what is known elsewhere: the origin alone can tell which of them stays.
-        state.results = vec![hit(2.0, 11)];
-        state.stats.hand_overs = 2;
+        state.q.top.hits = vec![hit(2.0, 11)];
+        state.q.stats.hand_overs = 2;
         peers[1].stepped(0, run, Step::HandOver(2), &state, &mut out);
         let sent = frames(&mut out);
         let [(0, found), (2, baton)] = sent.as_slice() else { panic!("{sent:?}") };
 
         let (_, state) = received(&mut peers[2], 1, baton);
         let (run, mut state) = state.expect("a baton");
-        assert_eq!(state.told, vec![1.0, 2.0, 2.0]);
+        assert_eq!(state.q.top.reported_distances, vec![1.0, 2.0, 2.0]);
         assert!(state.is_full() && state.worst() == Some((2.0, None)));
         state.drop_worst();
-        state.results = vec![hit(1.5, 13)];
-        state.outcome = Outcome::Complete;
+        state.q.top.hits = vec![hit(1.5, 13)];
+        state.q.outcome = Outcome::Complete;
         peers[2].stepped(0, run, Step::Done, &state, &mut out);
         let sent = frames(&mut out);
         let [(0, answer)] = sent.as_slice() else { panic!("{sent:?}") };
@@ -195,7 +195,7 @@ mod tests {
 
     fn told(out: &[Action]) -> Option<&[Hit]> {
         out.iter().find_map(|a| {
-            if let Action::Answer { client: 5, state } = a { Some(state.results()) } else { None }
+            if let Action::Answer { client: 5, state } = a { Some(state.q.top.hits()) } else { None }
         })
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert!((0..bytes.len()).all(|n| wire::read_hits(&bytes[..n], &mut vec![]).is_err()));
         // Of a state, their distances too, in order.
         let mut state = QueryState::new(Params::new(6, 9), Budget::default());
-        (state.results, state.told) = (hits, vec![-2.0, 0.5]);
+        (state.q.top.hits, state.q.top.reported_distances) = (hits, vec![-2.0, 0.5]);
         let mut write = |state: &QueryState| {
             bytes.clear();
             wire::Encoder::default().write(state, wire::Carry::Ids, Some(4), &mut bytes);
@@ -241,7 +241,7 @@ mod tests {
         let there = write(&state).expect("a state");
         let told = vec![-f32::INFINITY, -2.0, -1.5, 0.0, 0.5, f32::MAX];
         assert_eq!((there.words, there.results, there.told), (4, vec![], told));
-        state.params.k = 5;
+        state.q.top.k = 5;
         assert!(write(&state).is_err(), "six results of five");
     }
 }

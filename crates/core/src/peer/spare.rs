@@ -80,7 +80,7 @@ mod tests {
     ) -> (Run, Box<QueryState>) {
         let to = 1 - from;
         let mut state = state;
-        state.stats.hand_overs += 1;
+        state.q.stats.hand_overs += 1;
         peers[from].stepped(0, run, Step::HandOver(to as u8), &state, out);
         peers[from].keep_state(state);
         let Some(Action::Send { frame, .. }) = out.pop() else { panic!("a baton") };
@@ -109,7 +109,7 @@ mod tests {
             let Some(Action::Start { run, mut state }) = out.pop() else { panic!("a state") };
             assert!(peers[0].begin(0, &run).is_some());
             (0..100).for_each(|id| assert!(state.beam.offer(id, 9 * id, Progress::Expanded)));
-            state.results = vec![Hit { distance: 1.0, external_id: 300 }; 10];
+            state.q.top.hits = vec![Hit { distance: 1.0, external_id: 300 }; 10];
             let mut at_home = (run, state);
             let mut round = |at_home| {
                 let away = pass(&mut peers, 0, at_home, &mut out);
@@ -124,7 +124,7 @@ mod tests {
                 for _ in 0..100 {
                     home = home.take().map(&mut round);
                 }
-                assert_eq!(home.map(|(_, state)| state.stats.hand_overs), Some(340));
+                assert_eq!(home.map(|(_, state)| state.q.stats.hand_overs), Some(340));
             });
             assert_eq!(used.count_total, 0, "{carry:?}");
         }

@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::sketch::Sketch;
-use crate::query::QueryState;
+use crate::plan::hybrid_ivf::Trace;
 
 /// What a result counts, in units of ε.
 pub const RESULT_WEIGHT: u16 = 16;
@@ -35,12 +35,12 @@ impl Traffic {
     }
 
     /// Takes in a query that ended.
-    pub fn observe(&mut self, state: &QueryState) {
-        let mut nearest = state.results().iter().take(RESULTS_MAX);
+    pub fn observe(&mut self, trace: &Trace<'_>) {
+        let mut nearest = trace.results().iter().take(RESULTS_MAX);
         let worst = nearest.next_back().map_or(f32::NEG_INFINITY, |hit| hit.distance);
         // Others may be as far as the last.
         let mut left = RESULTS_MAX;
-        for &(id, distance) in &state.probing.read {
+        for &(id, distance) in trace.read() {
             let is_result = distance <= worst;
             self.sketch.add(id, if is_result { RESULT_WEIGHT } else { 1 });
             if is_result && left > 0 {
@@ -48,8 +48,7 @@ impl Traffic {
                 self.results.push(id);
             }
         }
-        let begun = state.probing.begun as usize;
-        for &cluster in state.probing.clusters.iter().take(begun) {
+        for &cluster in trace.visited() {
             if let Some(visits) = self.visits.get_mut(cluster as usize) {
                 *visits = visits.saturating_add(1);
             }

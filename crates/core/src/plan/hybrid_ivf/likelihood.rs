@@ -4,21 +4,32 @@
 //! centroid to it and to the query is small enough; the cosine that this takes says how far the cluster is out of reach. In many dimensions such cosines
 //! are nearly normal around 0.
 
-use stratann_kernel::sqrt;
+use stratann_kernel::{Metric, sqrt};
+
+use crate::verify::BoundEstimator;
+
+/// The cosine that a member of a cluster must have to lie within the threshold; all on the scale of codes. `base` is the distance of the
+/// query to the centroid, `spread` the mean squared distance of the members to it.
+pub(crate) fn cosine(estimator: &BoundEstimator, base: f32, spread: f32, threshold: f32) -> f32 {
+    match estimator.metric() {
+        Metric::Ip => cosine_ip(base, estimator.query_norm(), spread, threshold),
+        Metric::L2 | Metric::Cosine => cosine_l2(base, spread, threshold),
+    }
+}
 
 /// Cosines beyond this are alike: no member can be that near.
 const COSINE_MAX: f32 = 2.0;
 
 /// The cosine that a member must have, for squared l2: `base` is that of the query to the centroid, `spread` the mean of the members', `threshold` what they must stay
 /// below.
-pub(crate) fn cosine_l2(base: f32, spread: f32, threshold: f32) -> f32 {
+fn cosine_l2(base: f32, spread: f32, threshold: f32) -> f32 {
     let reach = 2.0 * sqrt((base * spread).max(0.0));
     let gap = base + spread - threshold;
     if gap < -reach { -1.0 } else { quotient(gap, reach) }
 }
 
 /// The same for minus the inner product: `base` is that of query and centroid.
-pub(crate) fn cosine_ip(base: f32, query_norm: f32, spread: f32, threshold: f32) -> f32 {
+fn cosine_ip(base: f32, query_norm: f32, spread: f32, threshold: f32) -> f32 {
     quotient(base - threshold, query_norm * sqrt(spread.max(0.0)))
 }
 

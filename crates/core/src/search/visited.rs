@@ -1,13 +1,13 @@
-//! Which nodes a query has scored already.
+//! The set of nodes that a query has scored.
 
 use alloc::vec::Vec;
 
-/// A set of node ids that may forget, and is never wrong otherwise: the last id met is kept for each value of a hash.
+/// A set of node ids that may forget, but never claims an id that was not inserted: it keeps the last id for each hash value.
 ///
 /// The beam is its own visited set, so meeting a node twice changes nothing; this only spares the code distance, which half of the
 /// neighbours of a walk would otherwise be given again. What is forgotten is scored again, so the set needs no room for all.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Visited {
     // By the upper bits of the hash, its lower 15 bits, or `EMPTY`.
     tags: Vec<u16>,
     // Bits of an id that matter.
@@ -28,12 +28,12 @@ fn id_bits(nodes: u32) -> u32 {
     (u32::BITS - nodes.saturating_sub(1).leading_zeros()).max(PLACE_BITS + TAG_BITS)
 }
 
-/// Memory that a query over an index of `nodes` takes to know which it has met.
+/// Memory of the visited set of a query over an index of `nodes`, bytes.
 pub fn bytes(nodes: u64) -> u64 {
     2 << (id_bits(nodes.min(u64::from(u32::MAX)) as u32) - TAG_BITS)
 }
 
-impl Seen {
+impl Visited {
     /// Forgets everything, and makes room for ids below `nodes`.
     pub(crate) fn clear(&mut self, nodes: u32) {
         self.id_bits = id_bits(nodes);
@@ -64,7 +64,7 @@ impl Seen {
 
     #[inline(always)]
     fn keep(&mut self, numbers: &mut Vec<u32>, id_of: impl Fn(u32) -> u32) -> usize {
-        // Without branches: which ids are new cannot be foreseen, and the look-ups wait for memory.
+        // Without branches: which ids are new cannot be forevisited, and the look-ups wait for memory.
         let mut kept = 0;
         for i in 0..numbers.len() {
             let number = numbers[i];
@@ -86,26 +86,26 @@ mod tests {
 
     #[test]
     fn what_was_just_met_is_known_and_order_is_kept() {
-        let mut seen = Seen::default();
-        seen.clear(1000);
+        let mut visited = Visited::default();
+        visited.clear(1000);
         let mut ids = vec![5, 9, 5, 7, 9, 1];
-        assert_eq!(seen.keep_new(&mut ids), 2);
+        assert_eq!(visited.keep_new(&mut ids), 2);
         assert_eq!(ids, [5, 9, 7, 1]);
-        seen.clear(1000);
-        assert!(seen.insert(5));
+        visited.clear(1000);
+        assert!(visited.insert(5));
         let mut places = vec![2, 0, 1];
-        assert_eq!(seen.keep_new_of(&[5, 6, 7], &mut places), 1);
+        assert_eq!(visited.keep_new_of(&[5, 6, 7], &mut places), 1);
         assert_eq!(places, [2, 1]);
     }
 
     #[test]
     fn memory_grows_with_the_index_only_beyond_what_tags_tell_apart() {
-        let mut seen = Seen::default();
+        let mut visited = Visited::default();
         for (nodes, places) in
             [(1, 1 << 13), (1 << 28, 1 << 13), ((1 << 28) + 1, 1 << 14), (u32::MAX, 1 << 17)]
         {
-            seen.clear(nodes);
-            assert_eq!(seen.tags.len(), places, "{nodes}");
+            visited.clear(nodes);
+            assert_eq!(visited.tags.len(), places, "{nodes}");
             assert_eq!(bytes(u64::from(nodes)), 2 * places as u64);
         }
     }
@@ -114,14 +114,14 @@ mod tests {
         /// Never "met" of an id that was not: that would lose a candidate.
         #[test]
         fn no_new_id_is_called_known(ids in prop::collection::vec(any::<u32>(), 0..3000), narrow in any::<bool>()) {
-            let mut seen = Seen::default();
+            let mut visited = Visited::default();
             let nodes = if narrow { 40_000 } else { u32::MAX };
-            seen.clear(nodes);
+            visited.clear(nodes);
             let mut met = BTreeSet::new();
             for id in ids {
                 let id = id % nodes;
                 let is_new = met.insert(id);
-                prop_assert!(seen.insert(id) || !is_new);
+                prop_assert!(visited.insert(id) || !is_new);
             }
         }
     }

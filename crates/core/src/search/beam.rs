@@ -1,4 +1,4 @@
-//! The beam: the best candidates so far, sorted by `(distance, id)`, and its own visited set.
+//! The beam: the best candidates so far, sorted by `(distance, id)`. It is its own visited set.
 //!
 //! No set of visited nodes is kept. A candidate is refused when it is in the beam already, or when the beam is full and the
 //! candidate is not better than the worst. That is enough: once the beam is full its worst entry only ever improves, so an entry
@@ -8,13 +8,13 @@
 
 use alloc::vec::Vec;
 
-/// How far a candidate is.
+/// How far the search has come with a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Progress {
-    /// Nothing has been done about it.
+    /// Not read yet.
     Fresh = 0,
-    /// Its block is on its way.
+    /// Its block is being read.
     Awaited = 1,
     /// Its neighbours have been followed.
     Expanded = 2,
@@ -27,7 +27,7 @@ pub struct Candidate {
     pub distance: u32,
     /// Node.
     pub id: u32,
-    /// How far it is.
+    /// How far the search has come with it.
     pub progress: Progress,
 }
 
@@ -63,7 +63,7 @@ impl Beam {
         self.entries.capacity() * size_of::<Candidate>()
     }
 
-    /// The distance that a newcomer must beat; `u32::MAX` while there is room.
+    /// The distance that a new candidate must beat; `u32::MAX` while there is room.
     #[inline]
     pub fn threshold(&self) -> u32 {
         if self.entries.len() < self.capacity {
@@ -73,7 +73,7 @@ impl Beam {
         }
     }
 
-    /// Offers a candidate. Returns whether it was taken in.
+    /// Offers a candidate. Returns whether it was inserted.
     #[inline]
     pub fn offer(&mut self, distance: u32, id: u32, progress: Progress) -> bool {
         let full = self.entries.len() >= self.capacity;
@@ -108,7 +108,7 @@ impl Beam {
         }
     }
 
-    /// What was awaited of the nodes that `is_lost` names will not come: they are fresh again.
+    /// Makes the awaited candidates that `is_lost` names fresh again: their read failed.
     pub(crate) fn renew(&mut self, is_lost: impl Fn(u32) -> bool) {
         for at in (0..self.entries.len()).rev() {
             let entry = &mut self.entries[at];
@@ -130,7 +130,7 @@ impl Beam {
         found
     }
 
-    /// Whether a block is on its way although a closer candidate is fresh.
+    /// Whether a read is under way although a closer candidate is fresh.
     pub(crate) fn awaits_behind_fresh(&mut self) -> bool {
         self.next_fresh(0)
             .is_some_and(|fresh| self.entries[fresh..].iter().any(|c| c.progress == Progress::Awaited))
@@ -141,7 +141,7 @@ impl Beam {
         &self.entries
     }
 
-    /// Gives the candidates other distances, in the order of [`Beam::entries`], and sorts them anew.
+    /// Replaces the candidates' distances, given in the order of [`Beam::entries`], and sorts again.
     pub(crate) fn rescore(&mut self, distances: &[u32]) {
         self.entries.iter_mut().zip(distances).for_each(|(c, &d)| c.distance = d);
         self.entries.sort_unstable_by_key(Candidate::key);

@@ -13,10 +13,10 @@ use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
 use stratann_kernel::element::{narrow_f16, widen};
 
-use super::nav_graph::{NONE, NavGraph};
 use crate::build::prune::{Near, PruneScratch, robust_prune};
 use crate::build::walk::{WalkScratch, greedy_walk};
 use crate::build::{Lists, Points, hash};
+use crate::route::{NONE, NavGraph};
 
 /// A member that may come in.
 #[derive(Clone, Debug, PartialEq)]
