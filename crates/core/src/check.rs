@@ -146,7 +146,7 @@ impl Checker {
         slot: usize,
         found: &mut Vec<Violation>,
     ) {
-        if !view.block.lists {
+        if !view.block.adjacency {
             return;
         }
         let node = block.first_id() + slot as u32;
@@ -168,7 +168,7 @@ impl Checker {
     /// Holds the codes in a block against those of the same nodes that were met before. Ids that make no sense were found with the lists.
     fn codes(&mut self, view: &IndexView<'_>, block: &Block<'_>, number: u32, found: &mut Vec<Violation>) {
         let mut ids = core::mem::take(&mut self.list);
-        if view.block.code_bytes > 0 && block.coded(&mut ids).is_some() {
+        if view.block.code_bytes > 0 && block.coded_ids(&mut ids).is_some() {
             for (&node, code) in ids.iter().zip(block.codes().chunks_exact(view.block.code_bytes)) {
                 if !self.agrees(node, code) {
                     found.push(Violation::Code { block: number, node });

@@ -9,15 +9,15 @@ use stratann_kernel::{DType, Metric, sqrt};
 
 use crate::format::directory::{Directory, LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::{ClusterView, IndexView};
 use crate::route::NONE;
 
 /// Something that must not be in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListFault {
-    /// The head's checksum does not match, it is another list's, or its layout makes no sense.
-    Head,
+    /// The list codes have a wrong checksum, a wrong list number or an invalid layout.
+    Codes,
     /// Its members are not those that the directory says.
     Misplaced,
     /// Its centroid is not its cluster's.
@@ -118,8 +118,8 @@ impl ListChecker {
         found: &mut Vec<ListFault>,
         ids: &mut Vec<u64>,
     ) {
-        let Some(head) = Head::verify(&clusters.shape, list, head) else {
-            return found.push(ListFault::Head);
+        let Some(head) = ListCodes::verify(&clusters.shape, list, head) else {
+            return found.push(ListFault::Codes);
         };
         let (first, count) = (clusters.directory.ids[list as usize], clusters.directory.members(list));
         if head.first_id() != first || head.count() != count as usize {
@@ -304,11 +304,11 @@ fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> b
 /// Checks the tables in RAM against each other; those that were opened are known to be within their ranges.
 pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
     let directory = clusters.directory;
-    let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.heads.len());
+    let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.codes.len());
     for list in 0..directory.list_count() {
         let members = directory.members(list) as usize;
-        let (head, records) = (directory.heads[list as usize], directory.records[list as usize]);
-        parts.push((head, head + clusters.shape.head_bytes(members) as u64, list));
+        let (head, records) = (directory.codes[list as usize], directory.records[list as usize]);
+        parts.push((head, head + clusters.shape.list_codes_bytes(members) as u64, list));
         parts.push((records, records + (members * clusters.shape.record_bytes()) as u64, list));
     }
     for cluster in (0..directory.clusters()).filter(|&c| directory.edges[c as usize] != NO_EDGES) {

@@ -262,7 +262,7 @@ impl ClusterParts {
         let of_list = |l: u32| {
             let members = self.directory.members(l) as usize;
             let bytes = match part {
-                Part::Heads => self.shape.head_bytes(members),
+                Part::Heads => self.shape.list_codes_bytes(members),
                 Part::Records => members * self.shape.record_bytes(),
             };
             (bytes + LIST_BYTES) as u64

@@ -5,7 +5,7 @@
 
 use super::{local_graph, records};
 use crate::format::directory::{LocalKind, Pages};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{QueryState, Reading, ScannedList, Scratch, Survivor, Visit};
@@ -58,7 +58,7 @@ pub(crate) fn choose(
         if state.params.probe.bounds == crate::query::Bounds::Off {
             asked |= ask_for_members(state, view, clusters, list)?;
         } else if let Some(bytes) = clusters.resident_head(list) {
-            let head = Head::open(&clusters.shape, list, bytes)?;
+            let head = ListCodes::open(&clusters.shape, list, bytes)?;
             scan(state, view, clusters, scratch, &head, None)?;
             end_list(state, clusters, list);
         } else {
@@ -155,11 +155,11 @@ fn ask_for_list(
     clusters: &ClusterView<'_>,
     list: u32,
 ) -> Option<()> {
-    let start = clusters.directory.heads[list as usize];
+    let start = clusters.directory.codes[list as usize];
     let mut end = clusters.list_end(list);
     let mut last = list;
     while let Some(&next) = state.probing.lists.last() {
-        let is_next = next == last + 1 && clusters.directory.heads[next as usize] == end;
+        let is_next = next == last + 1 && clusters.directory.codes[next as usize] == end;
         // Lists that are not next may lie before this one.
         let is_short = is_next && clusters.list_end(next) - start <= u64::from(clusters.read_max);
         if !is_short || clusters.resident_head(next).is_some() {
@@ -205,11 +205,11 @@ pub(crate) fn take_lists(
     bytes: &[u8],
 ) -> Option<()> {
     let directory = clusters.directory;
-    let skip = Pages::of(directory.heads[first as usize], 0).skip as u64;
+    let skip = Pages::of(directory.codes[first as usize], 0).skip as u64;
     for list in first..first + count {
-        let at = (skip + directory.heads[list as usize] - directory.heads[first as usize]) as usize;
-        let length = clusters.shape.head_bytes(directory.members(list) as usize);
-        let head = Head::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
+        let at = (skip + directory.codes[list as usize] - directory.codes[first as usize]) as usize;
+        let length = clusters.shape.list_codes_bytes(directory.members(list) as usize);
+        let head = ListCodes::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
         let is_whole = directory.is_whole(&clusters.shape, list);
         let records = if is_whole { bytes.get(at + length..) } else { None };
         if head.first_id() != directory.ids[list as usize] {
@@ -227,7 +227,7 @@ fn scan(
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-    head: &Head<'_>,
+    head: &ListCodes<'_>,
     own_records: Option<&[u8]>,
 ) -> Option<()> {
     let ruler = Ruler::new(state, view, scratch);

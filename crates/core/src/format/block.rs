@@ -13,13 +13,13 @@
 //! | … | c × 4 or 8 | external ids |
 //! | … | (c + t) × code bytes | codes of the nodes here and of all that their lists name, by ascending id; absent where codes are in RAM |
 //! | … | (c + 1) × 2 | where each neighbour list begins and the last one ends, counted from the end of this table; absent in flat blocks |
-//! | … | | neighbour lists: [`list::NEIGHBOURS`]; with codes [`list::RANKS`], the places of the neighbours' codes |
-//! | … | | with codes: ids of the t other nodes, [`list::IDS`] |
+//! | … | | neighbour lists: [`adjacency::NEIGHBOURS`]; with codes [`adjacency::RANKS`], the places of the neighbours' codes |
+//! | … | | with codes: ids of the t other nodes, [`adjacency::IDS`] |
 //! | … | | zero up to the block's end |
 
 use alloc::vec::Vec;
 
-use super::{checksum, list};
+use super::{adjacency, checksum};
 
 /// Bytes before the first vector.
 pub const HEADER: usize = 24;
@@ -27,7 +27,7 @@ const _: () = assert!(HEADER == 8 + 4 + 4 + 2 + 2 + 4);
 
 /// What all blocks of one index have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct BlockLayout {
     /// Bytes of a block, a multiple of the page.
     pub block_bytes: usize,
     /// Bytes of a vector.
@@ -37,15 +37,15 @@ pub struct Shape {
     /// Whether inverse norms are stored.
     pub norms: bool,
     /// Whether neighbour lists are stored.
-    pub lists: bool,
+    pub adjacency: bool,
     /// Bytes of a code, where blocks carry those of their nodes and of all neighbours; 0 where codes are in RAM.
     pub code_bytes: usize,
 }
 
-impl Shape {
+impl BlockLayout {
     /// Bytes that one node takes besides its list, and besides the codes of others that it names.
     pub const fn node_bytes(&self) -> usize {
-        self.fixed_bytes() + self.code_bytes + if self.lists { 2 } else { 0 }
+        self.fixed_bytes() + self.code_bytes + if self.adjacency { 2 } else { 0 }
     }
 
     const fn fixed_bytes(&self) -> usize {
@@ -53,8 +53,8 @@ impl Shape {
     }
 
     /// Bytes left for nodes in a block.
-    pub const fn room(&self) -> usize {
-        self.block_bytes - HEADER - if self.lists { 2 } else { 0 }
+    pub const fn payload_bytes(&self) -> usize {
+        self.block_bytes - HEADER - if self.adjacency { 2 } else { 0 }
     }
 
     fn codes_at(&self, count: usize) -> usize {
@@ -81,19 +81,19 @@ pub struct Node<'a> {
 
 /// The nodes whose codes a block carries: its own and all that its lists name. Their ranks by ascending id are what the lists then hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coded {
+pub struct CodedNodes {
     ids: Vec<u32>,
     first_id: u32,
     own: usize,
 }
 
-impl Coded {
+impl CodedNodes {
     /// Of a block whose `own` nodes begin with `first_id`.
-    pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> Coded {
+    pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> CodedNodes {
         let mut ids: Vec<u32> = (first_id..).take(own).chain(lists.flatten().copied()).collect();
         ids.sort_unstable();
         ids.dedup();
-        Coded { ids, first_id, own }
+        CodedNodes { ids, first_id, own }
     }
 
     /// Their ids, ascending.
@@ -114,20 +114,27 @@ impl Coded {
 
     /// Bytes that the lists and the others' ids take.
     pub fn list_bytes<'a>(&self, lists: impl Iterator<Item = &'a [u32]>) -> usize {
-        let ranks: usize = lists.map(|list| list::RANKS.encoded_len(&self.ranks(list))).sum();
-        ranks + list::IDS.encoded_len(&self.others())
+        let ranks: usize = lists.map(|list| adjacency::RANKS.encoded_len(&self.ranks(list))).sum();
+        ranks + adjacency::IDS.encoded_len(&self.others())
     }
 }
 
-/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `room`; where
-/// blocks carry codes, `node_bytes` of each, [`Coded::list_bytes`] and the codes of [`Coded::others`].
+/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `payload_bytes`; where
+/// blocks carry codes, `node_bytes` of each, [`CodedNodes::list_bytes`] and the codes of [`CodedNodes::others`].
 ///
-/// `codes` are those of [`Coded::ids`], in that order; none where codes are in RAM.
-pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes: &[u8], out: &mut Vec<u8>) {
+/// `codes` are those of [`CodedNodes::ids`], in that order; none where codes are in RAM.
+pub fn write(
+    shape: &BlockLayout,
+    block: u32,
+    first_id: u32,
+    nodes: &[Node<'_>],
+    codes: &[u8],
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
-    let coded =
-        (shape.code_bytes > 0).then(|| Coded::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
-    let others = coded.as_ref().map_or(Vec::new(), Coded::others);
+    let coded = (shape.code_bytes > 0)
+        .then(|| CodedNodes::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
+    let others = coded.as_ref().map_or(Vec::new(), CodedNodes::others);
     debug_assert_eq!(codes.len(), coded.as_ref().map_or(0, |c| c.ids.len() * shape.code_bytes));
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&block.to_le_bytes());
@@ -141,20 +148,20 @@ pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes
     }
     nodes.iter().for_each(|n| out.extend_from_slice(&n.external_id.to_le_bytes()[..shape.id_bytes]));
     out.extend_from_slice(codes);
-    if shape.lists {
+    if shape.adjacency {
         let table = out.len();
         out.resize(table + 2 * (nodes.len() + 1), 0);
         let lists = out.len();
         for (i, node) in nodes.iter().enumerate() {
             match &coded {
-                Some(coded) => list::RANKS.encode(&coded.ranks(node.neighbours), out),
-                None => list::NEIGHBOURS.encode(node.neighbours, out),
+                Some(coded) => adjacency::RANKS.encode(&coded.ranks(node.neighbours), out),
+                None => adjacency::NEIGHBOURS.encode(node.neighbours, out),
             }
             let end = (out.len() - lists) as u16;
             out[table + 2 * (i + 1)..table + 2 * (i + 2)].copy_from_slice(&end.to_le_bytes());
         }
         if coded.is_some() {
-            list::IDS.encode(&others, out);
+            adjacency::IDS.encode(&others, out);
         }
     }
     debug_assert!(out.len() - start <= shape.block_bytes, "nodes exceed the block");
@@ -171,13 +178,13 @@ pub enum Damage {
     /// The checksum does not match.
     Checksum,
     /// The bytes are another block's.
-    Astray,
+    WrongBlock,
     /// The checksum matches, but the content makes no sense.
     Layout,
 }
 
 /// Checks a block that has just entered memory.
-pub fn verify(shape: &Shape, block: u32, bytes: &[u8]) -> Result<(), Damage> {
+pub fn verify(shape: &BlockLayout, block: u32, bytes: &[u8]) -> Result<(), Damage> {
     if bytes.len() != shape.block_bytes {
         return Err(Damage::Short);
     }
@@ -185,7 +192,7 @@ pub fn verify(shape: &Shape, block: u32, bytes: &[u8]) -> Result<(), Damage> {
         return Err(Damage::Checksum);
     }
     if u32_at(bytes, 8) != block {
-        return Err(Damage::Astray);
+        return Err(Damage::WrongBlock);
     }
     Block::open(shape, bytes).map(|_| ())
 }
@@ -201,7 +208,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// A block in memory. Opening checks the layout, so that no access can leave the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    shape: Shape,
+    shape: BlockLayout,
     bytes: &'a [u8],
     count: usize,
     others: usize,
@@ -209,7 +216,7 @@ pub struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// Reads the header of bytes that were [`verify`]ed when they entered memory.
-    pub fn open(shape: &Shape, bytes: &'a [u8]) -> Result<Self, Damage> {
+    pub fn open(shape: &BlockLayout, bytes: &'a [u8]) -> Result<Self, Damage> {
         if bytes.len() != shape.block_bytes || bytes.len() < HEADER {
             return Err(Damage::Short);
         }
@@ -218,7 +225,7 @@ impl<'a> Block<'a> {
             0 => 0,
             _ => usize::from(u16::from_le_bytes([bytes[18], bytes[19]])),
         };
-        let table = if shape.lists { 2 * (count + 1) } else { 0 };
+        let table = if shape.adjacency { 2 * (count + 1) } else { 0 };
         if shape.offsets_at(count, others) + table > bytes.len() {
             return Err(Damage::Layout);
         }
@@ -269,10 +276,10 @@ impl<'a> Block<'a> {
     /// Appends the neighbours of `slot` to `out`. `None` when the list makes no sense.
     pub fn neighbours(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         if self.shape.code_bytes == 0 {
-            return list::NEIGHBOURS.decode(self.list(slot)?, out);
+            return adjacency::NEIGHBOURS.decode(self.list(slot)?, out);
         }
         let (mut ids, at) = (Vec::new(), out.len());
-        self.coded(&mut ids)?;
+        self.coded_ids(&mut ids)?;
         self.ranks(slot, out)?;
         out[at..].iter_mut().for_each(|n| *n = ids[*n as usize]);
         Some(())
@@ -287,12 +294,12 @@ impl<'a> Block<'a> {
     }
 
     /// Sets `out` to the ids of the nodes whose codes are here, ascending. `None` when they make no sense.
-    pub fn coded(&self, out: &mut Vec<u32>) -> Option<()> {
+    pub fn coded_ids(&self, out: &mut Vec<u32>) -> Option<()> {
         out.clear();
         let table = self.shape.offsets_at(self.count, self.others);
         let lists = table + 2 * (self.count + 1);
         let end = lists + usize::from(self.u16_at(table + 2 * self.count)?);
-        list::IDS.decode(self.bytes.get(end..)?, out)?;
+        adjacency::IDS.decode(self.bytes.get(end..)?, out)?;
         let own = self.first_id()..self.first_id().checked_add(self.count as u32)?;
         let at = out.partition_point(|&id| id < own.start);
         if out.len() != self.others || out.get(at).is_some_and(|id| own.contains(id)) {
@@ -303,14 +310,14 @@ impl<'a> Block<'a> {
         Some(())
     }
 
-    /// The codes that are here, in the order of [`Block::coded`].
+    /// The codes that are here, in the order of [`Block::coded_ids`].
     pub fn codes(&self) -> &'a [u8] {
         &self.bytes[self.shape.codes_at(self.count)..self.shape.offsets_at(self.count, self.others)]
     }
 
-    /// The codes of the block's own nodes. `ids` becomes [`Block::coded`]; `None` when these make no sense.
+    /// The codes of the block's own nodes. `ids` becomes [`Block::coded_ids`]; `None` when these make no sense.
     pub fn own_codes(&self, ids: &mut Vec<u32>) -> Option<&'a [u8]> {
-        self.coded(ids)?;
+        self.coded_ids(ids)?;
         let at = ids.partition_point(|&id| id < self.first_id()) * self.shape.code_bytes;
         self.codes().get(at..at + self.count * self.shape.code_bytes)
     }
@@ -318,7 +325,7 @@ impl<'a> Block<'a> {
     /// Appends the ranks of the neighbours of `slot` among the nodes whose codes are here. `None` when the list makes no sense.
     pub fn ranks(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         let at = out.len();
-        list::RANKS.decode(self.list(slot)?, out)?;
+        adjacency::RANKS.decode(self.list(slot)?, out)?;
         // They ascend.
         out[at..].last().is_none_or(|&rank| (rank as usize) < self.count + self.others).then_some(())
     }
@@ -334,9 +341,15 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    const SHAPE: Shape =
-        Shape { block_bytes: 4096, vector_bytes: 12, id_bytes: 8, norms: true, lists: true, code_bytes: 0 };
-    const WITH_CODES: Shape = Shape { code_bytes: 5, ..SHAPE };
+    const SHAPE: BlockLayout = BlockLayout {
+        block_bytes: 4096,
+        vector_bytes: 12,
+        id_bytes: 8,
+        norms: true,
+        adjacency: true,
+        code_bytes: 0,
+    };
+    const WITH_CODES: BlockLayout = BlockLayout { code_bytes: 5, ..SHAPE };
 
     const LISTS: [&[u32]; 3] = [&[1, 5, 9, 101], &[], &[0, 9, 100, 4_000_000_000]];
 
@@ -345,7 +358,7 @@ mod tests {
         [a, b, c, d, 77]
     }
 
-    fn sample(shape: &Shape) -> Vec<u8> {
+    fn sample(shape: &BlockLayout) -> Vec<u8> {
         let mut out = vec![];
         let vectors = [[0u8; 12], [1; 12], [2; 12]];
         let node = |i: usize| Node {
@@ -355,7 +368,7 @@ mod tests {
             neighbours: LISTS[i],
         };
         let nodes: Vec<Node<'_>> = (0..3).map(node).collect();
-        let coded = Coded::new(100, 3, LISTS.into_iter());
+        let coded = CodedNodes::new(100, 3, LISTS.into_iter());
         let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| code(id)).collect();
         let codes = if shape.code_bytes > 0 { &codes[..] } else { &[] };
         write(shape, 7, 100, &nodes, codes, &mut out);
@@ -386,14 +399,14 @@ mod tests {
         let bytes = sample(&WITH_CODES);
         let block = Block::open(&WITH_CODES, &bytes).unwrap();
         let mut ids = vec![3];
-        block.coded(&mut ids).unwrap();
+        block.coded_ids(&mut ids).unwrap();
         assert_eq!(ids, [0, 1, 5, 9, 100, 101, 102, 4_000_000_000]);
         assert_eq!(block.codes(), ids.iter().flat_map(|&id| code(id)).collect::<Vec<u8>>());
         assert_eq!(block.own_codes(&mut ids).unwrap(), [code(100), code(101), code(102)].concat());
         let mut ranks = vec![];
         block.ranks(2, &mut ranks).unwrap();
         assert_eq!(ranks, [0, 3, 4, 7]);
-        let coded = Coded::new(100, 3, LISTS.into_iter());
+        let coded = CodedNodes::new(100, 3, LISTS.into_iter());
         assert_eq!(coded.others(), [0, 1, 5, 9, 4_000_000_000]);
         let used = WITH_CODES.node_bytes() * 3 + coded.list_bytes(LISTS.into_iter()) + 5 * 5 + HEADER + 2;
         assert!(bytes[used..].iter().all(|&b| b == 0) && bytes[used - 1] != 0, "{used}");
@@ -402,7 +415,7 @@ mod tests {
     #[test]
     fn codes_that_make_no_sense_are_refused() {
         let good = sample(&WITH_CODES);
-        let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded(&mut vec![]);
+        let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded_ids(&mut vec![]);
         assert_eq!(coded(&good), Some(()));
         // One other node more or less than there are ids; one of them among the block's own.
         for (at, byte) in [(18, 6), (18, 4), (12, 8)] {
@@ -424,7 +437,7 @@ mod tests {
                 bad[at] ^= 1 << (at % 8);
                 assert_eq!(verify(&shape, 7, &bad), Err(Damage::Checksum), "byte {at}");
             }
-            assert_eq!(verify(&shape, 8, &good), Err(Damage::Astray));
+            assert_eq!(verify(&shape, 8, &good), Err(Damage::WrongBlock));
             assert_eq!(verify(&shape, 7, &good[..4095]), Err(Damage::Short));
         }
     }
@@ -438,7 +451,7 @@ mod tests {
                 let Ok(block) = Block::open(&shape, &bytes) else { continue };
                 let _ = block.neighbours(slot, &mut vec![]);
                 if shape.code_bytes > 0 {
-                    let _ = (block.coded(&mut vec![]), block.ranks(slot, &mut vec![]), block.codes());
+                    let _ = (block.coded_ids(&mut vec![]), block.ranks(slot, &mut vec![]), block.codes());
                 }
                 if slot < block.count() {
                     let _ = (block.vector(slot), block.external_id(slot), block.inverse_norm(slot));
@@ -452,7 +465,7 @@ mod tests {
             bytes[at] = byte;
             let block = Block::open(&WITH_CODES, &bytes).unwrap();
             let (mut list, mut ids) = (vec![], vec![]);
-            if block.coded(&mut ids).is_some() && block.ranks(slot, &mut list).is_some() {
+            if block.coded_ids(&mut ids).is_some() && block.ranks(slot, &mut list).is_some() {
                 prop_assert!(list.iter().all(|&rank| (rank as usize) < ids.len()));
                 prop_assert_eq!(ids.len() * 5, block.codes().len());
             }

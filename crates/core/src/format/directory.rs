@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::edges;
-use super::posting::Shape;
+use super::inverted_list::ListLayout;
 use crate::PAGE;
 
 /// How a cluster is searched: OrchANN §5.1.
@@ -63,7 +63,7 @@ impl Pages {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
     /// Where the head of each list begins in the file.
-    pub heads: Vec<u64>,
+    pub codes: Vec<u64>,
     /// Where the records of its members begin; they follow each other.
     pub records: Vec<u64>,
     /// The id of the first member of each list, and the end of the last.
@@ -91,7 +91,7 @@ impl Directory {
 
     /// Number of lists.
     pub fn list_count(&self) -> u32 {
-        self.heads.len() as u32
+        self.codes.len() as u32
     }
 
     /// Number of members of a list.
@@ -137,22 +137,22 @@ impl Directory {
     }
 
     /// Where the record of a member begins.
-    pub fn record_at(&self, shape: &Shape, id: u32) -> u64 {
+    pub fn record_at(&self, shape: &ListLayout, id: u32) -> u64 {
         let list = self.list_of(id) as usize;
         let slot = id - self.ids[list];
         self.records[list] + u64::from(slot) * shape.record_bytes() as u64
     }
 
     /// Whether a list's records follow its head, to be read with it.
-    pub fn is_whole(&self, shape: &Shape, list: u32) -> bool {
+    pub fn is_whole(&self, shape: &ListLayout, list: u32) -> bool {
         let at = list as usize;
-        self.records[at] == self.heads[at] + shape.head_bytes(self.members(list) as usize) as u64
+        self.records[at] == self.codes[at] + shape.list_codes_bytes(self.members(list) as usize) as u64
     }
 
     /// True when all numbers are within their ranges for a file of `bytes` with `nodes` members; a directory from a file must be checked
     /// before use.
-    pub fn is_consistent(&self, shape: &Shape, nodes: u32, bytes: u64) -> bool {
-        let lists = self.heads.len();
+    pub fn is_consistent(&self, shape: &ListLayout, nodes: u32, bytes: u64) -> bool {
+        let lists = self.codes.len();
         let ascends = |table: &[u32], end: u32| {
             table.first() == Some(&0) && table.last() == Some(&end) && table.windows(2).all(|w| w[0] <= w[1])
         };
@@ -165,7 +165,7 @@ impl Directory {
                 let members = self.members(list) as usize;
                 let fits =
                     |at: u64, length: usize| at.checked_add(length as u64).is_some_and(|end| end <= bytes);
-                fits(self.heads[list as usize], shape.head_bytes(members))
+                fits(self.codes[list as usize], shape.list_codes_bytes(members))
                     && fits(self.records[list as usize], members * shape.record_bytes())
             })
             && self.are_edges_consistent(bytes)
@@ -189,6 +189,6 @@ impl Directory {
 
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
-        16 * self.heads.len() + 4 * (self.ids.len() + self.lists.len()) + 13 * self.kinds.len()
+        16 * self.codes.len() + 4 * (self.ids.len() + self.lists.len()) + 13 * self.kinds.len()
     }
 }

@@ -18,7 +18,7 @@
 use alloc::vec::Vec;
 
 use super::directory::Pages;
-use super::posting::{float, range, step_up, steps_down, sum_with, word};
+use super::inverted_list::{float, range, step_up, steps_down, sum_with, word};
 use crate::PAGE;
 
 /// Most neighbours that a member may have.

@@ -151,7 +151,7 @@ fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> Model {
         },
         sizes: Sizes {
             member_bytes: shape.member_bytes() as f64,
-            head_bytes: shape.head_bytes(0) as f64,
+            head_bytes: shape.list_codes_bytes(0) as f64,
             read_max: index.manifest().clusters.map_or(0.0, |c| f64::from(c.read_max)),
             degree: 0.0,
         },

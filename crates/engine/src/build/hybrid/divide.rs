@@ -53,7 +53,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let reads = ReadSizes::of(profile);
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
-    let capacity = build.posting_shape()?.members_in(reads.most as usize);
+    let capacity = build.list_layout()?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
     let divided: Vec<Divided> = members

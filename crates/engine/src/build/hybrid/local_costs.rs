@@ -69,7 +69,7 @@ pub(super) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     };
     let ((hops_a, hops_b), (lists_a, lists_b)) = (line(|s| s.hops), line(|s| s.lists));
     let shape = build.base.shape();
-    let code_bytes = build.posting_shape()?.code_bytes;
+    let code_bytes = build.list_layout()?.code_bytes;
     let alpha_flat = profile.compute.codes.ns(code_bytes) / profile.compute.full_ns(shape.dtype, shape.dim);
     Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(build)?, lists_a, lists_b })
 }
@@ -165,7 +165,7 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
 fn beta_scan(build: &Build<'_>) -> Result<f64> {
     let members = SIZES[SIZES.len() - 1] as u64;
     let each = members / Model::lists_in(members);
-    let head = build.posting_shape()?.head_bytes(each as usize) as f64;
+    let head = build.list_layout()?.head_bytes(each as usize) as f64;
     // A list begins anywhere in a page.
     Ok((head + stratann_core::PAGE as f64) / head)
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::assignment::{Assignment, Choice, Choices, assign};
 use stratann_core::build::costs::{Model, Prices, Sizes, WAYS, Way};
 use stratann_core::format::directory::LocalKind;
-use stratann_core::format::posting::Shape;
+use stratann_core::format::inverted_list::ListLayout;
 
 use super::super::space::Space;
 use super::super::stages::Build;
@@ -44,7 +44,7 @@ pub struct PlanReport {
 
 impl PlanReport {
     /// The model that the choice was made by, of lists of this shape.
-    pub(crate) fn model(&self, shape: &Shape, read_max: u32) -> Model {
+    pub(crate) fn model(&self, shape: &ListLayout, read_max: u32) -> Model {
         let local = &self.local;
         let prices = Prices {
             read_us: self.read_us,
@@ -112,7 +112,7 @@ pub(super) fn run(
         None => local_costs::fit(build, space, scan, profile)?,
     };
     let model = model(build, profile, &local)?;
-    let shape = build.posting_shape()?;
+    let shape = build.list_layout()?;
     let budget = match build.options.search_budget {
         Some(budget) => {
             Some(code_budget(budget, &shape, members.len() as u64, build.options.nav_samples, scan.rows)?)
@@ -128,17 +128,17 @@ pub(super) fn run(
 }
 
 fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Model> {
-    let shape = build.posting_shape()?;
+    let shape = build.list_layout()?;
     Ok(Model {
         prices: local_costs::prices(profile, local, build.base.shape()),
         sizes: sizes(&shape, ReadSizes::of(profile).most),
     })
 }
 
-fn sizes(shape: &Shape, read_max: u32) -> Sizes {
+fn sizes(shape: &ListLayout, read_max: u32) -> Sizes {
     Sizes {
         member_bytes: shape.member_bytes() as f64,
-        head_bytes: shape.head_bytes(0) as f64,
+        head_bytes: shape.list_codes_bytes(0) as f64,
         read_max: f64::from(read_max),
         degree: local_costs::DEGREE as f64,
     }
@@ -150,7 +150,7 @@ fn sizes(shape: &Shape, read_max: u32) -> Sizes {
 /// A budget that does not suffice for the rest; what would is named.
 pub(crate) fn code_budget(
     budget: u64,
-    shape: &Shape,
+    shape: &ListLayout,
     clusters: u64,
     nav_samples: f64,
     rows: u64,

@@ -37,7 +37,7 @@ const _: () = assert!(HEADER == 8 + 6 * 4);
 
 /// What all lists of one index have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct ListLayout {
     /// Components of a vector.
     pub dim: usize,
     /// Bytes of a vector.
@@ -50,7 +50,7 @@ pub struct Shape {
     pub code_bytes: usize,
 }
 
-impl Shape {
+impl ListLayout {
     /// Bytes of a record.
     pub const fn record_bytes(&self) -> usize {
         self.vector_bytes + self.id_bytes + 4 + if self.norms { 4 } else { 0 }
@@ -66,7 +66,7 @@ impl Shape {
     }
 
     /// Bytes of the head of a list of `count` members.
-    pub const fn head_bytes(&self, count: usize) -> usize {
+    pub const fn list_codes_bytes(&self, count: usize) -> usize {
         self.members_at() + count * self.member_bytes()
     }
 
@@ -88,8 +88,8 @@ pub struct Member {
 }
 
 /// Appends the head of a list to `out`. `centroid` is `dim` f16 as bytes; `codes` holds those of `members`, one after another.
-pub fn write_head(
-    shape: &Shape,
+pub fn write_list_codes(
+    shape: &ListLayout,
     list: u32,
     first_id: u32,
     centroid: &[u8],
@@ -116,13 +116,13 @@ pub fn write_head(
     out.extend(members.iter().map(|m| steps_up(m.radius, radius_step)));
     out.extend(members.iter().map(|m| steps_down(m.centroid_distance - low, step)));
     out.extend_from_slice(codes);
-    debug_assert_eq!(out.len() - start, shape.head_bytes(members.len()));
+    debug_assert_eq!(out.len() - start, shape.list_codes_bytes(members.len()));
     let sum = checksum(&out[start + 8..]);
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Gives a head, whole and verified, to the list of another number: nothing else in it depends on that.
-pub fn renumber_head(list: u32, head: &mut [u8]) {
+pub fn renumber_list_codes(list: u32, head: &mut [u8]) {
     let Some((sum, content)) = head.split_at_mut_checked(8) else { return };
     if let Some(number) = content.get_mut(..4) {
         number.copy_from_slice(&list.to_le_bytes());
@@ -160,7 +160,7 @@ pub(super) fn range(low: f32, step: f32, steps: u8) -> (f32, f32) {
 
 /// Appends a record to `out`.
 pub fn write_record(
-    shape: &Shape,
+    shape: &ListLayout,
     id: u32,
     vector: &[u8],
     inverse_norm: f32,
@@ -194,30 +194,30 @@ pub(super) fn float(bytes: &[u8], at: usize) -> f32 {
 
 /// The head of a list, in memory. Opening checks the layout, so that no access can leave the bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
-    shape: Shape,
+pub struct ListCodes<'a> {
+    shape: ListLayout,
     bytes: &'a [u8],
     count: usize,
 }
 
-impl<'a> Head<'a> {
+impl<'a> ListCodes<'a> {
     /// Opens the head of `list` from bytes that were verified when they entered memory. `None` when they make no sense.
-    pub fn open(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+    pub fn open(shape: &ListLayout, list: u32, bytes: &'a [u8]) -> Option<ListCodes<'a>> {
         let count = u32::from_le_bytes(word(bytes, 16)) as usize;
         let is_it = u32::from_le_bytes(word(bytes, 8)) == list
             && count <= bytes.len()
-            && bytes.len() == shape.head_bytes(count);
-        is_it.then_some(Head { shape: *shape, bytes, count })
+            && bytes.len() == shape.list_codes_bytes(count);
+        is_it.then_some(ListCodes { shape: *shape, bytes, count })
     }
 
     /// The same for bytes that have just entered memory.
-    pub fn verify(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+    pub fn verify(shape: &ListLayout, list: u32, bytes: &'a [u8]) -> Option<ListCodes<'a>> {
         let sum: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
         let content = bytes.get(8..)?;
         if u64::from_le_bytes(sum) != checksum(content) {
             return None;
         }
-        Head::open(shape, list, bytes)
+        ListCodes::open(shape, list, bytes)
     }
 
     /// Number of members.
@@ -266,7 +266,7 @@ impl<'a> Head<'a> {
         self.part(5, 1).iter().map(move |&b| range(low, step, b))
     }
 
-    /// What [`Head::terms`], [`Head::radii`] and [`Head::centroid_distances`] say of one member.
+    /// What [`ListCodes::terms`], [`ListCodes::radii`] and [`ListCodes::centroid_distances`] say of one member.
     pub fn member(&self, slot: usize) -> Option<(f32, f32, (f32, f32))> {
         let term = float(self.part(0, 4).get(4 * slot..4 * slot + 4)?, 0);
         let radius = f32::from(*self.part(4, 1).get(slot)?) * self.float(20);
@@ -282,13 +282,13 @@ impl<'a> Head<'a> {
 /// A member, in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    shape: Shape,
+    shape: ListLayout,
     bytes: &'a [u8],
 }
 
 impl<'a> Record<'a> {
     /// Opens the record of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
-    pub fn verify(shape: &Shape, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
+    pub fn verify(shape: &ListLayout, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;
         let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
         (u32::from_le_bytes(word(sum, 0)) == sum_with(id, content)).then_some(Record { shape: *shape, bytes })
@@ -321,8 +321,8 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn shape(dim: usize, norms: bool, id_bytes: usize) -> Shape {
-        Shape { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
+    fn shape(dim: usize, norms: bool, id_bytes: usize) -> ListLayout {
+        ListLayout { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
     }
 
     proptest! {
@@ -338,8 +338,8 @@ mod tests {
             let codes: Vec<u8> = (0..members.len() * 3).map(|i| i as u8).collect();
             let centroid = vec![7u8; 2 * dim];
             let mut bytes = Vec::new();
-            write_head(&shape, 5, 100, &centroid, &members, &codes, &mut bytes);
-            let head = Head::verify(&shape, 5, &bytes).unwrap();
+            write_list_codes(&shape, 5, 100, &centroid, &members, &codes, &mut bytes);
+            let head = ListCodes::verify(&shape, 5, &bytes).unwrap();
             prop_assert_eq!((head.count(), head.first_id()), (members.len(), 100));
             prop_assert_eq!((head.centroid(), head.codes()), (&centroid[..], &codes[..]));
             prop_assert!(head.terms().eq(members.iter().map(|m| m.term)));
@@ -351,15 +351,15 @@ mod tests {
                 prop_assert_eq!(head.member(slot), Some((said.0.0, said.0.1, said.1)));
             }
             prop_assert_eq!(head.member(members.len()), None);
-            prop_assert!(Head::verify(&shape, 6, &bytes).is_none());
+            prop_assert!(ListCodes::verify(&shape, 6, &bytes).is_none());
             let at = bytes.len() / 2;
             bytes[at] ^= 1;
-            prop_assert!(Head::verify(&shape, 5, &bytes).is_none());
+            prop_assert!(ListCodes::verify(&shape, 5, &bytes).is_none());
         }
 
         #[test]
         fn nonsense_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), list in any::<u32>()) {
-            prop_assert!(Head::verify(&shape(4, true, 8), list, &bytes).is_none());
+            prop_assert!(ListCodes::verify(&shape(4, true, 8), list, &bytes).is_none());
             prop_assert!(Record::verify(&shape(4, true, 8), list, &bytes).is_none());
         }
     }

@@ -19,20 +19,20 @@ const PARAMETER_BITS: u32 = 5;
 
 /// How a list begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct IdCoding {
     count_bits: u32,
     first_bits: u32,
 }
 
 /// A neighbour list of ids: up to [`MAX_LEN`].
-pub const NEIGHBOURS: Form = Form { count_bits: 8, first_bits: 32 };
+pub const NEIGHBOURS: IdCoding = IdCoding { count_bits: 8, first_bits: 32 };
 /// A neighbour list of ranks among the nodes whose codes a block carries: up to [`MAX_LEN`].
-pub const RANKS: Form = Form { count_bits: 8, first_bits: 0 };
+pub const RANKS: IdCoding = IdCoding { count_bits: 8, first_bits: 0 };
 /// The ids of these nodes: up to 65,535.
-pub const IDS: Form = Form { count_bits: 16, first_bits: 32 };
+pub const IDS: IdCoding = IdCoding { count_bits: 16, first_bits: 32 };
 
-impl Form {
-    /// Bytes that [`Form::encode`] will append for `sorted`.
+impl IdCoding {
+    /// Bytes that [`IdCoding::encode`] will append for `sorted`.
     pub fn encoded_len(self, sorted: &[u32]) -> usize {
         let head = self.count_bits + PARAMETER_BITS;
         let bits = match sorted.len() {
@@ -192,7 +192,7 @@ mod tests {
         prop_oneof![any, near].prop_map(|set| set.into_iter().collect())
     }
 
-    const FORMS: [Form; 3] = [NEIGHBOURS, RANKS, IDS];
+    const FORMS: [IdCoding; 3] = [NEIGHBOURS, RANKS, IDS];
 
     proptest! {
         #[test]
