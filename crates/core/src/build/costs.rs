@@ -4,7 +4,7 @@
 //! left out on all sides. Where codes lie in RAM nothing is read but a graph's lists. The paper's `T_ivf` streams its lists as if they were one read; here each is a
 //! read of its own, without which the smallest clusters would be divided.
 
-use super::assignment::Choice;
+use super::knapsack::Item;
 use crate::PAGE;
 use crate::format::directory::LocalKind;
 
@@ -49,7 +49,7 @@ pub struct Way {
     pub in_ram: bool,
 }
 
-/// Every way, in the order in which [`Model::choices`] has them.
+/// Every way, in the order in which [`Model::items`] has them.
 pub const WAYS: [Way; 5] = [
     Way { kind: LocalKind::Flat, in_ram: false },
     Way { kind: LocalKind::Ivf, in_ram: false },
@@ -131,8 +131,8 @@ impl Model {
     }
 
     /// All ways for a cluster that is visited `weight` times as often as another.
-    pub fn choices(&self, members: u64, weight: f64) -> [Choice; WAYS.len()] {
-        WAYS.map(|way| Choice {
+    pub fn items(&self, members: u64, weight: f64) -> [Item; WAYS.len()] {
+        WAYS.map(|way| Item {
             cost: weight * self.visit_us(way, members),
             bytes: self.ram_bytes(way, members),
         })

@@ -1,8 +1,8 @@
 //! Pure steps of a build: search a graph, prune one node, pack nodes into blocks, choose an index for each cluster. The engine runs them in parallel and
 //! out of core.
 
-pub mod assignment;
 pub mod costs;
+pub mod knapsack;
 pub mod pack;
 pub mod prune;
 pub mod walk;

@@ -1,8 +1,8 @@
 //! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
 
 use serde::{Deserialize, Serialize};
-use stratann_core::build::assignment::{Assignment, Choice, Choices, assign};
 use stratann_core::build::costs::{Model, Prices, Sizes, WAYS, Way};
+use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
@@ -238,18 +238,18 @@ impl Planner<'_> {
     }
 
     fn solve(&self, allowed: &dyn Fn(usize, Way) -> bool) -> Option<Assignment> {
-        let mut choices = Choices::default();
+        let mut classes = Classes::default();
         for (cluster, (&members, &weight)) in self.members.iter().zip(self.weights).enumerate() {
-            let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
-            for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
+            let mut items: [Item; WAYS.len()] = self.model.items(members, weight);
+            for (item, &way) in items.iter_mut().zip(&WAYS) {
                 let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
                 if !allowed(cluster, way) || is_too_large {
-                    choice.cost = f64::INFINITY;
+                    item.cost = f64::INFINITY;
                 }
             }
-            choices.push(&of_cluster);
+            classes.push(&items);
         }
-        assign(&choices, self.budget.unwrap_or(u64::MAX))
+        knapsack::solve(&classes, self.budget.unwrap_or(u64::MAX))
     }
 
     /// Why nothing fits, with what would.
