@@ -1,21 +1,21 @@
-//! A block: the unit that is read from disk, one or more whole pages that hold several nodes.
+//! A block: the unit of disk reads of `disk-graph` and `flat`. It is one or more whole pages and holds several nodes.
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | checksum of all that follows |
-//! | 8 | 4 | number of this block: a read that went astray is noticed |
-//! | 12 | 4 | id of the first node; the others follow on |
+//! | 8 | 4 | number of this block, to detect reads of the wrong block |
+//! | 12 | 4 | id of the first node; ids in a block are consecutive |
 //! | 16 | 2 | number of nodes, c |
-//! | 18 | 2 | number of other nodes whose codes are here, t; zero where codes are in RAM |
+//! | 18 | 2 | number of nodes of other blocks whose codes are stored here, t; zero where codes are in RAM |
 //! | 20 | 4 | zero |
-//! | 24 | c × vector bytes | vectors, as they came |
+//! | 24 | c × vector bytes | vectors, in their input format |
 //! | … | c × 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | … | c × 4 or 8 | external ids |
-//! | … | (c + t) × code bytes | codes of the nodes here and of all that their lists name, by ascending id; absent where codes are in RAM |
-//! | … | (c + 1) × 2 | where each neighbour list begins and the last one ends, counted from the end of this table; absent in flat blocks |
-//! | … | | neighbour lists: [`adjacency::NEIGHBOURS`]; with codes [`adjacency::RANKS`], the places of the neighbours' codes |
+//! | … | (c + t) × code bytes | codes of the nodes and of all their neighbours, by ascending id; absent where codes are in RAM |
+//! | … | (c + 1) × 2 | start of each adjacency list and end of the last, from the end of this table; absent in `flat` |
+//! | … | | adjacency lists: [`adjacency::NEIGHBOURS`]; with codes [`adjacency::RANKS`], the ranks of the neighbours' codes |
 //! | … | | with codes: ids of the t other nodes, [`adjacency::IDS`] |
-//! | … | | zero up to the block's end |
+//! | … | | zeros up to the end of the block |
 
 use alloc::vec::Vec;
 
@@ -25,7 +25,7 @@ use super::{adjacency, checksum};
 pub const HEADER: usize = 24;
 const _: () = assert!(HEADER == 8 + 4 + 4 + 2 + 2 + 4);
 
-/// What all blocks of one index have in common.
+/// Layout of all blocks of one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
     /// Bytes of a block, a multiple of the page.
@@ -36,14 +36,14 @@ pub struct BlockLayout {
     pub id_bytes: usize,
     /// Whether inverse norms are stored.
     pub norms: bool,
-    /// Whether neighbour lists are stored.
+    /// Whether adjacency lists are stored.
     pub adjacency: bool,
-    /// Bytes of a code, where blocks carry those of their nodes and of all neighbours; 0 where codes are in RAM.
+    /// Bytes of a code, where blocks carry the codes of their nodes and of all neighbours; 0 where codes are in RAM.
     pub code_bytes: usize,
 }
 
 impl BlockLayout {
-    /// Bytes that one node takes besides its list, and besides the codes of others that it names.
+    /// Bytes of one node, without its adjacency list and without the codes of neighbours in other blocks.
     pub const fn node_bytes(&self) -> usize {
         self.fixed_bytes() + self.code_bytes + if self.adjacency { 2 } else { 0 }
     }
@@ -52,7 +52,7 @@ impl BlockLayout {
         self.vector_bytes + self.id_bytes + if self.norms { 4 } else { 0 }
     }
 
-    /// Bytes left for nodes in a block.
+    /// Bytes of a block that are available to nodes.
     pub const fn payload_bytes(&self) -> usize {
         self.block_bytes - HEADER - if self.adjacency { 2 } else { 0 }
     }
@@ -66,20 +66,21 @@ impl BlockLayout {
     }
 }
 
-/// One node on its way into a block.
+/// A node to be written into a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     /// The vector's bytes.
     pub vector: &'a [u8],
     /// 1 / ‖vector‖.
     pub inverse_norm: f32,
-    /// The id that the user knows.
+    /// External id, chosen by the user.
     pub external_id: u64,
     /// Ids of the neighbours, strictly ascending.
     pub neighbours: &'a [u32],
 }
 
-/// The nodes whose codes a block carries: its own and all that its lists name. Their ranks by ascending id are what the lists then hold.
+/// The nodes whose codes a block carries: its own nodes and all their neighbours. Adjacency lists hold ranks in this
+/// set instead of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodedNodes {
     ids: Vec<u32>,
@@ -88,7 +89,7 @@ pub struct CodedNodes {
 }
 
 impl CodedNodes {
-    /// Of a block whose `own` nodes begin with `first_id`.
+    /// Collects the nodes of a block with `own` nodes from `first_id` on.
     pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> CodedNodes {
         let mut ids: Vec<u32> = (first_id..).take(own).chain(lists.flatten().copied()).collect();
         ids.sort_unstable();
@@ -96,33 +97,34 @@ impl CodedNodes {
         CodedNodes { ids, first_id, own }
     }
 
-    /// Their ids, ascending.
+    /// Ids of all these nodes, ascending.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Those of other blocks.
+    /// Ids of the nodes of other blocks, ascending.
     pub fn others(&self) -> Vec<u32> {
         let is_own = |id: u32| id >= self.first_id && ((id - self.first_id) as usize) < self.own;
         self.ids.iter().copied().filter(|&id| !is_own(id)).collect()
     }
 
-    /// The ranks of a list's nodes, all of which are here.
+    /// Ranks of the nodes of an adjacency list, all of which are in the set.
     fn ranks(&self, list: &[u32]) -> Vec<u32> {
         list.iter().filter_map(|id| self.ids.binary_search(id).ok()).map(|rank| rank as u32).collect()
     }
 
-    /// Bytes that the lists and the others' ids take.
+    /// Bytes of the adjacency lists and of the ids of the other nodes.
     pub fn list_bytes<'a>(&self, lists: impl Iterator<Item = &'a [u32]>) -> usize {
         let ranks: usize = lists.map(|list| adjacency::RANKS.encoded_len(&self.ranks(list))).sum();
         ranks + adjacency::IDS.encoded_len(&self.others())
     }
 }
 
-/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `payload_bytes`; where
-/// blocks carry codes, `node_bytes` of each, [`CodedNodes::list_bytes`] and the codes of [`CodedNodes::others`].
+/// Appends one block to `out`.
 ///
-/// `codes` are those of [`CodedNodes::ids`], in that order; none where codes are in RAM.
+/// The nodes must fit within `payload_bytes`: `node_bytes` and `encoded_len` of each; where blocks carry codes,
+/// `node_bytes` of each, [`CodedNodes::list_bytes`] and the codes of [`CodedNodes::others`]. `codes` are the codes of
+/// [`CodedNodes::ids`] in that order, or empty where codes are in RAM.
 pub fn write(
     shape: &BlockLayout,
     block: u32,
@@ -170,20 +172,20 @@ pub fn write(
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is wrong with a block's bytes.
+/// Reason why a block's bytes are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// Fewer bytes than a block.
     Short,
     /// The checksum does not match.
     Checksum,
-    /// The bytes are another block's.
+    /// The bytes belong to another block.
     WrongBlock,
-    /// The checksum matches, but the content makes no sense.
+    /// The checksum matches, but the layout is invalid.
     Layout,
 }
 
-/// Checks a block that has just entered memory.
+/// Verifies a block after it was read.
 pub fn verify(shape: &BlockLayout, block: u32, bytes: &[u8]) -> Result<(), Damage> {
     if bytes.len() != shape.block_bytes {
         return Err(Damage::Short);
@@ -205,7 +207,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// A block in memory. Opening checks the layout, so that no access can leave the bytes.
+/// A block in memory. Opening checks the layout, so that every access stays within the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     shape: BlockLayout,
@@ -215,7 +217,7 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Reads the header of bytes that were [`verify`]ed when they entered memory.
+    /// Opens bytes that were [`verify`]ed when they were read.
     pub fn open(shape: &BlockLayout, bytes: &'a [u8]) -> Result<Self, Damage> {
         if bytes.len() != shape.block_bytes || bytes.len() < HEADER {
             return Err(Damage::Short);
@@ -273,7 +275,7 @@ impl<'a> Block<'a> {
         if self.shape.id_bytes == 8 { u64_at(self.bytes, at) } else { u64::from(u32_at(self.bytes, at)) }
     }
 
-    /// Appends the neighbours of `slot` to `out`. `None` when the list makes no sense.
+    /// Appends the neighbours of `slot` to `out`. `None` when the adjacency list is invalid.
     pub fn neighbours(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         if self.shape.code_bytes == 0 {
             return adjacency::NEIGHBOURS.decode(self.list(slot)?, out);
@@ -293,7 +295,7 @@ impl<'a> Block<'a> {
         self.bytes.get(begin..end)
     }
 
-    /// Sets `out` to the ids of the nodes whose codes are here, ascending. `None` when they make no sense.
+    /// Sets `out` to the ids of the nodes whose codes the block carries, ascending. `None` when they are invalid.
     pub fn coded_ids(&self, out: &mut Vec<u32>) -> Option<()> {
         out.clear();
         let table = self.shape.offsets_at(self.count, self.others);
@@ -310,23 +312,24 @@ impl<'a> Block<'a> {
         Some(())
     }
 
-    /// The codes that are here, in the order of [`Block::coded_ids`].
+    /// The codes of the block, in the order of [`Block::coded_ids`].
     pub fn codes(&self) -> &'a [u8] {
         &self.bytes[self.shape.codes_at(self.count)..self.shape.offsets_at(self.count, self.others)]
     }
 
-    /// The codes of the block's own nodes. `ids` becomes [`Block::coded_ids`]; `None` when these make no sense.
+    /// The codes of the block's own nodes. Sets `ids` to [`Block::coded_ids`]; `None` when these are invalid.
     pub fn own_codes(&self, ids: &mut Vec<u32>) -> Option<&'a [u8]> {
         self.coded_ids(ids)?;
         let at = ids.partition_point(|&id| id < self.first_id()) * self.shape.code_bytes;
         self.codes().get(at..at + self.count * self.shape.code_bytes)
     }
 
-    /// Appends the ranks of the neighbours of `slot` among the nodes whose codes are here. `None` when the list makes no sense.
+    /// Appends the ranks of the neighbours of `slot` among [`Block::coded_ids`]. `None` when the adjacency list is
+    /// invalid.
     pub fn ranks(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         let at = out.len();
         adjacency::RANKS.decode(self.list(slot)?, out)?;
-        // They ascend.
+        // Ranks ascend, so the last one is the largest.
         out[at..].last().is_none_or(|&rank| (rank as usize) < self.count + self.others).then_some(())
     }
 
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back() {
+    fn a_block_round_trips() {
         for shape in [SHAPE, WITH_CODES] {
             let bytes = sample(&shape);
             assert_eq!(verify(&shape, 7, &bytes), Ok(()));
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_all_that_is_named_come_back_once() {
+    fn codes_of_all_neighbours_are_stored_once() {
         let bytes = sample(&WITH_CODES);
         let block = Block::open(&WITH_CODES, &bytes).unwrap();
         let mut ids = vec![3];
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_make_no_sense_are_refused() {
+    fn invalid_codes_are_refused() {
         let good = sample(&WITH_CODES);
         let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded_ids(&mut vec![]);
         assert_eq!(coded(&good), Some(()));
@@ -429,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         for shape in [SHAPE, WITH_CODES] {
             let good = sample(&shape);
             for at in 0..good.len() {
@@ -460,7 +463,7 @@ mod tests {
         }
 
         #[test]
-        fn any_damage_behind_the_header_is_survived(at in 20usize..400, byte in any::<u8>(), slot in 0usize..4) {
+        fn damage_after_the_header_does_not_panic(at in 20usize..400, byte in any::<u8>(), slot in 0usize..4) {
             let mut bytes = sample(&WITH_CODES);
             bytes[at] = byte;
             let block = Block::open(&WITH_CODES, &bytes).unwrap();

@@ -178,7 +178,7 @@ pub(crate) struct Packing<'a> {
     /// Group by the graph; otherwise nodes follow their rows.
     pub(crate) packed: bool,
     /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
-    pub(crate) lead_to_all: bool,
+    pub(crate) make_reachable: bool,
     /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
     /// all on one page, as no real query does.
     pub(crate) apart: &'a [u32],
@@ -202,8 +202,8 @@ pub(crate) fn pack_cell(
         let lists = CellLists::new(&records, &numbers, &together);
         drop((records, numbers));
         let mut groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
-        if packing.lead_to_all {
-            pack::lead_to_all(&lists, &mut groups);
+        if packing.make_reachable {
+            pack::make_reachable(&lists, &mut groups);
         }
         groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
     } else {

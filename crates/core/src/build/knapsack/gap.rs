@@ -34,8 +34,8 @@ struct OpenClass {
     down: f64,
 }
 
-/// A partial assignment: some classes are decided, the others keep their item of the relaxation. It may exceed the budget as long as
-/// later classes can give bytes back.
+/// A partial assignment: some classes are decided, the others keep their item of the relaxation. It may exceed the
+/// budget as long as later classes can give bytes back.
 #[derive(Clone, Copy)]
 struct State {
     bytes: u64,
@@ -160,8 +160,8 @@ impl Gap<'_> {
         })
     }
 
-    /// Computes the lower bound of a state's completions, if a further byte saves at most `up` and giving one back costs at least
-    /// `down`.
+    /// Computes the lower bound of a state's completions, if a further byte saves at most `up` and giving one back
+    /// costs at least `down`.
     fn low(&self, state: &State, up: f64, down: f64) -> f64 {
         match self.budget.checked_sub(state.bytes) {
             Some(unused) => state.cost - up * unused as f64,
@@ -189,8 +189,8 @@ impl Gap<'_> {
     }
 }
 
-/// Keeps the states on the Pareto front of bytes and cost, and at most [`STATES_MAX`] of them. Returns false when it dropped states of the
-/// front.
+/// Keeps the states on the Pareto front of bytes and cost, and at most [`STATES_MAX`] of them. Returns false when it
+/// dropped states of the front.
 fn keep_front(states: &mut Vec<State>) -> bool {
     states.sort_unstable_by(|a, b| {
         let tie = || (a.decision, a.position).cmp(&(b.decision, b.position));

@@ -1,16 +1,18 @@
 //! Multiple-choice knapsack: picks one item of each class, such that the bytes fit a budget and the cost is least.
 //!
-//! OrchANN (§5.1, "Global Optimization") chooses the local index of each inverted list so: a class is a list, its items are the local
-//! indexes that it may have. Minimise Σ cost subject to Σ bytes ≤ budget. Three deterministic steps:
+//! OrchANN (§5.1, "Global Optimization") chooses the local index of each inverted list so: a class is a list, its items
+//! are the local indexes that it may have. Minimise Σ cost subject to Σ bytes ≤ budget. Three deterministic steps:
 //!
-//! 1. **Relax.** Only the lower convex hull of a class in (bytes, cost) matters to the linear relaxation. Its optimum takes steps along
-//!    all hulls, by falling saved cost per byte, until a step does not fit (Sinha & Zoltners, Operations Research 1979). A fraction of
-//!    that step gives the lower bound; its saved cost per byte is the price λ.
-//! 2. **Round.** A first assignment takes the later steps that still fit. Others force one step that does not fit and undo cheaper ones.
-//! 3. **Close the gap.** An assignment costs bound + Σ r + λ × unused bytes. The reduced cost r of an item is its loss against the best
-//!    item of its class at price λ. A dynamic program over (bytes, cost) starts from the relaxation and opens the classes by their second
-//!    smallest r (Pisinger, European Journal of Operational Research 1995). A class whose r exceeds the gap stays closed. The program
-//!    keeps `STATES_MAX` states per class and tries `TRIED_MAX` in all; within these limits its result is optimal.
+//! 1. **Relax.** Only the lower convex hull of a class in (bytes, cost) matters to the linear relaxation. Its optimum
+//!    takes steps along all hulls, by falling saved cost per byte, until a step does not fit (Sinha & Zoltners,
+//!    Operations Research 1979). A fraction of that step gives the lower bound; its saved cost per byte is the price λ.
+//! 2. **Round.** A first assignment takes the later steps that still fit. Others force one step that does not fit and
+//!    undo cheaper ones.
+//! 3. **Close the gap.** An assignment costs bound + Σ r + λ × unused bytes. The reduced cost r of an item is its loss
+//!    against the best item of its class at price λ. A dynamic program over (bytes, cost) starts from the relaxation
+//!    and opens the classes by their second smallest r (Pisinger, European Journal of Operational Research 1995). A
+//!    class whose r exceeds the gap stays closed. The program keeps `STATES_MAX` states per class and tries `TRIED_MAX`
+//!    in all; within these limits its result is optimal.
 
 mod gap;
 
@@ -84,10 +86,11 @@ pub struct Assignment {
 /// Number of steps that are forced when they do not fit, one at a time.
 const FORCED_MAX: usize = 16;
 
-/// Picks one item of each class, such that the bytes fit `budget` and the cost is least, or nearly so. Ties go to the class with the
-/// smaller number.
+/// Picks one item of each class, such that the bytes fit `budget` and the cost is least, or nearly so. Ties go to the
+/// class with the smaller number.
 ///
-/// Takes O(n log n) time and O(n) memory for n items. `None` when a class is empty, or when even the smallest items do not fit.
+/// Takes O(n log n) time and O(n) memory for n items. `None` when a class is empty, or when even the smallest items do
+/// not fit.
 pub fn solve(classes: &Classes, budget: u64) -> Option<Assignment> {
     let fronts = ParetoFronts::of(classes)?;
     let steps = fronts.steps();
@@ -269,8 +272,8 @@ impl Selection {
         fits
     }
 
-    /// Forces a step that does not fit and undoes earlier steps, those that save least per byte first, until it fits. `None` when it
-    /// never fits.
+    /// Forces a step that does not fit and undoes earlier steps, those that save least per byte first, until it fits.
+    /// `None` when it never fits.
     fn forced(&self, fronts: &ParetoFronts, steps: &[Step], forced: usize, budget: u64) -> Option<Selection> {
         let (class, to) = (steps[forced].class, steps[forced].to);
         let front = fronts.of_class(class);
