@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stratann_core::format::block::{self, Shape};
+use stratann_core::format::block::{self, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::plan::{Codes, GraphView, IndexView};
 use stratann_core::query::Loss;
@@ -73,7 +73,7 @@ pub struct Index {
     pub(crate) number: u64,
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
-    pub(crate) block: Shape,
+    pub(crate) block: BlockLayout,
     pub(crate) graph: Option<GraphParts>,
     pub(crate) clusters: Option<Arc<ClusterParts>>,
     // What lies in RAM of the lists; on an index that learns, versions know.
@@ -133,7 +133,7 @@ impl Index {
         options: OpenOptions,
     ) -> Result<Index> {
         let (metric, dtype, block) = shape(folder, &manifest)?;
-        let lists = block.lists;
+        let lists = block.adjacency;
         Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
         let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
         let graph = if lists { Some(load_graph(folder, &manifest)?) } else { None };
@@ -396,7 +396,7 @@ impl Account {
 ///
 /// # Errors
 /// A name that this program does not know, numbers that cannot be.
-pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType, Shape)> {
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType, BlockLayout)> {
     let unknown = |what: &str, name: &str| {
         Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
     };
@@ -407,19 +407,19 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType
         "flat" | "hybrid-ivf" => false,
         other => return Err(unknown("kind", other)),
     };
-    let block = Shape {
+    let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
         vector_bytes: manifest.dim * dtype.size(),
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        lists,
+        adjacency: lists,
         code_bytes: manifest.blocks.code_bytes,
     };
     check_shape(folder, manifest, &block)?;
     Ok((metric, dtype, block))
 }
 
-fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> {
+fn check_shape(folder: &Path, manifest: &Manifest, block: &BlockLayout) -> Result<()> {
     let sane = manifest.rows > 0
         && manifest.rows < u64::from(u32::MAX)
         && manifest.dim > 0
@@ -428,8 +428,9 @@ fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> 
         && block.block_bytes.is_multiple_of(stratann_core::PAGE)
         && block.block_bytes <= 1 << 20
         && (block.id_bytes == 4 || block.id_bytes == 8)
-        && (block.code_bytes == 0 || (block.lists && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
-        && (manifest.clusters.is_some() || block.node_bytes() <= block.room());
+        && (block.code_bytes == 0
+            || (block.adjacency && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
+        && (manifest.clusters.is_some() || block.node_bytes() <= block.payload_bytes());
     if sane {
         Ok(())
     } else {

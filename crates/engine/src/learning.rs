@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use stratann_core::build::costs::Model;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::plan::{ClusterView, Pinned};
 use stratann_core::query::QueryState;
 use stratann_core::route::{
@@ -160,7 +160,7 @@ struct Shared {
     ended: [AtomicU64; OPEN as usize],
     counts: [Vec<Mutex<Option<Traffic>>>; OPEN as usize],
     // How much may lie in RAM of the lists, and what that is worth.
-    room: Mutex<Option<(Room, Model)>>,
+    room: Mutex<Option<(Room, VisitCostModel)>>,
 }
 
 /// Workers that count apart; with more, some share.
@@ -227,7 +227,7 @@ impl Learning {
     }
 
     /// From now on this lies in RAM of the lists, and follows the queries within `room`.
-    pub(crate) fn hold(&mut self, residency: Arc<Residency>, room: Room, model: Model) {
+    pub(crate) fn hold(&mut self, residency: Arc<Residency>, room: Room, model: VisitCostModel) {
         *lock(&self.shared.room) = Some((room, model));
         let holding = Version { residency: Some(residency), ..(*self.newest()).clone() };
         let epochs = self.shared.versions.load().epochs;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_core::format::directory::{Directory, LocalKind, Pages};
-use stratann_core::format::posting::{Head, Record, Shape};
+use stratann_core::format::inverted_list::{ListCodes, ListLayout, Record};
 use stratann_core::plan::{ClusterView, Pinned, SubLists};
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
@@ -24,7 +24,7 @@ pub(crate) const CHOICE_BYTES: u64 = 256 << 10;
 
 /// See the module.
 pub(crate) struct ClusterParts {
-    pub(crate) shape: Shape,
+    pub(crate) shape: ListLayout,
     pub(crate) codebook: Codebook,
     pub(crate) directory: Directory,
     pub(crate) centroids: Vec<u8>,
@@ -37,7 +37,11 @@ pub(crate) struct ClusterParts {
 
 impl ClusterParts {
     /// Reads and checks the files in RAM.
-    pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::Shape) -> Result<ClusterParts> {
+    pub(crate) fn load(
+        folder: &Path,
+        manifest: &Manifest,
+        block: &block::BlockLayout,
+    ) -> Result<ClusterParts> {
         let facts = manifest.clusters.ok_or_else(|| {
             Error::corrupt(format!("{}: the manifest tells nothing of its clusters", folder.display()))
         })?;
@@ -49,7 +53,7 @@ impl ClusterParts {
         let codebook = files::decode_codebook(&bytes)
             .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
             .ok_or_else(|| files::senseless(&path))?;
-        let shape = posting_shape(manifest, block, &facts);
+        let shape = list_layout(manifest, block, &facts);
         let (nodes, bytes_of_lists) =
             (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
         let (path, bytes) = read(files::DIRECTORY)?;
@@ -127,7 +131,7 @@ impl ClusterParts {
     pub(crate) fn pages_max(&self) -> usize {
         let whole = self.facts.read_max as usize;
         let longest = (0..self.directory.list_count())
-            .map(|l| self.shape.head_bytes(self.directory.members(l) as usize))
+            .map(|l| self.shape.list_codes_bytes(self.directory.members(l) as usize))
             .max()
             .unwrap_or(0);
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
@@ -217,9 +221,10 @@ impl<'a> ListReader<'a> {
     /// One that cannot be read, or is damaged.
     pub(crate) fn head(&mut self, list: u32) -> Result<&[u8]> {
         let (parts, path) = (self.parts, self.path);
-        let offset = parts.directory.heads[list as usize];
-        let bytes = self.read(offset, parts.shape.head_bytes(parts.directory.members(list) as usize))?;
-        if Head::verify(&parts.shape, list, bytes).is_none() {
+        let offset = parts.directory.codes[list as usize];
+        let bytes =
+            self.read(offset, parts.shape.list_codes_bytes(parts.directory.members(list) as usize))?;
+        if ListCodes::verify(&parts.shape, list, bytes).is_none() {
             return Err(Error::corrupt(format!(
                 "posting list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",
                 path.display()
@@ -266,8 +271,12 @@ fn sublist_bytes(sublists: &SubLists) -> u64 {
 }
 
 /// What all lists have in common.
-pub(crate) fn posting_shape(manifest: &Manifest, block: &block::Shape, facts: &ClusterFacts) -> Shape {
-    Shape {
+pub(crate) fn list_layout(
+    manifest: &Manifest,
+    block: &block::BlockLayout,
+    facts: &ClusterFacts,
+) -> ListLayout {
+    ListLayout {
         dim: manifest.dim,
         vector_bytes: block.vector_bytes,
         id_bytes: block.id_bytes,

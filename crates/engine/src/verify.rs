@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::check::{Checker, Violation};
-use stratann_core::format::block::{Damage, Shape};
+use stratann_core::format::block::{BlockLayout, Damage};
 use stratann_core::plan::IndexView;
 use stratann_kernel::{DType, Metric};
 use xxhash_rust::xxh3::Xxh3;
@@ -251,12 +251,12 @@ impl Blocks<'_> {
 /// The view as far as the manifest alone tells; `None` when its numbers cannot be.
 pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
     let (dtype, metric): (DType, Metric) = (manifest.dtype()?, manifest.metric()?);
-    let block = Shape {
+    let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
         vector_bytes: manifest.dim.checked_mul(dtype.size())?,
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        lists: manifest.kind == crate::build::Kind::DiskGraph.name(),
+        adjacency: manifest.kind == crate::build::Kind::DiskGraph.name(),
         code_bytes: manifest.blocks.code_bytes,
     };
     let sane = block.block_bytes >= PAGE
@@ -275,7 +275,7 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         clusters: None,
         here: None,
     };
-    (sane && (manifest.clusters.is_some() || block.node_bytes() <= block.room())).then_some(view)
+    (sane && (manifest.clusters.is_some() || block.node_bytes() <= block.payload_bytes())).then_some(view)
 }
 
 /// The data file that an error speaks of, else the manifest's folder as a whole.
@@ -305,7 +305,7 @@ pub(crate) fn damage_words(damage: Damage) -> &'static str {
     match damage {
         Damage::Short => "the block is cut short",
         Damage::Checksum => "the block's checksum does not match",
-        Damage::Astray => "the bytes are another block's",
+        Damage::WrongBlock => "the bytes are another block's",
         Damage::Layout => "the checksum matches but the layout makes no sense",
     }
 }

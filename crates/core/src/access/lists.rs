@@ -8,7 +8,7 @@
 
 use super::{local_graph, records};
 use crate::format::directory::{LocalKind, Pages};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{
@@ -194,11 +194,11 @@ fn ask_for_list(
     clusters: &ClusterView<'_>,
     list: u32,
 ) -> Option<()> {
-    let start = clusters.directory.heads[list as usize];
+    let start = clusters.directory.codes[list as usize];
     let mut end = clusters.list_end(list);
     let mut last = list;
     while let Some(&next) = state.probing.lists.last() {
-        let is_next = next == last + 1 && clusters.directory.heads[next as usize] == end;
+        let is_next = next == last + 1 && clusters.directory.codes[next as usize] == end;
         // Lists that are not next may lie before this one.
         let is_short = is_next && clusters.list_end(next) - start <= u64::from(clusters.read_max);
         if !is_short || clusters.resident_head(next).is_some() {
@@ -307,10 +307,10 @@ fn scan_read(
     bytes: &[u8],
 ) -> Option<()> {
     let directory = clusters.directory;
-    let skip = Pages::of(directory.heads[first as usize], 0).skip as u64;
-    let at = (skip + directory.heads[list as usize] - directory.heads[first as usize]) as usize;
-    let length = clusters.shape.head_bytes(directory.members(list) as usize);
-    let head = Head::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
+    let skip = Pages::of(directory.codes[first as usize], 0).skip as u64;
+    let at = (skip + directory.codes[list as usize] - directory.codes[first as usize]) as usize;
+    let length = clusters.shape.list_codes_bytes(directory.members(list) as usize);
+    let head = ListCodes::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
     let is_whole = directory.is_whole(&clusters.shape, list);
     let records = if is_whole { bytes.get(at + length..) } else { None };
     if head.first_id() != directory.ids[list as usize] {
@@ -330,7 +330,7 @@ fn scan_resident(
     scratch: &mut Scratch,
     list: u32,
 ) -> Option<()> {
-    let head = Head::open(&clusters.shape, list, clusters.resident_head(list)?)?;
+    let head = ListCodes::open(&clusters.shape, list, clusters.resident_head(list)?)?;
     begin_visit(state, view, clusters, scratch, clusters.directory.cluster_of(list));
     scan(state, view, clusters, scratch, &head, None)?;
     end_list(state, clusters, list);
@@ -343,7 +343,7 @@ fn scan(
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-    head: &Head<'_>,
+    head: &ListCodes<'_>,
     own_records: Option<&[u8]>,
 ) -> Option<()> {
     let ruler = Ruler::new(state, view, scratch);

@@ -5,7 +5,7 @@
 
 use super::lists::{bring, drop_hopeless, weigh};
 use crate::format::edges::Edges;
-use crate::format::posting::Head;
+use crate::format::inverted_list::ListCodes;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{Candidate, Mode, Progress, QueryState, Reading, Scratch, Survivor, Walk};
 use crate::route::{order_key, to_centroid};
@@ -195,10 +195,10 @@ impl Walking {
     }
 
     /// The head with a member, and its slot there.
-    fn head<'a>(&self, clusters: &ClusterView<'a>, number: u32) -> Option<(Head<'a>, usize)> {
+    fn head<'a>(&self, clusters: &ClusterView<'a>, number: u32) -> Option<(ListCodes<'a>, usize)> {
         let id = self.first + number;
         let list = clusters.directory.list_of(id);
-        let head = Head::open(&clusters.shape, list, clusters.resident_head(list)?)?;
+        let head = ListCodes::open(&clusters.shape, list, clusters.resident_head(list)?)?;
         Some((head, (id - clusters.directory.ids[list as usize]) as usize))
     }
 

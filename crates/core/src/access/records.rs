@@ -1,7 +1,7 @@
 //! Reads of the members that may be among the best, the likeliest first, near ones together.
 
 use crate::format::directory::Pages;
-use crate::format::posting::Record;
+use crate::format::inverted_list::Record;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{QueryState, Reading, Scored, Scratch, Survivor, Tag};
 use crate::verify::{keep, score_record};

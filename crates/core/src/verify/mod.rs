@@ -5,7 +5,7 @@ pub(crate) mod bounds;
 use core::cmp::Ordering;
 
 use crate::format::block::Block;
-use crate::format::posting::Record;
+use crate::format::inverted_list::Record;
 use crate::query::{Hit, QueryState, Scratch};
 
 /// Scores every node of a block that was paid for and keeps the best k.

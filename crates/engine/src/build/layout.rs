@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, pack};
-use stratann_core::format::block::{self, Coded, Node, Shape};
-use stratann_core::format::list;
+use stratann_core::format::adjacency;
+use stratann_core::format::block::{self, BlockLayout, CodedNodes, Node};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::{DType, Metric};
 
@@ -103,13 +103,13 @@ impl Density {
     }
 
     /// How many nodes fit in a block of this shape; at least one.
-    pub(crate) fn nodes_per_block(&self, shape: &Shape) -> usize {
-        let each = shape.node_bytes() as f64 + if shape.lists { self.list_bytes() } else { 0.0 };
-        ((shape.room() as f64 / each) as usize).clamp(1, usize::from(u16::MAX))
+    pub(crate) fn nodes_per_block(&self, shape: &BlockLayout) -> usize {
+        let each = shape.node_bytes() as f64 + if shape.adjacency { self.list_bytes() } else { 0.0 };
+        ((shape.payload_bytes() as f64 / each) as usize).clamp(1, usize::from(u16::MAX))
     }
 
     /// Pages of a block: the fewest that hold one node with its whole list.
-    pub(crate) fn pages_per_block(&self, shape: &Shape) -> usize {
+    pub(crate) fn pages_per_block(&self, shape: &BlockLayout) -> usize {
         let one = (Density { keep: 1.0, ..*self }).list_bytes()
             + shape.node_bytes() as f64
             + block::HEADER as f64
@@ -178,7 +178,7 @@ pub(crate) struct Packing<'a> {
     /// Group by the graph; otherwise nodes follow their rows.
     pub(crate) packed: bool,
     /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
-    pub(crate) lead_to_all: bool,
+    pub(crate) make_reachable: bool,
     /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
     /// all on one page, as no real query does.
     pub(crate) apart: &'a [u32],
@@ -202,8 +202,8 @@ pub(crate) fn pack_cell(
         let lists = CellLists::new(&records, &numbers, &together);
         drop((records, numbers));
         let mut groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
-        if packing.lead_to_all {
-            pack::lead_to_all(&lists, &mut groups);
+        if packing.make_reachable {
+            pack::make_reachable(&lists, &mut groups);
         }
         groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
     } else {
@@ -223,7 +223,7 @@ const EXCHANGE_PASSES: usize = 4;
 pub(crate) struct BlockJob<'a> {
     pub(crate) reader: &'a Reader,
     pub(crate) metric: Metric,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BlockLayout,
     pub(crate) placement: &'a Placement,
     /// Row at each position, cell by cell: a table in a file.
     pub(crate) order: &'a Path,
@@ -280,8 +280,8 @@ struct OnItsWay {
 }
 
 impl OnItsWay {
-    fn coded(&self, lists: &[Vec<u32>]) -> Coded {
-        Coded::new(self.first_id, lists.len(), lists.iter().map(Vec::as_slice))
+    fn coded(&self, lists: &[Vec<u32>]) -> CodedNodes {
+        CodedNodes::new(self.first_id, lists.len(), lists.iter().map(Vec::as_slice))
     }
 }
 
@@ -519,9 +519,11 @@ impl BlockJob<'_> {
             None => Vec::new(),
         };
         let mut lists: Vec<Vec<u32>> = positions[at.slots.clone()].iter().map(list).collect();
-        let cut = match (self.shape.lists, self.shape.code_bytes) {
+        let cut = match (self.shape.adjacency, self.shape.code_bytes) {
             (false, _) => 0,
-            (true, 0) => fit(&mut lists, self.shape.room() - at.slots.len() * self.shape.node_bytes()),
+            (true, 0) => {
+                fit(&mut lists, self.shape.payload_bytes() - at.slots.len() * self.shape.node_bytes())
+            }
             (true, _) => coded::fit(&mut lists, at.first_id, &self.shape),
         };
         let edges = lists.iter().map(|l| l.len() as u64).sum();
@@ -531,8 +533,8 @@ impl BlockJob<'_> {
         }
         let each = || lists.iter().map(Vec::as_slice);
         let list_bytes = match self.shape.code_bytes {
-            0 => each().map(|l| list::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
-            _ => Coded::new(at.first_id, lists.len(), each()).list_bytes(each()),
+            0 => each().map(|l| adjacency::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
+            _ => CodedNodes::new(at.first_id, lists.len(), each()).list_bytes(each()),
         };
         let written = Written { edges, cut, list_bytes: list_bytes as u64 };
         (lists, written)
@@ -581,9 +583,9 @@ fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
         let mut sorted = l.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        list::NEIGHBOURS.encoded_len(&sorted)
+        adjacency::NEIGHBOURS.encoded_len(&sorted)
     };
-    lists.iter_mut().for_each(|l| l.truncate(list::MAX_LEN));
+    lists.iter_mut().for_each(|l| l.truncate(adjacency::MAX_LEN));
     let mut sizes: Vec<usize> = lists.iter().map(|l| encoded(l)).collect();
     let mut cut = 0;
     while sizes.iter().sum::<usize>() > room {

@@ -6,7 +6,7 @@ use std::io::Read;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
-use stratann_core::format::block::Shape;
+use stratann_core::format::block::BlockLayout;
 use stratann_kernel::Metric;
 
 use super::code_file::CodeFile;
@@ -39,7 +39,7 @@ pub(super) struct LayoutFacts {
 /// What all blocks of an index have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Design {
-    shape: Shape,
+    shape: BlockLayout,
     nodes_per_block: usize,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn code_file(build: &Build<'_>) -> Result<Option<CodeFile>> {
 /// Lays out an index without one: rows in their order.
 pub(super) fn run_flat(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
     let shape = shape(build, FLAT_BLOCK, false, 0);
-    let nodes_per_block = (shape.room() / shape.node_bytes()).min(usize::from(u16::MAX));
+    let nodes_per_block = (shape.payload_bytes() / shape.node_bytes()).min(usize::from(u16::MAX));
     let design = Design { shape, nodes_per_block };
     let rows = build.live_rows(scan);
     let order = build.partial.path(ORDER);
@@ -133,13 +133,13 @@ pub(super) fn run_flat(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
     Ok(design.facts(placement.counts.len(), scan.rows, &written))
 }
 
-fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> Shape {
-    Shape {
+fn shape(build: &Build<'_>, block_bytes: usize, adjacency: bool, code_bytes: usize) -> BlockLayout {
+    BlockLayout {
         block_bytes,
         vector_bytes: build.base.shape().row_bytes(),
         id_bytes: if build.largest_id < 1 << 32 { 4 } else { 8 },
         norms: build.options.metric == Metric::Cosine,
-        lists,
+        adjacency,
         code_bytes,
     }
 }
@@ -214,7 +214,7 @@ fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result
     let packing = Packing {
         nodes_per_block: design.nodes_per_block,
         packed: build.options.pack,
-        lead_to_all: build.options.codes == CodePlace::Disk,
+        make_reachable: build.options.codes == CodePlace::Disk,
         apart: &build.drawn,
     };
     pack_cell(&reader, (cell, range), &members, build.base.shape().rows as usize, &packing)

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use stratann_core::build::costs::Model;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 
 use super::super::graph_stage::{read_table, write_table};
@@ -53,7 +53,7 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let reads = ReadSizes::of(profile);
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
-    let capacity = build.posting_shape()?.members_in(reads.most as usize);
+    let capacity = build.list_layout()?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
     let divided: Vec<Divided> = members
@@ -105,7 +105,7 @@ pub(crate) fn by_centroids(
     load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
 ) -> Result<Divided> {
     const CHUNK: usize = 1024;
-    let k = Model::lists_in(rows.len() as u64) as usize;
+    let k = VisitCostModel::lists_in(rows.len() as u64) as usize;
     let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(sample_max.max(k))).max(1);
     let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
     let mut sample = vec![0f32; drawn.len() * dim];

@@ -21,7 +21,7 @@ mod residuals;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::directory::LocalKind;
-use stratann_core::format::posting::Shape;
+use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 
@@ -89,7 +89,7 @@ impl Build<'_> {
             kinds: layout.kinds,
             sizes,
             nav_nodes,
-            code_bytes: self.posting_shape()?.code_bytes,
+            code_bytes: self.list_layout()?.code_bytes,
             read_max: plan.reads.most,
             gap_max: plan.reads.gap,
         };
@@ -109,10 +109,10 @@ impl Build<'_> {
     }
 
     /// What all lists of this index have in common.
-    pub(super) fn posting_shape(&self) -> Result<Shape> {
+    pub(super) fn list_layout(&self) -> Result<ListLayout> {
         let shape = self.base.shape();
         let id_bytes = if self.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
-        Ok(Shape {
+        Ok(ListLayout {
             dim: shape.dim,
             vector_bytes: shape.dim * shape.dtype.size(),
             id_bytes,

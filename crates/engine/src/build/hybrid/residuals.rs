@@ -18,7 +18,7 @@ const ITERATIONS: usize = 12;
 /// Trains the codebook on what the centroids of their clusters leave of a sample of the rows.
 pub(super) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();
-    let code_bytes = build.posting_shape()?.code_bytes;
+    let code_bytes = build.list_layout()?.code_bytes;
     let (_, centroids) = read_centroids(build, shape.dim)?;
     let cluster_of = clusters::read(build)?;
     let live = build.live_rows(scan);
