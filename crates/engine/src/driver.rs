@@ -4,7 +4,6 @@
 //! at once, so that the number in flight never drops (BatANN §5).
 
 use std::io;
-use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::format::block;
@@ -13,7 +12,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Arrival, Arrived, Budget, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
 
 use crate::cache::{BlockCache, Cached};
-use crate::learning::Version;
+use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Buffer, Completion, Tier};
 
 /// When the next query is admitted (BatANN figure 7 compares them).
@@ -100,8 +99,8 @@ pub trait Queries {
     fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
     /// A query can go no further here: it has ended, or goes on at another server.
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
-    /// What the query goes by that was learnt from others before it; `None` for what the index was built with.
-    fn version(&mut self, _number: usize) -> Option<Arc<Version>> {
+    /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never changes.
+    fn snapshot(&mut self, _number: usize) -> Option<Snapshot> {
         None
     }
     /// A read of this block brought nothing; its query is told as well.
@@ -129,7 +128,7 @@ enum Held<'a> {
 
 struct Slot<'a> {
     state: QueryState,
-    version: Option<Arc<Version>>,
+    snapshot: Option<Snapshot>,
     scratch: Scratch,
     held: Vec<(Tag, Held<'a>)>,
     number: usize,
@@ -272,7 +271,7 @@ impl<'a> Driver<'a> {
             let load = (active + queries.remaining()).min(self.slots.len());
             let slot = &mut self.slots[at];
             slot.begin(number);
-            slot.version = queries.version(number);
+            slot.snapshot = queries.snapshot(number);
             let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
             slot.cache_hits = slot.state.stats().cache_hits;
             slot.scratch.prepare(&self.view, vector);
@@ -369,7 +368,7 @@ impl<'a> Driver<'a> {
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
         slot.active = false;
-        slot.version = None;
+        slot.snapshot = None;
         self.idle.push(at);
     }
 }
@@ -378,7 +377,7 @@ impl<'a> Slot<'a> {
     fn new() -> Slot<'a> {
         Slot {
             state: QueryState::default(),
-            version: None,
+            snapshot: None,
             scratch: Scratch::default(),
             held: Vec::new(),
             number: 0,
@@ -415,8 +414,8 @@ impl<'a> Slot<'a> {
         // Routing began when the query was admitted, with its tables.
         let from = if is_first { self.started } else { Instant::now() };
         let mut view = *view;
-        if let (Some(clusters), Some(version)) = (&mut view.clusters, &self.version) {
-            version.show(clusters);
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.apply(&mut view);
         }
         let step = self.state.step(&view, &mut self.scratch, &arrivals);
         let spent = from.elapsed().as_nanos() as u64;
