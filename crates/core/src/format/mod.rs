@@ -1,10 +1,10 @@
-//! The byte layouts, as law: each has a table in its doc comment.
+//! Byte layouts of an index's files. Each has a table in its doc comment.
 
+pub mod adjacency;
 pub mod block;
 pub mod block_map;
 pub mod directory;
 pub mod edges;
-pub mod list;
-pub mod posting;
+pub mod inverted_list;
 
 pub use crate::hash::checksum;

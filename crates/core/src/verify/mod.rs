@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use crate::format::block::Block;
-use crate::format::posting::Record;
+use crate::format::inverted_list::Record;
 use crate::search::Query;
 
 pub use bounds::Bounds;
@@ -43,10 +43,14 @@ pub(crate) fn score_slot(q: &mut Query, exact: &Exact, block: &Block<'_>, slot: 
     q.top.offer(distance, || block.external_id(slot));
 }
 
-/// Scores one record. Returns its distance.
+/// Computes the distance of a record.
 pub(crate) fn score_record(q: &mut Query, exact: &Exact, record: &Record<'_>) -> f32 {
-    let distance = exact.distance(record.vector(), record.inverse_norm());
     q.stats.full_comparisons += 1;
+    exact.distance(record.vector(), record.inverse_norm())
+}
+
+/// Scores one record and offers it to the results.
+pub(crate) fn keep_record(q: &mut Query, exact: &Exact, record: &Record<'_>) {
+    let distance = score_record(q, exact, record);
     q.top.offer(distance, || record.external_id());
-    distance
 }

@@ -33,7 +33,7 @@ pub(crate) struct Marker;
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.
-    pub block: &'a block::Shape,
+    pub block: &'a block::BlockLayout,
     /// Number of blocks.
     pub blocks: u32,
     /// How to read the codes.

@@ -20,7 +20,7 @@ pub(crate) struct Marker;
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.
-    pub block: &'a block::Shape,
+    pub block: &'a block::BlockLayout,
     /// Number of blocks.
     pub blocks: u32,
 }

@@ -8,7 +8,7 @@ use super::visit::fetch;
 use super::{LocalSearch, Marker, ReadKind, Scratch, Unread, View, bound_estimator};
 use crate::PAGE;
 use crate::format::edges::Edges;
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
 use crate::plan::Cx;
 use crate::search::{Candidate, Mode, Pending, Progress};
@@ -37,7 +37,7 @@ pub(super) enum Next {
 /// Whether a cluster has edges, and all of its codes are resident.
 pub(super) fn is_searchable(view: &View<'_>, cluster: u32) -> bool {
     view.directory.has_edges(cluster)
-        && view.directory.lists_of(cluster).all(|list| view.resident_head(list).is_some())
+        && view.directory.lists_of(cluster).all(|list| view.resident_codes(list).is_some())
 }
 
 /// Enters a cluster at the members that the navigation found, and at its entry.
@@ -182,35 +182,30 @@ impl ClusterSearch {
     }
 
     /// The list codes with a member, and its slot there.
-    fn list_codes<'a>(&self, view: &View<'a>, number: u32) -> Option<(Head<'a>, usize)> {
+    fn list_codes<'a>(&self, view: &View<'a>, number: u32) -> Option<(ListCodes<'a>, usize)> {
         let id = self.first + number;
         let list = view.directory.list_of(id);
-        let codes = Head::open(&view.shape, list, view.resident_head(list)?)?;
+        let codes = ListCodes::open(&view.shape, list, view.resident_codes(list)?)?;
         Some((codes, (id - view.directory.ids[list as usize]) as usize))
     }
 
     /// The bounds of a member's distance by its code, and the range of its distance to the centroid.
     fn bounds(&self, cx: &Cx<'_, Marker>, number: u32) -> Option<(DistanceBounds, (f32, f32))> {
-        let (head, slot) = self.list_codes(cx.view, number)?;
+        let (codes, slot) = self.list_codes(cx.view, number)?;
         let size = cx.view.shape.code_bytes;
-        let (term, radius, from_centroid) = head.member(slot)?;
-        let code = cx.scratch.query.table.distance(head.codes().get(slot * size..(slot + 1) * size)?);
+        let (term, radius, from_centroid) = codes.member(slot)?;
+        let code = cx.scratch.query.table.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
         Some((
             self.estimator.from_code(self.base, term, cx.scratch.query.table.to_float(code), radius),
             from_centroid,
         ))
     }
 
-    /// The bounds of the distance of a member whose edges are followed; exact where it was read or is in RAM.
-    fn pivot(&self, cx: &mut Cx<'_, Marker>, number: u32) -> Option<DistanceBounds> {
+    /// The bounds of the distance of a member whose edges are followed; exact where it is a result or was one. Resident vectors must not
+    /// change it.
+    fn pivot(&self, cx: &Cx<'_, Marker>, number: u32) -> Option<DistanceBounds> {
         let id = self.first + number;
         if let Some(&(_, distance)) = cx.own.read.iter().find(|r| r.0 == id) {
-            return Some(self.estimator.from_distance(self.base, distance));
-        }
-        if let Some(bytes) = cx.view.record_in_ram(id) {
-            let record = Record::open(&cx.view.shape, bytes)?;
-            let distance = cx.exact.distance(record.vector(), record.inverse_norm());
-            cx.q.stats.full_comparisons += 1;
             return Some(self.estimator.from_distance(self.base, distance));
         }
         self.bounds(cx, number).map(|b| b.0)
@@ -237,19 +232,19 @@ impl ClusterSearch {
         let mut rest = edges;
         while let Some(&(number, _)) = rest.first() {
             // Those of one list at once; neighbours ascend.
-            let (head, slot) = self.list_codes(cx.view, number)?;
+            let (codes, slot) = self.list_codes(cx.view, number)?;
             let start = self.first + number - slot as u32;
             let slots = rest.iter().map(|e| (self.first + e.0).wrapping_sub(start));
             let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
             ids.clear();
-            ids.extend(slots.take_while(|&slot| (slot as usize) < head.count()));
-            query.table.distances(head.codes(), ids, distances);
+            ids.extend(slots.take_while(|&slot| (slot as usize) < codes.count()));
+            query.table.distances(codes.codes(), ids, distances);
             let (run, others) = rest.split_at_checked(ids.len().max(1))?;
             for (i, edge) in run.iter().enumerate() {
                 let (Some(&slot), Some(&code)) = (cx.scratch.ids.get(i), cx.scratch.distances.get(i)) else {
                     break;
                 };
-                let (term, radius, from_centroid) = head.member(slot as usize)?;
+                let (term, radius, from_centroid) = codes.member(slot as usize)?;
                 let cross = cx.scratch.query.table.to_float(code);
                 let bounds = self.estimator.from_code(self.base, term, cross, radius);
                 fruitful |= self.offer_member(cx, edge, &bounds, from_centroid, pivot);

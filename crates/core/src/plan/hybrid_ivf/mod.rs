@@ -30,7 +30,7 @@ use crate::view::Base;
 
 pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
 pub use state::State;
-pub(crate) use state::{LocalSearch, ReadKind, Unread, Visit};
+pub(crate) use state::{LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
 pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
 pub use view::{Pinned, Resident, SubLists, View};
 
@@ -89,7 +89,7 @@ impl Kind for Marker {
             navigate::navigate(cx);
         }
         cx.take_in(arrived, |cx, pending, bytes| match ReadKind::of(&pending.read)? {
-            ReadKind::Lists { first, count } => scan::take_lists(cx, (first, count), bytes),
+            ReadKind::Lists { first, count } => visit::take(cx, (pending.tag, first, count), bytes),
             ReadKind::Records { .. } => rerank::take(cx, pending, bytes),
             ReadKind::Run { first, count } => scan::take_run(cx, (first, count), bytes),
             ReadKind::Edges { .. } => {
@@ -114,8 +114,12 @@ impl Kind for Marker {
         }
     }
 
-    fn fits(state: &State, nodes: u32) -> bool {
-        state.candidates.iter().all(|c| c.id < nodes)
+    /// Only a query that has not begun may come from another server: lists that a state names are not checked here.
+    fn fits(state: &State, _: u32) -> bool {
+        state.ranked.is_empty()
+            && state.lists.is_empty()
+            && state.queue.is_empty()
+            && state.candidates.is_empty()
     }
 
     fn encode_params(params: &Params, w: &mut Writer<'_>) {
@@ -148,9 +152,10 @@ fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
 fn choose(cx: &mut Cx<'_, Marker>) {
     let chosen = loop {
         let chosen = visit::choose(cx).and_then(|()| {
-            let is_enough = cx.own.candidates.len() > visit::CANDIDATES_MAX;
-            let may_read = is_enough || (!visit::is_scanning(cx) && cx.own.visits.is_empty());
-            if may_read { rerank::choose(cx) } else { Some(()) }
+            let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty();
+            let at_most = if has_scanned { 0 } else { visit::CANDIDATES_MAX };
+            let may_read = has_scanned || cx.own.candidates.len() > at_most;
+            if may_read { rerank::choose(cx, at_most) } else { Some(()) }
         });
         // All candidates may have been pruned, or be in RAM, before all lists are scanned.
         if chosen.is_none() || !cx.q.io.pending.is_empty() || !visit::is_scanning(cx) {

@@ -2,45 +2,40 @@
 
 use super::navigate::to_centroid;
 use super::rerank;
-use super::visit::end_list;
 use super::{Marker, ScannedList, Unread, bound_estimator};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::Cx;
-use crate::verify::{BoundEstimator, DistanceBounds, score_record};
+use crate::verify::{BoundEstimator, DistanceBounds, keep_record};
 
-/// Scans lists that were read.
-pub(super) fn take_lists(cx: &mut Cx<'_, Marker>, (first, count): (u32, u32), bytes: &[u8]) -> Option<()> {
+/// Scans one of the lists that a read from list `first` on brought.
+pub(super) fn scan_read(cx: &mut Cx<'_, Marker>, (first, list): (u32, u32), bytes: &[u8]) -> Option<()> {
     let directory = cx.view.directory;
-    let start = *directory.heads.get(first as usize)?;
-    for list in first..first.checked_add(count)? {
-        let at = directory.heads.get(list as usize)?.checked_sub(start)? as usize;
-        let length = cx.view.shape.head_bytes(directory.members(list) as usize);
-        let head = Head::open(&cx.view.shape, list, bytes.get(at..at + length)?)?;
-        let is_whole = directory.is_whole(&cx.view.shape, list);
-        let records = if is_whole { bytes.get(at + length..) } else { None };
-        scan(cx, &head, records)?;
-        end_list(cx, list);
-    }
-    Some(())
+    let start = *directory.codes.get(first as usize)?;
+    let at = directory.codes.get(list as usize)?.checked_sub(start)? as usize;
+    let length = cx.view.shape.list_codes_bytes(directory.members(list) as usize);
+    let codes = ListCodes::open(&cx.view.shape, list, bytes.get(at..at + length)?)?;
+    let is_whole = directory.is_whole(&cx.view.shape, list);
+    let records = if is_whole { bytes.get(at + length..) } else { None };
+    scan(cx, &codes, records)
 }
 
 /// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came along.
-pub(super) fn scan(cx: &mut Cx<'_, Marker>, head: &Head<'_>, records: Option<&[u8]>) -> Option<()> {
+pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Option<&[u8]>) -> Option<()> {
     let estimator = bound_estimator(cx);
-    let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, head.centroid());
-    let first = head.first_id();
+    let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
+    let first = codes.first_id();
     let mut distances = core::mem::take(&mut cx.scratch.distances);
     cx.scratch.ids.clear();
-    cx.scratch.ids.extend(0..head.count() as u32);
-    cx.scratch.query.table.distances(head.codes(), &cx.scratch.ids, &mut distances);
-    cx.q.stats.code_comparisons += head.count() as u64;
+    cx.scratch.ids.extend(0..codes.count() as u32);
+    cx.scratch.query.table.distances(codes.codes(), &cx.scratch.ids, &mut distances);
+    cx.q.stats.code_comparisons += codes.count() as u64;
     cx.q.stats.lists += 1;
     let mut fruitful = false;
     let kept = kept_so_far(cx);
-    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), head.radius_max());
+    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
     let mut done = Some(());
     let mut navigated = navigated_from(cx, first);
-    let members = head.terms().zip(head.radii()).zip(head.centroid_distances());
+    let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
     for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
         let id = first.wrapping_add(slot);
         // The navigation has counted this member already.
@@ -62,12 +57,13 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, head: &Head<'_>, records: Option<&[u
         let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
         fruitful |= is_among_best;
         let Some(lower) = lower else { continue };
+        let candidate = Unread { estimate: bounds.estimate, lower, id };
         match records {
-            None => cx.own.candidates.push(Unread { estimate: bounds.estimate, lower, id }),
+            None => cx.own.candidates.push(candidate),
             Some(bytes) => {
                 let size = cx.view.shape.record_bytes();
                 let record = bytes.get(slot as usize * size..).and_then(|b| Record::open(&cx.view.shape, b));
-                done = record.map(|record| rerank::score(cx, id, &record));
+                done = record.map(|record| rerank::score(cx, candidate, &record));
                 if done.is_none() {
                     break;
                 }
@@ -84,10 +80,10 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, head: &Head<'_>, records: Option<&[u
     cx.scratch.trace_scanned(|| ScannedList {
         cluster: cx.view.directory.cluster_of(list),
         list: Some(list),
-        members: head.count() as u32,
+        members: codes.count() as u32,
         kept,
         fruitful,
-        in_ram: cx.view.resident_head(list).is_some(),
+        in_ram: cx.view.resident_codes(list).is_some(),
     });
     prune_candidates(cx);
     done
@@ -152,7 +148,7 @@ pub(super) fn take_run(cx: &mut Cx<'_, Marker>, (from, count): (u32, u32), bytes
     let before = cx.q.top.worst();
     for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {
         if cx.q.admits(id) {
-            score_record(cx.q, cx.exact, &Record::open(&cx.view.shape, bytes)?);
+            keep_record(cx.q, cx.exact, &Record::open(&cx.view.shape, bytes)?);
         }
     }
     let list = cx.view.directory.list_of(from);

@@ -52,11 +52,30 @@ pub(crate) struct Unread {
     pub(crate) id: u32,
 }
 
-/// A cluster whose visit has begun and not ended.
+/// The exact distance of a candidate that was read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scored {
+    pub(crate) id: u32,
+    pub(crate) distance: f32,
+    pub(crate) external_id: u64,
+}
+
+/// Lists that wait for a read, of themselves or of lists of a better rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct QueuedLists {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    /// The read; `None` for resident lists.
+    pub(crate) tag: Option<Tag>,
+}
+
+/// A cluster whose lists were asked for or are being scanned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Visit {
     pub(crate) cluster: u32,
     pub(crate) lists_left: u32,
+    /// Whether its first list took effect.
+    pub(crate) has_begun: bool,
     pub(crate) fruitful: bool,
     /// What the cluster counts when it is fruitless.
     pub(crate) weight: f32,
@@ -109,12 +128,16 @@ pub struct State {
     pub(crate) fruitless: f32,
     /// Lists of clusters whose visits have begun, the next one last.
     pub(crate) lists: Vec<u32>,
+    /// In `barrier` mode: lists taken from `lists` that have no effect yet, by rank. The first one is being read.
+    pub(crate) queue: Vec<QueuedLists>,
     pub(crate) visits: Vec<Visit>,
     pub(crate) local: LocalSearch,
     /// Members not pruned yet and not read.
     pub(crate) candidates: Vec<Unread>,
     /// Candidates whose records are being read.
     pub(crate) awaited: Vec<(Tag, Unread)>,
+    /// Candidates that were read and are no results yet, ascending by id.
+    pub(crate) scored: Vec<Scored>,
     /// Members that were read one by one, with their distances: what is learned from.
     pub(crate) read: Vec<(u32, f32)>,
     /// The k smallest estimates of different members.
@@ -132,12 +155,14 @@ impl State {
         self.begun = 0;
         self.fruitless = 0.0;
         self.lists.clear();
+        self.queue.clear();
         self.visits.clear();
         self.local.begin(0, 0, 0);
         self.local.nearest.reset(0);
         self.local.is_on = false;
         self.candidates.clear();
         self.awaited.clear();
+        self.scored.clear();
         self.read.clear();
         self.navigated.clear();
         self.estimates.reset(k as usize);
@@ -147,6 +172,8 @@ impl State {
     /// Memory beside the struct itself, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         4 * (self.ranked.capacity() + self.lists.capacity() + self.navigated.capacity())
+            + self.queue.capacity() * size_of::<QueuedLists>()
+            + self.scored.capacity() * size_of::<Scored>()
             + self.visits.capacity() * size_of::<Visit>()
             + self.local.beam.memory_bytes()
             + 8 * self.local.visited.capacity()

@@ -9,7 +9,7 @@ use super::{FILE, ReadKind};
 use crate::PAGE;
 use crate::format::directory::Directory;
 use crate::format::edges::{self, Edges};
-use crate::format::posting::{self, Head, Record};
+use crate::format::inverted_list::{self, ListCodes, Record};
 use crate::route::NavGraph;
 use crate::search::Read;
 
@@ -19,7 +19,7 @@ pub struct View<'a> {
     /// Where the lists are in the file.
     pub directory: &'a Directory,
     /// The layout of all lists.
-    pub shape: posting::Shape,
+    pub shape: inverted_list::ListLayout,
     /// How to read the codes.
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
     }
 
     /// The codes of a list, when they are resident.
-    pub fn resident_head(&self, list: u32) -> Option<&'a [u8]> {
+    pub fn resident_codes(&self, list: u32) -> Option<&'a [u8]> {
         self.resident.get(list as usize)?.as_deref()
     }
 
@@ -122,7 +122,7 @@ impl<'a> View<'a> {
     /// The end of what is read of a list: its codes, with the records where these follow.
     pub(crate) fn list_end(&self, list: u32) -> u64 {
         let members = self.directory.members(list) as usize;
-        let at = self.directory.heads[list as usize] + self.shape.head_bytes(members) as u64;
+        let at = self.directory.codes[list as usize] + self.shape.list_codes_bytes(members) as u64;
         if self.directory.is_whole(&self.shape, list) {
             at + (members * self.shape.record_bytes()) as u64
         } else {
@@ -148,10 +148,10 @@ impl View<'_> {
     fn verify_lists(&self, first: u32, count: u32, read: &Read, bytes: &[u8]) -> Option<()> {
         let directory = self.directory;
         for list in first..first.checked_add(count)? {
-            let at = directory.heads.get(list as usize)?.checked_sub(read.at.offset)? as usize;
+            let at = directory.codes.get(list as usize)?.checked_sub(read.at.offset)? as usize;
             let members = directory.members(list);
-            let end = at + self.shape.head_bytes(members as usize);
-            let codes = Head::verify(&self.shape, list, bytes.get(at..end)?)?;
+            let end = at + self.shape.list_codes_bytes(members as usize);
+            let codes = ListCodes::verify(&self.shape, list, bytes.get(at..end)?)?;
             let first_id = directory.ids[list as usize];
             if codes.first_id() != first_id || codes.count() != members as usize {
                 return None;

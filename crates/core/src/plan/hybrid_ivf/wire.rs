@@ -5,10 +5,12 @@
 //! | … | ranked clusters: count, 4 bytes each; visits begun (varint) |
 //! | 4 | weight of the fruitless clusters in a row |
 //! | … | lists to scan: count, 4 bytes each |
-//! | … | visits: count, then cluster (4 bytes), lists left (varint), whether fruitful (1 byte), weight (4 bytes) each |
+//! | … | queued lists: count, then first list (4 bytes), number of lists (varint), whether being read (1 byte), and if so the tag (4 bytes) each |
+//! | … | visits: count, then cluster (4 bytes), lists left (varint), whether begun and whether fruitful (1 byte each), weight (4 bytes) each |
 //! | … | local search: whether on (1 byte), cluster (4 bytes), members (varint); smallest estimates; beam: capacity, count, then distance (4 bytes), member (4 bytes), progress (1 byte) each; a bit for each member, visited or not |
 //! | … | candidates: count, then estimate, lower bound, member (4 bytes each) |
 //! | … | awaited candidates: count, then tag (4 bytes) and a candidate each |
+//! | … | candidates scored and not settled: count, then member, distance (4 bytes each) and external id (varint) each |
 //! | … | members read: count, then member and distance (4 bytes each) |
 //! | … | smallest estimates, smallest upper bounds: k, count, 4 bytes each |
 //! | … | members that the navigation found: count, 4 bytes each |
@@ -17,13 +19,17 @@
 
 use alloc::vec::Vec;
 
-use super::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params, State, Unread, Visit};
+use super::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params, QueuedLists, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
 use crate::search::{Candidate, KSmallest, Progress, Tag};
 use crate::verify::Bounds;
 
 /// Most lists of clusters that were begun. A query scans those of one cluster before it begins the next.
 const LISTS_MAX: u32 = 1 << 22;
+/// Most lists of one read.
+const LISTS_OF_READ_MAX: u32 = 1 << 16;
+/// Most groups of lists that wait for those before them.
+const QUEUE_MAX: u32 = 1 << 8;
 /// Most members of a cluster that is a graph.
 const MEMBERS_MAX: u32 = 1 << 26;
 /// Most candidates: a scanned list may add all its members before some are read.
@@ -70,10 +76,20 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
     w.varint(s.begun.into());
     w.u32(s.fruitless.to_bits());
     put_words(&s.lists, w);
+    w.varint(s.queue.len() as u64);
+    for queued in &s.queue {
+        w.u32(queued.first);
+        w.varint(queued.count.into());
+        w.u8(u8::from(queued.tag.is_some()));
+        if let Some(tag) = queued.tag {
+            w.u32(tag.0);
+        }
+    }
     w.varint(s.visits.len() as u64);
     for visit in &s.visits {
         w.u32(visit.cluster);
         w.varint(visit.lists_left.into());
+        w.u8(u8::from(visit.has_begun));
         w.u8(u8::from(visit.fruitful));
         w.u32(visit.weight.to_bits());
     }
@@ -84,6 +100,12 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
     for (tag, candidate) in &s.awaited {
         w.u32(tag.0);
         put_candidate(candidate, w);
+    }
+    w.varint(s.scored.len() as u64);
+    for scored in &s.scored {
+        w.u32(scored.id);
+        w.u32(scored.distance.to_bits());
+        w.varint(scored.external_id);
     }
     w.varint(s.read.len() as u64);
     for &(id, distance) in &s.read {
@@ -100,9 +122,16 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
     s.begun = r.count(s.ranked.len() as u32)?;
     s.fruitless = f32::from_bits(r.u32()?);
     take_words(r, LISTS_MAX, &mut s.lists)?;
+    for _ in 0..r.count(QUEUE_MAX)? {
+        let (first, count) = (r.u32()?, r.count(LISTS_OF_READ_MAX)?);
+        first.checked_add(count).ok_or(Refused::Content)?;
+        let tag = if flag(r)? { Some(Tag(r.u32()?)) } else { None };
+        s.queue.push(QueuedLists { first, count, tag });
+    }
     for _ in 0..r.count(MAX_PROBES)? {
         let (cluster, lists_left) = (r.u32()?, r.varint_u32()?);
-        s.visits.push(Visit { cluster, lists_left, fruitful: flag(r)?, weight: f32::from_bits(r.u32()?) });
+        let (has_begun, fruitful) = (flag(r)?, flag(r)?);
+        s.visits.push(Visit { cluster, lists_left, has_begun, fruitful, weight: f32::from_bits(r.u32()?) });
     }
     take_local(s, params.local_list.max(k), r)?;
     for _ in 0..r.count(CANDIDATES_MAX)? {
@@ -110,6 +139,13 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
     }
     for _ in 0..r.count(CANDIDATES_MAX)? {
         s.awaited.push((Tag(r.u32()?), take_candidate(r)?));
+    }
+    for _ in 0..r.count(CANDIDATES_MAX)? {
+        let (id, distance, external_id) = (r.u32()?, f32::from_bits(r.u32()?), r.varint()?);
+        if s.scored.last().is_some_and(|last| last.id >= id) {
+            return Err(Refused::Content);
+        }
+        s.scored.push(Scored { id, distance, external_id });
     }
     for _ in 0..r.count(READ_MAX)? {
         s.read.push((r.u32()?, f32::from_bits(r.u32()?)));
