@@ -13,7 +13,7 @@ const FEWEST_QUERIES: usize = 64;
 
 /// The account of an open index that has searched nothing yet, the cache full.
 pub(crate) fn opened(manifest: &Manifest, cache_budget: u64, extra: &[(&str, u64)]) -> Account {
-    let mut account = Account::planned(manifest, cache_budget);
+    let mut account = manifest.planned_account(cache_budget);
     extra.iter().for_each(|(what, bytes)| account.add(what, *bytes));
     account
 }
@@ -48,7 +48,8 @@ pub(crate) fn set_aside(
     const PART_BYTES: u64 = 2 << 20;
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     let part = (PART_BYTES / each).max(FEWEST_QUERIES as u64).min(queries.count() as u64);
-    let fixed = |is_tight| reserve(manifest, options, is_tight).iter().chain(extra).map(|e| e.1).sum::<u64>();
+    let fixed =
+        |low_memory| reserve(manifest, options, low_memory).iter().chain(extra).map(|e| e.1).sum::<u64>();
     let parts = 2 * part * each;
     Reserve { bytes: fixed(false) + parts, tight_bytes: fixed(true) + parts, threads: options.threads }
 }

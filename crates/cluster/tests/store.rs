@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
 use stratann_cluster::store::{Store, drop_others};
-use stratann_engine::manifest::{BlockShape, Cluster, FORMAT_VERSION, FileEntry, Manifest, hex};
+use stratann_engine::durable::hex;
+use stratann_engine::kinds::section::Section;
+use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
 use stratann_engine::{Kind, Progress, Quiet};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,9 +43,8 @@ fn index(seed: u64) -> TempDir {
         build_id: String::new(),
         files,
         curves: Vec::new(),
-        clusters: None,
-        plan: None,
-        cluster: Some(Cluster {
+        section: Section::None {},
+        spread: Some(SpreadFacts {
             servers: SERVERS,
             replicas: 1,
             overlap: 0.0,

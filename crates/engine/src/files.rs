@@ -28,6 +28,7 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::place::Placement;
@@ -37,8 +38,17 @@ use stratann_kernel::codes::Codebook;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::manifest::{FileEntry, Manifest, hex};
+use crate::durable::hex;
 use crate::{Error, Result};
+
+/// One data file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Length.
+    pub bytes: u64,
+    /// xxh3-64 of the content, 16 hexadecimal digits.
+    pub xxh3: String,
+}
 
 pub(crate) const BLOCKS: &str = "blocks.bin";
 pub(crate) const CODES: &str = "codes.bin";
@@ -77,15 +87,6 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
         return Some(PARTS);
     }
     BUILT.into_iter().chain([PLACEMENT]).find(|r| *r == role)
-}
-
-/// The file that has this role.
-pub(crate) fn find<'a>(manifest: &'a Manifest, wanted: &str) -> Result<(&'a str, &'a FileEntry)> {
-    let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
-    let found = manifest.files.iter().find(|(name, _)| is_it(name) && !name.contains('/'));
-    let (name, entry) = found
-        .ok_or_else(|| Error::corrupt(format!("the manifest names no {wanted}; build the index again")))?;
-    Ok((name, entry))
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {
@@ -302,22 +303,6 @@ pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
             return Ok(sum.entry());
         }
         sum.add(&buffer[..count]);
-    }
-}
-
-/// Removes the files of versions before `number`, now that it is published, but for those that it shares.
-pub(crate) fn remove_older(out: &Path, number: u64, manifest: &Manifest) {
-    let Ok(entries) = std::fs::read_dir(out) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
-            role(name).and_then(|_| name.strip_prefix('v')).and_then(|n| n.split_once('-')).map(|n| n.0)
-        });
-        let is_older = version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number);
-        if is_older && !manifest.files.contains_key(name) {
-            let _ = std::fs::remove_file(entry.path());
-        }
     }
 }
 

@@ -125,7 +125,7 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
         }
     }
     let account = shard.account();
-    assert!(account.total() <= Account::planned(shard.manifest(), 0).total() + 1024, "{account:?}");
+    assert!(account.total() <= shard.manifest().planned_account(0).total() + 1024, "{account:?}");
     let budget = OpenOptions { ram_budget: Some(1 << 20), ..OpenOptions::default() };
     assert_eq!(Shard::open(dir.path(), 3, budget).unwrap_err().kind, ErrorKind::Budget);
 }

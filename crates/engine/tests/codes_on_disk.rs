@@ -144,7 +144,7 @@ fn answers_and_counters_are_those_with_codes_in_ram() {
 fn what_is_left_in_ram_is_small() {
     let account = |built: &Built| {
         let account = built.index.account();
-        assert!(account.total() <= Account::planned(built.index.manifest(), 0).total() + 1024);
+        assert!(account.total() <= built.index.manifest().planned_account(0).total() + 1024);
         account.components.into_iter().collect::<BTreeMap<String, u64>>()
     };
     let (ram, disk) = (account(&pair().ram), account(&pair().disk));
@@ -396,7 +396,7 @@ fn a_spread_index_has_its_codes_with_its_blocks() {
         assert_eq!(open(ram.path()).placement(), open(disk.path()).placement(), "{method:?}");
         let shard = open(disk.path());
         assert!(!shard.account().components.iter().any(|c| c.0 == "codes"));
-        assert!(shard.account().total() <= Account::planned(shard.manifest(), 0).total() + 1024);
+        assert!(shard.account().total() <= shard.manifest().planned_account(0).total() + 1024);
         let names: Vec<String> = files(disk.path()).into_keys().collect();
         assert!(
             names.contains(&"v1-head-codes.bin".into()) && !names.contains(&"v1-codes.bin".into()),

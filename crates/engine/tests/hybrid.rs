@@ -512,14 +512,17 @@ fn a_budget_of_searches_without_room_for_a_graph_is_refused_or_planned_around() 
     let why = made(refused, LocalPlan::Auto).unwrap_err();
     assert!(why.contains("--search-budget") && why.contains("MiB or more"), "{why}");
     let planned = made(least, LocalPlan::Auto).unwrap();
-    assert_eq!(planned.clusters.unwrap().kinds[LocalKind::Graph as usize], 0);
-    assert_eq!(planned.plan.unwrap().uniform_us[LocalKind::Graph as usize], None);
+    assert_eq!(planned.section.lists().unwrap().facts.kinds[LocalKind::Graph as usize], 0);
+    assert_eq!(
+        planned.section.lists().unwrap().plan.as_ref().unwrap().uniform_us[LocalKind::Graph as usize],
+        None
+    );
     let why = made(least, GRAPH).unwrap_err();
     assert!(why.contains("--search-budget leaves 0 B") && why.contains("--plan auto"), "{why}");
     // What it names will do.
     let named = why.split("give ").nth(1).and_then(|w| w.split("MiB").next()).unwrap();
     let graphs = made(named.parse::<u64>().unwrap() << 20, GRAPH).unwrap();
-    assert!(graphs.clusters.unwrap().kinds[LocalKind::Graph as usize] > 0);
+    assert!(graphs.section.lists().unwrap().facts.kinds[LocalKind::Graph as usize] > 0);
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn every_kind_becomes_every_other_and_stays_exact() {
             assert_eq!((replanned.version, replanned.rebuilt), (number, 25), "{replanned:?}");
             assert_eq!(replanned.kinds_after[kind as usize], 25);
             let (version, manifest) = Manifest::read(dir.path()).unwrap();
-            let facts = manifest.clusters.unwrap();
+            let facts = manifest.section.lists().unwrap().facts;
             assert_eq!((version, facts.kinds), (number, replanned.kinds_after));
             assert_exact(dir.path(), &set, metric);
             assert_eq!(assert_only_changed_move(&before, &Lists::of(dir.path())), 0);
@@ -306,7 +306,10 @@ fn a_budget_that_changes_nothing_shares_all_files() {
     assert!(before == after, "nothing else is touched");
     let (_, new) = Manifest::read(dir.path()).unwrap();
     assert_eq!((&new.files, &new.build_id), (&old.files, &old.build_id));
-    assert_eq!(new.plan.unwrap().budget_bytes, Some(replanned.code_budget_bytes));
+    assert_eq!(
+        new.section.lists().unwrap().plan.as_ref().unwrap().budget_bytes,
+        Some(replanned.code_budget_bytes)
+    );
 
     // The next one shares what it can with the first, and removes the rest.
     assert!(done(dir.path(), &asked(less, LocalPlan::Auto)).rebuilt > 0);
@@ -348,7 +351,7 @@ fn what_was_learnt_is_kept_and_weighs() {
 
     let replanned = done(dir.path(), &asked(AMPLE, uniform(LocalKind::Ivf)));
     assert!(replanned.observed && replanned.rebuilt == 40);
-    assert!(Manifest::read(dir.path()).unwrap().1.plan.unwrap().observed);
+    assert!(Manifest::read(dir.path()).unwrap().1.section.lists().unwrap().plan.as_ref().unwrap().observed);
     assert_eq!(facts(dir.path()), learnt);
     let after = Lists::of(dir.path());
     let now = hot(dir.path());

@@ -192,11 +192,11 @@ async fn ask(shared: &Arc<Shared>, request: &Request) -> Result<Reply, Refused> 
     // All queries of a request are asked of one version; it is let go of before their answers are waited for.
     let server = shared.versions.current();
     let block_bytes = server.block_bytes();
-    let in_clusters = server.manifest().clusters.is_some();
+    let kind = server.kind();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
         // Anew for each: the width follows the load, and this request is a part of it.
         let params = server.params(&request.options).map_err(|e| Refused::bad(e.message))?;
-        used.get_or_insert(Used::of(&params, in_clusters));
+        used.get_or_insert(Used::of(kind, &params));
         let (sender, receiver) = oneshot::channel();
         let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
         // A client that hung up has dropped the receiver; its answer goes nowhere.

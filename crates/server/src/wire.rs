@@ -3,6 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::PAGE;
 use stratann_core::query::{Params, Probe, QueryStats};
+use stratann_engine::kinds::kind::Kind;
+use stratann_engine::kinds::setting;
 
 /// Largest number of queries that clients of this project put into one request.
 pub const QUERIES_PER_REQUEST: usize = 16;
@@ -196,15 +198,16 @@ pub struct Used {
 }
 
 impl Used {
-    /// The part of the parameters that a client wants to know; `in_clusters` when the index has clusters.
-    pub fn of(params: &Params, in_clusters: bool) -> Used {
+    /// The part of the parameters that a client wants to know.
+    pub fn of(kind: Kind, params: &Params) -> Used {
+        let setting = setting(kind, params);
         Used {
             k: params.k,
-            search_list: params.search_list,
-            stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
-            patience: params.patience,
-            nprobe: in_clusters.then_some(params.probe.clusters),
-            early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
+            search_list: setting.search_list,
+            stop_slack: setting.slack,
+            patience: setting.patience,
+            nprobe: setting.nprobe,
+            early_stop: setting.early_stop,
         }
     }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::driver::Width;
-use stratann_engine::explain::{self, Round, Trace};
+use stratann_engine::explain::blocks::{Round, Trace};
+use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
@@ -112,10 +113,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return plan::run(args, &index, &options, output);
     }
     let row = row(args, &index, output)?;
-    let (complete, stop) = if index.view().clusters.is_some() {
-        clusters::run(args.query, &index, &row, &options, output)?
-    } else {
-        blocks(args, &index, &row, &options, output)?
+    let block_bytes = index.view().block.block_bytes;
+    let (complete, stop) = match explain(&index, &row, &options)? {
+        Explained::Lists(trace) => clusters::show(args.query, trace, block_bytes, output)?,
+        Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }
 }
@@ -137,16 +138,8 @@ fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
     Ok(row)
 }
 
-/// A query that reads blocks: whether it has all that was asked for, and why it ended.
-fn blocks(
-    args: &Args,
-    index: &Index,
-    row: &[u8],
-    options: &SearchOptions,
-    output: Output,
-) -> Result<(bool, String)> {
-    let trace = explain::explain(index, row, options)?;
-    let block_bytes = index.view().block.block_bytes;
+/// Shows a query that reads blocks. Returns whether it is complete, and why it ended.
+fn show(args: &Args, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
     let document =
         Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
     output.result(&document, || text(args, &trace, block_bytes))?;

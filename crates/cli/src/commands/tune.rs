@@ -114,11 +114,9 @@ fn text(args: &Args, tuned: &Tuned) -> String {
             ]
         })
         .collect();
-    let in_clusters = Manifest::read(&args.index).is_ok_and(|(_, m)| m.clusters.is_some());
-    let beam = if in_clusters { "nprobe" } else { "list" };
     format!(
         "{}\n{}: version {}; fitted on {} {}, measured on {} others\n",
-        table(&["k", "recall asked", "measured", "reads", beam], &rows),
+        table(&["k", "recall asked", "measured", "reads", tuned.effort_name], &rows),
         args.index.display(),
         tuned.version,
         count(tuned.fitted_on as u64),

@@ -6,7 +6,8 @@ use std::path::{Path as FilePath, PathBuf};
 
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
-use stratann_engine::manifest::{FileEntry, hex, sync_folder};
+use stratann_engine::durable::{hex, sync_folder};
+use stratann_engine::manifest::FileEntry;
 use stratann_engine::{Error, Kind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 

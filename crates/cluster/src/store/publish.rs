@@ -6,7 +6,8 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
-use stratann_engine::manifest::{FileEntry, Manifest, hex};
+use stratann_engine::durable::hex;
+use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 

@@ -4,7 +4,7 @@
 //! rows come to queries that the index has never seen.
 
 use super::stages::Build;
-use crate::budget::{Account, PROGRAM_BYTES, release_freed};
+use crate::budget::{PROGRAM_BYTES, release_freed};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
@@ -51,7 +51,7 @@ pub(crate) fn run(
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
     let ids = if build.external.is_some() { 12 } else { 4 };
-    let taken = Account::planned(manifest, 0).total() + ids * scan.rows + (16 << 20);
+    let taken = manifest.planned_account(0).total() + ids * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
     let open = OpenOptions {
         ram_budget: None,

@@ -36,7 +36,8 @@ use std::path::Path;
 use serde::Serialize;
 
 pub use crate::kinds::disk_graph::build::{split, tasks};
-pub use crate::kinds::hybrid_ivf::build::{LocalPlan, PlanReport, WayReport};
+pub use crate::kinds::hybrid_ivf::build::LocalPlan;
+pub use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
 pub use choice::{Choice, choose};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;

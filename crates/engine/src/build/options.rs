@@ -7,38 +7,9 @@ use stratann_kernel::{DType, Metric};
 pub use super::codebook::CodeKind;
 use crate::dataset::{OnBadRow, Reader};
 use crate::kinds::hybrid_ivf::build::{self as hybrid, LocalPlan};
+pub use crate::kinds::kind::Kind;
 use crate::profile::Profile;
 use crate::{Error, Result};
-
-/// Kind of index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A graph on disk, walked by codes in RAM.
-    DiskGraph,
-    /// Clusters on disk, each with a local index of its own.
-    HybridIvf,
-    /// All vectors, scanned.
-    Flat,
-}
-
-impl Kind {
-    /// The name used in manifests and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::DiskGraph => "disk-graph",
-            Kind::HybridIvf => "hybrid-ivf",
-            Kind::Flat => "flat",
-        }
-    }
-
-    /// Whether recall has a price: the answers of `flat` are exact.
-    pub const fn has_curve(self) -> bool {
-        match self {
-            Kind::DiskGraph | Kind::HybridIvf => true,
-            Kind::Flat => false,
-        }
-    }
-}
 
 /// Where the codes of vectors are while a search runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

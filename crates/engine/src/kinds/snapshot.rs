@@ -25,3 +25,9 @@ impl Snapshot {
         }
     }
 }
+
+impl From<Arc<hybrid_ivf::snapshot::Snapshot>> for Snapshot {
+    fn from(snapshot: Arc<hybrid_ivf::snapshot::Snapshot>) -> Snapshot {
+        Snapshot::HybridIvf(snapshot)
+    }
+}

@@ -22,7 +22,7 @@ pub(crate) use scratch::ScratchFile;
 
 use crate::budget::{free_disk_bytes, size};
 use crate::dataset::AtomicFile;
-use crate::manifest::{seal, unseal};
+use crate::durable::{seal, unseal};
 use crate::tier::IoChoice;
 use crate::{Error, Progress, Result};
 

@@ -144,7 +144,7 @@ impl Shared {
         (self.options.log)(&format!(
             "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; run `stratann verify`, then restore the file",
             first.saturating_add(UNREADABLE_RANGE - 1),
-            self.held.index().blocks_path.display(),
+            self.held.index().base.blocks_path.display(),
             words(loss)
         ));
     }

@@ -54,7 +54,7 @@ impl Held {
     /// Lists that cannot be read, or are damaged.
     pub(super) fn bring_codes(&mut self, budget: u64) -> Result<()> {
         match self {
-            Held::Whole(index) | Held::Apart(index, _) => index.bring(budget, budget),
+            Held::Whole(index) | Held::Apart(index, _) => index.fill_memory(budget),
             // What is spread over servers has no clusters.
             Held::Part(_) => Ok(()),
         }
@@ -77,7 +77,7 @@ impl Held {
     pub(super) fn tier(&self, depth: usize, io: IoChoice) -> std::io::Result<Box<dyn Tier + '_>> {
         match self {
             Held::Whole(index) | Held::Apart(index, _) => {
-                let tier = tier::open(&index.blocks_file, depth, index.block.block_bytes, io)?;
+                let tier = tier::open(&index.base.blocks_file, depth, index.base.block.block_bytes, io)?;
                 Ok(tier)
             }
             Held::Part(shard) => shard.tier(depth, io),
@@ -96,7 +96,7 @@ impl Held {
     pub(super) fn servers(&self) -> usize {
         match self {
             Held::Apart(_, description) => description.servers,
-            _ => self.index().manifest().cluster.as_ref().map_or(1, |c| c.servers),
+            _ => self.index().manifest().spread.as_ref().map_or(1, |c| c.servers),
         }
     }
 

@@ -42,6 +42,7 @@ use self::worker::Worker;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width, allowance};
 use crate::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use crate::kinds::kind::Kind;
 use crate::link::{Link, LinkOptions, Log, Receive, Tls};
 use crate::manifest::Manifest;
 use crate::search::{Effort, SearchOptions};
@@ -232,7 +233,7 @@ impl Server {
                 .recv()
                 .map_err(|_| Error::corrupt("a driver thread ended at once; please report it"))?
                 .map_err(|e| Error { kind: crate::Kind::Io, message: e })?;
-            let _ = self.shared.backend.set(self.shared.held.index().backend_name(name));
+            let _ = self.shared.backend.set(self.shared.held.index().base.backend_name(name));
         }
         Ok(())
     }
@@ -275,6 +276,11 @@ impl Server {
         }
     }
 
+    /// The kind of the index.
+    pub fn kind(&self) -> Kind {
+        self.shared.held.index().base.kind
+    }
+
     /// What is served.
     pub fn manifest(&self) -> &Manifest {
         self.shared.held.index().manifest()
@@ -305,7 +311,7 @@ impl Server {
         let refusal = match shared.broken.get() {
             Some(why) => Some(why.clone()),
             None if shared.is_stopped() => Some("the server stops".to_string()),
-            None if question.vector.len() != shared.held.index().block.vector_bytes => {
+            None if question.vector.len() != shared.held.index().base.row_bytes() => {
                 Some("the query has another number of bytes than a vector of the index".to_string())
             }
             None => None,
@@ -324,7 +330,7 @@ impl Server {
 
     /// Bytes of a block of what is served.
     pub fn block_bytes(&self) -> usize {
-        self.shared.held.index().block.block_bytes
+        self.shared.held.index().base.block.block_bytes
     }
 
     /// How the server fares.
@@ -414,7 +420,7 @@ impl Shared {
         let view = held.view(0);
         let served = Served {
             build: held.build(),
-            vector_bytes: held.index().block.vector_bytes,
+            vector_bytes: held.index().base.row_bytes(),
             nodes: view.nodes,
             carry: held.carry(options.carry).unwrap_or(Carry::Distances),
             results: options.results,
@@ -492,17 +498,17 @@ impl Shared {
             account.add("block cache", self.options.cache_budget);
         }
         let widest = Width::Auto.at_load(1).1 as u64;
-        let read = index.clusters.as_ref().map_or(1, |c| c.pages_max()) * index.block.block_bytes;
+        let read = index.read_bytes_max();
         let per_query = index.query_bytes(&options) + widest * read as u64;
         let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
         account.add("queries in flight", in_flight * per_query);
         account.add("threads", self.options.threads as u64 * THREAD_BYTES);
-        if let Some(learning) = &index.learning {
+        if let Some(learning) = index.learning() {
             account.add("learning", learning.bytes(self.options.threads));
         }
         let vectors = self.options.queue
             * if self.options.peers.len() > 1 { 1 + self.held.hosted_per_query() } else { 1 };
-        let kept = vectors as u64 * (index.block.vector_bytes as u64 + KEPT_BYTES);
+        let kept = vectors as u64 * (index.base.row_bytes() as u64 + KEPT_BYTES);
         let waiting = self.options.queue as u64 * WAITING_BYTES + SPARE_BYTES as u64;
         account.add("queries that wait", kept + waiting);
         let others = self.options.peers.len().saturating_sub(1) as u64;
@@ -545,7 +551,7 @@ impl Shared {
         if let Err(e) = ran {
             let why = format!(
                 "reading {} failed: {e}; check the disk and start the server again",
-                index.blocks_path.display()
+                index.base.blocks_path.display()
             );
             (self.options.log)(&why);
             let _ = self.broken.set(why);

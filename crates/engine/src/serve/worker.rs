@@ -9,7 +9,7 @@ use stratann_core::query::{Loss, QueryState, Step};
 use super::Shared;
 use super::inbox::Job;
 use crate::driver::{Queries, Times};
-use crate::kinds::hybrid_ivf::learning::Learning;
+use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
 
 /// The queries that run on one thread.
@@ -59,7 +59,7 @@ impl<'a> Worker<'a> {
 }
 
 fn learning(shared: &Shared) -> Option<&Learning> {
-    shared.held.index().learning.as_ref()
+    shared.held.index().learning()
 }
 
 impl Queries for Worker<'_> {
@@ -75,7 +75,7 @@ impl Queries for Worker<'_> {
     }
 
     fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
-        learning(self.shared).map(|l| Snapshot::HybridIvf(l.newest()))
+        learning(self.shared).map(|l| l.newest().into())
     }
 
     /// Only widths depend on it, and these are the origin's.

@@ -11,9 +11,12 @@ use stratann_core::plan::IndexView;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::shard::{Shard, read_placement};
+use crate::base::plain_view;
+use crate::durable::hex;
+use crate::files::FileEntry;
 use crate::index::OpenOptions;
-use crate::manifest::{Cluster, FileEntry, Manifest, hex};
-use crate::verify::{Finding, Report, damage_words, finding, plain_view};
+use crate::manifest::{Manifest, SpreadFacts};
+use crate::verify::report::{Finding, Report, damage_words, finding};
 use crate::{Error, Progress, Result, files};
 
 /// One server's file while it is read.
@@ -34,7 +37,7 @@ impl<'a> PartReader<'a> {
         size: usize,
         report: &mut Report,
     ) -> Option<Self> {
-        let (name, entry) = match files::find(manifest, &files::part(server)) {
+        let (name, entry) = match manifest.file(&files::part(server)) {
             Ok(found) => found,
             Err(e) => {
                 report.found(said(".", e.message));
@@ -101,11 +104,11 @@ fn said(file: &str, what: String) -> Finding {
 pub(crate) fn check(
     folder: &Path,
     manifest: &Manifest,
-    cluster: &Cluster,
+    spread: &SpreadFacts,
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let (Some(plain), Ok(placement)) = (plain_view(manifest), read_placement(folder, manifest, cluster))
+    let (Some(plain), Ok(placement)) = (plain_view(manifest), read_placement(folder, manifest, spread))
     else {
         // That the placement is damaged was found when its file was read; its content may still make no sense.
         report.found(said(

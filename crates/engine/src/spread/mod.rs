@@ -16,7 +16,7 @@
 //! manifest last, under a name that must be free.
 
 mod cells;
-mod check;
+pub(crate) mod check;
 mod copies;
 mod divide;
 mod parts;
@@ -37,12 +37,15 @@ use stratann_core::place::{Placement, SERVERS_MAX};
 use self::placing::Placing;
 use self::plan::Plan;
 use self::source::Source;
+use crate::base::shape;
 use crate::budget::{self, Account};
 use crate::build::{check_disk, lock_folder, prepare_folder};
-use crate::manifest::{Cluster, FileEntry, Manifest, sync_folder};
+use crate::durable::sync_folder;
+use crate::files::FileEntry;
+use crate::kinds::kind::Kind;
+use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
-pub(crate) use self::check::check;
 pub use self::shard::Shard;
 
 /// Where the files lie until they are published, inside the folder.
@@ -129,14 +132,14 @@ impl PartitionOptions {
         if self.threads == 0 {
             return wrong("threads is 0; use 1 or more".into());
         }
-        if let Some(cluster) = &manifest.cluster {
+        if let Some(spread) = &manifest.spread {
             return wrong(format!(
                 "{} is spread over {} servers already; give the index that it was made from",
                 folder.display(),
-                cluster.servers
+                spread.servers
             ));
         }
-        if manifest.kind != crate::build::Kind::DiskGraph.name() {
+        if !manifest.kind().is_some_and(Kind::is_spreadable) {
             return wrong(format!(
                 "{} is of kind {}; only disk-graph can be spread over servers",
                 folder.display(),
@@ -206,7 +209,7 @@ pub fn place(index: &Path, options: &PartitionOptions, progress: &dyn Progress) 
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
     let plan = Plan::new(&manifest, options)?;
-    let shape = crate::index::shape(index, &manifest)?.2;
+    let shape = shape(index, &manifest)?.3;
     let source = Source::open(index, manifest, shape, progress)?;
     pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
 }
@@ -279,7 +282,7 @@ impl Job<'_> {
         std::fs::create_dir_all(&partial).map_err(|e| Error::io("creating", &partial, &e))?;
         let bytes = f64::from(manifest.blocks.count) * manifest.blocks.bytes as f64;
         check_disk(self.out, (bytes * (self.options.replicas as f64 + self.options.overlap)) as u64)?;
-        let shape = crate::index::shape(self.index, &manifest)?.2;
+        let shape = shape(self.index, &manifest)?.3;
         let mut files = self
             .placing
             .stage("shared", |_| share(self.index, &partial, self.number, &manifest, self.progress))?;
@@ -314,7 +317,7 @@ impl Job<'_> {
         }
         let copies: u64 = held.iter().map(|&h| u64::from(h)).sum();
         let largest = f64::from(held.iter().copied().max().unwrap_or(0));
-        let cluster = Cluster {
+        let spread = SpreadFacts {
             servers: self.options.servers,
             replicas: self.options.replicas,
             overlap: self.options.overlap,
@@ -325,20 +328,20 @@ impl Job<'_> {
             cut_share: written.cut as f64 / written.edges.max(1) as f64,
         };
         let mut report = PartitionReport {
-            servers: cluster.servers,
-            replicas: cluster.replicas,
-            overlap: cluster.overlap,
-            method: cluster.method.clone(),
+            servers: spread.servers,
+            replicas: spread.replicas,
+            overlap: spread.overlap,
+            method: spread.method.clone(),
             blocks: source.blocks.count,
             copies,
-            cut_share: cluster.cut_share,
-            largest_over_mean: largest * cluster.servers as f64 / copies.max(1) as f64,
+            cut_share: spread.cut_share,
+            largest_over_mean: largest * spread.servers as f64 / copies.max(1) as f64,
             server_bytes,
             shared_bytes,
             ..PartitionReport::default()
         };
         let format_version = source.blocks.format_version();
-        let mut manifest = Manifest { format_version, files: entries, cluster: Some(cluster), ..source };
+        let mut manifest = Manifest { format_version, files: entries, spread: Some(spread), ..source };
         manifest.build_id = manifest.content_id();
         let partial = self.out.join(PARTIAL);
         for name in manifest.files.keys() {
@@ -347,7 +350,7 @@ impl Job<'_> {
         }
         sync_folder(self.out)?;
         manifest.publish(self.out, self.number)?;
-        files::remove_older(self.out, self.number, &manifest);
+        crate::manifest::remove_older(self.out, self.number, &manifest);
         report.build_id = manifest.build_id;
         report.stages = std::mem::take(&mut self.placing.stages);
         Ok(report)
@@ -367,7 +370,7 @@ fn share(
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
-        let (name, entry) = files::find(manifest, role)?;
+        let (name, entry) = manifest.file(role)?;
         let from = index.join(name);
         if files::entry(&from)? != *entry {
             return Err(Error::corrupt(format!(

@@ -9,7 +9,9 @@ use stratann_core::place::Placement;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::source::{Source, Targets};
-use crate::manifest::{BlockShape, FileEntry, hex, write_synced};
+use crate::durable::{hex, write_synced};
+use crate::files::FileEntry;
+use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
 
 /// Bytes that are gathered for a server before they are written.

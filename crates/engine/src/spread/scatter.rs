@@ -22,8 +22,9 @@ use super::{PartitionOptions, pool};
 use crate::budget;
 use crate::build::{self, BuildOptions, CodeKind, CodePlace, Kind, check_disk};
 use crate::dataset::{OnBadRow, Reader};
+use crate::durable::{hex, sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
-use crate::manifest::{Manifest, hex, sync_folder, write_synced};
+use crate::manifest::Manifest;
 use crate::{DType, Error, Progress, Result};
 
 /// The file that says what the folder is.
@@ -234,7 +235,7 @@ fn publish(made: &Path, out: &Path) -> Result<()> {
 
 /// The options that the index was built with.
 fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Result<BuildOptions> {
-    let metric = crate::index::shape(index, manifest)?.0;
+    let metric = crate::base::shape(index, manifest)?.1;
     let missing = |key: &str| {
         Error::corrupt(format!(
             "{}: the manifest does not tell {key}; build the index again",
@@ -283,7 +284,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn make(&self, manifest: Manifest, folder: &Path) -> Result<ScatterReport> {
         let plan = Plan::new(&manifest, self.options)?;
-        let (_, dtype, shape) = crate::index::shape(self.index, &manifest)?;
+        let (_, _, dtype, shape) = crate::base::shape(self.index, &manifest)?;
         std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
         // The rows, and beside them the indexes.
         let blocks = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;

@@ -45,9 +45,9 @@ impl<'a> Source<'a> {
         shape: BlockLayout,
         progress: &'a dyn Progress,
     ) -> Result<Source<'a>> {
-        let path = |role: &str| -> Result<PathBuf> { Ok(folder.join(files::find(&manifest, role)?.0)) };
+        let path = |role: &str| -> Result<PathBuf> { Ok(folder.join(manifest.file(role)?.0)) };
         let read = |role: &str| -> Result<Vec<u8>> {
-            let (name, entry) = files::find(&manifest, role)?;
+            let (name, entry) = manifest.file(role)?;
             read_file(folder, name, entry)
         };
         let carried = shape.code_bytes > 0;
@@ -66,7 +66,7 @@ impl<'a> Source<'a> {
             true => shape.code_bytes == codebook.code_bytes(),
             false => {
                 let wanted = manifest.rows * codebook.code_bytes() as u64;
-                files::find(&manifest, files::CODES)?.1.bytes == wanted
+                manifest.file(files::CODES)?.1.bytes == wanted
             }
         };
         if !fits {

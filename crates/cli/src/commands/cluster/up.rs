@@ -76,7 +76,7 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     let spread = match scatter::is_apart(&args.index) {
         true => Some(scatter::describe(&args.index)?.servers),
-        false => Manifest::read(&args.index)?.1.cluster.map(|c| c.servers),
+        false => Manifest::read(&args.index)?.1.spread.map(|c| c.servers),
     };
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {

@@ -3,9 +3,7 @@
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::Result;
-use stratann_engine::index::Index;
-use stratann_engine::kinds::hybrid_ivf::explain::{self as clusters, PageRead, ReadFor, Round, Trace, Visit};
-use stratann_engine::search::SearchOptions;
+use stratann_engine::explain::lists::{PageRead, ReadFor, Round, Trace, Visit};
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};
@@ -18,16 +16,8 @@ struct Document<'a> {
     counters: PerQuery,
 }
 
-/// Tells the way of one query: whether it has all that was asked for, and why it ended.
-pub(super) fn run(
-    query: usize,
-    index: &Index,
-    row: &[u8],
-    options: &SearchOptions,
-    output: Output,
-) -> Result<(bool, String)> {
-    let trace = clusters::explain(index, row, options)?;
-    let block_bytes = index.view().block.block_bytes;
+/// Shows a query that reads lists. Returns whether it is complete, and why it ended.
+pub(super) fn show(query: usize, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
     let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
     output.result(&document, || text(query, &trace))?;
     Ok((trace.complete, trace.stop))

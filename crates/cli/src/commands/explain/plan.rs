@@ -6,9 +6,9 @@ use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
 use stratann_engine::build::PlanReport;
+use stratann_engine::explain::lists::plan::{self, Asked, Measured, WayMeasured};
 use stratann_engine::index::Index;
-use stratann_engine::kinds::hybrid_ivf::explain::plan::{self, Asked, Measured, WayMeasured};
-use stratann_engine::manifest::SizeStats;
+use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
 use stratann_engine::search::SearchOptions;
 
 use super::Args;
@@ -29,7 +29,7 @@ struct Document<'a> {
 pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Verdict> {
     let report = plan::report(index)?;
     let measured = measured(args, index, options, output)?;
-    let sizes = index.manifest().clusters.map(|c| c.sizes).unwrap_or_default();
+    let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
     let document = Document { index: &args.index, sizes, plan: report, measured: measured.as_ref() };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)

@@ -65,7 +65,7 @@ impl Sources {
             return number_from(etcd, servers, options).map(|claim| (claim, 0));
         };
         let store = Store::open(&place)?;
-        let servers = store.newest()?.and_then(|(_, manifest)| manifest.cluster).map(|c| c.servers);
+        let servers = store.newest()?.and_then(|(_, manifest)| manifest.spread).map(|c| c.servers);
         let claim = number_from(etcd, servers, options)?;
         (options.log)(&format!("looking for a new version in {place}"));
         // What an interrupted download has brought is kept, so it needs no care of its own.
@@ -91,7 +91,7 @@ impl Sources {
         changed: impl Fn() + Send + 'static,
     ) -> Result<Option<Watch>> {
         let Some((place, home)) = self.place(folder)?.filter(|_| self.poll_s > 0) else { return Ok(None) };
-        let server = versions.current().manifest().cluster.is_some().then(|| versions.status().server);
+        let server = versions.current().manifest().spread.is_some().then(|| versions.status().server);
         let every = Duration::from_secs(self.poll_s);
         let watched = Watched { place, home, server, every, versions: Arc::clone(versions), log };
         Watch::start(watched, changed).map(Some)
@@ -152,7 +152,7 @@ impl Sources {
 fn servers_of(index: &Path) -> Result<Option<usize>> {
     match scatter::is_apart(index) {
         true => Ok(Some(scatter::describe(index)?.servers)),
-        false => Ok(Manifest::read(index)?.1.cluster.map(|c| c.servers)),
+        false => Ok(Manifest::read(index)?.1.spread.map(|c| c.servers)),
     }
 }
 

@@ -23,7 +23,8 @@ use crate::build::state::facts;
 use crate::build::state::{self, Partial};
 use crate::build::{BuildReport, publish};
 use crate::dataset::{self, OnBadRow, Reader, Scan};
-use crate::manifest::{FileEntry, PARTIAL};
+use crate::files::FileEntry;
+use crate::manifest::PARTIAL;
 use crate::recall::curve::Curve;
 use crate::{Error, Quiet, Result};
 

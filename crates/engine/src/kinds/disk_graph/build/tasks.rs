@@ -24,8 +24,8 @@ use crate::build::state::{Partial, State};
 use crate::build::tables::read_table;
 use crate::build::{calibrate, publish};
 use crate::dataset::{self, OnBadRow, Reader};
+use crate::files::FileEntry;
 use crate::kinds::flat;
-use crate::manifest::FileEntry;
 use crate::{Error, Progress, Result, budget, files};
 
 /// One piece of the work.

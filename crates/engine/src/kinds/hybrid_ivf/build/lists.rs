@@ -25,8 +25,9 @@ use crate::build::space::Space;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
-use crate::manifest::{BlockShape, SizeStats};
+use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
 
 /// What the lists came to.

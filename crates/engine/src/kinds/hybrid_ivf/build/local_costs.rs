@@ -31,8 +31,7 @@ const SIZES: [usize; 4] = [128, 512, 2048, 8192];
 const CLUSTERS: usize = 3;
 const QUERIES: usize = 24;
 const ROUNDS: usize = 6;
-/// The graph that is measured is that which would be built.
-pub(crate) const DEGREE: usize = 24;
+pub(crate) use crate::kinds::hybrid_ivf::tables::DEGREE;
 pub(crate) const BUILD_LIST: usize = 48;
 /// Beams that are tried.
 const BEAMS: [usize; 7] = [10, 14, 20, 28, 40, 56, 80];

@@ -29,13 +29,14 @@ use crate::build::publish;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::read_table;
 use crate::dataset::Scan;
-use crate::manifest::{BlockShape, ClusterFacts, Manifest};
+use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
+use crate::kinds::section::Section;
+use crate::manifest::{BlockShape, Manifest};
 use crate::profile::Profile;
 use crate::{Result, files};
 
 pub(crate) use memory::ClusterPlan;
 pub(crate) use memory::plan as plan_memory;
-pub use plan::{PlanReport, WayReport};
 
 /// Which local index the clusters get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, &space, scan, &id_of_row))?;
     let sizes = layout.sizes;
-    let facts = ClusterFacts {
+    let facts = ListFacts {
         lists: layout.lists,
         kinds: layout.kinds,
         sizes,
@@ -97,8 +98,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     build.fact("gini", sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
     manifest.format_version = 3;
-    manifest.clusters = Some(facts);
-    manifest.plan = Some(plan.report);
+    manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(plan.report) });
     manifest.build_id = manifest.content_id();
     build.partial.finish(publish::FILES, &manifest.files)?;
     Ok(manifest)

@@ -1,8 +1,7 @@
 //! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
 
-use serde::{Deserialize, Serialize};
-use stratann_core::build::costs::{LOCAL_INDEXES, ListSizes, LocalIndex, UnitCosts, VisitCostModel};
-use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
+use stratann_core::build::knapsack::{Assignment, Choice, Choices, assign};
+use stratann_core::build::costs::{VisitCostModel, WAYS, Way};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
@@ -11,72 +10,11 @@ use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
+use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
-use crate::search::IN_FLIGHT_TIGHT;
 use crate::{Error, Result};
-
-/// How the local indexes were chosen: kept in the manifest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlanReport {
-    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was to lie in RAM.
-    pub budget_bytes: Option<u64>,
-    /// RAM that the plan takes of it.
-    pub ram_bytes: u64,
-    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a visit.
-    pub visit_us: f64,
-    /// No plan under this budget costs less.
-    pub bound_us: f64,
-    /// What each way to hold a cluster was chosen for.
-    pub ways: Vec<WayReport>,
-    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in the budget.
-    pub uniform_us: [Option<f64>; 3],
-    /// Whether weights are observed visits; otherwise they are the sizes.
-    pub observed: bool,
-    /// The constants that were fitted.
-    pub local: LocalCosts,
-    /// A read under load, microseconds; and for each KiB of it.
-    pub read_us: f64,
-    /// See `read_us`.
-    pub kib_us: f64,
-    /// A distance to a full vector, microseconds.
-    pub distance_us: f64,
-}
-
-impl PlanReport {
-    /// The model that the choice was made by, of lists of this shape.
-    pub(crate) fn model(&self, shape: &ListLayout, read_max: u32) -> VisitCostModel {
-        let local = &self.local;
-        let prices = UnitCosts {
-            read_us: self.read_us,
-            byte_us: self.kib_us / 1024.0,
-            distance_us: self.distance_us,
-            alpha_flat: local.alpha_flat,
-            beta_scan: local.beta_scan,
-            hops: (local.hops_a, local.hops_b),
-            lists: (local.lists_a, local.lists_b),
-        };
-        VisitCostModel { unit_costs: prices, sizes: sizes(shape, read_max) }
-    }
-}
-
-/// What one way to hold a cluster was chosen for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WayReport {
-    /// `flat`, `graph` or `ivf`.
-    pub kind: String,
-    /// Whether its codes lie in RAM.
-    pub in_ram: bool,
-    /// Clusters.
-    pub clusters: u64,
-    /// Their members.
-    pub members: u64,
-    /// Members of the smallest and the largest of them.
-    pub sizes: [u64; 2],
-    /// Predicted cost of a visit, microseconds, by weight.
-    pub visit_us: f64,
-    /// RAM.
-    pub ram_bytes: u64,
-}
 
 /// Seconds that a build measures for when it is given no profile.
 const PROFILE_SECONDS: f64 = 12.0;
@@ -129,19 +67,10 @@ pub(crate) fn run(
 
 fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
     let shape = posting_shape(build)?;
-    Ok(VisitCostModel {
-        unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
-        sizes: sizes(&shape, ReadSizes::of(profile).most),
+    Ok(Model {
+        prices: local_costs::prices(profile, local, build.base.shape()),
+        sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
     })
-}
-
-fn sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
-    ListSizes {
-        member_bytes: shape.member_bytes() as f64,
-        overhead_bytes: shape.list_codes_bytes(0) as f64,
-        read_max: f64::from(read_max),
-        degree: local_costs::DEGREE as f64,
-    }
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.
@@ -161,7 +90,7 @@ pub(crate) fn code_budget(
     let nav = 3 * nodes * (84 + code);
     let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
     let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
-    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_TIGHT as u64 * query);
+    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_LOW_MEMORY as u64 * query);
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
         return Err(Error::budget(format!(

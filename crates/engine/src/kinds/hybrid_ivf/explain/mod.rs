@@ -1,4 +1,4 @@
-//! One query of a `hybrid-ivf`, cluster by cluster: which it visited and why, what was read there, and what that brought.
+//! The trace of one `hybrid-ivf` query, for `explain`: the clusters that it visited, the reads, and what they changed.
 
 pub mod plan;
 
@@ -16,12 +16,11 @@ use stratann_core::query::{
 };
 use stratann_kernel::Metric;
 
-use crate::driver::{Width, failure};
-use crate::index::Index;
-use crate::kinds::hybrid_ivf::snapshot::Snapshot;
-use crate::search::SearchOptions;
+use super::open::ListIndex;
+use super::snapshot::Snapshot;
+use crate::base::Base;
+use crate::driver::failure;
 use crate::tier::Buffer;
-use crate::{Error, Result};
 
 /// One cluster that was visited.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -179,41 +178,19 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` (one row of the index' element type) on its own among clusters, and records its way. Of learnt state the newest is used.
-///
-/// # Errors
-/// An index of another kind, bad options, a query of the wrong length. A read that fails ends the trace and is told there.
-pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
-    explain_hidden(index, query, u32::MAX, options)
-}
-
-/// Like [`explain`], with a member that the query must not see.
-pub(crate) fn explain_hidden(
-    index: &Index,
-    query: &[u8],
-    exclude: u32,
-    options: &SearchOptions,
-) -> Result<Trace> {
-    if index.clusters.is_none() {
-        return Err(Error::bad_input(format!("{} has no clusters to explain", index.folder().display())));
-    }
-    crate::explain::check_length(index, query)?;
-    let mut params = Params { exclude, ..index.params(options)? };
-    (params.approach_width, params.width) = match options.width {
-        Width::Auto => (1, 1),
-        Width::Fixed(width) => (width, width),
-    };
-    let snapshot = index.learning.as_ref().map(|l| l.newest());
-    let mut walk = Walk {
-        index,
-        snapshot,
+/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace, which names it.
+pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
+    let mut tracer = Tracer {
+        base,
+        lists,
+        snapshot: lists.learning.newest(),
         state: QueryState::new(params, Budget::default()),
         scratch: Scratch::default(),
         sums: Sums::default(),
     };
-    walk.scratch.watch_lists();
-    walk.scratch.prepare(&seen(index, walk.snapshot.as_deref()), query);
-    Ok(walk.run(&params))
+    tracer.scratch.watch_lists();
+    tracer.scratch.prepare(&view(base, lists, &tracer.snapshot), query);
+    tracer.run(&params)
 }
 
 /// Reads by what they were for.
@@ -240,17 +217,19 @@ impl Sums {
     }
 }
 
-struct Walk<'a> {
-    index: &'a Index,
-    snapshot: Option<Arc<Snapshot>>,
+/// Runs one query, round by round.
+struct Tracer<'a> {
+    base: &'a Base,
+    lists: &'a ListIndex,
+    snapshot: Arc<Snapshot>,
     state: QueryState,
     scratch: Scratch,
     sums: Sums,
 }
 
-impl Walk<'_> {
+impl Tracer<'_> {
     fn view(&self) -> IndexView<'_> {
-        seen(self.index, self.snapshot.as_deref())
+        view(self.base, self.lists, &self.snapshot)
     }
 
     fn run(mut self, params: &Params) -> Trace {
@@ -298,16 +277,16 @@ impl Walk<'_> {
     /// Codes compared so far in the clusters visited: members, and centroids of lists.
     fn compared_in_clusters(&self) -> u64 {
         let members: u64 = self.scratch.scanned().iter().map(|s| u64::from(s.members)).sum();
-        let Some(clusters) = &self.index.clusters else { return members };
-        let lists = |&cluster: &u32| match clusters.directory.kinds[cluster as usize] {
-            LocalKind::Ivf => clusters.directory.lists_of(cluster).len() as u64,
+        let directory = &self.lists.tables.directory;
+        let lists = |&cluster: &u32| match directory.kinds[cluster as usize] {
+            LocalKind::Ivf => directory.lists_of(cluster).len() as u64,
             LocalKind::Flat | LocalKind::Graph => 0,
         };
         members + self.state.visited().iter().map(lists).sum::<u64>()
     }
 
     fn step(&mut self, arrivals: &[Arrival<'_>]) -> Step {
-        let view = seen(self.index, self.snapshot.as_deref());
+        let view = view(self.base, self.lists, &self.snapshot);
         self.state.step(&view, &mut self.scratch, arrivals)
     }
 
@@ -340,8 +319,7 @@ impl Walk<'_> {
     }
 
     fn purpose(&self, tag: Tag) -> ReadFor {
-        let Some(clusters) = &self.index.clusters else { return ReadFor::Other };
-        let directory = &clusters.directory;
+        let directory = &self.lists.tables.directory;
         match self.state.purpose(tag) {
             Purpose::Lists(first, lists) => ReadFor::Lists { cluster: directory.cluster_of(first), lists },
             Purpose::Members(vectors) => ReadFor::Survivors { vectors },
@@ -355,7 +333,7 @@ impl Walk<'_> {
 
     fn fetch(&self, read: &PageRead) -> std::result::Result<Buffer, Loss> {
         let mut buffer = Buffer::new(read.pages as usize * PAGE);
-        match self.index.blocks_file.read_exact_at(buffer.bytes_mut(), read.offset) {
+        match self.base.blocks_file.read_exact_at(buffer.bytes_mut(), read.offset) {
             Ok(()) => Ok(buffer),
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
             Err(_) => Err(Loss::Failed),
@@ -407,7 +385,7 @@ impl Walk<'_> {
             Outcome::Running => "it still runs".into(),
             Outcome::Partial => "a part of the index lies on servers that do not answer".into(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
-            lost @ Outcome::Lost { .. } => failure(lost, &self.index.blocks_path, PAGE)
+            lost @ Outcome::Lost { .. } => failure(lost, &self.base.blocks_path, PAGE)
                 .unwrap_or_else(|| "a read brought nothing of use".into()),
             Outcome::Complete if visited < all => format!(
                 "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of {all} were visited",
@@ -418,13 +396,11 @@ impl Walk<'_> {
     }
 }
 
-/// The index as queries see it that go by this version.
-fn seen<'a>(index: &'a Index, snapshot: Option<&'a Snapshot>) -> IndexView<'a> {
-    let mut view = index.view();
-    if let (Some(clusters), Some(snapshot)) = (&mut view.clusters, snapshot) {
-        snapshot.apply(clusters);
-    }
-    view
+/// The view of queries that hold this snapshot.
+fn view<'a>(base: &'a Base, lists: &'a ListIndex, snapshot: &'a Snapshot) -> IndexView<'a> {
+    let mut clusters = lists.view();
+    snapshot.apply(&mut clusters);
+    IndexView { clusters: Some(clusters), ..base.view() }
 }
 
 fn arrival(tag: Tag, held: &std::result::Result<Buffer, Loss>) -> Arrival<'_> {

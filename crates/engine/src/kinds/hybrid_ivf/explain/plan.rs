@@ -6,12 +6,15 @@ use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::LocalKind;
+use stratann_core::query::Params;
 
-use super::{Trace, Visit, explain_hidden};
-use crate::build::PlanReport;
+use super::{Trace, Visit, explain};
+use crate::explain::explained_params;
 use crate::index::Index;
-use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::kinds::hybrid_ivf::members;
+use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::recall::tune::draw;
 use crate::search::SearchOptions;
 use crate::{Error, Progress, Result};
 
@@ -79,7 +82,8 @@ pub enum Asked<'a> {
 /// # Errors
 /// An index without clusters, or of before plans were kept.
 pub fn report(index: &Index) -> Result<&PlanReport> {
-    index.manifest().plan.as_ref().ok_or_else(|| {
+    let plan = index.manifest().section.lists().and_then(|section| section.plan.as_ref());
+    plan.ok_or_else(|| {
         Error::bad_input(format!(
             "{} is a {} without a plan; --plan is for hybrid-ivf",
             index.folder().display(),
@@ -99,29 +103,27 @@ pub fn measure(
     progress: &dyn Progress,
 ) -> Result<Measured> {
     let report = report(index)?;
-    let Some(clusters) = &index.clusters else {
-        return Err(Error::bad_input(format!("{} has no clusters", index.folder().display())));
-    };
-    let params = index.params(options)?;
+    let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
+    let params = explained_params(index, options)?;
     let mut sum =
-        Sum { model: model(report, index, clusters), report, ways: BTreeMap::new(), survivors: (0, 0) };
+        Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), survivors: (0, 0) };
     let (queries, source) = match asked {
         Asked::Rows { sample, seed } => {
-            let drawn = members::draw(index.manifest().rows as u32, *sample, *seed);
+            let drawn = draw(index.manifest().rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
-                let vector = members::vector(index, clusters, id)?;
-                sum.add(&explain_hidden(index, &vector, id, options)?)?;
+                let vector = members::vector(base, &lists.tables, id)?;
+                sum.add(&explain(base, lists, &vector, Params { exclude: id, ..params }))?;
                 tick(progress)?;
             }
             (drawn.len(), "rows")
         }
         Asked::Queries(rows) => {
-            let rows = rows.chunks_exact(index.block.vector_bytes);
+            let rows = rows.chunks_exact(base.row_bytes());
             let count = rows.len();
             progress.stage("visits of queries", count as u64, "queries");
             for row in rows {
-                sum.add(&explain_hidden(index, row, u32::MAX, options)?)?;
+                sum.add(&explain(base, lists, row, params))?;
                 tick(progress)?;
             }
             (count, "queries")
@@ -136,8 +138,8 @@ fn tick(progress: &dyn Progress) -> Result<()> {
 }
 
 /// The plan's model with reads alone: distances cost nothing.
-fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> VisitCostModel {
-    let shape = &clusters.shape;
+fn model(report: &PlanReport, tables: &ListTables) -> Model {
+    let shape = &tables.shape;
     let local = &report.local;
     VisitCostModel {
         unit_costs: UnitCosts {
@@ -151,8 +153,8 @@ fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> VisitCo
         },
         sizes: ListSizes {
             member_bytes: shape.member_bytes() as f64,
-            overhead_bytes: shape.list_codes_bytes(0) as f64,
-            read_max: index.manifest().clusters.map_or(0.0, |c| f64::from(c.read_max)),
+            head_bytes: shape.list_codes_bytes(0) as f64,
+            read_max: f64::from(tables.facts.read_max),
             degree: 0.0,
         },
     }

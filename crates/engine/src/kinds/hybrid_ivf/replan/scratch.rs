@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::manifest::write_synced;
+use crate::durable::write_synced;
 use crate::{Error, Result, files};
 
 /// Its name.

@@ -1,19 +1,19 @@
-//! One query, step by step: what it asked for, why, and what came of it.
+//! The trace of one query that reads blocks, for `explain`.
 
 use serde::Serialize;
 use stratann_core::format::block;
+use stratann_core::plan::IndexView;
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Candidate, Hit, Loss, Outcome, Progress, QueryState, QueryStats, Scratch, Step,
-    Tag, Want,
+    Arrival, Arrived, Budget, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats,
+    Scratch, Step, Tag, Want,
 };
 
-use crate::driver::{Width, failure};
-use crate::index::Index;
-use crate::search::SearchOptions;
+use crate::base::Base;
+use crate::driver::failure;
+use crate::kinds::KindIndex;
 use crate::tier::Buffer;
-use crate::{Error, Result};
 
-/// A node that the codes thought near.
+/// A candidate of the beam.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Guess {
     /// Its number in the index.
@@ -54,7 +54,7 @@ pub struct Round {
     pub kth_distance: Option<f32>,
 }
 
-/// The whole way of one query.
+/// The trace of one query.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
     /// Parameters that were used.
@@ -84,67 +84,61 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` (one row of the index' element type) on its own, and records its way. Blocks are read one after another, past the cache.
-///
-/// # Errors
-/// Bad options, or a query of the wrong length. A lost block ends the trace and is told there.
-pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
-    let view = index.view();
-    check_length(index, query)?;
-    let mut params = index.params(options)?;
-    (params.approach_width, params.width) = match options.width {
-        // Without a choice, the narrow rounds of a busy server: the fewest reads, and the easiest to follow.
-        Width::Auto => (1, 1),
-        Width::Fixed(width) => (width, width),
-    };
-    let mut walk = Walk {
-        index,
+/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the block of a node where a
+/// graph is searched; without it all blocks are scanned. A lost block ends the trace, which names it.
+pub(crate) fn explain(
+    base: &Base,
+    kind: &KindIndex,
+    block_of: Option<&dyn Fn(u32) -> u32>,
+    query: &[u8],
+    params: Params,
+) -> Trace {
+    let view = kind.view(base);
+    let mut tracer = Tracer {
+        base,
+        view,
+        block_of,
         state: QueryState::new(params, Budget::default()),
         scratch: Scratch::default(),
         buffers: Vec::new(),
     };
-    walk.scratch.prepare(&view, query);
-    let mut step = walk.state.step(&view, &mut walk.scratch, &[]);
-    let head = walk.beam();
-    let head_code_comparisons = walk.state.stats().code_comparisons;
+    tracer.scratch.prepare(&view, query);
+    let mut step = tracer.state.step(&view, &mut tracer.scratch, &[]);
+    let head = tracer.beam();
+    let head_code_comparisons = tracer.state.stats().code_comparisons;
     let mut rounds = Vec::new();
     while step == Step::Wait {
-        let (round, next) = walk.round();
+        let (round, next) = tracer.round();
         rounds.push(round);
         step = next;
     }
-    Ok(Trace {
+    Trace {
         k: params.k,
         search_list: params.search_list,
         stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
         patience: params.patience,
-        head: if view.graph.is_some() { head } else { Vec::new() },
+        head: if block_of.is_some() { head } else { Vec::new() },
         head_code_comparisons,
         rounds,
-        stop: walk.stop(),
-        complete: walk.state.outcome() == Outcome::Complete,
-        ids: walk.state.results().iter().map(|h: &Hit| h.external_id).collect(),
-        distances: walk.state.results().iter().map(|h| h.distance).collect(),
-        stats: *walk.state.stats(),
-    })
-}
-
-pub(crate) fn check_length(index: &Index, query: &[u8]) -> Result<()> {
-    let wanted = index.block.vector_bytes;
-    if query.len() == wanted {
-        return Ok(());
+        stop: tracer.stop(),
+        complete: tracer.state.outcome() == Outcome::Complete,
+        ids: tracer.state.results().iter().map(|h: &Hit| h.external_id).collect(),
+        distances: tracer.state.results().iter().map(|h| h.distance).collect(),
+        stats: *tracer.state.stats(),
     }
-    Err(Error::bad_input(format!("the query has {} bytes, the index has {wanted}", query.len())))
 }
 
-struct Walk<'a> {
-    index: &'a Index,
+/// Runs one query, round by round.
+struct Tracer<'a> {
+    base: &'a Base,
+    view: IndexView<'a>,
+    block_of: Option<&'a dyn Fn(u32) -> u32>,
     state: QueryState,
     scratch: Scratch,
     buffers: Vec<(Tag, std::result::Result<Buffer, Loss>)>,
 }
 
-impl Walk<'_> {
+impl Tracer<'_> {
     fn guess(&self, rank: usize, candidate: &Candidate) -> Guess {
         Guess { node: candidate.id, rank, code_distance: self.scratch.estimate(candidate.distance) }
     }
@@ -155,11 +149,11 @@ impl Walk<'_> {
 
     /// Reads what the last step asked for, and steps.
     fn round(&mut self) -> (Round, Step) {
-        let view = self.index.view();
+        let view = self.view;
         let wants: Vec<Want> = self.state.wants().to_vec();
         let mut reads = Vec::new();
         for Want::Fetch { tag, block, .. } in wants {
-            let arrived = self.index.read_block(block);
+            let arrived = self.base.read_block(block);
             let nodes = match &arrived {
                 Ok(buffer) => block::Block::open(&view.block, buffer.bytes()).map_or(0, |b| b.count()),
                 Err(_) => 0,
@@ -193,10 +187,9 @@ impl Walk<'_> {
 
     /// The best candidate that waits for `block`.
     fn asker(&self, block: u32) -> Option<Guess> {
-        let map = self.index.view().graph?.map;
+        let block_of = self.block_of?;
         let entries = self.state.beam().entries().iter().enumerate();
-        let mut waiting =
-            entries.filter(|(_, c)| c.progress == Progress::Awaited && map.block_of(c.id) == block);
+        let mut waiting = entries.filter(|(_, c)| c.progress == Progress::Awaited && block_of(c.id) == block);
         waiting.next().map(|(rank, c)| self.guess(rank, c))
     }
 
@@ -206,16 +199,14 @@ impl Walk<'_> {
             Outcome::Running => "it still runs".into(),
             Outcome::Partial => "some candidates lie on servers that do not answer".to_string(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
-            lost @ Outcome::Lost { .. } => {
-                failure(lost, &self.index.blocks_path, self.index.block.block_bytes)
-                    .unwrap_or_else(|| "a block was lost".into())
-            }
+            lost @ Outcome::Lost { .. } => failure(lost, &self.base.blocks_path, self.base.block.block_bytes)
+                .unwrap_or_else(|| "a block was lost".into()),
             Outcome::Complete => self.end_of_search(),
         }
     }
 
     fn end_of_search(&self) -> String {
-        if self.index.graph.is_none() {
+        if self.block_of.is_none() {
             return "every block has been read".into();
         }
         let entries = self.state.beam().entries();
