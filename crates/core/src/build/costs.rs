@@ -175,12 +175,7 @@ mod tests {
                 hops: (5.0, 2.0),
                 lists: (2.0, -4.0),
             },
-            sizes: ListSizes {
-                member_bytes: 70.0,
-                overhead_bytes: 288.0,
-                read_max: 61_440.0,
-                degree: 24.0,
-            },
+            sizes: ListSizes { member_bytes: 70.0, overhead_bytes: 288.0, read_max: 61_440.0, degree: 24.0 },
         }
     }
 
