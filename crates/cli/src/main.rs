@@ -17,8 +17,13 @@ use crate::output::Output;
 
 /// Vector search for collections that outgrow memory.
 #[derive(Parser)]
-#[command(name = "stratann", version, about, long_about = OVERVIEW, after_long_help = EXIT_CODES, subcommand_required = true,
-          args_override_self = true, propagate_version = true, max_term_width = 110)]
+#[command(name = "stratann", version, about, long_about = OVERVIEW, after_long_help = EXIT_CODES)]
+#[command(
+    subcommand_required = true,
+    args_override_self = true,
+    propagate_version = true,
+    max_term_width = 110
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -33,8 +38,8 @@ struct Cli {
 const OVERVIEW: &str = "\
 Vector search for collections that outgrow memory.
 
-An index is a folder. Vectors and a graph over them are on disk in blocks. Codes of a few bytes per vector are in RAM and
-select the block to read next. Three steps:
+An index is a folder. Vectors and a graph over them are on disk in blocks. Codes of a few bytes per vector are in RAM
+and select the block to read next. Three steps:
 
   1. Build it. The RAM budget limits the whole build, which prints a forecast first.
        stratann build base.fbin -o base.idx --kind disk-graph --metric cosine --ram-budget 2GiB
@@ -46,11 +51,13 @@ select the block to read next. Three steps:
        stratann groundtruth base.fbin query.fbin -k 100 -o truth.ibin --metric cosine
        stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin
 
-Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, and Parquet as FILE.parquet#COLUMN.
+Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, and Parquet as
+FILE.parquet#COLUMN.
 `stratann COMMAND --help` describes a command; `stratann doctor` shows what this machine supports.";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 failure (also when some queries failed); 2 bad usage, bad input or an impossible budget; 130 interrupted.";
+Exit codes: 0 success; 1 failure (also when some queries failed); 2 bad usage, bad input or an impossible budget;
+130 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {

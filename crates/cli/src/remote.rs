@@ -327,7 +327,8 @@ mod tests {
         };
         assert_eq!(
             parameters(&options, None, true),
-            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false&whole_blocks=false&partial=true"
+            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false\
+             &whole_blocks=false&partial=true"
         );
     }
 

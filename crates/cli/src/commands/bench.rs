@@ -25,7 +25,8 @@ mod open_loop;
 /// With --connect and --rate, an open loop against running servers: queries are sent at a rate, whether or not earlier
 /// ones are answered, and latency counts from the scheduled moment of a query.
 #[derive(clap::Args)]
-#[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     other: Option<Other>,
@@ -55,7 +56,8 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_enum, default_value = "barrier")]
     mode: Vec<ModeName>,
     /// Runs of every combination
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "connect")]
+    #[arg(long, default_value_t = 3, conflicts_with = "connect")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads, conflicts_with = "connect")]

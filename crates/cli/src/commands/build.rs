@@ -147,7 +147,8 @@ Examples:
   stratann build big.fbin -o big.idx --kind auto --search-budget 64MiB    # chooses the kind
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
-Kinds: auto measures a sample and chooses. disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors, for sets of some 10,000.
+Kinds: auto measures a sample and chooses. disk-graph needs RAM for a code of every vector; hybrid-ivf needs
+almost none; flat scans all vectors, for sets of some 10,000.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.

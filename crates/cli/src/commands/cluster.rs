@@ -178,8 +178,8 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
     rows.push(vec!["all".into(), duration(report.seconds)]);
     let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
     format!(
-        "{}\n{}: {} blocks on {} servers, {} copies in all; up to {} of blocks on a server and {} shared by all; peak memory {}\n\
-         {:.1} % of the edges between blocks are cut, the largest server holds {:.3} of the mean\n",
+        "{}\n{}: {} blocks on {} servers, {} replicas in all; at most {} of blocks on a server and {} shared by all; \
+         peak memory {}\n{:.1} % of the edges between blocks are cut, the largest server holds {:.3} times the mean\n",
         table(&["stage", "time"], &rows),
         args.output.display(),
         count(u64::from(report.blocks)),

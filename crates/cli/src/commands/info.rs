@@ -136,8 +136,8 @@ fn cluster(m: &Manifest) -> String {
     let Some(c) = &m.cluster else { return String::new() };
     let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
     format!(
-        "spread over {} servers by {} (seed {}): {} to {} blocks on each, {} homes for a block, {:.0} % copied besides, \
-         {:.1} % of the edges cut; made from build {}\n\n",
+        "partitioned over {} servers by {} (seed {}): {} to {} blocks each, {} replicas of a block, \
+         {:.0} % with one more, {:.1} % of the edges cut; made from build {}\n\n",
         c.servers,
         c.method,
         c.seed,

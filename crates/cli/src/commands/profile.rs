@@ -103,7 +103,8 @@ fn disk_text(disk: &DiskCosts) -> String {
         false => "; direct reads are refused: these figures are those of the page cache",
     };
     let mut out = format!(
-        "sequential reads {:.2} GB/s; a single random read of 4 KiB {:.0} us (median), {:.0} us (mean); from a file of {}{how}\n\n",
+        "sequential reads {:.2} GB/s; a single random read of 4 KiB {:.0} us (median), {:.0} us (mean); \
+         from a file of {}{how}\n\n",
         disk.sequential_bytes_per_s / 1e9,
         disk.latency_us,
         disk.latency_mean_us,

@@ -75,9 +75,10 @@ fn text(args: &Args, done: &Replanned) -> String {
         ),
     };
     let before = done.visit_us_before.map_or("does not fit".to_string(), |us| format!("{us:.1} µs"));
-    let weighed = if done.observed { "observed visits" } else { "their sizes" };
+    let weights = if done.observed { "observed visits" } else { "their sizes" };
     let mut out = format!(
-        "{}\n{}: version {}; {what}\npredicted cost of a visit under this budget, clusters weighed by {weighed}: {:.1} µs, before {before}\n\
+        "{}\n{}: version {}; {what}\n\
+         predicted cost of a visit under this budget, lists weighted by {weights}: {:.1} µs, before {before}\n\
          codes take {} of the {} that the budget leaves for them\n",
         table(&["local index", "lists before", "now"], &rows),
         args.index.display(),

@@ -86,12 +86,17 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry, results,
-learning (on, frozen or off), epoch_queries; tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
-store, poll_s to look there for a new version (seconds, 10; 0 for never); etcd, cluster and advertise to find the other servers by etcd.
-A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
+Keys of the file:
+  index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
+  carry, results
+  learning (on, frozen or off), epoch_queries
+  tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
+  store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
+  etcd, cluster, advertise: find the other servers by etcd
 
-  index = \"spread\"                # folders and files: from the folder of this file on
+A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:
+
+  index = \"spread\"                # paths are relative to the folder of this file
   server = 0
   listen = \"10.0.0.1:8800\"        # for the other servers
   peers = [\"10.0.0.1:8800\", \"10.0.0.2:8800\"]
@@ -466,8 +471,8 @@ fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
 fn check_exposure(listen: Option<SocketAddr>, has_secret: bool) -> Result<()> {
     match listen {
         Some(address) if !address.ip().is_loopback() && !has_secret => Err(Error::bad_input(format!(
-            "listen is {address}, which other machines reach, and there is no secret_file: anyone could pose as a server of this \
-             cluster; give all servers a file with the same secret"
+            "listen is {address}, which other machines reach, and there is no secret_file: anyone could pose as a \
+             server of this cluster; give all servers a file with the same secret"
         ))),
         _ => Ok(()),
     }

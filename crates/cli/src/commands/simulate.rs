@@ -142,8 +142,10 @@ const EXAMPLES: &str = "\
 Examples:
   stratann simulate base.idx query.fbin --servers 1,5,10 --groundtruth truth.ibin --search-list 60
   stratann simulate base.idx query.fbin --servers 10 --replicas 2 --width 8 --recall 0.95
-  stratann simulate base.idx query.fbin --servers 5,10 --mode baton,scatter-gather --match-recall --groundtruth truth.ibin --json
-  stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 --disk-iops 300000 --disk-latency-us 90
+  stratann simulate base.idx query.fbin --servers 5,10 --mode baton,scatter-gather --match-recall \\
+    --groundtruth truth.ibin --json
+  stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 \\
+    --disk-iops 300000 --disk-latency-us 90
   stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?";
 
 /// Largest loss of a matched recall.
@@ -203,7 +205,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
-            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
+            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
+            "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
         }),
         costs: job.prices,
         calibration,

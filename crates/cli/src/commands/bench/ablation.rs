@@ -77,7 +77,8 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB --plot ablation.svg";
+  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
+    --plot ablation.svg";
 
 /// Values of nprobe of a sweep.
 const PROBES: [u32; 9] = [4, 8, 16, 32, 64, 96, 128, 256, 512];

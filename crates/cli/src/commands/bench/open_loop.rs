@@ -97,7 +97,8 @@ pub(super) fn run(
 ) -> Result<Verdict> {
     if options.rate.is_empty() {
         return Err(Error::bad_input(
-            "--connect needs --rate, the queries per second; to find the highest throughput use `stratann search --connect`",
+            "--connect needs --rate, the queries per second; to find the highest throughput use `stratann search \
+             --connect`",
         ));
     }
     let remote = Remote::connect(addresses)?;
@@ -279,7 +280,8 @@ fn text(document: &Document<'_>) -> String {
         }
         if run.late * 20 > run.requests {
             out += &format!(
-                "at {}/s: {} of {} queries waited for a client; the latency includes their wait; more --clients would show that of the servers\n",
+                "at {}/s: {} of {} queries waited for a client; the latency includes their wait; \
+                 more --clients would show that of the servers\n",
                 run.rate,
                 count(run.late as u64),
                 count(run.requests as u64)

@@ -61,7 +61,8 @@ Examples:
   stratann cluster up spread                      # says the addresses, runs until Ctrl-C
   stratann search --connect 127.0.0.1:PORT,… query.fbin
 
-With --json the first line of standard output is {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}, once all are ready.";
+With --json the first line of standard output, once all are ready, is
+  {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}";
 
 /// Attempts to find free ports.
 const ATTEMPTS: usize = 3;
@@ -81,7 +82,8 @@ pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
         return Err(Error::bad_input(format!(
-            "--servers is {wanted}, but {} {}; leave it out, or partition the index again with `stratann cluster partition`",
+            "--servers is {wanted}, but {} {}; leave it out, or partition the index again with `stratann cluster \
+             partition`",
             args.index.display(),
             spread.map_or("is not partitioned and needs 1".into(), |n| format!("is partitioned over {n}"))
         )));

@@ -34,7 +34,7 @@ pub(super) fn run(
 }
 
 fn text(query: usize, trace: &Trace) -> String {
-    let slack = trace.stop_slack.map_or("bounds that are certain".into(), |s| format!("slack {s:.2}"));
+    let slack = trace.stop_slack.map_or("exact bounds".into(), |s| format!("slack {s:.2}"));
     let early = match (trace.early_stop, trace.patience) {
         (Some(share), Some(patience)) => {
             format!("early stop {share:.2} (after {patience:.1} consecutive lists without a new result)")
@@ -139,8 +139,9 @@ fn read(read: &PageRead) -> String {
 fn sums(trace: &Trace) -> String {
     let (s, kib) = (&trace.stats, |pages: u64| count(pages * PAGE as u64 / 1024));
     format!(
-        "{} clusters visited, {} of them fruitful, {} lists scanned\n{} reads of codes and edges ({} KiB), {} of vectors that survived ({} KiB), {} vectors found in \
-         RAM instead, in {} hops\n{} codes and {} full vectors compared, {} vectors pruned before they were read\n\n",
+        "{} lists visited, {} of them useful, {} scans with sub-lists\n\
+         {} reads of codes and edges ({} KiB), {} of candidates ({} KiB), {} vectors in RAM instead, in {} hops\n\
+         {} codes and {} full vectors compared, {} vectors pruned before they were read\n\n",
         s.clusters,
         s.fruitful_clusters,
         s.lists,

@@ -123,7 +123,8 @@ fn alternatives(plan: &PlanReport) -> String {
         None => "beyond the budget".into(),
     });
     format!(
-        "\npredicted, us per visit: this plan {:.1}, lower bound of all plans under this budget {:.1}; all flat {flat}, all graphs {graph}, all divided (ivf) {ivf}\n",
+        "\npredicted, us per visit: this plan {:.1}, lower bound of all plans under this budget {:.1}; \
+         all flat {flat}, all graphs {graph}, all divided (ivf) {ivf}\n",
         plan.visit_us, plan.bound_us
     )
 }
@@ -151,8 +152,9 @@ fn measured_text(m: &Measured) -> String {
     ];
     out += &table(&headings, &rows);
     out += &format!(
-        "\nreads of codes, us a query: predicted {:.1}, measured {:.1}{}. Both are of these very visits, and of reads alone: comparisons are left out, \
-         and measured means reads and KiB counted, at the prices above.\nvectors that survive the bounds are read besides, whatever the plan: {:.1} reads, {:.0} KiB a query\n",
+        "\nreads of codes, us per query: predicted {:.1}, measured {:.1}{}. Both are of these visits, and without \
+         comparisons; measured are the reads and KiB counted, at the costs above.\n\
+         candidates are read in addition, with every plan: {:.1} reads, {:.0} KiB per query\n",
         m.predicted_us,
         m.measured_us,
         ratio(m.measured_us, m.predicted_us).map_or(String::new(), |r| format!(", {r:.2} times as much")),

@@ -20,7 +20,8 @@ pub(super) fn learnt(folder: &Path, manifest: &Manifest, output: Output) -> Opti
 pub(super) fn text(m: &Manifest, facts: &ClusterFacts, learnt: Option<LearntFacts>) -> String {
     let (sizes, [flat, graph, ivf]) = (&facts.sizes, facts.kinds.map(|n| count(u64::from(n))));
     let mut out = format!(
-        "{} inverted lists of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2}): {flat} flat, {graph} graphs, {ivf} divided; {} lists including sub-lists\n",
+        "{} inverted lists of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2}): \
+         {flat} flat, {graph} graphs, {ivf} divided; {} lists including sub-lists\n",
         count(sizes.count),
         count(sizes.min),
         count(sizes.max),

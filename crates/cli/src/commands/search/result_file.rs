@@ -48,7 +48,8 @@ impl ResultFile {
                 None if id == u64::MAX => NO_ID,
                 None => {
                     return Err(Error::bad_input(format!(
-                        "{}: id {id}, a result of query {}, does not fit the u32 of this layout; leave out -o, or build with smaller --ids",
+                        "{}: id {id}, a result of query {}, does not fit the u32 of this layout; \
+                         leave out -o, or build with smaller --ids",
                         self.path.display(),
                         first + i / self.k
                     )));

@@ -135,13 +135,15 @@ pub(super) fn text(document: &Document) -> String {
     let cells = |row: &Row| columns.iter().map(|c| c.1(row)).collect();
     let rows: Vec<Vec<String>> = document.runs.iter().map(cells).collect();
     let mut out = format!(
-        "{}\nper query; messages and bytes are those between servers; busiest: reads of the busiest server over the mean\n",
+        "{}\nper query; messages and bytes are those between servers; \
+         busiest: reads of the busiest server over the mean\n",
         table(&headings, &rows)
     );
     if let Some(p) = &document.costs {
         out += &format!(
-            "times are simulated: {} threads a server; a query prepared {} ns, step {} ns, read {} ns, comparison {:.1} ns (codes) and \
-             {:.1} ns (vectors), message {} ns; disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
+            "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
+             comparison {:.1} ns (codes) and {:.1} ns (vectors), message {} ns; \
+             disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
             p.threads,
             p.prepare_ns,
             p.step_ns,
