@@ -1,7 +1,5 @@
 //! Reads a whole index and says everything that is wrong with it.
 
-mod lists;
-
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{self, FileEntry, Manifest, hex};
-use crate::{Error, Kind, Progress, Result, cluster, files};
+use crate::{Error, Kind, Progress, Result, files, spread};
 
 /// One thing that must not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -100,11 +98,11 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
     }
     if manifest.clusters.is_some() {
-        lists::check(folder, number, &manifest, progress, &mut report)?;
+        crate::kinds::hybrid_ivf::verify::check(folder, number, &manifest, progress, &mut report)?;
         return Ok(report);
     }
     if let Some(cluster) = &manifest.cluster {
-        cluster::check(folder, &manifest, cluster, progress, &mut report)?;
+        spread::check(folder, &manifest, cluster, progress, &mut report)?;
         return Ok(report);
     }
     match files::find(&manifest, files::BLOCKS) {
@@ -279,7 +277,7 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
 }
 
 /// The data file that an error speaks of, else the manifest's folder as a whole.
-fn file_in(message: &str, manifest: &Manifest) -> String {
+pub(crate) fn file_in(message: &str, manifest: &Manifest) -> String {
     let named = manifest.files.keys().find(|name| message.contains(name.as_str()));
     named.cloned().unwrap_or_else(|| ".".into())
 }
