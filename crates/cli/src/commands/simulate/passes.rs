@@ -1,4 +1,4 @@
-//! All queries once, in one of the ways to search on several servers: exact counters, answers, and traces to replay.
+//! Runs all queries once in one mode on several servers: exact counters, results, and traces to replay.
 
 use rayon::prelude::*;
 use stratann_core::place::{Here, Placement, SERVERS_MAX};
@@ -15,12 +15,12 @@ use stratann_sim::{
 use super::Entry;
 use crate::queries::Queries;
 
-/// Queries that are read at a time, and of these the ones that share a simulated cluster: answers are in memory.
+/// Queries that are read at a time, and those of them that share a simulated cluster, because results are in memory.
 const PART: usize = 1000;
 const TOGETHER: usize = 125;
 /// Queries whose traces are kept.
 const TRACES: usize = 1000;
-/// Microseconds between two queries, and until a client gives up.
+/// Microseconds between two queries, and the client's timeout.
 const EVERY_US: u64 = 100;
 const TIME_US: u64 = 60_000_000;
 
@@ -33,7 +33,7 @@ impl Blocks for FromFile<'_> {
     }
 }
 
-/// What all queries came to.
+/// Sums over all queries.
 #[derive(Default)]
 pub(super) struct Pass {
     pub(super) stats: QueryStats,
@@ -60,7 +60,7 @@ impl Pass {
         self.found / self.queries.max(1) as f64
     }
 
-    /// Adds what other queries came to.
+    /// Adds the sums of other queries.
     fn add(&mut self, other: Pass) {
         self.stats.add(&other.stats);
         self.baton_bytes += other.baton_bytes;
@@ -77,7 +77,7 @@ impl Pass {
     }
 }
 
-/// The queries, and how they are asked.
+/// Queries and their options.
 pub(super) struct Passes<'a> {
     pub(super) index: &'a Index,
     pub(super) queries: &'a Queries,
@@ -90,7 +90,7 @@ pub(super) struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Hands every query over from server to server.
+    /// Runs every query with hand-overs.
     pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("handing over", placement.servers(), params, &|first, rows| {
             let asked: Vec<Asked<'_>> = (0..)
@@ -113,7 +113,7 @@ impl Passes<'_> {
         })
     }
 
-    /// Keeps every query where it came to, and brings blocks there.
+    /// Runs every query on one server that fetches remote blocks.
     pub(super) fn fetch(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("fetching", placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
@@ -127,7 +127,7 @@ impl Passes<'_> {
         })
     }
 
-    /// Asks every query of all indexes.
+    /// Runs every query on all indexes.
     pub(super) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
         self.all("scattering", indexes.len(), params, &|first, rows| {
             let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
@@ -142,7 +142,7 @@ impl Passes<'_> {
         })
     }
 
-    /// Runs all queries, some at a time on each core. `run` gets the number of its first query, and its queries.
+    /// Runs all queries, several at a time on each core. `run` receives the number of its first query, and its queries.
     fn all(
         &self,
         what: &str,
@@ -173,7 +173,7 @@ impl Passes<'_> {
         Ok(sum)
     }
 
-    /// The server that a query comes to.
+    /// Server that receives a query.
     fn origin(&self, placement: &Placement, params: Params, vector: &[u8], query: usize) -> u8 {
         let turn = query % placement.servers();
         if self.entry == Entry::Any {
@@ -241,7 +241,7 @@ impl Passes<'_> {
         pass
     }
 
-    /// The recall of one query; 0 without truth.
+    /// Computes the recall of one query; 0 without ground truth.
     fn found(&self, query: usize, results: &[Hit], params: &Params) -> f64 {
         let Some(truth) = self.truth else { return 0.0 };
         let mut ids: Vec<u64> = results.iter().map(|h| h.external_id).collect();
