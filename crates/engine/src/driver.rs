@@ -104,6 +104,12 @@ pub trait Queries {
     fn version(&mut self, _number: usize) -> Option<Arc<Version>> {
         None
     }
+    /// Whether a query's answer is still wanted. Asked before each of its turns: a query past its deadline is dropped.
+    fn is_wanted(&mut self, _number: usize) -> bool {
+        true
+    }
+    /// Takes the state of a query that was dropped because its answer is no longer wanted.
+    fn dropped(&mut self, _number: usize, _state: &QueryState) {}
     /// A read of this block brought nothing; its query is told as well.
     fn lost(&mut self, _block: u32, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and how much waits on each.
@@ -282,6 +288,10 @@ impl<'a> Driver<'a> {
 
     /// Steps a query as far as it gets without waiting.
     fn advance(&mut self, at: usize, queries: &mut dyn Queries) {
+        if !queries.is_wanted(self.slots[at].number) {
+            queries.dropped(self.slots[at].number, &self.slots[at].state);
+            return self.free(at);
+        }
         loop {
             let step = self.slots[at].step(&self.view, &mut self.buffers);
             if step != Step::Wait {
@@ -363,11 +373,22 @@ impl<'a> Driver<'a> {
     }
 
     fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
-        self.postponed.retain(|p| p.0 != at);
         let slot = &mut self.slots[at];
         slot.state.set_cache_hits(slot.cache_hits);
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
+        self.free(at);
+    }
+
+    /// Makes room for the next query.
+    fn free(&mut self, at: usize) {
+        self.postponed.retain(|p| p.0 != at);
+        let slot = &mut self.slots[at];
+        for (_, held) in slot.held.drain(..) {
+            if let Held::Buffer(buffer) = held {
+                self.buffers.give(buffer);
+            }
+        }
         slot.active = false;
         slot.version = None;
         self.idle.push(at);

@@ -168,7 +168,7 @@ pub(crate) fn choose(
         let is_full = state.outstanding.len() + elsewhere.len() >= width;
         // Where it can be read, when not here: a home that tried in vain is not asked again.
         let homes =
-            view.here.as_ref().map(|here| (here.server, here.live_homes(block) & !state.tried(block)));
+            view.here.as_ref().map(|here| (here.server, here.live_replicas(block) & !state.tried(block)));
         match homes.filter(|(server, homes)| homes & bit(*server) == 0) {
             Some((_, 0)) => {
                 state.give_up(block);

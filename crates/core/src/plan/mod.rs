@@ -14,7 +14,7 @@ use crate::format::block;
 use crate::format::block_map::BlockMap;
 use crate::format::directory::Directory;
 use crate::format::posting;
-use crate::place::Here;
+use crate::place::LocalShard;
 use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Scratch};
 use crate::route::{HeadGraph, NavGraph};
 
@@ -38,7 +38,7 @@ pub struct IndexView<'a> {
     /// What `hybrid-ivf` has.
     pub clusters: Option<ClusterView<'a>>,
     /// Where in a cluster the query is stepped; `None` where every block is at hand.
-    pub here: Option<Here<'a>>,
+    pub here: Option<LocalShard<'a>>,
 }
 
 /// What `disk-graph` keeps in RAM.

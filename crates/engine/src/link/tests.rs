@@ -19,12 +19,12 @@ enum News {
     Down(u8),
 }
 
-struct Ear {
+struct TestReceiver {
     build: u64,
     news: Mutex<Sender<News>>,
 }
 
-impl Receive for Ear {
+impl LinkReceiver for TestReceiver {
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
         decode(frame, self.build)?;
         let _ = lock(&self.news).send(News::Frame(server, frame.to_vec()));
@@ -72,7 +72,8 @@ impl Node {
             log: Arc::new(move |line| lock(&lines).push(line.to_string())),
         };
         Node {
-            link: Link::start(options, Arc::new(Ear { build: BUILD, news: Mutex::new(sender) })).unwrap(),
+            link: Link::start(options, Arc::new(TestReceiver { build: BUILD, news: Mutex::new(sender) }))
+                .unwrap(),
             news,
             said,
         }
@@ -182,7 +183,7 @@ fn another_secret_build_or_number_is_refused_and_said() {
 fn greeted(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.link.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
     greeting::dial(&me, 0, &mut stream).unwrap();
     stream
 }
@@ -204,15 +205,20 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
     let mut old = good.clone();
     old[..4].copy_from_slice(&(VERSION + 1).to_le_bytes());
     let noise = vec![0xA5; 5000];
-    for bytes in [&flipped, &oversized, &old, &noise] {
+    let mut other_build = Vec::new();
+    let query = QueryId { origin: 1, incarnation: 1, number: 1 };
+    Message::Release { query }.encode(BUILD + 1, 0, &mut other_build);
+    for bytes in [&flipped, &oversized, &old, &noise, &other_build] {
         let mut stream = greeted(&a);
         // Both here and below the server may close before it has been told all.
         let _ = stream.write_all(bytes);
         is_closed(stream);
     }
-    a.waits_for_word("refused (Checksum)");
-    a.waits_for_word("refused (Length)");
-    a.waits_for_word(&format!("refused (Version({}))", VERSION + 1));
+    a.waits_for_word("refused: its checksum");
+    a.waits_for_word("refused: its length");
+    a.waits_for_word(&format!("refused: it is of version {}", VERSION + 1));
+    a.waits_for_word("refused: it is of another build");
+    assert_eq!(a.link.traffic().refused, 5, "each of them is counted");
     // A greeting that is none, one that ends halfway, and a proof that was heard before.
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n and more bytes than a greeting has, so that it can be judged at once ......."[..], b"STRA"] {
         let mut stream = TcpStream::connect(a.link.address()).unwrap();
@@ -240,7 +246,7 @@ fn a_recorded_greeting_is_worth_nothing() {
     let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
     let recorded = {
         let mut tape = Tape { stream: TcpStream::connect(at[0]).unwrap(), said: Vec::new() };
-        let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+        let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
         greeting::dial(&me, 0, &mut tape).unwrap();
         tape.said
     };
@@ -282,7 +288,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
     // Server 2 greets and then never reads.
     let deaf = TcpListener::bind(at[2]).unwrap();
     let deaf = std::thread::spawn(move || {
-        let me = greeting::Myself { server: 2, servers: 3, build: BUILD, secret: SECRET };
+        let me = greeting::Identity { server: 2, servers: 3, build: BUILD, secret: SECRET };
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
@@ -316,7 +322,7 @@ fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
     let at = addresses(2);
     let a = Node::start(0, at[0], &at, SECRET, BUILD);
     let mute = TcpListener::bind(at[1]).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
     greeting::answer(SECRET, BUILD, |_| Some((me, ())), &mut heard).unwrap();
@@ -405,7 +411,9 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
             log: Arc::new(|_| {}),
         };
         (
-            node.link.beside(options, Arc::new(Ear { build: BUILD + 1, news: Mutex::new(sender) })).unwrap(),
+            node.link
+                .beside(options, Arc::new(TestReceiver { build: BUILD + 1, news: Mutex::new(sender) }))
+                .unwrap(),
             news,
         )
     };
