@@ -317,3 +317,28 @@ fn a_front_that_stops_closes_what_is_idle() {
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
     assert!(TcpStream::connect(place.address).is_err(), "nobody listens");
 }
+
+#[test]
+fn a_client_that_hangs_up_cancels_its_queries() {
+    let place = Place::new(1000, Limits::default());
+    let status = || place.ask("GET", "/v1/status", "", b"").2;
+    let number = |status: &Value, key: &str| status[key].as_u64().unwrap();
+    let waits_until = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
+        let started = Instant::now();
+        while !is_so(&status()) {
+            assert!(started.elapsed() < Duration::from_secs(60), "{what}: {}", status());
+        }
+    };
+    let mut stream = place.connect();
+    // Queries that read nearly the whole index, one block after the other.
+    let url = "/v1/search?k=10&search_list=1500&width=1";
+    send(&mut stream, "POST", url, "application/octet-stream", &rows(900, 2));
+    waits_until("the queries arrive", &|s| number(s, "queries") == 900);
+    drop(stream);
+    waits_until("no query waits", &|s| number(s, "waiting") == 0);
+    let cancelled = number(&status(), "cancelled");
+    assert!(cancelled > 0 && number(&status(), "answered") + cancelled == 900, "{}", status());
+    waits_until("their slots are free", &|s| {
+        number(s, "dropped_runs") == cancelled && number(s, "in_flight") == 0
+    });
+}

@@ -190,12 +190,12 @@ impl Passes<'_> {
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
         let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
-        let here = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
-        if here.holds(block) {
+        let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        if shard.holds(block) {
             return turn as u8;
         }
-        let homes = placement.replicas(block).rotate_right(turn as u32);
-        ((homes.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
+        let replicas = placement.replicas(block).rotate_right(turn as u32);
+        ((replicas.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
     }
 
     fn handed_over(&self, report: &Report, first: usize, params: &Params, traces: Vec<Trace>) -> Pass {
@@ -209,8 +209,8 @@ impl Passes<'_> {
             traces,
             ..Pass::new(0, params)
         };
-        for (q, told) in report.replies.iter().enumerate() {
-            let [(_, Reply::Answer(state))] = told.as_slice() else {
+        for (q, replies) in report.replies.iter().enumerate() {
+            let [(_, Reply::Answer(state))] = replies.as_slice() else {
                 pass.failed += 1;
                 continue;
             };
