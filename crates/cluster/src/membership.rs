@@ -367,7 +367,7 @@ async fn hold(
     etcd.revoke(lease).await;
 }
 
-/// Announces and watches, again and again, until it is told to stop.
+/// Announces and watches, again and again, until it is stopped.
 async fn stay(
     options: EtcdOptions,
     own: Own,
@@ -375,7 +375,7 @@ async fn stay(
     changed: impl Fn(&Members),
 ) {
     let known = Mutex::new(None);
-    // The same news is told once, however often etcd is asked.
+    // Unchanged members are reported once, however often etcd is read.
     let tell = |members: &Members| {
         let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
         if known.as_ref() != Some(members) {
@@ -407,12 +407,12 @@ async fn stay(
 async fn session(
     options: &EtcdOptions,
     own: &Own,
-    tell: &impl Fn(&Members),
+    changed: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
 ) -> Described<()> {
     let (etcd, _) = Etcd::reach(options).await?;
     let (members, _) = etcd.members(options).await?;
-    tell(&members);
+    changed(&members);
     if let Some(other) = members.servers.get(&own.number).filter(|m| m.address != own.address) {
         // An earlier process of this server, or another server that took the number after its lease had expired.
         return Err(format!(
@@ -426,7 +426,7 @@ async fn session(
     let first = put(&value.borrow_and_update());
     etcd.call("kv/put", &first).await?;
     let (members, revision) = etcd.members(options).await?;
-    tell(&members);
+    changed(&members);
     let keeping = async {
         let every = Duration::from_secs(options.lease_s) / 3;
         loop {
@@ -445,7 +445,7 @@ async fn session(
     };
     let ended = tokio::select! {
         why = keeping => Err(why),
-        why = watch_keys(&etcd, options, members, revision, tell) => Err(why),
+        why = watch_keys(&etcd, options, members, revision, changed) => Err(why),
         _ = stopped.wait_for(|stop| *stop) => Ok(()),
     };
     etcd.revoke(lease).await;
@@ -458,7 +458,7 @@ async fn watch_keys(
     options: &EtcdOptions,
     mut members: Members,
     revision: u64,
-    tell: &impl Fn(&Members),
+    changed: &impl Fn(&Members),
 ) -> String {
     let mut create = range(options);
     create["start_revision"] = (revision + 1).to_string().into();
@@ -485,7 +485,7 @@ async fn watch_keys(
             for event in answer["result"]["events"].as_array().into_iter().flatten() {
                 members.put(options, &event["kv"], event["type"] == "DELETE");
             }
-            tell(&members);
+            changed(&members);
         }
         if line.len() > 1 << 20 {
             return format!("{} sends lines without end", etcd.endpoint);

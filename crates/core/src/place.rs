@@ -50,7 +50,7 @@ impl Placement {
     }
 }
 
-/// The shard of the server that steps a query, and what it knows of the others.
+/// The shard of the server that steps a query, and its knowledge of the other servers.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalShard<'a> {
     /// Replicas of all blocks.

@@ -300,7 +300,7 @@ fn a_bad_disk_costs_no_answer_while_another_replica_can_read() {
     }
     let bad = cluster.servers[1].as_ref().unwrap().status();
     assert!(bad.lost_reads > 0 && bad.unreadable_ranges > 0, "{bad:?}");
-    // Failed reads are repeated elsewhere; attempts that were given up are in no answer.
+    // Failed reads are repeated on another server; attempts that were given up are in no answer.
     let again = reads - 4 * expected.stats.reads;
     assert!(again > 0 && again <= bad.lost_reads, "{again} reads more, {} lost", bad.lost_reads);
     let said = cluster.said.lock().unwrap();

@@ -130,7 +130,7 @@ fn answers_are_those_of_the_index() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_one_line() {
+fn invalid_requests_are_refused_in_one_line() {
     let place = Place::new(1000, Limits::default());
     let row = numbers(&rows(1, 2));
     for (body, said) in [
@@ -186,7 +186,7 @@ fn a_body_has_a_limit() {
 }
 
 #[test]
-fn an_overloaded_server_says_when_to_come_again() {
+fn an_overloaded_server_returns_retry_after() {
     // One query is held: of many that come together most are refused, each in its place.
     let place = Place::new(1, Limits::default());
     let (status, _, reply) = place.post(&json!({ "queries": numbers(&rows(500, 2)), "search_list": 200 }));
@@ -308,7 +308,7 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
-fn a_front_that_stops_closes_what_is_idle() {
+fn a_front_that_stops_closes_idle_connections() {
     let mut place = Place::new(1000, Limits::default());
     let mut idle = place.connect();
     send(&mut idle, "GET", "/v1/health", "", b"");

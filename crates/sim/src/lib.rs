@@ -1,7 +1,7 @@
 //! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`]) over simulated
 //! links, disks and a simulated clock.
 //!
-//! [`run`] is for tests of what must always hold. Everything that happens is an event at a microsecond. Links delay, reorder, duplicate and
+//! [`run`] is for tests of invariants. Everything that happens is an event at a microsecond. Links delay, reorder, duplicate and
 //! drop frames; disks delay and fail reads; servers crash, lose their memory, and restart. Computation takes no time.
 //!
 //! Throughput and latency are predicted in two steps. [`record`] runs each query once and writes its [`Trace`]: how much was computed, read
@@ -124,7 +124,7 @@ impl Default for FaultModel {
     }
 }
 
-/// What a client receives.
+/// The reply to a client.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// The answer: its results and counters.

@@ -1,4 +1,4 @@
-//! The simulator's way to run a state of any kind: prepare it, step it, and read what it wants.
+//! The simulator's way to run a state of any kind: prepare it, step it, and read for it.
 //!
 //! This is the only place of the simulator that knows how a state asks for bytes.
 

@@ -1,5 +1,5 @@
-//! Queries that are handed over between servers: what must hold in every cluster, with every fault. A failing seed is named in the
-//! message and can be repeated.
+//! Queries that are handed over between servers: invariants of every cluster, with every fault. A failing seed is named in the message
+//! and can be repeated.
 
 mod fixture;
 
@@ -243,7 +243,7 @@ fn in_thousands_of_storms_every_client_gets_one_right_answer() {
     storms_of_width(1000..1000 + seeds / 10, 8);
 }
 
-/// Deadlines that pass while queries run, on their origin or elsewhere.
+/// Deadlines that pass while queries run, on their origin or on another server.
 #[test]
 fn a_query_past_its_deadline_is_dropped_on_every_server() {
     for seed in 0..10 {
@@ -278,7 +278,7 @@ fn without_replicas_a_dead_server_makes_answers_partial() {
     assert!(partial > QUERIES / 2, "{partial} partial answers");
 }
 
-/// Compares all but what a failed read adds: a round, and a hand-over to the replica where it is repeated.
+/// Compares everything except the costs of a failed read: a round, and a hand-over to the replica where it is repeated.
 #[track_caller]
 fn assert_same_but_for_lost_reads(report: &Report, width: u32) {
     let mut more = 0;

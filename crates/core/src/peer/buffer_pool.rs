@@ -1,7 +1,7 @@
 //! Memory of messages and states, for reuse. A server that has warmed up receives a baton, runs it and sends it on without allocating.
 //!
 //! Every thread has a pool of its own, and [`Peer`](super::Peer) has one for all of them. Memory moves between them at each call
-//! ([`Peer::exchange`](super::Peer::exchange)), because one thread receives what another one sends.
+//! ([`Peer::exchange`](super::Peer::exchange)), because one thread receives the states that another one sends.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use crate::query::{Hit, QueryState, wire};
 
 /// Largest size of a pool, bytes.
 pub const POOL_BYTES: usize = 1 << 20;
-/// Buffers, states and lists of hits that a thread keeps between two calls: enough for what one call needs.
+/// Buffers, states and lists of hits that a thread keeps between two calls: enough for one call.
 const THREAD_BUFFERS: usize = 8;
 const THREAD_STATES: usize = 2;
 const THREAD_HITS: usize = 1;
@@ -89,7 +89,7 @@ impl BufferPool {
         self.bytes + bytes <= POOL_BYTES
     }
 
-    /// Takes a thread's surplus, and fills up what the thread lacks.
+    /// Takes the surplus of a thread's pool, and fills the pool up.
     pub(super) fn exchange(&mut self, thread: &mut BufferPool) {
         while thread.buffers.len() > THREAD_BUFFERS {
             self.recycle_buffer(thread.buffer());
@@ -121,7 +121,7 @@ mod tests {
     use crate::query::{Budget, Params, Progress, Step};
     use alloc::vec;
 
-    /// Hands a state from one peer to the other. Returns what starts there. Frames are encoded and decoded as the threads of a server do.
+    /// Hands a state from one peer to the other. Returns the run that starts there. Frames are encoded and decoded as the threads of a server do.
     fn pass(
         peers: &mut [Peer; 2],
         pools: &mut [BufferPool; 2],
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_returns_its_surplus_and_receives_what_it_lacks() {
+    fn a_thread_returns_its_surplus_and_is_filled_up() {
         let (mut shared, mut sender, mut receiver) =
             (BufferPool::default(), BufferPool::default(), BufferPool::default());
         for _ in 0..3 * THREAD_BUFFERS {

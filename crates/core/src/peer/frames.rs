@@ -18,7 +18,7 @@ pub struct FrameCodec {
     served: Served,
 }
 
-/// A decoded frame, checked against what this server serves.
+/// A decoded frame that fits the index of this server.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub(super) load: u8,

@@ -76,7 +76,7 @@ impl Peer {
         }
     }
 
-    /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed is told.
+    /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed gets a reply.
     pub fn dropped(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
         self.set_here(run, false);
         if self.own(&run.query).is_some_and(|origin| now_us >= origin.expires_at_us) {
@@ -114,7 +114,7 @@ impl Peer {
     }
 
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: Vec<u8>, out: &mut Vec<Action>) {
-        // The query may have been released or have expired meanwhile: nobody waits for it.
+        // The query may have been released or have expired meanwhile.
         let Some(hosted) = self.hosted.get_mut(&run.query) else {
             return self.pool.recycle_buffer(state);
         };
@@ -159,7 +159,7 @@ impl Peer {
             self.pool.recycle_buffer(vector);
             return self.pool.recycle_state(state);
         }
-        // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of who has it does not count.
+        // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that have it does not count.
         let is_new = hosted.accepted.is_none_or(|accepted| accepted.0 < run.attempt);
         hosted.visited = if is_new { visited } else { hosted.visited | visited };
         hosted.accepted = Some(number);

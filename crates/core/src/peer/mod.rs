@@ -86,7 +86,7 @@ pub enum Failure {
     Expired,
 }
 
-/// What a server serves. Frames about anything else are refused.
+/// The index of a server, and the form of its frames. Frames of another index are refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     /// Build of the index.
@@ -178,7 +178,7 @@ impl Peer {
         FrameCodec::new(self.server, self.served)
     }
 
-    /// Exchanges memory with a thread's pool: the thread returns its surplus and receives what it lacks.
+    /// Exchanges memory with a thread's pool: the thread returns its surplus, and its pool is filled up.
     pub fn exchange(&mut self, pool: &mut BufferPool) {
         self.pool.exchange(pool);
     }
@@ -193,7 +193,7 @@ impl Peer {
         self.live
     }
 
-    /// Queries waiting on each server: here as set by [`Peer::set_load`]; elsewhere as in the last frame from there, decaying with every
+    /// Queries waiting on each server: for this one as set by [`Peer::set_load`], for others as in their last frames, decaying with every
     /// tick.
     pub fn loads(&self) -> [u8; SERVERS_MAX] {
         self.loads
@@ -215,7 +215,7 @@ impl Peer {
         (self.origins.len(), self.hosted.len())
     }
 
-    /// Counts the times that a query ended while its state ran or waited here. When it has changed, [`Peer::is_wanted`] tells which.
+    /// Counts the times that a query ended while its state ran or waited here. When it has changed, some runs are no longer wanted.
     pub fn abandoned(&self) -> u64 {
         self.abandoned
     }

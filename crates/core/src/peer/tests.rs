@@ -1,4 +1,4 @@
-//! Frames that are refused, queries that are abandoned, and what the tests of this room share.
+//! Refused frames and abandoned queries; functions that the tests of this folder share.
 
 use super::*;
 use crate::query::wire::{Carry, Results};

@@ -114,7 +114,7 @@ pub(super) fn dial(me: &Identity<'_>, to: u8, stream: &mut (impl Read + Write)) 
 }
 
 /// Greets the dialing server. `find` returns the identity that serves a build here; `build` is reported when there is none. Returns the
-/// number of the dialing server and what `find` returned.
+/// number of the dialing server and the value that `find` returned.
 pub(super) fn answer<'a, T>(
     secret: &[u8],
     build: u64,

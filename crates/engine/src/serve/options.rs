@@ -12,7 +12,7 @@ use crate::link::{Log, Tls};
 use crate::tier::IoChoice;
 use crate::{Error, Result};
 
-/// What a server serves, and how.
+/// Options of a server.
 #[derive(Clone)]
 pub struct ServeOptions {
     /// A plain index, an index that is spread over servers, or a folder of separate indexes for scatter-gather.
@@ -80,7 +80,7 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
-    /// Checks what can be checked without the index.
+    /// Checks the options as far as possible without the index.
     pub(super) fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::bad_input(what));
         if self.threads == 0 {

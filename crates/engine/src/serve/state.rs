@@ -58,7 +58,7 @@ pub(super) struct ServerState {
     pub(super) budget: Budget,
     pub(super) codec: FrameCodec,
     peer: Mutex<Peer>,
-    // Copies of what the protocol knows, for use without its lock.
+    // Copies of values of the protocol, for use without its lock.
     pub(super) live: AtomicU64,
     pub(super) abandoned: AtomicU64,
     loads: Mutex<[u8; SERVERS_MAX]>,
