@@ -52,7 +52,7 @@ impl Server {
     /// reaches allow.
     ///
     /// # Errors
-    /// As [`crate::index::Index::open`] and [`crate::cluster::Shard::open`]; a list of peers that does not fit the index; an address that
+    /// As [`crate::index::Index::open`] and [`crate::spread::Shard::open`]; a list of peers that does not fit the index; an address that
     /// cannot be listened on; a budget that is too small.
     pub fn start(options: ServeOptions) -> Result<Server> {
         Server::open(options, None)

@@ -1,6 +1,5 @@
 //! The queries of one driver thread of a server.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
@@ -10,7 +9,8 @@ use stratann_core::query::{Loss, QueryState, Step};
 use super::inbox::Job;
 use super::state::ServerState;
 use crate::driver::{Queries, Times};
-use crate::learning::{Learning, Version};
+use crate::kinds::hybrid_ivf::learning::Learning;
+use crate::kinds::snapshot::Snapshot;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
@@ -105,8 +105,8 @@ impl Queries for Worker<'_> {
         None
     }
 
-    fn version(&mut self, _: usize) -> Option<Arc<Version>> {
-        learning(self.server).map(Learning::newest)
+    fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
+        learning(self.server).map(|l| Snapshot::HybridIvf(l.newest()))
     }
 
     /// Only widths depend on it, and the origin has set them.

@@ -1,0 +1,231 @@
+//! One server's view of an index that is spread over several: what all servers hold, and its own blocks.
+
+use std::io;
+use std::path::Path;
+
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
+use stratann_core::plan::IndexView;
+
+use crate::budget::Account;
+use crate::index::{Index, OpenOptions};
+use crate::manifest::{Cluster, Manifest, read_file};
+use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
+use crate::{Error, Result, files};
+
+/// Blocks between two counts of [`Ranks`].
+const PER_RANK: usize = 64;
+
+/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept for 64 blocks;
+/// within these the placement is counted.
+#[derive(Clone, Debug)]
+struct Ranks {
+    server: usize,
+    before: Vec<u32>,
+    held: u32,
+}
+
+impl Ranks {
+    fn new(placement: &Placement, server: usize) -> Ranks {
+        let mut held = 0u32;
+        let count = |homes: &[u64]| homes.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
+        let running = placement.all().chunks(PER_RANK).map(|homes| {
+            held += count(homes);
+            held - count(homes)
+        });
+        let before = running.collect();
+        Ranks { server, before, held }
+    }
+
+    /// `None` for a block that the server does not hold.
+    fn of(&self, placement: &Placement, block: u32) -> Option<u32> {
+        let held = |homes: u64| homes >> self.server & 1 == 1;
+        let at = block as usize;
+        let group = at / PER_RANK;
+        let homes = &placement.all().get(group * PER_RANK..=at)?;
+        let (own, earlier) = homes.split_last()?;
+        held(*own).then(|| self.before[group] + earlier.iter().filter(|&&h| held(h)).count() as u32)
+    }
+}
+
+/// An open index with the blocks of one server.
+#[derive(Debug)]
+pub struct Shard {
+    index: Index,
+    placement: Placement,
+    ranks: Ranks,
+}
+
+impl Shard {
+    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers hold. The files of
+    /// other servers need not be there.
+    ///
+    /// # Errors
+    /// As [`Index::open`]; an index that is not spread over servers, or over fewer.
+    pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
+        let (number, manifest) = Manifest::read(folder)?;
+        let Some(cluster) = &manifest.cluster else {
+            return Err(Error::bad_input(format!(
+                "{} is not spread over servers; run `stratann cluster partition` on it",
+                folder.display()
+            )));
+        };
+        if server >= cluster.servers {
+            return Err(Error::bad_input(format!(
+                "{} has servers 0 to {}, there is no server {server}",
+                folder.display(),
+                cluster.servers.saturating_sub(1)
+            )));
+        }
+        // The budget is checked before anything large is read.
+        Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
+        let placement = read_placement(folder, &manifest, cluster)?;
+        let ranks = Ranks::new(&placement, server);
+        let index = Index::from_role(folder, number, manifest, &files::part(server), options)?;
+        let (name, entry) = files::find(index.manifest(), &files::part(server))?;
+        let expected = u64::from(ranks.held) * index.block.block_bytes as u64;
+        if entry.bytes != expected {
+            return Err(Error::corrupt(format!(
+                "{} has {} bytes, the placement says {expected}; spread the index again",
+                folder.join(name).display(),
+                entry.bytes
+            )));
+        }
+        Ok(Shard { index, placement, ranks })
+    }
+
+    /// What the queries see. `live` has a bit for every server that answers.
+    pub fn view(&self, live: u64) -> IndexView<'_> {
+        let here = LocalShard {
+            placement: &self.placement,
+            server: self.ranks.server as u8,
+            live,
+            loads: [0; SERVERS_MAX],
+        };
+        IndexView { here: Some(here), ..self.index.view() }
+    }
+
+    /// What was opened, with this server's blocks.
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// This server's number.
+    pub fn server(&self) -> usize {
+        self.ranks.server
+    }
+
+    /// Blocks that it holds.
+    pub fn held(&self) -> u32 {
+        self.ranks.held
+    }
+
+    /// Which servers hold what.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// What was opened; its blocks file is this server's, with offsets by [`Shard::offset`].
+    pub fn manifest(&self) -> &Manifest {
+        self.index.manifest()
+    }
+
+    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not there.
+    pub fn offset(&self, block: u32) -> Option<u64> {
+        let rank = self.ranks.of(&self.placement, block)?;
+        Some(u64::from(rank) * self.index.block.block_bytes as u64)
+    }
+
+    /// Bytes by component, of the open shard alone.
+    pub fn account(&self) -> Account {
+        let mut account = self.index.account();
+        account.add("placement", Shard::placement_bytes(self.index.manifest().blocks.count));
+        account
+    }
+
+    /// What the placement and the ranks take in memory.
+    pub(crate) fn placement_bytes(blocks: u32) -> u64 {
+        u64::from(blocks) * 8 + u64::from(blocks).div_ceil(PER_RANK as u64) * 4
+    }
+
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as in the file of all
+    /// blocks, as the driver gives them.
+    ///
+    /// # Errors
+    /// When `choice` names io_uring and the kernel refuses it.
+    pub fn tier(&self, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier + '_>> {
+        let inner = tier::open(&self.index.blocks_file, depth, self.index.block.block_bytes, choice)?;
+        Ok(Box::new(ShardTier { shard: self, inner }))
+    }
+}
+
+/// Reads the placement and holds it against the manifest.
+pub(crate) fn read_placement(folder: &Path, manifest: &Manifest, cluster: &Cluster) -> Result<Placement> {
+    let (name, entry) = files::find(manifest, files::PLACEMENT)?;
+    let bytes = read_file(folder, name, entry)?;
+    files::decode_placement(&bytes)
+        .filter(|p| p.servers() == cluster.servers && p.all().len() == manifest.blocks.count as usize)
+        .ok_or_else(|| files::senseless(&folder.join(name)))
+}
+
+/// Finds blocks in a server's file.
+struct ShardTier<'a> {
+    shard: &'a Shard,
+    inner: Box<dyn Tier>,
+}
+
+impl Tier for ShardTier<'_> {
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer) {
+        let size = self.shard.index.block.block_bytes as u64;
+        let block = u32::try_from(offset / size).ok();
+        // A block that is not here is read from the end of the file: it comes back short, and its query ends as lost.
+        let end = u64::from(self.shard.held()) * size;
+        let at = block.and_then(|b| self.shard.offset(b)).unwrap_or(end);
+        self.inner.submit(tag, at, buffer);
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        self.inner.start()
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        self.inner.poll(wait, done)
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        self.inner.waker()
+    }
+
+    fn buffers(&mut self) -> Vec<Buffer> {
+        self.inner.buffers()
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranks_agree_with_a_plain_count(homes in prop::collection::vec(1u64..8, 0..400)) {
+            let placement = Placement::new(3, homes).unwrap();
+            for server in 0..3 {
+                let ranks = Ranks::new(&placement, server);
+                let held: Vec<u32> = placement.blocks_of(server).collect();
+                prop_assert_eq!(ranks.held as usize, held.len());
+                for block in 0..placement.all().len() as u32 + 70 {
+                    let expected = held.iter().position(|&b| b == block).map(|r| r as u32);
+                    prop_assert_eq!(ranks.of(&placement, block), expected);
+                }
+            }
+        }
+    }
+}
