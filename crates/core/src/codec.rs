@@ -1,6 +1,7 @@
 //! Numbers as bytes: little-endian, varints, and fields of single bits. Shared by states and frames.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 /// Why bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,28 @@ pub enum Refused {
     Kind(u8),
     /// A field is outside of its limits.
     Content,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Version(version) => write!(
+                f,
+                "it is of version {version}, which this program does not read; run the same stratann everywhere"
+            ),
+            Refused::Length => write!(f, "its length is wrong"),
+            Refused::Checksum => write!(f, "its checksum does not match"),
+            Refused::Build(build) => write!(
+                f,
+                "it is of another build of the index ({build:016x}); give all servers the same index"
+            ),
+            Refused::Kind(kind) => write!(
+                f,
+                "it is of another kind of index (number {kind}); give all servers the same index"
+            ),
+            Refused::Content => write!(f, "a field is outside of its limits"),
+        }
+    }
 }
 
 /// Writes numbers of any length in bits, lowest bit first.

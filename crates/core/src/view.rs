@@ -2,7 +2,7 @@
 
 use stratann_kernel::{DType, Metric};
 
-use crate::place::Here;
+use crate::place::LocalShard;
 
 /// What a query needs to know of an index of any kind.
 #[derive(Clone, Copy, Debug)]
@@ -16,5 +16,5 @@ pub struct Base<'a> {
     /// Number of vectors.
     pub nodes: u32,
     /// This server's shard; `None` when the whole index is local.
-    pub here: Option<Here<'a>>,
+    pub here: Option<LocalShard<'a>>,
 }

@@ -66,7 +66,7 @@ impl Scratch {
 pub struct QueryState {
     pub(crate) q: Query,
     pub(crate) own: KindState,
-    params: Params,
+    pub(crate) params: Params,
 }
 
 impl Default for QueryState {
@@ -242,6 +242,15 @@ impl QueryState {
     /// The state of a `disk-graph` query, for `explain`.
     pub fn disk_graph(&self) -> Option<&disk_graph::State> {
         if let KindState::DiskGraph(own) = &self.own { Some(own) } else { None }
+    }
+
+    /// The candidates of a `disk-graph` query.
+    #[cfg(test)]
+    pub(crate) fn beam_mut(&mut self) -> &mut crate::search::Beam {
+        match &mut self.own {
+            KindState::DiskGraph(own) => &mut own.beam,
+            _ => panic!("only disk-graph has a beam"),
+        }
     }
 
     /// The trace of a `hybrid-ivf` query, for `explain` and for learning from traffic.

@@ -131,7 +131,7 @@ pub(crate) fn check(
             return Err(Error::interrupted());
         }
         merge.block(block, report);
-        let homes = u64::from(placement.homes(block).count_ones());
+        let homes = u64::from(placement.replicas(block).count_ones());
         progress.advance(homes * size as u64);
     }
     let Merge { parts, checker, .. } = merge;
@@ -156,7 +156,7 @@ struct Merge<'a> {
 impl Merge<'_> {
     /// Reads a block from all of its homes.
     fn block(&mut self, block: u32, report: &mut Report) {
-        let homes = self.placement.homes(block);
+        let homes = self.placement.replicas(block);
         let mut at_hand = Vec::new();
         for server in (0..self.parts.len()).filter(|s| homes >> s & 1 == 1) {
             let Some(part) = &mut self.parts[server] else { continue };

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 
 use crate::budget::Account;
@@ -92,7 +92,7 @@ impl Shard {
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
-        let here = Here {
+        let here = LocalShard {
             placement: &self.placement,
             server: self.ranks.server as u8,
             live,

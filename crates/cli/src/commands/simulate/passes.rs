@@ -1,7 +1,7 @@
 //! Runs all queries once in one mode on several servers: exact counters, results, and traces to replay.
 
 use rayon::prelude::*;
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
 use stratann_engine::dataset::GroundTruth;
@@ -9,7 +9,8 @@ use stratann_engine::index::Index;
 use stratann_engine::search::recall;
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
-    Answered, Asked, Blocks, Cluster, Partition, Report, Told, Trace, Weather, fetch, record, scatter_gather,
+    BaselineResult, Blocks, Cluster, FaultModel, Partition, Reply, Report, SubmittedQuery, Trace, fetch,
+    record, scatter_gather,
 };
 
 use super::Entry;
@@ -93,9 +94,9 @@ impl Passes<'_> {
     /// Runs every query with hand-overs.
     pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("handing over", placement.servers(), params, &|first, rows| {
-            let asked: Vec<Asked<'_>> = (0..)
+            let asked: Vec<SubmittedQuery<'_>> = (0..)
                 .zip(rows)
-                .map(|(q, &vector)| Asked {
+                .map(|(q, &vector)| SubmittedQuery {
                     at_us: EVERY_US * q as u64,
                     origin: self.origin(placement, params, vector, first + q),
                     vector,
@@ -106,9 +107,13 @@ impl Passes<'_> {
                 .collect();
             let blocks = FromFile(self.index);
             let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
-            let weather =
-                Weather { seed: self.seed, carry: self.carry, results: self.results, ..Weather::default() };
-            let (report, traces) = record(&cluster, &asked, &weather);
+            let faults = FaultModel {
+                seed: self.seed,
+                carry: self.carry,
+                results: self.results,
+                ..FaultModel::default()
+            };
+            let (report, traces) = record(&cluster, &asked, &faults);
             self.handed_over(&report, first, &params, traces)
         })
     }
@@ -185,27 +190,27 @@ impl Passes<'_> {
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
         let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
-        let here = Here { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
-        if here.holds(block) {
+        let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        if shard.holds(block) {
             return turn as u8;
         }
-        let homes = placement.homes(block).rotate_right(turn as u32);
-        ((homes.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
+        let replicas = placement.replicas(block).rotate_right(turn as u32);
+        ((replicas.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
     }
 
     fn handed_over(&self, report: &Report, first: usize, params: &Params, traces: Vec<Trace>) -> Pass {
         let mut pass = Pass {
-            baton_bytes: report.baton_bytes + report.found_bytes,
+            baton_bytes: report.baton_bytes + report.report_bytes,
             vector_bytes: report.vector_bytes,
-            bytes: report.baton_bytes + report.found_bytes + report.vector_bytes + report.other_bytes,
-            messages: report.batons + report.found + report.other_frames,
+            bytes: report.baton_bytes + report.report_bytes + report.vector_bytes + report.other_bytes,
+            messages: report.batons + report.reports + report.other_frames,
             reads: report.reads.clone(),
-            queries: report.told.len(),
+            queries: report.replies.len(),
             traces,
             ..Pass::new(0, params)
         };
-        for (q, told) in report.told.iter().enumerate() {
-            let [(_, Told::Answer(state))] = told.as_slice() else {
+        for (q, replies) in report.replies.iter().enumerate() {
+            let [(_, Reply::Answer(state))] = replies.as_slice() else {
                 pass.failed += 1;
                 continue;
             };
@@ -219,7 +224,7 @@ impl Passes<'_> {
 
     fn answered(
         &self,
-        answers: impl Iterator<Item = Answered>,
+        answers: impl Iterator<Item = BaselineResult>,
         first: usize,
         servers: usize,
         params: &Params,
@@ -251,6 +256,6 @@ impl Passes<'_> {
     }
 }
 
-fn asked(vector: &[u8], origin: u8, params: Params) -> Asked<'_> {
-    Asked { at_us: 0, origin, vector, params, budget: Budget::default(), time_us: TIME_US }
+fn asked(vector: &[u8], origin: u8, params: Params) -> SubmittedQuery<'_> {
+    SubmittedQuery { at_us: 0, origin, vector, params, budget: Budget::default(), time_us: TIME_US }
 }

@@ -153,7 +153,7 @@ pub(crate) fn choose(cx: &mut Cx<'_, Marker>) {
             .base
             .here
             .as_ref()
-            .map(|here| (here.server, here.live_homes(block) & !cx.q.lost_units.tried(block)));
+            .map(|here| (here.server, here.live_replicas(block) & !cx.q.lost_units.tried(block)));
         match replicas.filter(|(server, replicas)| replicas & bit(*server) == 0) {
             Some((_, 0)) => {
                 cx.q.give_up(block);
