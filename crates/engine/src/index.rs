@@ -16,8 +16,9 @@ use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
 use crate::budget::{Account, release_freed, size, size_up};
-use crate::cache::BlockCache;
+use crate::cache::ExtentCache;
 use crate::cluster::Shard;
+use crate::driver::SharedReads;
 use crate::learning::{self, Ground, LearnOptions, Learning};
 use crate::lists::{CHOICE_BYTES, ClusterParts, ListReader};
 use crate::manifest::{Manifest, read_file, read_resident};
@@ -85,7 +86,9 @@ pub struct Index {
     pub(crate) blocks_path: PathBuf,
     pub(crate) blocks_file: Arc<File>,
     pub(crate) direct: bool,
-    pub(crate) cache: Option<BlockCache>,
+    pub(crate) cache: Option<ExtentCache>,
+    // Equal reads of all searches are made once.
+    pub(crate) shared_reads: SharedReads,
     pub(crate) ram_budget: Option<u64>,
 }
 
@@ -175,8 +178,9 @@ impl Index {
             direct,
             cache: match manifest.clusters {
                 Some(_) => None,
-                None => BlockCache::new(options.cache_budget, manifest.blocks.count, block.block_bytes),
+                None => block_cache(&manifest, options.cache_budget),
             },
+            shared_reads: SharedReads::default(),
             ram_budget: options.ram_budget,
             manifest,
         };
@@ -240,7 +244,7 @@ impl Index {
 
     /// Replaces the block cache by one of `budget_bytes`; 0 takes it away.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
-        self.cache = BlockCache::new(budget_bytes, self.manifest.blocks.count, self.block.block_bytes);
+        self.cache = block_cache(&self.manifest, budget_bytes);
     }
 
     /// What the queries see.
@@ -417,6 +421,10 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Metric, DType
     };
     check_shape(folder, manifest, &block)?;
     Ok((metric, dtype, block))
+}
+
+fn block_cache(manifest: &Manifest, budget_bytes: u64) -> Option<ExtentCache> {
+    ExtentCache::of_blocks(budget_bytes, manifest.blocks.count, manifest.blocks.bytes as u32)
 }
 
 fn check_shape(folder: &Path, manifest: &Manifest, block: &Shape) -> Result<()> {

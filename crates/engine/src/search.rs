@@ -53,6 +53,8 @@ pub struct SearchOptions {
     pub threads: usize,
     /// How blocks are read.
     pub io: IoChoice,
+    /// Make equal reads under way once.
+    pub merge: bool,
     /// Begin at the head graph's best, or at the medoid.
     pub head: bool,
     /// Use all nodes of a block, or those asked for only.
@@ -107,6 +109,7 @@ impl Default for SearchOptions {
             admission: Admission::Fixed,
             threads: 1,
             io: IoChoice::Auto,
+            merge: true,
             head: true,
             whole_blocks: true,
             patience: None,
@@ -395,7 +398,10 @@ impl Index {
             times: Times::default(),
             left_to_tell: 0,
         };
-        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
+        let shared_reads = options.merge.then_some(&self.shared_reads);
+        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
+            .sharing(shared_reads)
+            .run(&mut share);
         batch.progress.advance(share.left_to_tell);
         let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
         sums.0.add(&share.stats);

@@ -1,6 +1,7 @@
 //! The query as data: its state, what it wants, what it is told, and what it counts.
 
 mod beam;
+mod io;
 mod params;
 mod probing;
 mod seen;
@@ -10,6 +11,7 @@ mod trace;
 pub mod wire;
 
 pub use beam::{Beam, Candidate, Progress};
+pub use io::{Extent, StoreId};
 pub use params::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Params};
 pub use probing::{Bounds, MAX_PROBES, Order, Probe};
 pub(crate) use probing::{Probing, Reading, Survivor, Visit, Walk};

@@ -69,6 +69,8 @@ pub struct ServeOptions {
     pub in_flight: Option<usize>,
     /// How blocks are read.
     pub io: IoChoice,
+    /// Make equal reads under way once.
+    pub merge: bool,
     /// Everything that the server may take, in bytes; `None` for no limit.
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
@@ -102,6 +104,7 @@ impl Default for ServeOptions {
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             in_flight: None,
             io: IoChoice::Auto,
+            merge: true,
             ram_budget: None,
             cache_budget: 0,
             may_change: false,
@@ -541,7 +544,10 @@ impl Shared {
         let _ = ready.send(Ok(tier.name()));
         let driver = DriverOptions { in_flight, admission: Default::default(), width: Width::Auto };
         let view = self.held.view(self.live.load(Ordering::Relaxed));
-        let ran = Driver::new(view, index.cache.as_ref(), tier, driver).run(&mut Worker::new(self, thread));
+        let shared_reads = self.options.merge.then_some(&index.shared_reads);
+        let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
+            .sharing(shared_reads)
+            .run(&mut Worker::new(self, thread));
         if let Err(e) = ran {
             let why = format!(
                 "reading {} failed: {e}; check the disk and start the server again",

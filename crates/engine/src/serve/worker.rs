@@ -117,6 +117,10 @@ impl Queries for Worker<'_> {
         !has_room || self.shared.is_stopped() || self.shared.inbox.may_wait(self.thread)
     }
 
+    fn can_wake(&self) -> bool {
+        true
+    }
+
     fn stays(&self) -> bool {
         !self.shared.is_stopped()
     }
