@@ -13,9 +13,6 @@ use crate::search::SearchOptions;
 use crate::tier::Buffer;
 use crate::{Error, Result};
 
-pub mod clusters;
-pub mod plan;
-
 /// A node that the codes thought near.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Guess {
@@ -132,7 +129,7 @@ pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<T
     })
 }
 
-fn check_length(index: &Index, query: &[u8]) -> Result<()> {
+pub(crate) fn check_length(index: &Index, query: &[u8]) -> Result<()> {
     let wanted = index.block.vector_bytes;
     if query.len() == wanted {
         return Ok(());

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::build::PlanReport;
-use crate::calibration::Curve;
 use crate::files;
+use crate::recall::curve::Curve;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
 

@@ -1,7 +1,5 @@
 //! Reads a whole index and says everything that is wrong with it.
 
-mod lists;
-
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::check::{Checker, Violation};
-use stratann_core::format::block::{Damage, Shape};
+use stratann_core::format::block::{BlockLayout, Damage};
 use stratann_core::plan::IndexView;
 use stratann_kernel::{DType, Metric};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{self, FileEntry, Manifest, hex};
-use crate::{Error, Kind, Progress, Result, cluster, files};
+use crate::{Error, Kind, Progress, Result, files, spread};
 
 /// One thing that must not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -100,11 +98,11 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
     }
     if manifest.clusters.is_some() {
-        lists::check(folder, number, &manifest, progress, &mut report)?;
+        crate::kinds::hybrid_ivf::verify::check(folder, number, &manifest, progress, &mut report)?;
         return Ok(report);
     }
     if let Some(cluster) = &manifest.cluster {
-        cluster::check(folder, &manifest, cluster, progress, &mut report)?;
+        spread::check(folder, &manifest, cluster, progress, &mut report)?;
         return Ok(report);
     }
     match files::find(&manifest, files::BLOCKS) {
@@ -251,12 +249,12 @@ impl Blocks<'_> {
 /// The view as far as the manifest alone tells; `None` when its numbers cannot be.
 pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
     let (dtype, metric): (DType, Metric) = (manifest.dtype()?, manifest.metric()?);
-    let block = Shape {
+    let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
         vector_bytes: manifest.dim.checked_mul(dtype.size())?,
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        lists: manifest.kind == crate::build::Kind::DiskGraph.name(),
+        adjacency: manifest.kind == crate::build::Kind::DiskGraph.name(),
         code_bytes: manifest.blocks.code_bytes,
     };
     let sane = block.block_bytes >= PAGE
@@ -275,11 +273,11 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         clusters: None,
         here: None,
     };
-    (sane && (manifest.clusters.is_some() || block.node_bytes() <= block.room())).then_some(view)
+    (sane && (manifest.clusters.is_some() || block.node_bytes() <= block.payload_bytes())).then_some(view)
 }
 
 /// The data file that an error speaks of, else the manifest's folder as a whole.
-fn file_in(message: &str, manifest: &Manifest) -> String {
+pub(crate) fn file_in(message: &str, manifest: &Manifest) -> String {
     let named = manifest.files.keys().find(|name| message.contains(name.as_str()));
     named.cloned().unwrap_or_else(|| ".".into())
 }
@@ -305,7 +303,7 @@ pub(crate) fn damage_words(damage: Damage) -> &'static str {
     match damage {
         Damage::Short => "the block is cut short",
         Damage::Checksum => "the block's checksum does not match",
-        Damage::Astray => "the bytes are another block's",
+        Damage::WrongBlock => "the bytes are another block's",
         Damage::Layout => "the checksum matches but the layout makes no sense",
     }
 }

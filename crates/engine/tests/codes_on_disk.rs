@@ -15,11 +15,11 @@ use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::budget::Account;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
-use stratann_engine::cluster::scatter::scatter;
-use stratann_engine::cluster::{Method, PartitionOptions, Shard, partition};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::spread::scatter::scatter;
+use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
 use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
@@ -78,7 +78,7 @@ fn only_the_place_of_the_codes_differs() {
     for (plain, bytes) in blocks {
         let plain = Block::open(&pair().ram.index.view().block, plain).unwrap();
         let block = Block::open(&view.block, bytes).unwrap();
-        block.coded(&mut ids).unwrap();
+        block.coded_ids(&mut ids).unwrap();
         let held = block.codes().chunks_exact(14);
         assert!(ids.iter().zip(held).all(|(&id, code)| *code == codes[id as usize * 14..][..14]));
         assert_eq!((block.count(), block.first_id()), (plain.count(), plain.first_id()));
@@ -309,7 +309,7 @@ fn a_flipped_code_is_found() {
     let mut ids = Vec::new();
     let bytes = &good[last as usize * size..];
     let block = Block::open(&view.block, bytes).unwrap();
-    block.coded(&mut ids).unwrap();
+    block.coded_ids(&mut ids).unwrap();
     let code = &block.codes()[..14];
     let at = bytes.windows(14).position(|w| w == code).unwrap();
     let mut bad = good.clone();
@@ -423,7 +423,7 @@ fn separate_indexes_keep_the_place_of_their_codes() {
     let options = PartitionOptions { threads: 2, method: Method::Kmeans, ..PartitionOptions::new(2) };
     scatter(pair().disk.dir.path(), &out, &options, &Quiet).unwrap();
     for server in 0..2 {
-        let folder = stratann_engine::cluster::scatter::server_folder(&out, server);
+        let folder = stratann_engine::spread::scatter::server_folder(&out, server);
         let index = Index::open(&folder, OpenOptions::default()).unwrap();
         let (source, made) = (pair().disk.index.manifest(), index.manifest());
         assert_eq!((made.blocks.code_bytes, made.blocks.bytes), (14, source.blocks.bytes));

@@ -12,7 +12,7 @@ use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::learning::{Learn, LearnOptions, describe};
+use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions, describe};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Built, Set, clustered, quick};
 use stratann_core::format::block::Block;
 use stratann_engine::build::Kind;
-use stratann_engine::cluster::scatter::{describe, open, scatter, server_folder};
-use stratann_engine::cluster::{Method, PartitionOptions};
+use stratann_engine::spread::scatter::{describe, open, scatter, server_folder};
+use stratann_engine::spread::{Method, PartitionOptions};
 use stratann_engine::{DType, Kind as ErrorKind, Metric, Progress, Quiet};
 
 const ROWS: usize = 3000;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::cluster::{self, Method, PartitionOptions, PartitionReport, scatter};
+use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
 use crate::options;
@@ -135,10 +135,10 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
     if args.scatter_gather {
         return separate(args, &options, output);
     }
-    let account = cluster::plan(&args.index, &options)?;
+    let account = spread::plan(&args.index, &options)?;
     output.note(&format!("{}: memory up to {}", args.index.display(), size(account.total())));
     let teller = Teller::new(output);
-    let report = cluster::partition(&args.index, &args.output, &options, &teller)?;
+    let report = spread::partition(&args.index, &args.output, &options, &teller)?;
     teller.finish();
     output.result(&report, || text(args, &report))?;
     Ok(Verdict::Fine)

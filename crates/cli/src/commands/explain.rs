@@ -7,7 +7,7 @@ use stratann_core::PAGE;
 use stratann_engine::driver::Width;
 use stratann_engine::explain::{self, Round, Trace};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
-use stratann_engine::learning::LearntFacts;
+use stratann_engine::kinds::hybrid_ivf::learning::LearntFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Result, verify};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use stratann_core::format::directory::LocalKind;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::replan::{self, ReplanOptions, Replanned};
+use stratann_engine::kinds::hybrid_ivf::replan::{self, ReplanOptions, Replanned};
 
 use crate::Verdict;
 use crate::options::{self, PlanName};

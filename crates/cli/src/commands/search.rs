@@ -6,12 +6,12 @@ use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
-use stratann_engine::calibration::{REMOTE, remoteness};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 

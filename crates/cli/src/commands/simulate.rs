@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use stratann_core::place::Placement;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
-use stratann_engine::cluster::{self, PartitionOptions, scatter};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
@@ -190,7 +190,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let mut job = Job { args, params, passes, prices: None, teller: &teller };
     // What cannot be is refused before anything is measured.
-    args.servers.iter().try_for_each(|&n| cluster::plan(&args.index, &job.spread(n)).map(|_| ()))?;
+    args.servers.iter().try_for_each(|&n| spread::plan(&args.index, &job.spread(n)).map(|_| ()))?;
     job.prices = job.prices()?;
     let calibration = job.compare(&options)?;
     let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
@@ -312,7 +312,7 @@ impl Job<'_> {
         let matches = self.args.scatter.match_recall;
         let needs_placement = matches || modes.iter().any(|&m| m != ModeName::ScatterGather);
         let placement = needs_placement
-            .then(|| cluster::place(&self.args.index, &self.spread(servers), self.teller))
+            .then(|| spread::place(&self.args.index, &self.spread(servers), self.teller))
             .transpose()?;
         let mut handed_over = None;
         if let Some(placement) = placement.as_ref().filter(|_| matches || modes.contains(&ModeName::Baton)) {

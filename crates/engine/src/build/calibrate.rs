@@ -3,24 +3,23 @@
 //! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
 //! rows come to queries that the index has never seen.
 
-use super::options::BuildOptions;
 use super::stages::Build;
 use crate::budget::{Account, PROGRAM_BYTES, release_freed};
-use crate::calibration::{Curve, FROM_ROWS, IN_FLIGHT, measure, median};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-
+use crate::recall::calibrate::{IN_FLIGHT, measure};
+use crate::recall::curve::{Curve, FROM_ROWS, median};
 use crate::{Error, Result};
 
 /// Less than this makes the scan for exact neighbours crawl.
 const GROUNDTRUTH_MIN: u64 = 6 << 20;
 
 /// The numbers of results that get a curve.
-pub(super) const CURVE_KS: [u32; 3] = [1, 10, 100];
+pub(crate) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
-pub(super) fn run(
+pub(crate) fn run(
     build: &Build<'_>,
     manifest: &Manifest,
     scan: &Scan,
@@ -87,9 +86,4 @@ pub(super) fn run(
         return Err(Error::interrupted());
     }
     Ok(curves)
-}
-
-/// How many rows calibrate.
-pub(super) fn count(options: &BuildOptions, rows: usize) -> usize {
-    options.calibration_queries.min(rows / 2)
 }

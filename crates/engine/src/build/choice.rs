@@ -9,8 +9,8 @@ use stratann_kernel::distance::l2_f32;
 
 use super::options::{BuildOptions, Kind};
 use crate::budget::{PROGRAM_BYTES, size};
+use crate::build::space::code_floats;
 use crate::dataset::Reader;
-use crate::residual::code_floats;
 use crate::{Error, Progress, Result};
 
 /// Sets that are scanned faster than anything else finds its way.

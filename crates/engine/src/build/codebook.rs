@@ -52,12 +52,12 @@ const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
 /// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections, codes and numbers.
-pub(super) const fn training_bytes(dim: usize) -> u64 {
+pub(crate) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
 }
 
 /// Bytes that training takes whatever the size of its sample: the matrices of the rotation with what a product of them packs, and centroids.
-pub(super) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
+pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     let (rotates, refines) = rotation_of(kind, dim);
     // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a decomposition.
     let matrices = if refines { 4 + 3 * 8 } else { 4 + 2 * 8 } * dim * dim;

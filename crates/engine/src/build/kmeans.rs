@@ -75,7 +75,7 @@ fn assign_with_distances(data: &[f32], width: usize, centroids: &[f32]) -> Vec<(
 }
 
 /// `k` of `n` row numbers, distinct as long as there are enough.
-pub(super) fn spread(n: usize, k: usize, seed: u64) -> Vec<u32> {
+pub(crate) fn spread(n: usize, k: usize, seed: u64) -> Vec<u32> {
     let mut order: Vec<(u64, u32)> = (0..n as u32).map(|i| (hash(seed, 0, u64::from(i)), i)).collect();
     if k < n {
         order.select_nth_unstable(k);
@@ -86,7 +86,7 @@ pub(super) fn spread(n: usize, k: usize, seed: u64) -> Vec<u32> {
 }
 
 /// Writes the mean of `rows` to `out`, summed in their order; leaves it alone without rows.
-pub(super) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut [f32]) {
+pub(crate) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut [f32]) {
     let count = rows.len();
     if count == 0 {
         return;
@@ -99,14 +99,14 @@ pub(super) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut
 }
 
 /// The rows of every cluster, in ascending order.
-pub(super) struct Members {
+pub(crate) struct Members {
     starts: Vec<u32>,
     rows: Vec<u32>,
 }
 
 impl Members {
     /// `clusters` gives each row's cluster, below `k`.
-    pub(super) fn new(clusters: impl Iterator<Item = u32> + Clone, k: usize) -> Members {
+    pub(crate) fn new(clusters: impl Iterator<Item = u32> + Clone, k: usize) -> Members {
         let mut starts = vec![0u32; k + 1];
         clusters.clone().for_each(|c| starts[c as usize + 1] += 1);
         for c in 0..k {
@@ -121,7 +121,7 @@ impl Members {
         Members { starts, rows }
     }
 
-    pub(super) fn of(&self, cluster: usize) -> &[u32] {
+    pub(crate) fn of(&self, cluster: usize) -> &[u32] {
         &self.rows[self.starts[cluster] as usize..self.starts[cluster + 1] as usize]
     }
 
@@ -131,7 +131,7 @@ impl Members {
     }
 
     /// For every empty cluster a row to start again from: one of the cluster whose error, halved at each choice, is largest.
-    pub(super) fn refill(&self, mut errors: Vec<f64>, seed: u64) -> Vec<(usize, u32)> {
+    pub(crate) fn refill(&self, mut errors: Vec<f64>, seed: u64) -> Vec<(usize, u32)> {
         let mut chosen = Vec::new();
         for c in (0..errors.len()).filter(|&c| self.of(c).is_empty()) {
             let largest = |a: &usize, b: &usize| errors[*a].total_cmp(&errors[*b]).then(b.cmp(a));

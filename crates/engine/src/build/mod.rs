@@ -15,31 +15,19 @@
 //!
 //! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates the manifest.
 
-mod calibrate;
-mod cells;
+pub(crate) mod blocks;
+pub(crate) mod calibrate;
 mod choice;
-mod code_file;
 pub mod codebook;
-mod coded;
-mod codes;
-mod divide;
-mod graph_file;
-mod graph_stage;
-mod head;
-pub(crate) mod hybrid;
 pub mod kmeans;
-mod layout;
-mod layout_stage;
-mod merge;
-mod options;
-mod plan;
-mod publish;
-mod regions;
+pub(crate) mod options;
+pub(crate) mod plan;
+pub(crate) mod publish;
+pub(crate) mod regions;
 pub(crate) mod space;
-pub mod split;
-mod stages;
-mod state;
-pub mod tasks;
+pub(crate) mod stages;
+pub(crate) mod state;
+pub(crate) mod tables;
 pub mod vamana;
 
 use std::collections::BTreeMap;
@@ -47,17 +35,20 @@ use std::path::Path;
 
 use serde::Serialize;
 
+pub use crate::kinds::disk_graph::build::{split, tasks};
+pub use crate::kinds::hybrid_ivf::build::{LocalPlan, PlanReport, WayReport};
 pub use choice::{Choice, choose};
-pub use hybrid::{LocalPlan, PlanReport, WayReport};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
 pub(crate) use state::lock as lock_folder;
 
-use crate::budget;
-use crate::dataset::Reader;
+use crate::dataset::{self, Reader};
+use crate::kinds;
 use crate::manifest::{self, PARTIAL};
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, budget};
+use stages::{Build, IDS, made_with};
+use state::Partial;
 
 /// What a build did.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -103,7 +94,7 @@ pub fn build(
     let _lock = state::lock(out)?;
     let pool = pool(plan.threads)?;
     let started = std::time::Instant::now();
-    let report = pool.install(|| stages::run(base, out, number, options, &plan, progress));
+    let report = pool.install(|| run(base, out, number, options, &plan, progress));
     match report {
         Ok(mut report) => {
             report.seconds = started.elapsed().as_secs_f64();
@@ -125,7 +116,30 @@ pub fn build(
     }
 }
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+/// Runs the stages. One that an earlier, unfinished build has finished is skipped.
+fn run(
+    base: &Reader,
+    out: &Path,
+    number: u64,
+    options: &BuildOptions,
+    plan: &BuildPlan,
+    progress: &dyn Progress,
+) -> Result<BuildReport> {
+    check_disk(out, plan.disk_bytes)?;
+    let mut partial = Partial::open(out, made_with(base, number, options), options.resume)?;
+    let external = options.ids.as_ref().map(|path| dataset::read_ids(path, base.shape().rows)).transpose()?;
+    let mut build = Build::new(base, options, plan, &mut partial, number, progress);
+    build.external = external;
+    let scan = build.scan()?;
+    let mut manifest = kinds::build(&mut build, &scan)?;
+    if options.kind.has_curve() {
+        let id_of_row: Vec<u32> = tables::read_table(&build.partial.path(IDS))?;
+        manifest.curves = build.stage("calibrate", |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
+    }
+    publish::publish(build, out, &manifest)
+}
+
+pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     pool.map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
 }

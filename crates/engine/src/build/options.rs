@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use stratann_kernel::{DType, Metric};
 
 pub use super::codebook::CodeKind;
-use super::hybrid::{self, LocalPlan};
 use crate::dataset::{OnBadRow, Reader};
+use crate::kinds::hybrid_ivf::build::{self as hybrid, LocalPlan};
 use crate::profile::Profile;
 use crate::{Error, Result};
 
@@ -28,6 +28,14 @@ impl Kind {
             Kind::DiskGraph => "disk-graph",
             Kind::HybridIvf => "hybrid-ivf",
             Kind::Flat => "flat",
+        }
+    }
+
+    /// Whether recall has a price: the answers of `flat` are exact.
+    pub const fn has_curve(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::HybridIvf => true,
+            Kind::Flat => false,
         }
     }
 }
@@ -153,6 +161,11 @@ impl BuildOptions {
             force: false,
             resume: false,
         }
+    }
+
+    /// Rows that calibrate, of `rows`.
+    pub(crate) fn calibration_rows(&self, rows: usize) -> usize {
+        self.calibration_queries.min(rows / 2)
     }
 
     /// Bytes of a code for vectors of `dim` components.

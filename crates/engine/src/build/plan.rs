@@ -3,20 +3,21 @@
 use serde::Serialize;
 use stratann_kernel::Metric;
 
-use super::hybrid::ClusterPlan;
+use super::codebook;
 use super::options::{BuildOptions, CodePlace, Kind};
 use super::vamana::Graph;
-use super::{codebook, divide, hybrid};
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::dataset::Reader;
+use crate::kinds::disk_graph::build::divide;
+use crate::kinds::hybrid_ivf::build::{self as hybrid, ClusterPlan};
 use crate::{Error, Result};
 
 /// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Rows below which codes would be poor: a budget must allow for as many.
-pub(super) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
+pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
 /// Reading and writing buffers, per build.
-pub(super) const BUFFER_BYTES: u64 = 6 << 20;
+pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
 /// making lie beside them.
 const BLOCK_PART: u64 = 3;
@@ -29,7 +30,7 @@ const CODED_BLOCK_BYTES: u64 = 6 << 20;
 /// What each thread of a build takes.
 const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
 /// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
-pub(super) const THREADS_PART: u64 = 8;
+pub(crate) const THREADS_PART: u64 = 8;
 
 /// How a build divides its work.
 #[derive(Clone, Debug, Serialize)]

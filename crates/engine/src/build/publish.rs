@@ -9,10 +9,10 @@ use crate::manifest::{BlockShape, FileEntry, Manifest, sync_folder};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
-pub(super) const FILES: &str = "files";
+pub(crate) const FILES: &str = "files";
 
 /// The manifest of the files so far.
-pub(super) fn manifest(
+pub(crate) fn manifest(
     build: &Build<'_>,
     rows: u64,
     blocks: BlockShape,
@@ -51,7 +51,7 @@ pub(super) fn manifest(
 }
 
 /// Moves the files up, creates the manifest, removes what is no longer needed.
-pub(super) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> Result<BuildReport> {
+pub(crate) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> Result<BuildReport> {
     for name in manifest.files.keys() {
         let (from, to) = (build.partial.path(name), out.join(name));
         // A build killed while publishing has moved some already.

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 const HELD_MAX: usize = 1 << 18;
 
 /// Gathers records by region and writes them a good many at a time.
-pub(super) struct Regions<'a> {
+pub(crate) struct Regions<'a> {
     file: &'a File,
     path: &'a Path,
     next: Vec<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Regions<'a> {
 impl<'a> Regions<'a> {
     /// Regions of `file` that begin at the bytes `starts`, for records of `record` bytes. What waits takes up to half of `memory_bytes`, or
     /// one record for each region.
-    pub(super) fn new(
+    pub(crate) fn new(
         file: &'a File,
         path: &'a Path,
         starts: Vec<u64>,
@@ -34,7 +34,7 @@ impl<'a> Regions<'a> {
     }
 
     /// Appends a part of a record to a region.
-    pub(super) fn put(&mut self, region: usize, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put(&mut self, region: usize, bytes: &[u8]) -> Result<()> {
         let held = &mut self.held[region];
         if held.capacity() == 0 {
             held.reserve_exact(self.each);
@@ -53,7 +53,7 @@ impl<'a> Regions<'a> {
     }
 
     /// Writes what is left.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         (0..self.held.len()).try_for_each(|region| self.write(region))
     }
 }

@@ -17,7 +17,7 @@ use crate::{Error, Progress, Result};
 /// How points are held while the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Precision {
+pub(crate) enum Precision {
     /// One byte a component.
     Byte,
     /// Four bytes a component.
@@ -32,7 +32,7 @@ pub(crate) struct Space {
     dim: usize,
     squared_norm_max: f64,
     /// Floats are kept, or reduced to bytes.
-    pub(super) precision: Precision,
+    pub(crate) precision: Precision,
     // A byte b of component i stands for offset[i] + b · step.
     offset: Vec<f32>,
     step: f32,
@@ -45,7 +45,7 @@ const ERROR_MAX: f32 = 0.02;
 
 impl Space {
     /// The space for the rows of `reader`, whose statistics are `scan`. With `exact`, floats stay floats.
-    pub(super) fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
+    pub(crate) fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
         let shape = reader.shape();
         let mut space = Space {
             metric,
@@ -79,7 +79,7 @@ impl Space {
     }
 
     /// Bytes of a point.
-    pub(super) fn point_bytes(&self) -> usize {
+    pub(crate) fn point_bytes(&self) -> usize {
         self.point_dim() * if self.precision == Precision::Byte { 1 } else { 4 }
     }
 
@@ -107,11 +107,11 @@ impl Space {
 
     /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
     pub(crate) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
-        crate::residual::code_floats(self.metric, self.dtype, row, out);
+        code_floats(self.metric, self.dtype, row, out);
     }
 
     /// About `count` rows as codes see them, drawn evenly.
-    pub(super) fn code_sample(
+    pub(crate) fn code_sample(
         &self,
         reader: &Reader,
         scan: &Scan,
@@ -238,7 +238,7 @@ impl Space {
     }
 
     /// Reads `rows` (ascending) as points.
-    pub(super) fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
+    pub(crate) fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
@@ -267,7 +267,7 @@ impl Space {
     }
 
     /// Reads `rows` (ascending) as floats of this space into `out`, `point_dim` each.
-    pub(super) fn load_floats(&self, reader: &Reader, rows: &[u32], out: &mut [f32]) -> Result<()> {
+    pub(crate) fn load_floats(&self, reader: &Reader, rows: &[u32], out: &mut [f32]) -> Result<()> {
         let mut points = out.chunks_exact_mut(self.point_dim());
         reader.for_each(rows, |row| {
             if let Some(point) = points.next() {
@@ -303,7 +303,7 @@ impl AlignedBytes {
 }
 
 /// Points in RAM.
-pub(super) struct Held {
+pub(crate) struct Held {
     data: AlignedBytes,
     point_bytes: usize,
     precision: Precision,
@@ -317,7 +317,7 @@ impl Held {
     }
 
     /// The point nearest to the mean of all: where searches begin.
-    pub(super) fn medoid(&self) -> u32 {
+    pub(crate) fn medoid(&self) -> u32 {
         let dim = self.point_bytes / if self.precision == Precision::Byte { 1 } else { 4 };
         let dtype = if self.precision == Precision::Byte { DType::U8 } else { DType::F32 };
         let n = self.len();
@@ -358,5 +358,14 @@ impl Points for Held {
     #[inline]
     fn prefetch(&self, a: u32) {
         stratann_kernel::prefetch(self.point(a));
+    }
+}
+
+/// A row as codes see it: a unit vector under cosine, else as it is. `out` has the components of one.
+pub(crate) fn code_floats(metric: Metric, dtype: DType, row: &[u8], out: &mut [f32]) {
+    widen(dtype, row, out);
+    if metric == Metric::Cosine {
+        let scale = inverse_norm(dtype, row);
+        out.iter_mut().for_each(|x| *x *= scale);
     }
 }

@@ -153,6 +153,14 @@ impl Partial {
     }
 }
 
+/// The facts of an earlier stage.
+pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: &str) -> Result<T> {
+    partial.facts(stage).ok_or_else(|| {
+        let folder = partial.folder().display();
+        Error::corrupt(format!("{folder} does not say what came of {stage}; start the build again"))
+    })
+}
+
 /// Removes what a failed build left, when nobody could resume it.
 pub(crate) fn abandon(out: &Path) {
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));

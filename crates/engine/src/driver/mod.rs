@@ -30,7 +30,7 @@ pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
 use self::slot::{Arrivals, Slot};
 use crate::cache::ExtentCache;
-use crate::learning::Version;
+use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Completion, Tier};
 
 /// The queries given to a thread, and where they go from there.
@@ -43,8 +43,8 @@ pub trait Queries {
     fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
     /// Takes the state of a query that can go no further here: it has ended, or goes on at another server.
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
-    /// What the query goes by that was learnt from others before it; `None` for what the index was built with.
-    fn version(&mut self, _number: usize) -> Option<Arc<Version>> {
+    /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never changes.
+    fn snapshot(&mut self, _number: usize) -> Option<Snapshot> {
         None
     }
     /// Whether a query's answer is still wanted. Asked before each of its turns: a query past its deadline is dropped.
@@ -209,7 +209,7 @@ impl<'a> Driver<'a> {
         let load = (active + queries.remaining()).min(self.slots.len());
         let slot = &mut self.slots[at];
         slot.begin(number);
-        slot.version = queries.version(number);
+        slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.cache_hits = slot.state.stats().cache_hits;
         slot.scratch.prepare(&self.view, vector);
@@ -263,7 +263,7 @@ impl<'a> Driver<'a> {
         let slot = &mut self.slots[at];
         slot.release(&mut self.buffers);
         slot.is_active = false;
-        slot.version = None;
+        slot.snapshot = None;
         self.idle.push(at);
     }
 }

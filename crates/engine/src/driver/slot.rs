@@ -10,7 +10,7 @@ use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Ta
 use super::Times;
 use super::buffers::BufferPool;
 use crate::cache::Cached;
-use crate::learning::Version;
+use crate::kinds::snapshot::Snapshot;
 use crate::tier::Buffer;
 
 /// Result of one read. Bytes are verified.
@@ -28,7 +28,7 @@ pub(super) enum ReadResult<'a> {
 /// Place for one query in flight; memory of its state and scratch is reused by the next.
 pub(super) struct Slot<'a> {
     pub(super) state: QueryState,
-    pub(super) version: Option<Arc<Version>>,
+    pub(super) snapshot: Option<Snapshot>,
     pub(super) scratch: Scratch,
     /// Results of reads that the next step takes.
     pub(super) results: Vec<(Tag, ReadResult<'a>)>,
@@ -53,7 +53,7 @@ impl<'a> Slot<'a> {
     pub(super) fn new() -> Slot<'a> {
         Slot {
             state: QueryState::default(),
-            version: None,
+            snapshot: None,
             scratch: Scratch::default(),
             results: Vec::new(),
             number: 0,
@@ -97,8 +97,8 @@ impl<'a> Slot<'a> {
         arrived
             .extend(self.results.iter().map(|(tag, result)| Arrival { tag: *tag, what: result.arrived() }));
         let mut view = *view;
-        if let (Some(clusters), Some(version)) = (&mut view.clusters, &self.version) {
-            version.show(clusters);
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.apply(&mut view);
         }
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);

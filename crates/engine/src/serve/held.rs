@@ -8,9 +8,9 @@ use stratann_core::query::wire::Carry;
 
 use super::{HOSTED_PER_QUERY, ServeOptions};
 use crate::budget::Account;
-use crate::cluster::Shard;
-use crate::cluster::scatter::{self, Description};
 use crate::index::{Index, OpenOptions};
+use crate::spread::Shard;
+use crate::spread::scatter::{self, Description};
 use crate::tier::{self, IoChoice, Tier};
 use crate::{Error, Result};
 

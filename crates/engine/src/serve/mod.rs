@@ -41,7 +41,7 @@ pub use self::versions::{Changed, Versions};
 use self::worker::Worker;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width, allowance};
-use crate::learning::{Learn, LearnOptions};
+use crate::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
 use crate::link::{Link, LinkOptions, Log, Receive, Tls};
 use crate::manifest::Manifest;
 use crate::search::{Effort, SearchOptions};
@@ -178,7 +178,7 @@ impl Server {
     /// Opens the index, starts the threads, and begins to look for the other servers. It answers at once, as far as what it reaches allows.
     ///
     /// # Errors
-    /// As [`crate::index::Index::open`] and [`crate::cluster::Shard::open`]; a list of peers that does not fit the index; an address that cannot be listened on; a
+    /// As [`crate::index::Index::open`] and [`crate::spread::Shard::open`]; a list of peers that does not fit the index; an address that cannot be listened on; a
     /// budget too small.
     pub fn start(options: ServeOptions) -> Result<Server> {
         Server::open(options, None)

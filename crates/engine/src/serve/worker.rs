@@ -1,6 +1,5 @@
 //! A driver thread's share of a server's queries.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
@@ -10,7 +9,8 @@ use stratann_core::query::{Loss, QueryState, Step};
 use super::Shared;
 use super::inbox::Job;
 use crate::driver::{Queries, Times};
-use crate::learning::{Learning, Version};
+use crate::kinds::hybrid_ivf::learning::Learning;
+use crate::kinds::snapshot::Snapshot;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
@@ -74,8 +74,8 @@ impl Queries for Worker<'_> {
         None
     }
 
-    fn version(&mut self, _: usize) -> Option<Arc<Version>> {
-        learning(self.shared).map(Learning::newest)
+    fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
+        learning(self.shared).map(|l| Snapshot::HybridIvf(l.newest()))
     }
 
     /// Only widths depend on it, and these are the origin's.

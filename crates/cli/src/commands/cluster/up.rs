@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stratann_engine::cluster::scatter;
 use stratann_engine::manifest::Manifest;
+use stratann_engine::spread::scatter;
 use stratann_engine::{Error, Kind, Result};
 
 use crate::commands::serve::{Place, Stop, config_text, stops};

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::Result;
-use stratann_engine::explain::clusters::{self, PageRead, ReadFor, Round, Trace, Visit};
 use stratann_engine::index::Index;
+use stratann_engine::kinds::hybrid_ivf::explain::{self as clusters, PageRead, ReadFor, Round, Trace, Visit};
 use stratann_engine::search::SearchOptions;
 
 use crate::commands::search::PerQuery;

@@ -6,8 +6,8 @@ use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
 use stratann_engine::build::PlanReport;
-use stratann_engine::explain::plan::{self, Asked, Measured, WayMeasured};
 use stratann_engine::index::Index;
+use stratann_engine::kinds::hybrid_ivf::explain::plan::{self, Asked, Measured, WayMeasured};
 use stratann_engine::manifest::SizeStats;
 use stratann_engine::search::SearchOptions;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stratann_engine::budget::size;
-use stratann_engine::learning::{self, LearntFacts};
+use stratann_engine::kinds::hybrid_ivf::learning::{self, LearntFacts};
 use stratann_engine::manifest::{ClusterFacts, Manifest};
 
 use crate::output::{Output, count};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
 use stratann_cluster::store::{Store, drop_others};
-use stratann_engine::cluster::scatter;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Versions};
+use stratann_engine::spread::scatter;
 use stratann_engine::{Error, Quiet, Result};
 use stratann_server::Log;
 

@@ -1,0 +1,84 @@
+//! The layout of an index in blocks: how large they are, and what writing them needs.
+
+use serde::{Deserialize, Serialize};
+use stratann_core::format::block::BlockLayout;
+use stratann_kernel::Metric;
+
+use super::graph_file::Cell;
+use super::placement::Placement;
+use super::write::{BlockJob, Written};
+use crate::build::stages::Build;
+use crate::manifest::BlockShape;
+
+/// The rows in the order of their cells, as u32.
+pub(crate) const ORDER: &str = "order.tmp";
+
+/// Facts that the layout leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LayoutFacts {
+    pub(crate) blocks: BlockShape,
+    pub(crate) nodes_per_block: usize,
+    pub(crate) mean_list: f64,
+    pub(crate) cut_share: f64,
+    pub(crate) bits_per_neighbour: f64,
+}
+
+/// What all blocks of an index have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Design {
+    pub(crate) shape: BlockLayout,
+    pub(crate) nodes_per_block: usize,
+}
+
+impl Design {
+    pub(crate) fn facts(&self, blocks: usize, nodes: u64, written: &Written) -> LayoutFacts {
+        let edges = written.edges.max(1) as f64;
+        LayoutFacts {
+            blocks: BlockShape {
+                count: blocks as u32,
+                bytes: self.shape.block_bytes,
+                id_bytes: self.shape.id_bytes,
+                code_bytes: self.shape.code_bytes,
+            },
+            nodes_per_block: self.nodes_per_block,
+            mean_list: written.edges as f64 / nodes as f64,
+            cut_share: written.cut as f64 / (edges + written.cut as f64),
+            bits_per_neighbour: written.list_bytes as f64 * 8.0 / edges,
+        }
+    }
+}
+
+/// What all blocks of this index have in common.
+pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> BlockLayout {
+    BlockLayout {
+        block_bytes,
+        vector_bytes: build.base.shape().row_bytes(),
+        id_bytes: if build.largest_id < 1 << 32 { 4 } else { 8 },
+        norms: build.options.metric == Metric::Cosine,
+        adjacency: lists,
+        code_bytes,
+    }
+}
+
+/// The writing of blocks without adjacency lists.
+pub(crate) fn job<'a>(
+    build: &'a Build<'_>,
+    design: &Design,
+    placement: &'a Placement,
+    order: &'a std::path::Path,
+    cells: &'a [Cell],
+) -> BlockJob<'a> {
+    BlockJob {
+        reader: build.base,
+        metric: build.options.metric,
+        shape: design.shape,
+        placement,
+        order,
+        cells,
+        graph: None,
+        codes: None,
+        external: build.external.as_deref(),
+        memory_bytes: build.plan.block_memory_bytes,
+        spill: None,
+    }
+}

@@ -1,0 +1,79 @@
+//! The graph of a set that does not fit in the budget: many overlapping cells, each built in RAM, their edges merged.
+//!
+//! After DiskANN (NeurIPS 2019, §3.3), with three changes. Rows are first assigned to many small k-means cells, which are then chained into
+//! cells of equal size, so that no cell outgrows the budget ([`divide`]). A row is built into a further cell only when that one holds one of
+//! the small cells nearest to it: rows deep inside a cell are built once, rows near a border several times, and it is they that join the cells.
+//! And the lists of such a row are pruned together ([`merge`]), where DiskANN draws from them at random.
+
+use std::path::{Path, PathBuf};
+
+use stratann_core::build::Lists;
+
+use super::divide::{self, Division, Member};
+use super::graph_stage::{self, GraphFacts};
+use super::merge;
+use crate::Result;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::build::vamana;
+use crate::dataset::{AtomicFile, Scan};
+
+pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
+    let division = build.stage("divide", |b| divide::run(b, space, scan))?;
+    divide::remove_nearest(build);
+    build.progress.stage("graph", division.members(), "points");
+    (0..division.cells.len()).try_for_each(|cell| build_cell(build, space, &division, cell))?;
+    merge::run(build, space, &division)
+}
+
+/// What was found for the rows of a cell: for each home one u64, where its rows' lists begin in the file, and where the last ones end; then
+/// the lists by home, ascending by row: row, length, rows of the neighbours, closest first, all u32.
+pub(crate) fn lists_path(build: &Build<'_>, cell: usize) -> PathBuf {
+    build.partial.path(&format!("cell-{cell}.tmp"))
+}
+
+/// Builds one cell and writes the lists of its rows. A cell that an interrupted build has finished is left as it is.
+pub(crate) fn build_cell(build: &Build<'_>, space: &Space, division: &Division, cell: usize) -> Result<()> {
+    let path = lists_path(build, cell);
+    if path.exists() {
+        build.progress.advance(division.members_of(cell));
+        return Ok(());
+    }
+    let members = division.read_members(build, cell)?;
+    if members.is_empty() {
+        let empty = vec![8 * (division.cells.len() as u64 + 1); division.cells.len() + 1];
+        return write_table(&path, &empty);
+    }
+    let rows: Vec<u32> = members.iter().map(|m| m.row).collect();
+    let held = space.load(build.base, &rows, &crate::Quiet)?;
+    drop(rows);
+    let options = graph_stage::vamana_options(build);
+    let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;
+    drop(held);
+    write_lists(&path, division.cells.len(), &members, &graph)
+}
+
+/// Writes the file of a cell, whole or not at all.
+fn write_lists(path: &Path, cells: usize, members: &[Member], graph: &vamana::Graph) -> Result<()> {
+    let mut homes = vec![0u64; cells + 1];
+    homes[0] = 8 * homes.len() as u64;
+    let mut order: Vec<u32> = (0..members.len() as u32).collect();
+    order.sort_by_key(|&local| members[local as usize].home);
+    let home = |local: u32| -> usize { members[local as usize].home as usize };
+    for local in 0..members.len() as u32 {
+        homes[home(local) + 1] += 4 * (2 + graph.list(local).len() as u64);
+    }
+    (1..homes.len()).for_each(|h| homes[h] += homes[h - 1]);
+    let mut out = AtomicFile::create(path)?;
+    out.write(bytemuck::cast_slice(&homes))?;
+    let mut record = Vec::new();
+    for &local in &order {
+        let list = graph.list(local);
+        record.clear();
+        record.extend([members[local as usize].row, list.len() as u32]);
+        record.extend(list.iter().map(|&l| members[l as usize].row));
+        out.write(bytemuck::cast_slice(&record))?;
+    }
+    out.commit()
+}

@@ -1,0 +1,258 @@
+//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids. Where blocks
+//! will carry the codes, as many of these are held at a time as the memory allows.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::distance::l2_f32;
+
+use crate::build::blocks::code_file;
+use crate::build::options::CodePlace;
+use crate::build::space::Space;
+use crate::build::stages::{Build, IDS};
+use crate::build::tables::{read_table, write_table};
+use crate::build::{codebook, stages};
+use crate::dataset::{AtomicFile, Scan};
+use crate::{Error, Result, files};
+
+/// One row in so many tells how far codes are from vectors.
+const LOOKED_AT: usize = 16;
+/// Bytes of codes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// The squared errors of the codes of a part that were looked at.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct CodeErrors {
+    sum: f64,
+    count: u32,
+}
+
+impl CodeErrors {
+    /// The mean over all parts, summed in their order: sums of floats depend on it.
+    pub(crate) fn mean(parts: impl IntoIterator<Item = CodeErrors>) -> f32 {
+        let (mut sum, mut count) = (0.0, 0u32);
+        for part in parts {
+            sum += part.sum;
+            count += part.count;
+        }
+        (sum / f64::from(count.max(1))) as f32
+    }
+}
+
+/// Encodes all rows and writes their codes by id. Returns the mean squared error.
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<f32> {
+    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    build.progress.stage("encoding", build.base.shape().rows, "rows");
+    let mut errors = Vec::new();
+    if held_at_a_time(build, scan, codebook.code_bytes()) < scan.rows {
+        for part in 0..build.parts().count() {
+            errors.push(encode_part(build, space, scan, part)?);
+        }
+        join_parts(build, scan, id_of_row, codebook.code_bytes())?;
+        remove_parts(build);
+        return Ok(CodeErrors::mean(errors));
+    }
+    let mut by_id = ById::new(codebook.code_bytes(), 0..scan.rows, id_of_row);
+    for part in 0..build.parts().count() {
+        let mut take = |first, codes: &[u8]| {
+            by_id.put(first, codes);
+            Ok(())
+        };
+        errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
+    }
+    write_table(&target(build), &by_id.codes)?;
+    Ok(CodeErrors::mean(errors))
+}
+
+/// The file of all codes: a part of the index, or what its blocks are made from.
+fn target(build: &Build<'_>) -> PathBuf {
+    match build.options.codes {
+        CodePlace::Ram => build.file(files::CODES),
+        CodePlace::Disk => build.partial.path(code_file::NAME),
+    }
+}
+
+/// Nodes whose codes are in memory at a time.
+fn held_at_a_time(build: &Build<'_>, scan: &Scan, code_bytes: usize) -> u64 {
+    (build.plan.code_memory_bytes / code_bytes as u64).clamp(1, scan.rows)
+}
+
+fn part_name(part: usize) -> String {
+    format!("codes-{part}.tmp")
+}
+
+/// Encodes a part and writes its codes by row.
+pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<CodeErrors> {
+    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    let mut out = AtomicFile::create(&build.partial.path(&part_name(part)))?;
+    let errors = encode(build, space, scan, &codebook, part, &mut |_, codes| out.write(codes))?;
+    out.commit()?;
+    Ok(errors)
+}
+
+/// Writes all codes by id, after every part has written its own by row.
+pub(crate) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
+    let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
+    let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
+    join_parts(build, scan, &id_of_row, size)
+}
+
+/// Goes through the parts once for each stretch of ids that fits in the memory.
+fn join_parts(build: &Build<'_>, scan: &Scan, id_of_row: &[u32], size: usize) -> Result<()> {
+    let held = held_at_a_time(build, scan, size);
+    let mut out = AtomicFile::create(&target(build))?;
+    for first in (0..scan.rows).step_by(held as usize) {
+        let mut by_id = ById::new(size, first..(first + held).min(scan.rows), id_of_row);
+        read_parts(build, size, &mut by_id)?;
+        out.write(&by_id.codes)?;
+    }
+    out.commit()
+}
+
+fn remove_parts(build: &Build<'_>) {
+    for part in 0..build.parts().count() {
+        // What stays behind goes with the folder.
+        let _ = std::fs::remove_file(build.partial.path(&part_name(part)));
+    }
+}
+
+fn read_parts(build: &Build<'_>, size: usize, by_id: &mut ById<'_>) -> Result<()> {
+    let mut codes = vec![0u8; READ_BYTES / size * size];
+    for part in 0..build.parts().count() {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let path = build.partial.path(&part_name(part));
+        let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+        let mut file = File::open(&path).map_err(failed)?;
+        let mut rows = build.parts().rows_of(part);
+        while !rows.is_empty() {
+            let count = (codes.len() / size).min((rows.end - rows.start) as usize);
+            file.read_exact(&mut codes[..count * size]).map_err(failed)?;
+            by_id.put(rows.start, &codes[..count * size]);
+            rows.start += count as u64;
+        }
+    }
+    Ok(())
+}
+
+/// Codes of a stretch of nodes, put where their ids say.
+struct ById<'a> {
+    size: usize,
+    ids: Range<u64>,
+    codes: Vec<u8>,
+    id_of_row: &'a [u32],
+}
+
+impl ById<'_> {
+    fn new(size: usize, ids: Range<u64>, id_of_row: &[u32]) -> ById<'_> {
+        let codes = vec![0u8; (ids.end - ids.start) as usize * size];
+        ById { size, ids, codes, id_of_row }
+    }
+
+    /// Takes the codes of the rows from `first` on.
+    fn put(&mut self, first: u64, codes: &[u8]) {
+        for (code, &id) in codes.chunks_exact(self.size).zip(&self.id_of_row[first as usize..]) {
+            // Rows that were left out have an id beyond all others.
+            if self.ids.contains(&u64::from(id)) {
+                let at = (u64::from(id) - self.ids.start) as usize * self.size;
+                self.codes[at..at + self.size].copy_from_slice(code);
+            }
+        }
+    }
+}
+
+/// Encodes a part of the rows, and gives the codes of each stretch with its first row.
+fn encode(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    codebook: &Codebook,
+    part: usize,
+    take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<CodeErrors> {
+    let shape = build.base.shape();
+    let size = codebook.code_bytes();
+    let chunk = ((1 << 20) / (shape.dim * 4)).clamp(1, 4096);
+    let (mut bytes, mut wide, mut made) = (Vec::new(), Vec::new(), Vec::new());
+    let mut look = Look::new(codebook);
+    let rows = build.parts().rows_of(part);
+    for first in rows.clone().step_by(chunk) {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let count = (chunk as u64).min(rows.end - first) as usize;
+        build.base.read_rows(first, count, &mut bytes)?;
+        wide.resize(count * shape.dim, 0f32);
+        made.resize(count * size, 0u8);
+        let each = bytes.chunks_exact(shape.row_bytes()).zip(wide.chunks_exact_mut(shape.dim));
+        each.for_each(|(row, out)| space.code_floats(row, out));
+        codebook::encode_rows(codebook, &wide, &mut made);
+        let live = build.live(scan, first..first + count as u64);
+        for row in live.step_by(LOOKED_AT) {
+            let at = (row - first) as usize;
+            look.at(&wide[at * shape.dim..(at + 1) * shape.dim], &made[at * size..(at + 1) * size]);
+        }
+        take(first, &made)?;
+        build.progress.advance(count as u64);
+    }
+    Ok(look.errors)
+}
+
+/// Compares vectors with their codes.
+struct Look<'a> {
+    codebook: &'a Codebook,
+    rotated: Vec<f32>,
+    decoded: Vec<f32>,
+    errors: CodeErrors,
+}
+
+impl Look<'_> {
+    fn new(codebook: &Codebook) -> Look<'_> {
+        let zeros = vec![0.0; codebook.dim];
+        Look { codebook, rotated: zeros.clone(), decoded: zeros, errors: CodeErrors::default() }
+    }
+
+    fn at(&mut self, row: &[f32], code: &[u8]) {
+        self.codebook.rotate(row, &mut self.rotated);
+        self.codebook.decode_rotated(code, &mut self.decoded);
+        self.errors.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
+        self.errors.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However many codes are held at a time, all come in the order of ids.
+        #[test]
+        fn stretches_together_are_the_whole(rows in 1u64..200, left_out in 0u64..20, held in 1u64..70) {
+            // Row r has id 7 r modulo a prime beyond, without those that were left out.
+            let mut order: Vec<u64> = (0..rows).collect();
+            order.sort_by_key(|r| r * 7 % 211);
+            let mut id_of_row = vec![u32::MAX; rows as usize];
+            let nodes = rows.saturating_sub(left_out).max(1);
+            order.iter().take(nodes as usize).zip(0..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+            let codes: Vec<u8> = (0..rows as u8).flat_map(|row| [row, 255 - row]).collect();
+            let mut all = Vec::new();
+            for first in (0..nodes).step_by(held as usize) {
+                let mut by_id = ById::new(2, first..(first + held).min(nodes), &id_of_row);
+                for row in (0..rows).step_by(16) {
+                    by_id.put(row, &codes[2 * row as usize..(2 * (row + 16).min(rows)) as usize]);
+                }
+                all.extend(by_id.codes);
+            }
+            prop_assert_eq!(all.len() as u64, 2 * nodes);
+            for (row, &id) in id_of_row.iter().enumerate().filter(|(_, id)| **id != u32::MAX) {
+                prop_assert_eq!(&all[2 * id as usize..][..2], &codes[2 * row..][..2]);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Dividing the rows of a set into overlapping cells, each small enough for the budget.
+//!
+//! | step | leaves in `partial/` |
+//! |---|---|
+//! | [`centroids`] | `centroids.tmp`: f32, centroids of many small cells |
+//! | [`nearest`], for each part of the rows | `nearest-P.tmp`: for each of its live rows 8 u16, the nearest small cells, nearest first |
+//! | [`divide`] | `order.tmp`: rows by home, u32; `members.tmp`: all rows of each cell, two u32: row and home |
+
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use stratann_kernel::distance::{block_l2_f32, l2_f32};
+
+use crate::build::blocks::graph_file::Cell;
+use crate::build::blocks::layout::ORDER;
+use crate::build::regions::Regions;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::{read_entries, read_table, write_table};
+use crate::build::{kmeans, vamana};
+use crate::dataset::{AtomicFile, Scan};
+use crate::{Error, Result};
+
+/// Small cells per cell: enough for cells of nearly equal size.
+const SMALL_PER_CELL: usize = 24;
+/// Small cells that a row considers; a further cell must own one of them.
+const NEAREST: usize = 8;
+/// Cells that a row is built in, at most.
+const MEMBERSHIPS: usize = 3;
+/// Share of a cell's room that is kept for rows of other cells.
+const OVERLAP: f64 = 0.5;
+const NONE: u16 = u16::MAX;
+/// Rows whose nearest small cells are in memory at a time.
+const NEAREST_ROWS: usize = 1 << 16;
+/// Rows of cells that wait to be written.
+const WAITING_BYTES: u64 = 2 << 20;
+const CENTROIDS: &str = "centroids.tmp";
+const MEMBERS: &str = "members.tmp";
+
+type Near = [u16; NEAREST];
+type Memberships = [u16; MEMBERSHIPS];
+
+/// A row of a cell, and the cell that it is at home in.
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C)]
+pub(crate) struct Member {
+    pub(crate) row: u32,
+    pub(crate) home: u32,
+}
+
+/// How the rows are divided.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Division {
+    /// The residents of each cell, as places in the order.
+    pub(crate) cells: Vec<Cell>,
+    /// Where the members of each cell begin, residents and guests, and where those of the last one end.
+    starts: Vec<u64>,
+}
+
+impl Division {
+    /// Members of all cells.
+    pub(crate) fn members(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Members of a cell.
+    pub(crate) fn members_of(&self, cell: usize) -> u64 {
+        self.starts[cell + 1] - self.starts[cell]
+    }
+
+    /// Reads the members of a cell, ascending by row.
+    pub(crate) fn read_members(&self, build: &Build<'_>, cell: usize) -> Result<Vec<Member>> {
+        read_entries(&build.partial.path(MEMBERS), self.starts[cell], self.starts[cell + 1])
+    }
+
+    /// Reads the rows at home in a cell, ascending.
+    pub(crate) fn read_residents(&self, build: &Build<'_>, cell: usize) -> Result<Vec<u32>> {
+        let Cell { start, end } = self.cells[cell];
+        read_entries(&build.partial.path(ORDER), start.into(), end.into())
+    }
+}
+
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Division> {
+    build.progress.stage("dividing into cells", scan.rows, "rows");
+    centroids(build, space, scan)?;
+    (0..build.parts().count()).try_for_each(|part| nearest(build, space, scan, part))?;
+    divide(build, space, scan)
+}
+
+/// How many rows a cell has room for, and how many of them are at home there.
+fn room(build: &Build<'_>, space: &Space, live: usize) -> (usize, usize) {
+    let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree) + 12;
+    let fits = build.options.ram_budget.map_or(u64::MAX, |_| (build.plan.cell_bytes / point).max(1000));
+    let wanted = build.options.cells.map_or(u64::MAX, |cells| room_of(live as u64, cells));
+    let room = fits.min(wanted) as usize;
+    (room, ((room as f64 * (1.0 - OVERLAP)) as usize).max(1))
+}
+
+/// The room of a cell when `rows` are divided into `cells`.
+pub(crate) fn room_of(rows: u64, cells: usize) -> u64 {
+    (rows.div_ceil(cells.max(1) as u64) as f64 / (1.0 - OVERLAP)).ceil() as u64
+}
+
+/// Finds the centroids of the small cells.
+pub(crate) fn centroids(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<()> {
+    let live = build.live_rows(scan);
+    let (_, share) = room(build, space, live.len());
+    let small = (SMALL_PER_CELL * live.len().div_ceil(share)).clamp(SMALL_PER_CELL, 4096);
+    let count = (build.plan.codebook_sample * 2).min(64 * small).min(live.len());
+    let stride = live.len() as f64 / count as f64;
+    let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
+    drop(live);
+    let dim = space.point_dim();
+    let mut sample = vec![0f32; count * dim];
+    space.load_floats(build.base, &rows, &mut sample)?;
+    let centroids = kmeans::kmeans(&sample, dim, small, 10, build.options.seed);
+    write_table(&build.partial.path(CENTROIDS), &centroids)
+}
+
+fn nearest_path(build: &Build<'_>, part: usize) -> PathBuf {
+    build.partial.path(&format!("nearest-{part}.tmp"))
+}
+
+/// Writes the nearest small cells of every live row of a part to a file: for many rows they would take more memory than there is.
+pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<()> {
+    const CHUNK: usize = 512;
+    let dim = space.point_dim();
+    let centroids: Vec<f32> = read_table(&build.partial.path(CENTROIDS))?;
+    let live: Vec<u32> = build.live(scan, build.parts().rows_of(part)).map(|row| row as u32).collect();
+    let mut file = AtomicFile::create(&nearest_path(build, part))?;
+    let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS.min(live.len())];
+    for rows in live.chunks(NEAREST_ROWS) {
+        let nearest = &mut nearest[..rows.len()];
+        nearest.par_chunks_mut(CHUNK).zip(rows.par_chunks(CHUNK)).try_for_each(|(out, rows)| {
+            if build.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let mut floats = vec![0f32; rows.len() * dim];
+            space.load_floats(build.base, rows, &mut floats)?;
+            nearest_of(&floats, &centroids, dim, out);
+            build.progress.advance(rows.len() as u64);
+            Ok(())
+        })?;
+        file.write(bytemuck::cast_slice(nearest))?;
+    }
+    file.commit()
+}
+
+fn nearest_of(rows: &[f32], centroids: &[f32], dim: usize, out: &mut [Near]) {
+    let mut distances = vec![0f32; centroids.len() / dim];
+    let mut order: Vec<(f32, u16)> = Vec::with_capacity(distances.len());
+    for (near, row) in out.iter_mut().zip(rows.chunks_exact(dim)) {
+        block_l2_f32(row, centroids, dim, &mut distances);
+        order.clear();
+        order.extend(distances.iter().enumerate().map(|(s, &d)| (d, s as u16)));
+        let keep = NEAREST.min(order.len());
+        let by = |a: &(f32, u16), b: &(f32, u16)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+        order.select_nth_unstable_by(keep - 1, by);
+        order[..keep].sort_unstable_by(by);
+        *near = [NONE; NEAREST];
+        near.iter_mut().zip(&order[..keep]).for_each(|(n, o)| *n = o.1);
+    }
+}
+
+/// Gives the nearest small cells of every live row in turn to `visit`, with the row's place among the live ones.
+fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> Result<()> {
+    let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS];
+    let mut at = 0;
+    for part in 0..build.parts().count() {
+        let path = nearest_path(build, part);
+        let failed = |e: std::io::Error| Error::io("reading", &path, &e);
+        let mut file = File::open(&path).map_err(failed)?;
+        let mut left = file.metadata().map_err(failed)?.len() as usize / size_of::<Near>();
+        while left > 0 {
+            let count = left.min(nearest.len());
+            file.read_exact(bytemuck::cast_slice_mut(&mut nearest[..count])).map_err(failed)?;
+            nearest[..count].iter().enumerate().for_each(|(i, near)| visit(at + i, near));
+            left -= count;
+            at += count;
+        }
+    }
+    Ok(())
+}
+
+/// Chooses the cells of every row, and writes them.
+pub(crate) fn divide(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Division> {
+    let live = build.live_rows(scan);
+    let (room, share) = room(build, space, live.len());
+    let centroids: Vec<f32> = read_table(&build.partial.path(CENTROIDS))?;
+    let dim = space.point_dim();
+    let (mut sizes, mut seen) = (vec![0usize; centroids.len() / dim], 0);
+    for_each_nearest(build, |_, near| {
+        sizes[usize::from(near[0])] += 1;
+        seen += 1;
+    })?;
+    if seen != live.len() {
+        let folder = build.partial.folder().display();
+        return Err(Error::corrupt(format!("{folder} has lost a part of its rows; start the build again")));
+    }
+    let chained = chain(&sizes, &centroids, dim, share);
+    if chained.cells >= usize::from(NONE) {
+        return Err(Error::budget(format!(
+            "the graph would be built in {} parts, {NONE} at most can be joined; raise --ram-budget",
+            chained.cells
+        )));
+    }
+    let members = memberships(build, &chained, live.len(), room, share)?;
+    write(build, &live, &members, chained.cells)
+}
+
+/// Removes what the rows were divided by, once it is on record how.
+pub(crate) fn remove_nearest(build: &Build<'_>) {
+    for part in 0..build.parts().count() {
+        // What stays behind goes with the folder.
+        let _ = std::fs::remove_file(nearest_path(build, part));
+    }
+}
+
+/// Which cells each live row is built in; the first is its home.
+fn memberships(
+    build: &Build<'_>,
+    chained: &Chained,
+    live: usize,
+    room: usize,
+    share: usize,
+) -> Result<Vec<Memberships>> {
+    let mut filled = vec![0usize; chained.cells];
+    let mut seen = vec![0u32; chained.first.len()];
+    let mut members = vec![[NONE; MEMBERSHIPS]; live];
+    for_each_nearest(build, |row, near| {
+        // A small cell larger than a cell is cut into several, row by row.
+        let first = usize::from(near[0]);
+        let home = chained.cell(first, seen[first], share);
+        seen[first] += 1;
+        filled[home] += 1;
+        members[row][0] = home as u16;
+    })?;
+    for further in 1..MEMBERSHIPS {
+        for_each_nearest(build, |row, near| {
+            let others = near[1..].iter().filter(|&&s| s != NONE);
+            let mut cells = others.map(|&s| chained.cell(usize::from(s), 0, share));
+            let member = &mut members[row];
+            if let Some(c) = cells.find(|&c| !member.contains(&(c as u16)) && filled[c] < room) {
+                filled[c] += 1;
+                member[further] = c as u16;
+            }
+        })?;
+    }
+    Ok(members)
+}
+
+/// Writes the rows by home, and the rows of every cell.
+fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: usize) -> Result<Division> {
+    let (mut residents, mut members) = (vec![0u64; cells + 1], vec![0u64; cells + 1]);
+    for m in memberships {
+        residents[usize::from(m[0]) + 1] += 1;
+        m.iter().filter(|&&c| c != NONE).for_each(|&c| members[usize::from(c) + 1] += 1);
+    }
+    for cell in 0..cells {
+        residents[cell + 1] += residents[cell];
+        members[cell + 1] += members[cell];
+    }
+    let bytes = |starts: &[u64], size: usize| starts[..cells].iter().map(|s| s * size as u64).collect();
+    let (order_path, members_path) = (build.partial.path(ORDER), build.partial.path(MEMBERS));
+    let (order, all) = (AtomicFile::create(&order_path)?, AtomicFile::create(&members_path)?);
+    let mut by_home = Regions::new(order.file(), &order_path, bytes(&residents, 4), 4, WAITING_BYTES);
+    let mut by_cell = Regions::new(all.file(), &members_path, bytes(&members, 8), 8, WAITING_BYTES);
+    for (&row, m) in live.iter().zip(memberships) {
+        by_home.put(m[0].into(), &row.to_le_bytes())?;
+        let member = Member { row, home: m[0].into() };
+        let mut all = m.iter().filter(|&&c| c != NONE);
+        all.try_for_each(|&c| by_cell.put(c.into(), bytemuck::bytes_of(&member)))?;
+    }
+    by_home.finish()?;
+    by_cell.finish()?;
+    order.commit()?;
+    all.commit()?;
+    let cell = |w: &[u64]| Cell { start: w[0] as u32, end: w[1] as u32 };
+    Ok(Division { cells: residents.windows(2).map(cell).collect(), starts: members })
+}
+
+/// The cells that each small cell belongs to: one, or several in a row when it is larger than a cell.
+struct Chained {
+    first: Vec<usize>,
+    parts: Vec<usize>,
+    cells: usize,
+}
+
+impl Chained {
+    /// The cell of the `nth` row of a small cell.
+    fn cell(&self, small: usize, nth: u32, share: usize) -> usize {
+        self.first[small] + (nth as usize / share).min(self.parts[small] - 1)
+    }
+}
+
+/// Chains small cells into cells of about `share` rows: always the nearest free one joins, and a full cell is followed by one that begins nearby.
+fn chain(sizes: &[usize], centroids: &[f32], dim: usize, share: usize) -> Chained {
+    let small = sizes.len();
+    let centroid = |s: usize| &centroids[s * dim..(s + 1) * dim];
+    let mut chained = Chained { first: vec![0; small], parts: vec![1; small], cells: 0 };
+    let mut free: Vec<usize> = (0..small).collect();
+    let mut at = 0;
+    let (mut anchor, mut held) = (at, 0usize);
+    while let Some(place) = free.iter().position(|&s| s == at) {
+        free.swap_remove(place);
+        if held > 0 && held + sizes[at] > share {
+            chained.cells += 1;
+            (anchor, held) = (at, 0);
+        }
+        chained.first[at] = chained.cells;
+        if sizes[at] > share {
+            chained.parts[at] = sizes[at].div_ceil(share);
+            chained.cells += chained.parts[at] - 1;
+            held = share;
+        } else {
+            held += sizes[at];
+        }
+        let distance = |s: usize| l2_f32(centroid(anchor), bytemuck::cast_slice(centroid(s)));
+        let Some(next) =
+            free.iter().copied().min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)))
+        else {
+            break;
+        };
+        at = next;
+    }
+    chained.cells += 1;
+    chained
+}

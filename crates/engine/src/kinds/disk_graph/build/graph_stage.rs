@@ -1,0 +1,78 @@
+//! The stage that makes the graph: in RAM when the budget allows, else cell by cell.
+
+use serde::{Deserialize, Serialize};
+use stratann_core::build::Lists;
+
+use crate::Result;
+use crate::build::blocks::graph_file::{self, Cell, GraphWriter};
+use crate::build::blocks::layout::ORDER;
+use crate::build::options::BuildOptions;
+use crate::build::plan::BuildPlan;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::build::vamana::{self, VamanaOptions};
+use crate::dataset::Scan;
+
+/// Facts that the graph leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GraphFacts {
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) mean_list: f64,
+}
+
+impl GraphFacts {
+    pub(crate) fn new(cells: Vec<Cell>, edges: u64) -> GraphFacts {
+        let rows = cells.last().map_or(0, |c| c.end);
+        GraphFacts { cells, mean_list: edges as f64 / f64::from(rows.max(1)) }
+    }
+
+    /// Number of cells that hold a row.
+    pub(crate) fn cells_in_use(&self) -> usize {
+        self.cells.iter().filter(|c| c.start < c.end).count()
+    }
+}
+
+pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
+    if is_in_one(build.plan, build.options, space, scan.rows) {
+        in_one(build, space, scan)
+    } else {
+        super::cells::run(build, space, scan)
+    }
+}
+
+/// Whether the graph of `rows` points is built in one piece.
+pub(crate) fn is_in_one(plan: &BuildPlan, options: &BuildOptions, space: &Space, rows: u64) -> bool {
+    let points = rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, options.degree));
+    let fits = |budget: u64| {
+        let others = plan.ram_bytes.saturating_sub(plan.points_per_cell * plan.point_bytes);
+        points + others.min(budget) <= budget
+    };
+    plan.in_ram && options.ram_budget.is_none_or(fits)
+}
+
+/// Builds one graph of all rows, which are then one cell.
+pub(crate) fn in_one(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
+    let live = build.live_rows(scan);
+    build.progress.stage("reading points", live.len() as u64, "rows");
+    let held = space.load(build.base, &live, build.progress)?;
+    let options = vamana_options(build);
+    build.progress.stage("graph", (live.len() * options.passes.max(1)) as u64, "points");
+    let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;
+    drop(held);
+    let mut writer = GraphWriter::create(&build.partial.path(&graph_file::name(0)), options.degree)?;
+    let mut edges = 0;
+    for position in 0..live.len() as u32 {
+        let list = graph.list(position);
+        edges += list.len() as u64;
+        writer.write(list.iter().map(|&p| live[p as usize]))?;
+    }
+    writer.finish()?;
+    write_table(&build.partial.path(ORDER), &live)?;
+    Ok(GraphFacts::new(vec![Cell { start: 0, end: live.len() as u32 }], edges))
+}
+
+pub(crate) fn vamana_options(build: &Build<'_>) -> VamanaOptions {
+    let o = build.options;
+    VamanaOptions { degree: o.degree, list: o.build_list, alpha: o.alpha, passes: o.passes, seed: o.seed }
+}

@@ -1,0 +1,3 @@
+//! `disk-graph`: a graph on disk, searched by codes in RAM.
+
+pub mod build;

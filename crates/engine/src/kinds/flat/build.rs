@@ -1,0 +1,40 @@
+//! The build of `flat`: rows in their order, in blocks.
+
+use crate::Result;
+use crate::build::blocks::graph_file::Cell;
+use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
+use crate::build::blocks::placement::{Packed, Placement};
+use crate::build::blocks::write::BlockJob;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::dataset::Scan;
+use crate::files;
+use crate::manifest::Manifest;
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Writes the blocks; returns the manifest of the finished files.
+pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+    let layout: LayoutFacts = build.stage("layout", |b| write_blocks(b, scan))?;
+    build.manifest(scan, &layout, 0.0)
+}
+
+/// Writes all rows into blocks.
+pub(crate) fn write_blocks(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
+    let shape = shape(build, BLOCK_BYTES, false, 0);
+    let nodes_per_block = (shape.payload_bytes() / shape.node_bytes()).min(usize::from(u16::MAX));
+    let design = Design { shape, nodes_per_block };
+    let rows = build.live_rows(scan);
+    let order = build.partial.path(ORDER);
+    write_table(&order, &rows)?;
+    let mut placement = Placement::new(build.base.shape().rows as usize);
+    let counts = rows.chunks(nodes_per_block).map(|c| c.len() as u16).collect();
+    placement.append(&Packed { counts, rows });
+    build.progress.stage("writing blocks", scan.rows, "nodes");
+    let cells = [Cell { start: 0, end: scan.rows as u32 }];
+    let spill = Some(build.partial.folder());
+    let job = BlockJob { spill, ..job(build, &design, &placement, &order, &cells) };
+    let written = job.write(0..1, &build.file(files::BLOCKS), build.progress)?;
+    Ok(design.facts(placement.counts.len(), scan.rows, &written))
+}

@@ -1,0 +1,3 @@
+//! `flat`: all vectors, scanned.
+
+pub(crate) mod build;

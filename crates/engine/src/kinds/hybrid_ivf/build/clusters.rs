@@ -1,0 +1,110 @@
+//! Clusters: k-means over a sample, then every row to the nearest centroid, part by part. The sizes come out as the data has them; nothing is
+//! moved between clusters afterwards (OrchANN §3.2).
+
+use rayon::prelude::*;
+
+use crate::build::kmeans;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::{read_table, write_table};
+use crate::dataset::Scan;
+use crate::{Error, Result, files};
+
+/// The cluster of every row, u32; `u32::MAX` for rows that are left out.
+pub(crate) const CLUSTERS: &str = "clusters.tmp";
+/// Rows that k-means looks at for each centroid; fewer fit them poorly, more gain little.
+pub(crate) const SAMPLE_PER_CLUSTER: usize = 32;
+const ROUNDS: usize = 8;
+/// Rows that are assigned at a time, on each thread.
+pub(crate) const CHUNK: usize = 1024;
+
+/// How many clusters so many rows get: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
+pub(crate) fn count(rows: u64) -> usize {
+    ((4.0 * (rows as f64).sqrt()) as usize).clamp(1, rows.max(1) as usize)
+}
+
+/// Number of clusters that hold a row.
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> {
+    let dim = space.point_dim();
+    let live = build.live_rows(scan);
+    let wanted = build.options.clusters.unwrap_or_else(|| count(scan.rows)).clamp(1, live.len());
+    let sample = sample(build, space, &live, wanted)?;
+    drop(live);
+    build.progress.stage("clustering", ROUNDS as u64, "rounds");
+    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed);
+    drop(sample);
+    if build.progress.interrupted() {
+        return Err(Error::interrupted());
+    }
+    let centroids = in_order(centroids, dim);
+    let cluster_of = assign(build, space, scan, &centroids)?;
+    let used = compact(&cluster_of, wanted);
+    let renumbered: Vec<u32> =
+        cluster_of.iter().map(|&c| if c == u32::MAX { c } else { used.1[c as usize] }).collect();
+    write_table(&build.partial.path(CLUSTERS), &renumbered)?;
+    let mut halves: Vec<u8> = Vec::new();
+    for &c in &used.0 {
+        let row = &centroids[c as usize * dim..][..build.base.shape().dim];
+        halves.extend(super::to_halves(row));
+    }
+    write_table(&build.file(files::CENTROIDS), &halves)?;
+    Ok(used.0.len() as u32)
+}
+
+fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Result<Vec<f32>> {
+    let dim = space.point_dim();
+    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.sample);
+    let count = (SAMPLE_PER_CLUSTER * clusters).min(live.len()).min(room.max(clusters));
+    let stride = live.len() as f64 / count as f64;
+    let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
+    let mut sample = vec![0f32; count * dim];
+    sample
+        .par_chunks_mut(CHUNK * dim)
+        .zip(rows.par_chunks(CHUNK))
+        .try_for_each(|(out, rows)| space.load_floats(build.base, rows, out))?;
+    Ok(sample)
+}
+
+/// Centroids along a tree of halves, so that clusters near each other mostly lie near each other on disk.
+fn in_order(centroids: Vec<f32>, dim: usize) -> Vec<f32> {
+    let mut order: Vec<u32> = (0..(centroids.len() / dim) as u32).collect();
+    super::order::halve(&centroids, dim, &mut order, 1);
+    order.iter().flat_map(|&c| centroids[c as usize * dim..][..dim].iter().copied()).collect()
+}
+
+/// The nearest centroid of every row.
+fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &[f32]) -> Result<Vec<u32>> {
+    let dim = space.point_dim();
+    let rows = build.base.shape().rows;
+    let mut cluster_of = vec![u32::MAX; rows as usize];
+    build.progress.stage("assigning rows", rows, "rows");
+    cluster_of.par_chunks_mut(CHUNK).enumerate().try_for_each(|(chunk, out)| {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let first = (chunk * CHUNK) as u64;
+        let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();
+        let mut floats = vec![0f32; live.len() * dim];
+        space.load_floats(build.base, &live, &mut floats)?;
+        for (&row, c) in live.iter().zip(kmeans::assign(&floats, dim, centroids)) {
+            out[(u64::from(row) - first) as usize] = c;
+        }
+        build.progress.advance(out.len() as u64);
+        Ok(())
+    })?;
+    Ok(cluster_of)
+}
+
+/// The clusters that hold a row, and for each its number among them.
+fn compact(cluster_of: &[u32], clusters: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut numbers = vec![u32::MAX; clusters];
+    cluster_of.iter().filter(|&&c| c != u32::MAX).for_each(|&c| numbers[c as usize] = 0);
+    let used: Vec<u32> = (0..clusters as u32).filter(|&c| numbers[c as usize] == 0).collect();
+    used.iter().zip(0..).for_each(|(&c, i)| numbers[c as usize] = i);
+    (used, numbers)
+}
+
+/// The cluster of every row.
+pub(crate) fn read(build: &Build<'_>) -> Result<Vec<u32>> {
+    read_table(&build.partial.path(CLUSTERS))
+}

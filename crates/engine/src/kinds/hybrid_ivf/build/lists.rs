@@ -1,0 +1,511 @@
+//! Writes the posting lists: heads first, then records, in the order of clusters, then the edges of those that are graphs. Rows come in parts as large as the memory allows.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
+use stratann_core::format::directory::{Directory, LocalKind, NO_EDGES};
+use stratann_core::format::edges;
+use stratann_core::format::inverted_list::{self, ListLayout};
+use stratann_core::plan::SubLists;
+use stratann_kernel::DType;
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::distance::{inverse_norm, l2_f32};
+use stratann_kernel::element::widen;
+
+use super::divide::{self, Plan, SUB_CENTROIDS};
+use super::local_costs::DEGREE;
+use super::{graphs, order, page_blocks, posting_shape, read_centroids};
+use crate::build::regions::Regions;
+use crate::build::space::Space;
+use crate::build::stages::{Build, IDS, read_codebook};
+use crate::build::tables::{read_table, write_table};
+use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::hybrid_ivf::residual::Encoder;
+use crate::manifest::{BlockShape, SizeStats};
+use crate::{Error, Result, files};
+
+/// What the lists came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ListFacts {
+    pub(crate) blocks: BlockShape,
+    pub(crate) lists: u32,
+    pub(crate) kinds: [u32; 3],
+    pub(crate) sizes: SizeStats,
+}
+
+/// Mean squared distances of the members of each cluster to its centroid, f32.
+pub(crate) const SPREADS: &str = "spreads.tmp";
+/// Members of a list that stay in any order among themselves.
+const ORDER_LEAST: usize = 4;
+/// Where vectors wait for their lists when not all fit in memory.
+const SPILL: &str = "spill.tmp";
+/// Raw vectors, and what is written of them, lie in memory together.
+const COPIES: u64 = 3;
+
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListFacts> {
+    let shape = posting_shape(build)?;
+    let plan: Plan = build
+        .partial
+        .facts("plan")
+        .ok_or_else(|| Error::corrupt("the build has lost its plan; start it again"))?;
+    let list_of_row = divide::read_lists(build)?;
+    let directory = directory(&shape, &plan, &list_of_row, scan);
+    let sizes: Vec<u64> = (0..directory.clusters())
+        .map(|c| directory.lists_of(c).map(|l| u64::from(directory.members(l))).sum())
+        .collect();
+    let (halves, centroids) = read_centroids(build, shape.dim)?;
+    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let subs = SubCentroids::read(build, &plan, shape.dim)?;
+    let sublists = subs.encode(&codebook, build, &plan, &centroids);
+    write_table(&build.file(files::SUBLISTS), &files::encode_sublists(&sublists))?;
+    let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
+    let lists = directory.list_count() as usize;
+    let out = AtomicFile::create(&build.file(files::LISTS))?;
+    out.file().set_len(bytes).map_err(|e| Error::io("writing", &build.file(files::LISTS), &e))?;
+    let writer = Writer {
+        build,
+        space,
+        shape,
+        codebook,
+        directory,
+        plan,
+        halves,
+        centroids,
+        subs,
+        out: out.file(),
+        squares: Mutex::new(vec![0.0; lists]),
+    };
+    let id_of_row = writer.all(scan, &list_of_row)?;
+    write_table(&build.partial.path(SPREADS), &writer.spreads())?;
+    let lists = writer.directory.list_count();
+    let kinds =
+        LocalKind::ALL.map(|kind| writer.directory.kinds.iter().filter(|&&k| k == kind).count() as u32);
+    let mut directory = writer.directory;
+    graphs::write(build, space, &shape, &mut directory, out.file())?;
+    out.commit()?;
+    write_table(&build.file(files::DIRECTORY), &files::encode_directory(&directory))?;
+    write_table(&build.partial.path(IDS), &id_of_row)?;
+    let blocks = page_blocks(bytes, shape.id_bytes);
+    Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
+}
+
+fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {
+    let lists = plan.lists.last().copied().unwrap_or(0) as usize;
+    let mut ids = vec![0u32; lists + 1];
+    list_of_row.iter().filter(|&&l| l != u32::MAX).for_each(|&l| ids[l as usize + 1] += 1);
+    for list in 0..lists {
+        ids[list + 1] += ids[list];
+    }
+    debug_assert_eq!(u64::from(ids[lists]), scan.rows);
+    let kind = |&k: &u8| LocalKind::ALL.get(usize::from(k)).copied().unwrap_or_default();
+    layout(shape, plan.reads.gap, plan.kinds.iter().map(kind).collect(), plan.lists.clone(), ids)
+}
+
+/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are read in vain rather than making
+/// two reads of one. Walks of graphs begin at their first member.
+pub(crate) fn layout(
+    shape: &ListLayout,
+    gap_max: u32,
+    kinds: Vec<LocalKind>,
+    lists_of: Vec<u32>,
+    ids: Vec<u32>,
+) -> Directory {
+    let lists = ids.len().saturating_sub(1);
+    let (mut codes, mut records) = (Vec::with_capacity(lists), vec![u64::MAX; lists]);
+    let mut at = 0u64;
+    for list in 0..lists {
+        let members = (ids[list + 1] - ids[list]) as usize;
+        let (own_codes, own_records) = (shape.list_codes_bytes(members), members * shape.record_bytes());
+        // Its records come along when that costs less than a second read would.
+        let is_whole = own_codes + own_records <= 2 * gap_max as usize;
+        let size = (own_codes + if is_whole { own_records } else { 0 }) as u64;
+        at = without_straddling(at, size);
+        codes.push(at);
+        if is_whole {
+            records[list] = at + own_codes as u64;
+        }
+        at += size;
+    }
+    at = at.next_multiple_of(PAGE as u64);
+    for list in 0..lists {
+        if records[list] == u64::MAX {
+            records[list] = at;
+            at += u64::from(ids[list + 1] - ids[list]) * shape.record_bytes() as u64;
+        }
+    }
+    let clusters = kinds.len();
+    let mut directory = Directory {
+        codes,
+        records,
+        ids,
+        lists: lists_of,
+        kinds,
+        degree: DEGREE as u32,
+        edges: vec![NO_EDGES; clusters],
+        entries: vec![0; clusters],
+    };
+    for cluster in 0..clusters {
+        if directory.kinds[cluster] != LocalKind::Graph {
+            continue;
+        }
+        let members = directory.members_of(cluster as u32).len() as u32;
+        directory.edges[cluster] = edges::start_after(DEGREE, at);
+        at = edges::end_of(DEGREE, directory.edges[cluster], members);
+    }
+    directory
+}
+
+/// What is smaller than a page lies in one.
+fn without_straddling(at: u64, size: u64) -> u64 {
+    let page = PAGE as u64;
+    let left = page - at % page;
+    if size <= page && size > left { at + left } else { at }
+}
+
+/// Where the last of it ends.
+pub(crate) fn end(shape: &ListLayout, directory: &Directory) -> u64 {
+    let of = |list: u32| {
+        let members = directory.members(list) as usize;
+        let head = directory.codes[list as usize] + shape.list_codes_bytes(members) as u64;
+        head.max(directory.records[list as usize] + (members * shape.record_bytes()) as u64)
+    };
+    let of_edges = |cluster: u32| {
+        let members = directory.members_of(cluster).len() as u32;
+        edges::end_of(DEGREE, directory.edges[cluster as usize], members)
+    };
+    let ends = (0..directory.list_count()).map(of);
+    ends.chain((0..directory.clusters()).filter(|&c| directory.has_edges(c)).map(of_edges)).max().unwrap_or(0)
+}
+
+/// Rounds to f16 and back: what a head can hold.
+pub(crate) fn rounded(centroid: &[f32]) -> (Vec<u8>, Vec<f32>) {
+    let halves = super::to_halves(centroid);
+    let mut floats = vec![0f32; centroid.len()];
+    widen(DType::F16, &halves, &mut floats);
+    (halves, floats)
+}
+
+/// The centroids of the lists of divided clusters.
+struct SubCentroids {
+    rows: Vec<f32>,
+    dim: usize,
+}
+
+impl SubCentroids {
+    fn read(build: &Build<'_>, plan: &Plan, dim: usize) -> Result<SubCentroids> {
+        let rows: Vec<f32> = read_table(&build.partial.path(SUB_CENTROIDS))?;
+        debug_assert_eq!(plan.sub_first.len(), plan.kinds.len());
+        Ok(SubCentroids { rows, dim })
+    }
+
+    fn of(&self, entry: u32) -> &[f32] {
+        &self.rows[entry as usize * self.dim..(entry as usize + 1) * self.dim]
+    }
+
+    /// Each as a code of what its cluster's centroid leaves of it.
+    fn encode(&self, codebook: &Codebook, build: &Build<'_>, plan: &Plan, centroids: &[f32]) -> SubLists {
+        let mut encoder = Encoder::new(codebook, build.options.metric);
+        let mut out = SubLists { first: plan.sub_first.clone(), ..SubLists::default() };
+        let size = codebook.code_bytes();
+        for (cluster, lists) in plan.lists.windows(2).enumerate() {
+            if plan.kinds[cluster] != LocalKind::Ivf as u8 {
+                continue;
+            }
+            let centroid = &centroids[cluster * self.dim..(cluster + 1) * self.dim];
+            encoder.set_centroid(centroid);
+            for i in 0..lists[1] - lists[0] {
+                let mut code = vec![0u8; size];
+                let member = encoder.encode(self.of(plan.sub_first[cluster] + i), centroid, &mut code);
+                out.terms.push(member.term);
+                out.codes.extend_from_slice(&code);
+            }
+        }
+        out
+    }
+}
+
+struct Writer<'a> {
+    build: &'a Build<'a>,
+    space: &'a Space,
+    shape: ListLayout,
+    codebook: Codebook,
+    directory: Directory,
+    plan: Plan,
+    halves: Vec<u8>,
+    centroids: Vec<f32>,
+    subs: SubCentroids,
+    out: &'a File,
+    // For each list the sum of the squared distances of its members to the cluster's centroid.
+    squares: Mutex<Vec<f64>>,
+}
+
+/// Lists that are written at a time: their vectors and rows, list by list.
+struct Part {
+    lists: std::ops::Range<u32>,
+    vectors: Vec<u8>,
+    rows: Vec<u32>,
+}
+
+impl Writer<'_> {
+    /// Writes all lists. Returns the id of every row.
+    fn all(&self, scan: &Scan, list_of_row: &[u32]) -> Result<Vec<u32>> {
+        let mut id_of_row = vec![u32::MAX; list_of_row.len()];
+        let parts = self.parts();
+        self.build.progress.stage("writing lists", scan.rows, "rows");
+        let spilled = if parts.len() > 1 { Some(self.spill(&parts, scan, list_of_row)?) } else { None };
+        for part in &parts {
+            let part = match &spilled {
+                None => self.gather(part.clone(), scan, list_of_row)?,
+                Some(path) => self.read_spilled(part.clone(), path, list_of_row)?,
+            };
+            self.part(&part, &mut id_of_row)?;
+        }
+        if let Some(path) = spilled {
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(id_of_row)
+    }
+
+    /// Of each cluster.
+    fn spreads(&self) -> Vec<f32> {
+        let squares = self.squares.lock().unwrap_or_else(|e| e.into_inner());
+        let of = |cluster: u32| {
+            let sum: f64 = self.directory.lists_of(cluster).map(|l| squares[l as usize]).sum();
+            (sum / self.directory.members_of(cluster).len().max(1) as f64) as f32
+        };
+        (0..self.directory.clusters()).map(of).collect()
+    }
+
+    /// Consecutive lists that fit in memory together; at least one.
+    fn parts(&self) -> Vec<std::ops::Range<u32>> {
+        let room = self.build.plan.block_memory_bytes / COPIES;
+        let each = (self.shape.vector_bytes + 4) as u64;
+        let (mut parts, mut from, mut held) = (Vec::new(), 0u32, 0u64);
+        for list in 0..self.directory.list_count() {
+            let size = u64::from(self.directory.members(list)) * each;
+            if held + size > room && list > from {
+                parts.push(from..list);
+                (from, held) = (list, 0);
+            }
+            held += size;
+        }
+        parts.push(from..self.directory.list_count());
+        parts
+    }
+
+    fn first_id(&self, list: u32) -> u32 {
+        self.directory.ids[list as usize]
+    }
+
+    fn empty(&self, lists: std::ops::Range<u32>) -> Part {
+        let count = (self.first_id(lists.end) - self.first_id(lists.start)) as usize;
+        Part { lists, vectors: vec![0; count * self.shape.vector_bytes], rows: vec![0; count] }
+    }
+
+    /// Puts a row where its list wants it next.
+    fn put(&self, part: &mut Part, next: &mut [u32], list: u32, row: u32, vector: &[u8]) {
+        let slot = &mut next[(list - part.lists.start) as usize];
+        let at = *slot as usize;
+        *slot += 1;
+        part.rows[at] = row;
+        part.vectors[at * vector.len()..(at + 1) * vector.len()].copy_from_slice(vector);
+    }
+
+    fn starts(&self, lists: &std::ops::Range<u32>) -> Vec<u32> {
+        lists.clone().map(|l| self.first_id(l) - self.first_id(lists.start)).collect()
+    }
+
+    /// All vectors, straight from the base.
+    fn gather(&self, lists: std::ops::Range<u32>, scan: &Scan, list_of_row: &[u32]) -> Result<Part> {
+        let mut next = self.starts(&lists);
+        let mut part = self.empty(lists);
+        let live = self.build.live_rows(scan);
+        let mut rows = live.iter();
+        self.build.base.for_each(&live, |vector| {
+            if let Some(&row) = rows.next() {
+                self.put(&mut part, &mut next, list_of_row[row as usize], row, vector);
+            }
+        })?;
+        Ok(part)
+    }
+
+    /// Sorts all vectors by part into a file.
+    fn spill(&self, parts: &[std::ops::Range<u32>], scan: &Scan, list_of_row: &[u32]) -> Result<PathBuf> {
+        const ROWS: usize = 16_384;
+        let path = self.build.partial.path(SPILL);
+        let file = File::create(&path).map_err(|e| Error::io("creating", &path, &e))?;
+        let size = self.shape.vector_bytes + 4;
+        let starts = parts.iter().map(|p| u64::from(self.first_id(p.start)) * size as u64).collect();
+        let room = self.build.plan.block_memory_bytes / COPIES;
+        let mut regions = Regions::new(&file, &path, starts, size, room);
+        let live = self.build.live_rows(scan);
+        for rows in live.chunks(ROWS) {
+            if self.build.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let (mut at, mut failed) = (rows.iter(), None);
+            self.build.base.for_each(rows, |vector| {
+                let Some(&row) = at.next() else { return };
+                let list = list_of_row[row as usize];
+                let part = parts.partition_point(|p| p.end <= list);
+                let put = regions.put(part, &row.to_le_bytes()).and_then(|()| regions.put(part, vector));
+                failed = failed.take().or(put.err());
+            })?;
+            if let Some(e) = failed {
+                return Err(e);
+            }
+        }
+        regions.finish()?;
+        Ok(path)
+    }
+
+    fn read_spilled(&self, lists: std::ops::Range<u32>, path: &Path, list_of_row: &[u32]) -> Result<Part> {
+        const ROWS: usize = 4096;
+        let failed = |e: std::io::Error| Error::io("reading", path, &e);
+        let file = File::open(path).map_err(failed)?;
+        let size = self.shape.vector_bytes + 4;
+        let ids = self.first_id(lists.start)..self.first_id(lists.end);
+        let mut next = self.starts(&lists);
+        let mut part = self.empty(lists);
+        let mut bytes = vec![0u8; ROWS * size];
+        for from in ids.clone().step_by(ROWS) {
+            let count = ROWS.min((ids.end - from) as usize);
+            file.read_exact_at(&mut bytes[..count * size], u64::from(from) * size as u64).map_err(failed)?;
+            for record in bytes[..count * size].chunks_exact(size) {
+                let (row, vector) = record.split_at(4);
+                let row = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
+                let list = list_of_row.get(row as usize).copied().unwrap_or(u32::MAX);
+                if !part.lists.contains(&list) {
+                    return Err(Error::corrupt(format!(
+                        "{} makes no sense; start the build again",
+                        path.display()
+                    )));
+                }
+                self.put(&mut part, &mut next, list, row, vector);
+            }
+        }
+        Ok(part)
+    }
+
+    fn part(&self, part: &Part, id_of_row: &mut [u32]) -> Result<()> {
+        let base = self.first_id(part.lists.start);
+        let orders: Vec<Vec<u32>> = part
+            .lists
+            .clone()
+            .into_par_iter()
+            .map_init(
+                || Encoder::new(&self.codebook, self.build.options.metric),
+                |encoder, list| {
+                    if self.build.progress.interrupted() {
+                        return Err(Error::interrupted());
+                    }
+                    let slots =
+                        (self.first_id(list) - base) as usize..(self.first_id(list + 1) - base) as usize;
+                    let size = self.shape.vector_bytes;
+                    let vectors = &part.vectors[slots.start * size..slots.end * size];
+                    self.list(encoder, list, vectors, &part.rows[slots])
+                },
+            )
+            .collect::<Result<_>>()?;
+        for (list, rows) in part.lists.clone().zip(orders) {
+            rows.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+        }
+        Ok(())
+    }
+
+    /// The centroid of a list: its own in a divided cluster, else the cluster's.
+    fn centroid(&self, list: u32) -> (Vec<u8>, Vec<f32>) {
+        let (cluster, dim) = (self.directory.cluster_of(list) as usize, self.shape.dim);
+        if self.directory.kinds[cluster] == LocalKind::Ivf {
+            let entry = self.plan.sub_first[cluster] + list - self.plan.lists[cluster];
+            return rounded(self.subs.of(entry));
+        }
+        let at = cluster * dim..(cluster + 1) * dim;
+        (self.halves[2 * at.start..2 * at.end].to_vec(), self.centroids[at].to_vec())
+    }
+
+    /// Writes one list. Returns its rows in the order of their ids.
+    fn list(&self, encoder: &mut Encoder<'_>, list: u32, vectors: &[u8], rows: &[u32]) -> Result<Vec<u32>> {
+        let dim = self.shape.dim;
+        let mut floats = vec![0f32; rows.len() * dim];
+        for (vector, out) in vectors.chunks_exact(self.shape.vector_bytes).zip(floats.chunks_exact_mut(dim)) {
+            self.space.code_floats(vector, out);
+        }
+        let own = &self.centroids[self.directory.cluster_of(list) as usize * dim..][..dim];
+        let squares: f64 =
+            floats.chunks_exact(dim).map(|v| f64::from(l2_f32(v, bytemuck::cast_slice(own)))).sum();
+        self.squares.lock().unwrap_or_else(|e| e.into_inner())[list as usize] = squares;
+        let (halves, centroid) = self.centroid(list);
+        let external = |i: u32| {
+            let row = rows[i as usize];
+            self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])
+        };
+        let frame =
+            ListFrame { shape: &self.shape, dtype: self.build.base.shape().dtype, list, halves: &halves };
+        let first = self.first_id(list);
+        let WrittenList { head, records, order } =
+            frame.write(encoder, &centroid, first, vectors, &floats, external);
+        let path = self.build.file(files::LISTS);
+        let written = self.out.write_all_at(&head, self.directory.codes[list as usize]);
+        written
+            .and_then(|()| self.out.write_all_at(&records, self.directory.records[list as usize]))
+            .map_err(|e| Error::io("writing", &path, &e))?;
+        self.build.progress.advance(rows.len() as u64);
+        Ok(order.iter().map(|&i| rows[i as usize]).collect())
+    }
+}
+
+/// What a list is written with besides its members.
+pub(crate) struct ListFrame<'a> {
+    pub(crate) shape: &'a ListLayout,
+    pub(crate) dtype: DType,
+    /// Its number.
+    pub(crate) list: u32,
+    /// Its centroid as f16.
+    pub(crate) halves: &'a [u8],
+}
+
+/// A list as it lies on disk.
+pub(crate) struct WrittenList {
+    pub(crate) head: Vec<u8>,
+    pub(crate) records: Vec<u8>,
+    /// Which of the vectors became which member.
+    pub(crate) order: Vec<u32>,
+}
+
+impl ListFrame<'_> {
+    /// The list of these vectors, whose ids begin at `first`. `floats` are the same as codes see them, `centroid` that of the frame as floats;
+    /// `external` gives the external id of each.
+    pub(crate) fn write(
+        &self,
+        encoder: &mut Encoder<'_>,
+        centroid: &[f32],
+        first: u32,
+        vectors: &[u8],
+        floats: &[f32],
+        external: impl Fn(u32) -> u64,
+    ) -> WrittenList {
+        let (shape, dim) = (self.shape, self.shape.dim);
+        let count = floats.len() / dim;
+        let mut order: Vec<u32> = (0..count as u32).collect();
+        order::halve(floats, dim, &mut order, ORDER_LEAST);
+        encoder.set_centroid(centroid);
+        let (mut members, mut codes) = (Vec::with_capacity(count), vec![0u8; count * shape.code_bytes]);
+        let mut records = Vec::with_capacity(count * shape.record_bytes());
+        for ((&row, id), code) in order.iter().zip(first..).zip(codes.chunks_exact_mut(shape.code_bytes)) {
+            let i = row as usize;
+            members.push(encoder.encode(&floats[i * dim..(i + 1) * dim], centroid, code));
+            let vector = &vectors[i * shape.vector_bytes..(i + 1) * shape.vector_bytes];
+            let norm = if shape.norms { inverse_norm(self.dtype, vector) } else { 1.0 };
+            inverted_list::write_record(shape, id, vector, norm, external(row), &mut records);
+        }
+        let mut head = Vec::with_capacity(shape.list_codes_bytes(count));
+        inverted_list::write_list_codes(shape, self.list, first, self.halves, &members, &codes, &mut head);
+        WrittenList { head, records, order }
+    }
+}

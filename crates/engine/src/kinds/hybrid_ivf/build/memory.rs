@@ -1,0 +1,231 @@
+//! What a build of clusters takes, decided before it begins: the plan of its memory under a budget.
+
+use stratann_core::format::edges;
+use stratann_core::format::inverted_list::ListLayout;
+use stratann_kernel::Metric;
+
+use super::clusters::{self, SAMPLE_PER_CLUSTER};
+use super::local_costs::DEGREE;
+use super::{LocalPlan, ReadSizes, nav};
+use crate::Result;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::build::codebook::{self, CodeKind};
+use crate::build::options::BuildOptions;
+use crate::build::plan::{BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, THREADS_PART};
+use crate::build::vamana::Graph;
+use crate::dataset::Reader;
+use crate::recall::calibrate::IN_FLIGHT;
+use stratann_core::format::directory::LocalKind;
+
+/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list is made of.
+const TABLE_BYTES: u64 = 20;
+/// Rows that k-means has for each centroid, at least.
+const SAMPLE_LEAST: u64 = 8;
+/// Longest reads of lists when no profile says which suit the disk.
+const READ_MOST: u32 = 256 << 10;
+/// What a thread holds of a cluster that it divides.
+pub(crate) const DIVIDE_BYTES: usize = 2 << 20;
+/// Rows that every thread assigns at a time, and its products of them with centroids.
+const PRODUCT_BYTES: u64 = 512 << 10;
+/// Of a part of the lists, the least that is held before it is written.
+const PART_LEAST: u64 = 1 << 20;
+/// What clusters are cut out of for the constants of the cost model, at least.
+const POOL_LEAST: u64 = 1 << 20;
+/// What calibration takes beside the index: exact neighbours first, then queries in flight.
+const CALIBRATION_BYTES: u64 = 8 << 20;
+
+/// What is known of a build before it begins, as far as memory goes.
+struct Sizes {
+    rows: u64,
+    clusters: u64,
+    /// Lists, as many as there may be.
+    lists: u64,
+    dim: u64,
+    point_dim: u64,
+    shape: ListLayout,
+    /// Members of the longest list.
+    longest: u64,
+    nodes: u64,
+}
+
+impl Sizes {
+    fn of(base: &Reader, options: &BuildOptions) -> Sizes {
+        let of_base = base.shape();
+        let rows = of_base.rows;
+        let clusters = options.clusters.unwrap_or_else(|| clusters::count(rows)) as u64;
+        let clusters = clusters.clamp(1, rows.max(1));
+        let shape = ListLayout {
+            dim: of_base.dim,
+            vector_bytes: of_base.dim * of_base.dtype.size(),
+            id_bytes: if options.ids.is_some() { 8 } else { 4 },
+            norms: options.metric == Metric::Cosine,
+            code_bytes: options.local_code_bytes(of_base.dim, of_base.dtype),
+        };
+        let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
+        let longest = (shape.members_in(most as usize) as u64).min(rows);
+        // √N lists of N members come to no more than this, whatever the sizes.
+        let divided = match options.local_plan {
+            LocalPlan::Auto | LocalPlan::Uniform(LocalKind::Ivf) => ((rows * clusters) as f64).sqrt() as u64,
+            LocalPlan::Uniform(_) => 0,
+        };
+        Sizes {
+            rows,
+            clusters,
+            lists: divided + clusters + rows / longest.max(1),
+            dim: of_base.dim as u64,
+            point_dim: (of_base.dim + usize::from(options.metric == Metric::Ip)) as u64,
+            shape,
+            longest,
+            nodes: (clusters as f64 * (2.0 + options.nav_samples)) as u64,
+        }
+    }
+
+    fn point_bytes(&self) -> u64 {
+        4 * self.point_dim
+    }
+
+    /// A row of the sample of k-means, with its cluster and its distance, now and in the round before.
+    fn sampled_bytes(&self) -> u64 {
+        self.point_bytes() + 24
+    }
+
+    /// Centroids as they are found, as they were before, and in their order.
+    fn kmeans_bytes(&self) -> u64 {
+        self.clusters * (3 * self.point_bytes() + 48)
+    }
+
+    /// Centroids of clusters, as f16 and as floats.
+    fn centroid_bytes(&self) -> u64 {
+        6 * self.clusters * self.dim
+    }
+
+    /// The centroids of lists, and what the directory says of them.
+    fn list_bytes(&self) -> u64 {
+        self.lists * (4 * self.dim + 2 * self.shape.code_bytes as u64 + 64)
+    }
+
+    /// What the lists are written with, besides the vectors on their way.
+    fn writing_bytes(&self) -> u64 {
+        self.list_bytes() + self.centroid_bytes()
+    }
+
+    fn part_least(&self) -> u64 {
+        PART_LEAST.max(self.longest * (self.shape.vector_bytes as u64 + 4))
+    }
+
+    fn nav_bytes(&self) -> u64 {
+        let node = self.point_bytes() + Graph::bytes(1, nav::DEGREE) + self.shape.code_bytes as u64 + 112;
+        self.nodes * node + self.centroid_bytes()
+    }
+
+    fn calibration_bytes(&self) -> u64 {
+        let codebook = 4 * self.dim * (self.dim + 256);
+        let nav = 2 * self.nodes * (76 + self.shape.code_bytes as u64);
+        let lists = 2 * self.lists * (40 + self.shape.code_bytes as u64);
+        CALIBRATION_BYTES + 2 * self.clusters * self.dim + codebook + nav + lists
+    }
+
+    /// What each thread takes: of rows that it assigns, of a list that it writes, of a cluster that it divides.
+    fn thread_bytes(&self) -> u64 {
+        let assigned =
+            clusters::CHUNK as u64 * (self.point_bytes() + self.shape.vector_bytes as u64) + PRODUCT_BYTES;
+        let written = self.point_bytes() as usize + self.shape.record_bytes() + self.shape.member_bytes();
+        let working = assigned.max(self.longest * written as u64).max(DIVIDE_BYTES as u64);
+        THREAD_BYTES + (1 << 20) + working
+    }
+
+    /// What a query takes that calibrates.
+    fn query_bytes(&self) -> u64 {
+        self.shape.code_bytes as u64 * 512 + self.dim * 16 + (128 << 10) + 2 * u64::from(READ_MOST)
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        let member = self.shape.record_bytes() + self.shape.member_bytes() + edges::edge_bytes(DEGREE);
+        let lists = self.rows * member as u64 + self.lists * self.shape.list_codes_bytes(0) as u64;
+        let spilled = self.rows * (self.shape.vector_bytes as u64 + 4 + TABLE_BYTES);
+        lists + spilled + self.list_bytes() + self.centroid_bytes() + 2 * self.nav_bytes()
+    }
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options);
+    let n = sizes.rows;
+    let trained = codebook::training_bytes(base.shape().dim);
+    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let sample_least = n.min(SAMPLE_LEAST * sizes.clusters);
+    let mut stages = vec![
+        (
+            "centroids and the sample they are found from",
+            sample_least * sizes.sampled_bytes() + sizes.kmeans_bytes(),
+        ),
+        ("training of codes", trained * CODEBOOK_SAMPLE_LEAST.min(n) + training),
+        ("centroids of divided clusters", 2 * sizes.lists * sizes.point_bytes() + POOL_LEAST),
+        ("lists on their way to the file", sizes.writing_bytes() + sizes.part_least()),
+        ("the navigation graph", sizes.nav_bytes()),
+    ];
+    if options.calibration_queries > 0 {
+        stages.push(("calibration", sizes.calibration_bytes()));
+    }
+    let (what, work) = stages.iter().max_by_key(|s| s.1).copied().unwrap_or(("", 0));
+    let program = PROGRAM_BYTES + BUFFER_BYTES;
+    let each_thread = sizes.thread_bytes();
+    let wanted = options.threads.max(1) as u64;
+    let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
+    let mut account = Account::default();
+    account.add(what, work);
+    account.add("tables of rows", tables);
+    account.add("the program and its buffers", program);
+    account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
+    account.check(options.ram_budget, "build this index")?;
+    let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
+    let threads = wanted.min(of_threads / each_thread).max(1);
+    let fixed = program + tables + of_threads;
+    let free = options.ram_budget.map_or(u64::MAX / 4, |b| b.saturating_sub(fixed));
+    let room_of_sample = free.saturating_sub(sizes.kmeans_bytes()) / sizes.sampled_bytes();
+    let cluster_sample = (SAMPLE_PER_CLUSTER as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
+    let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let block_memory = free
+        .saturating_sub(sizes.writing_bytes())
+        .min(4 * n * (sizes.shape.vector_bytes as u64 + 16))
+        .max(sizes.part_least());
+    let peak = [
+        cluster_sample * sizes.sampled_bytes() + sizes.kmeans_bytes(),
+        codebook_sample * trained + training,
+        sizes.writing_bytes() + block_memory,
+        work,
+    ];
+    let in_flight = (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, IN_FLIGHT as u64);
+    Ok(BuildPlan {
+        points_per_cell: n,
+        in_ram: n * (sizes.shape.vector_bytes as u64 + 4) <= block_memory,
+        threads: threads as usize,
+        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
+        disk_bytes: sizes.disk_bytes(),
+        block_memory_bytes: block_memory,
+        code_memory_bytes: 0,
+        cell_bytes: 0,
+        point_bytes: 0,
+        codebook_sample: codebook_sample as usize,
+        clusters: Some(ClusterPlan {
+            sample: cluster_sample as usize,
+            pool_bytes: free.saturating_sub(sizes.list_bytes()).max(POOL_LEAST) as usize,
+            in_flight: if options.ram_budget.is_some() { in_flight as usize } else { IN_FLIGHT },
+        }),
+    })
+}
+
+/// What a build of clusters does with its memory besides.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct ClusterPlan {
+    /// Rows that centroids are found from.
+    pub(crate) sample: usize,
+    /// Bytes of the rows that the constants of the cost model are fitted to, and of what they are cut into.
+    pub(crate) pool_bytes: usize,
+    /// Queries in flight on each thread while it calibrates.
+    pub(crate) in_flight: usize,
+}

@@ -1,0 +1,144 @@
+//! The stages of `hybrid-ivf` (OrchANN §5): clusters, what local index each becomes, lists, the navigation graph.
+//!
+//! | stage | reads | leaves in `partial/` |
+//! |---|---|---|
+//! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
+//! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
+//! | codebook | a sample | `codebook.bin` |
+//! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
+//! | navigation | a sample | `nav.bin` |
+
+mod clusters;
+pub(crate) mod divide;
+pub(crate) mod graphs;
+pub(crate) mod lists;
+pub(crate) mod local_costs;
+mod memory;
+mod nav;
+mod order;
+pub(crate) mod plan;
+mod residuals;
+
+use serde::{Deserialize, Serialize};
+use stratann_core::format::directory::LocalKind;
+use stratann_core::format::inverted_list::ListLayout;
+use stratann_kernel::element::narrow_f16;
+use stratann_kernel::{DType, Metric};
+
+use crate::build::publish;
+use crate::build::stages::{Build, IDS};
+use crate::build::tables::read_table;
+use crate::dataset::Scan;
+use crate::manifest::{BlockShape, ClusterFacts, Manifest};
+use crate::profile::Profile;
+use crate::{Result, files};
+
+pub(crate) use memory::ClusterPlan;
+pub(crate) use memory::plan as plan_memory;
+pub use plan::{PlanReport, WayReport};
+
+/// Which local index the clusters get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalPlan {
+    /// The one that costs least under the budget, cluster by cluster.
+    #[default]
+    Auto,
+    /// The same for all.
+    Uniform(LocalKind),
+}
+
+/// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReadSizes {
+    /// Bytes of one read at most: its bytes cost four times what the read itself does.
+    pub(crate) most: u32,
+    /// Bytes read in vain rather than making two reads of one: they cost half of what the second would.
+    pub(crate) gap: u32,
+}
+
+impl ReadSizes {
+    fn of(profile: &Profile) -> ReadSizes {
+        let page = stratann_core::PAGE as f64;
+        let loaded = &profile.disk.loaded;
+        // A disk that asks nothing for bytes is read in the largest pieces.
+        let even = 1000.0 * loaded.fixed_us / loaded.ns_per_byte.max(f64::MIN_POSITIVE);
+        let pages = |bytes: f64, low: f64, high: f64| (bytes / page).round().clamp(low, high) as u32;
+        let page = stratann_core::PAGE as u32;
+        // With those that a read takes to whole pages, 4 to 64 pages.
+        ReadSizes {
+            most: (pages(4.0 * even, 4.0, 64.0) - 1) * page,
+            gap: pages(0.5 * even, 1.0, 16.0) * page,
+        }
+    }
+}
+
+/// Runs all stages but the calibration; returns the manifest of the finished files.
+pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+    let space = build.space(scan)?;
+    build.stage("clusters", |b| clusters::run(b, &space, scan))?;
+    let profile: Profile = build.stage("profile", |b| plan::profile(b))?;
+    let plan: divide::Plan = build.stage("plan", |b| divide::run(b, &space, scan, &profile))?;
+    build.stage("codebook", |b| residuals::train(b, &space, scan))?;
+    let layout: lists::ListFacts = build.stage("lists", |b| lists::run(b, &space, scan))?;
+    let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
+    let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, &space, scan, &id_of_row))?;
+    let sizes = layout.sizes;
+    let facts = ClusterFacts {
+        lists: layout.lists,
+        kinds: layout.kinds,
+        sizes,
+        nav_nodes,
+        code_bytes: posting_shape(build)?.code_bytes,
+        read_max: plan.reads.most,
+        gap_max: plan.reads.gap,
+    };
+    build.fact("clusters", sizes.count);
+    build.fact("lists", layout.lists);
+    build.fact("gini", sizes.gini);
+    let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
+    manifest.format_version = 3;
+    manifest.clusters = Some(facts);
+    manifest.plan = Some(plan.report);
+    manifest.build_id = manifest.content_id();
+    build.partial.finish(publish::FILES, &manifest.files)?;
+    Ok(manifest)
+}
+
+/// What all lists of this index have in common.
+pub(crate) fn posting_shape(build: &Build<'_>) -> Result<ListLayout> {
+    let shape = build.base.shape();
+    let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
+    Ok(ListLayout {
+        dim: shape.dim,
+        vector_bytes: shape.dim * shape.dtype.size(),
+        id_bytes,
+        norms: build.options.metric == Metric::Cosine,
+        code_bytes: build.options.local_code_bytes(shape.dim, shape.dtype),
+    })
+}
+
+/// Four bits a component of a float, two of a byte: an eighth of f32, a quarter of the others.
+pub(crate) fn default_code_bytes(dim: usize, dtype: DType) -> usize {
+    (if dtype.is_float() { dim / 2 } else { dim / 4 }).max(1)
+}
+
+/// Pages of a file of lists as blocks.
+pub(crate) fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
+    let page = stratann_core::PAGE;
+    BlockShape { count: bytes.div_ceil(page as u64) as u32, bytes: page, id_bytes, code_bytes: 0 }
+}
+
+/// A centroid as f16. One that lies beyond their range is merely far from its members.
+fn to_halves(centroid: &[f32]) -> Vec<u8> {
+    narrow_f16(centroid).collect()
+}
+
+/// The f16 of centroids as bytes, and the same as floats: what codes are measured from.
+fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> {
+    let halves: Vec<u8> = read_table(&build.file(files::CENTROIDS))?;
+    let mut floats = vec![0f32; halves.len() / 2];
+    for (row, out) in halves.chunks_exact(2 * dim).zip(floats.chunks_exact_mut(dim)) {
+        stratann_kernel::element::widen(DType::F16, row, out);
+    }
+    Ok((halves, floats))
+}

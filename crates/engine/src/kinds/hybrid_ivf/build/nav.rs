@@ -1,0 +1,132 @@
+//! The navigation graph as a build leaves it: all centroids, and members drawn by hash (OrchANN §5.2, Bootstrap).
+
+use stratann_core::build::{Lists, Points, hash};
+use stratann_core::route::{NONE, NavGraph};
+use stratann_kernel::distance::l2_f32;
+
+use super::{clusters, lists, read_centroids};
+use crate::build::space::Space;
+use crate::build::stages::{Build, read_codebook};
+use crate::build::tables::{read_table, write_table};
+use crate::build::vamana::{self, VamanaOptions};
+use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::residual::Encoder;
+use crate::{Result, files};
+
+/// Neighbours of a node.
+pub(crate) const DEGREE: usize = 16;
+const LIST: usize = 64;
+
+/// Nodes as floats.
+pub(crate) struct Floats {
+    pub(crate) rows: Vec<f32>,
+    pub(crate) dim: usize,
+}
+
+impl Floats {
+    pub(crate) fn row(&self, a: u32) -> &[f32] {
+        &self.rows[a as usize * self.dim..(a as usize + 1) * self.dim]
+    }
+
+    /// The one nearest to the mean of all: where walks begin.
+    pub(crate) fn medoid(&self) -> u32 {
+        let n = self.len();
+        let sum = |i: usize| self.rows.iter().skip(i).step_by(self.dim).map(|&x| f64::from(x)).sum::<f64>();
+        let mean: Vec<f32> = (0..self.dim).map(|i| (sum(i) / n as f64) as f32).collect();
+        let to_mean = |a: u32| l2_f32(&mean, bytemuck::cast_slice(self.row(a)));
+        (0..n as u32).min_by(|&a, &b| to_mean(a).total_cmp(&to_mean(b)).then(a.cmp(&b))).unwrap_or(0)
+    }
+}
+
+impl Points for Floats {
+    fn len(&self) -> usize {
+        self.rows.len() / self.dim
+    }
+
+    fn distance(&self, a: u32, b: u32) -> f32 {
+        l2_f32(self.row(a), bytemuck::cast_slice(self.row(b)))
+    }
+}
+
+/// Returns the number of nodes.
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<u32> {
+    let shape = build.base.shape();
+    let (_, centroids) = read_centroids(build, shape.dim)?;
+    let cluster_of = clusters::read(build)?;
+    let count = centroids.len() / shape.dim;
+    let rows = draw(build, scan, &cluster_of, count, (count as f64 * build.options.nav_samples) as usize);
+    build.progress.stage("navigation graph", (count + rows.len()) as u64, "nodes");
+    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let mut nav = NavGraph {
+        cluster_of: (0..count as u32).collect(),
+        ids: vec![NONE; count],
+        terms: read_table(&build.partial.path(lists::SPREADS))?,
+        radii: vec![0.0; count],
+        degree: DEGREE as u32,
+        ..NavGraph::default()
+    };
+    let dim = space.point_dim();
+    let mut points = Floats { rows: Vec::with_capacity((count + rows.len()) * dim), dim };
+    for centroid in centroids.chunks_exact(shape.dim) {
+        points.rows.extend_from_slice(centroid);
+        points.rows.resize(points.rows.len().next_multiple_of(points.dim), 0.0);
+    }
+    let mut encoder = Encoder::new(&codebook, build.options.metric);
+    let (mut point, mut vector) = (vec![0f32; points.dim], vec![0f32; shape.dim]);
+    let mut code = vec![0u8; codebook.code_bytes()];
+    let mut at = rows.iter();
+    build.base.for_each(&rows, |bytes| {
+        let Some(&row) = at.next() else { return };
+        space.floats(bytes, &mut point);
+        points.rows.extend_from_slice(&point);
+        space.code_floats(bytes, &mut vector);
+        let cluster = cluster_of[row as usize];
+        let centroid = &centroids[cluster as usize * shape.dim..][..shape.dim];
+        encoder.set_centroid(centroid);
+        let member = encoder.encode(&vector, centroid, &mut code);
+        nav.cluster_of.push(cluster);
+        nav.ids.push(id_of_row[row as usize]);
+        nav.terms.push(member.term);
+        nav.radii.push(member.radius);
+        nav.codes.extend_from_slice(&code);
+    })?;
+    connect(build, &mut nav, &points)?;
+    nav.bootstrap = nav.nodes();
+    write_table(&build.file(files::NAV), &files::encode_nav(&nav))?;
+    Ok(nav.nodes())
+}
+
+/// At least one row of every cluster, and `wanted` in all, the smallest by hash.
+fn draw(build: &Build<'_>, scan: &Scan, cluster_of: &[u32], clusters: usize, wanted: usize) -> Vec<u32> {
+    let key = |row: u32| (hash(build.options.seed, 7, u64::from(row)), row);
+    let live = || build.live(scan, 0..build.base.shape().rows).map(|row| row as u32);
+    let mut first = vec![(u64::MAX, u32::MAX); clusters];
+    live().for_each(|row| {
+        let least = &mut first[cluster_of[row as usize] as usize];
+        *least = key(row).min(*least);
+    });
+    let mut held = std::collections::BinaryHeap::with_capacity(wanted + 1);
+    for row in live() {
+        held.push(key(row));
+        if held.len() > wanted {
+            held.pop();
+        }
+    }
+    let mut rows: Vec<u32> = held.into_iter().chain(first).map(|k| k.1).filter(|&r| r != u32::MAX).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+fn connect(build: &Build<'_>, nav: &mut NavGraph, points: &Floats) -> Result<()> {
+    nav.entry = points.medoid();
+    let options =
+        VamanaOptions { degree: DEGREE, list: LIST, alpha: 1.2, passes: 1, seed: build.options.seed };
+    let graph = vamana::build(points, nav.entry, &options, build.progress)?;
+    for node in 0..points.len() as u32 {
+        let list = graph.list(node);
+        nav.neighbours.extend_from_slice(list);
+        nav.neighbours.resize((node as usize + 1) * DEGREE, NONE);
+    }
+    Ok(())
+}

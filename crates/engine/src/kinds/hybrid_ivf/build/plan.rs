@@ -1,0 +1,302 @@
+//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
+
+use serde::{Deserialize, Serialize};
+use stratann_core::build::costs::{LOCAL_INDEXES, ListSizes, LocalIndex, UnitCosts, VisitCostModel};
+use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
+use stratann_core::format::directory::LocalKind;
+use stratann_core::format::inverted_list::ListLayout;
+
+use super::{LocalPlan, ReadSizes, graphs, local_costs, posting_shape};
+use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::dataset::Scan;
+use crate::profile::{LocalCosts, Profile, ProfileOptions};
+use crate::search::IN_FLIGHT_TIGHT;
+use crate::{Error, Result};
+
+/// How the local indexes were chosen: kept in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was to lie in RAM.
+    pub budget_bytes: Option<u64>,
+    /// RAM that the plan takes of it.
+    pub ram_bytes: u64,
+    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a visit.
+    pub visit_us: f64,
+    /// No plan under this budget costs less.
+    pub bound_us: f64,
+    /// What each way to hold a cluster was chosen for.
+    pub ways: Vec<WayReport>,
+    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in the budget.
+    pub uniform_us: [Option<f64>; 3],
+    /// Whether weights are observed visits; otherwise they are the sizes.
+    pub observed: bool,
+    /// The constants that were fitted.
+    pub local: LocalCosts,
+    /// A read under load, microseconds; and for each KiB of it.
+    pub read_us: f64,
+    /// See `read_us`.
+    pub kib_us: f64,
+    /// A distance to a full vector, microseconds.
+    pub distance_us: f64,
+}
+
+impl PlanReport {
+    /// The model that the choice was made by, of lists of this shape.
+    pub(crate) fn model(&self, shape: &ListLayout, read_max: u32) -> VisitCostModel {
+        let local = &self.local;
+        let prices = UnitCosts {
+            read_us: self.read_us,
+            byte_us: self.kib_us / 1024.0,
+            distance_us: self.distance_us,
+            alpha_flat: local.alpha_flat,
+            beta_scan: local.beta_scan,
+            hops: (local.hops_a, local.hops_b),
+            lists: (local.lists_a, local.lists_b),
+        };
+        VisitCostModel { unit_costs: prices, sizes: sizes(shape, read_max) }
+    }
+}
+
+/// What one way to hold a cluster was chosen for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WayReport {
+    /// `flat`, `graph` or `ivf`.
+    pub kind: String,
+    /// Whether its codes lie in RAM.
+    pub in_ram: bool,
+    /// Clusters.
+    pub clusters: u64,
+    /// Their members.
+    pub members: u64,
+    /// Members of the smallest and the largest of them.
+    pub sizes: [u64; 2],
+    /// Predicted cost of a visit, microseconds, by weight.
+    pub visit_us: f64,
+    /// RAM.
+    pub ram_bytes: u64,
+}
+
+/// Seconds that a build measures for when it is given no profile.
+const PROFILE_SECONDS: f64 = 12.0;
+
+/// The profile that was given, or one measured now on the disk of the index.
+pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
+    match &build.options.profile {
+        Some(profile) => {
+            if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
+                build.progress.note(&format!(
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
+                ));
+            }
+            Ok(profile.clone())
+        }
+        None => {
+            let options = ProfileOptions { seconds: PROFILE_SECONDS, ..ProfileOptions::default() };
+            Profile::measure(build.partial.folder(), &options, build.progress)
+        }
+    }
+}
+
+/// Chooses for clusters of these sizes.
+pub(crate) fn run(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    profile: &Profile,
+    members: &[u64],
+) -> Result<(Vec<LocalKind>, PlanReport)> {
+    let local = match profile.local {
+        Some(fitted) => fitted,
+        None => local_costs::fit(build, space, scan, profile)?,
+    };
+    let model = model(build, profile, &local)?;
+    let shape = posting_shape(build)?;
+    let budget = match build.options.search_budget {
+        Some(budget) => {
+            Some(code_budget(budget, &shape, members.len() as u64, build.options.nav_samples, scan.rows)?)
+        }
+        None => None,
+    };
+    let total: f64 = members.iter().sum::<u64>() as f64;
+    let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
+    let search_budget = build.options.search_budget;
+    let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
+    let planner = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
+    planner.choose(build.options.local_plan, local, false)
+}
+
+fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
+    let shape = posting_shape(build)?;
+    Ok(VisitCostModel {
+        unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
+        sizes: sizes(&shape, ReadSizes::of(profile).most),
+    })
+}
+
+fn sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
+    ListSizes {
+        member_bytes: shape.member_bytes() as f64,
+        overhead_bytes: shape.list_codes_bytes(0) as f64,
+        read_max: f64::from(read_max),
+        degree: local_costs::DEGREE as f64,
+    }
+}
+
+/// What the budget of searches leaves for codes, once everything else has its place.
+///
+/// # Errors
+/// A budget that does not suffice for the rest; what would is named.
+pub(crate) fn code_budget(
+    budget: u64,
+    shape: &ListLayout,
+    clusters: u64,
+    nav_samples: f64,
+    rows: u64,
+) -> Result<u64> {
+    let (dim, code) = (shape.dim as u64, shape.code_bytes as u64);
+    let nodes = (clusters as f64 * (1.0 + nav_samples)) as u64;
+    // The navigation graph as it was built, its newest version, and one that is being made.
+    let nav = 3 * nodes * (84 + code);
+    let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
+    let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
+    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_TIGHT as u64 * query);
+    let fixed = PROGRAM_BYTES + nav + tables + threads;
+    if budget < fixed {
+        return Err(Error::budget(format!(
+            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case takes {}; give {}MiB or more",
+            size(budget),
+            rows,
+            size(fixed),
+            fixed.div_ceil(1 << 20)
+        )));
+    }
+    Ok(budget - fixed)
+}
+
+/// Chooses the local indexes of clusters with so many members each, that are visited in proportion to their weights.
+pub(crate) struct Planner<'a> {
+    pub(crate) model: VisitCostModel,
+    pub(crate) members: &'a [u64],
+    /// Together 1.
+    pub(crate) weights: &'a [f64],
+    /// RAM for codes, bytes.
+    pub(crate) budget: Option<u64>,
+    /// What searches will have in all.
+    pub(crate) search_budget: Option<u64>,
+    /// Members of the largest cluster whose graph can be built.
+    pub(crate) graph_members: u64,
+}
+
+impl Planner<'_> {
+    /// The kind of every cluster, and why.
+    ///
+    /// # Errors
+    /// A plan that does not fit in the budget.
+    pub(crate) fn choose(
+        &self,
+        asked: LocalPlan,
+        local: LocalCosts,
+        observed: bool,
+    ) -> Result<(Vec<LocalKind>, PlanReport)> {
+        let uniform_of = |kind: LocalKind, way: LocalIndex| {
+            way.kind == kind && (self.budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
+        };
+        let allowed = |_: usize, way: LocalIndex| match asked {
+            LocalPlan::Auto => self.budget.is_some() || !way.in_ram,
+            LocalPlan::Uniform(kind) => uniform_of(kind, way),
+        };
+        let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
+        let kinds = chosen.picks.iter().map(|&p| LOCAL_INDEXES[usize::from(p)].kind).collect();
+        let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
+        let prices = &self.model.unit_costs;
+        let report = PlanReport {
+            budget_bytes: self.budget,
+            ram_bytes: chosen.bytes,
+            visit_us: chosen.cost,
+            bound_us: chosen.bound,
+            ways: self.ways(&chosen),
+            uniform_us: LocalKind::ALL.map(uniform),
+            observed,
+            local,
+            read_us: prices.read_us,
+            kib_us: prices.byte_us * 1024.0,
+            distance_us: prices.distance_us,
+        };
+        Ok((kinds, report))
+    }
+
+    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
+    pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
+        let allowed = |cluster: usize, way: LocalIndex| {
+            // A graph whose codes find no place in RAM is scanned.
+            let scanned = kinds[cluster] == LocalKind::Graph && way.kind == LocalKind::Flat && !way.in_ram;
+            way.kind == kinds[cluster] || scanned
+        };
+        self.solve(&allowed).map(|a| a.cost)
+    }
+
+    fn solve(&self, allowed: &dyn Fn(usize, LocalIndex) -> bool) -> Option<Assignment> {
+        let mut classes = Classes::default();
+        for (cluster, (&members, &weight)) in self.members.iter().zip(self.weights).enumerate() {
+            let mut items: [Item; LOCAL_INDEXES.len()] = self.model.items(members, weight);
+            for (item, &way) in items.iter_mut().zip(&LOCAL_INDEXES) {
+                let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
+                if !allowed(cluster, way) || is_too_large {
+                    item.cost = f64::INFINITY;
+                }
+            }
+            classes.push(&items);
+        }
+        knapsack::solve(&classes, self.budget.unwrap_or(u64::MAX))
+    }
+
+    /// Why nothing fits, with what would.
+    fn refusal(&self, allowed: &dyn Fn(usize, LocalIndex) -> bool) -> Error {
+        let largest = self.members.iter().max().copied().unwrap_or(0);
+        if largest > self.graph_members
+            && LOCAL_INDEXES.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
+        {
+            return Error::budget(format!(
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                 budget, more --clusters, or --plan auto",
+                self.graph_members
+            ));
+        }
+        let least = |(cluster, &members): (usize, &u64)| {
+            let ways = LOCAL_INDEXES.iter().filter(|&&way| allowed(cluster, way));
+            ways.map(|&way| self.model.ram_bytes(way, members)).min().unwrap_or(0)
+        };
+        let least: u64 = self.members.iter().enumerate().map(least).sum();
+        let left = self.budget.unwrap_or(0);
+        let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
+        Error::budget(format!(
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, or --plan auto",
+            size(least),
+            size(left),
+            enough.div_ceil(1 << 20)
+        ))
+    }
+
+    fn ways(&self, chosen: &Assignment) -> Vec<WayReport> {
+        let of_way = |at: usize| {
+            let own = || (0..self.members.len()).filter(move |&c| usize::from(chosen.picks[c]) == at);
+            let way = LOCAL_INDEXES[at];
+            let (members, weight) =
+                (own().map(|c| self.members[c]).sum(), own().map(|c| self.weights[c]).sum::<f64>());
+            let cost: f64 = own().map(|c| self.weights[c] * self.model.visit_us(way, self.members[c])).sum();
+            let sizes = own().map(|c| self.members[c]);
+            WayReport {
+                kind: way.kind.name().into(),
+                in_ram: way.in_ram,
+                clusters: own().count() as u64,
+                members,
+                sizes: [sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0)],
+                visit_us: if weight > 0.0 { cost / weight } else { 0.0 },
+                ram_bytes: own().map(|c| self.model.ram_bytes(way, self.members[c])).sum(),
+            }
+        };
+        (0..LOCAL_INDEXES.len()).map(of_way).filter(|w| w.clusters > 0).collect()
+    }
+}

@@ -1,0 +1,59 @@
+//! Trains the codebook on what centroids leave of vectors.
+
+use std::cell::Cell;
+
+use stratann_core::build::hash;
+
+use super::{clusters, posting_shape, read_centroids};
+use crate::build::codebook::{self, CodeKind, CodebookOptions};
+use crate::build::plan::CODEBOOK_SAMPLE;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::residual::subtract;
+use crate::{Error, Result, files};
+
+const ITERATIONS: usize = 12;
+/// Trains the codebook on what the centroids of their clusters leave of a sample of the rows.
+pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
+    let shape = build.base.shape();
+    let code_bytes = posting_shape(build)?.code_bytes;
+    let (_, centroids) = read_centroids(build, shape.dim)?;
+    let cluster_of = clusters::read(build)?;
+    let live = build.live_rows(scan);
+    let count = build.plan.codebook_sample.min(CODEBOOK_SAMPLE).min(live.len()).max(1);
+    build.progress.stage("training the codebook", 100, "%");
+    // One row of every stretch: an even draw, read in order.
+    let stretch = live.len() as f64 / count as f64;
+    let rows: Vec<u32> = (0..count)
+        .map(|i| {
+            let (from, to) = ((i as f64 * stretch) as usize, ((i + 1) as f64 * stretch) as usize);
+            let pick = from + (hash(build.options.seed, 5, i as u64) % (to - from).max(1) as u64) as usize;
+            live[pick.min(live.len() - 1)]
+        })
+        .collect();
+    let mut sample = vec![0f32; count * shape.dim];
+    let mut out = sample.chunks_exact_mut(shape.dim).zip(&rows);
+    build.base.for_each(&rows, |bytes| {
+        if let Some((out, &row)) = out.next() {
+            space.code_floats(bytes, out);
+            subtract(out, &centroids[cluster_of[row as usize] as usize * shape.dim..]);
+        }
+    })?;
+    // Training has the memory to itself.
+    drop((live, cluster_of, centroids, rows));
+    let told = Cell::new(0u64);
+    let tell = |share: f32| {
+        let now = (share * 100.0) as u64;
+        build.progress.advance(now.saturating_sub(told.get()));
+        told.set(told.get().max(now));
+        !build.progress.interrupted()
+    };
+    let options =
+        CodebookOptions { code_bytes, kind: CodeKind::Opq, iterations: ITERATIONS, seed: build.options.seed };
+    // Tables hold −⟨q, r̂⟩ whatever the metric; the rest of a distance is stored with each member.
+    let trained = codebook::train(sample, shape.dim, true, &options, &tell).ok_or_else(Error::interrupted)?;
+    write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
+    Ok(trained.code_bytes())
+}

@@ -1,0 +1,233 @@
+//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the plan expected.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use stratann_core::PAGE;
+use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostModel};
+use stratann_core::format::directory::LocalKind;
+
+use super::{Trace, Visit, explain_hidden};
+use crate::build::PlanReport;
+use crate::index::Index;
+use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use crate::kinds::hybrid_ivf::members;
+use crate::search::SearchOptions;
+use crate::{Error, Progress, Result};
+
+/// What visits of clusters that are held in one way came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WayMeasured {
+    /// `flat`, `graph` or `ivf`.
+    pub kind: &'static str,
+    /// Whether all codes that were looked at lay in RAM.
+    pub in_ram: bool,
+    /// Visits.
+    pub visits: u64,
+    /// Different clusters visited.
+    pub clusters: u64,
+    /// Reads a visit.
+    pub reads: f64,
+    /// KiB a visit.
+    pub kib: f64,
+    /// What the plan's model says that the reads of these very visits cost, microseconds a visit.
+    pub predicted_us: f64,
+    /// The reads and KiB counted, at the plan's prices, microseconds a visit.
+    pub measured_us: f64,
+}
+
+/// What some queries came to. Comparisons, which the plan's costs hold as well, are left out on both sides.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Queries.
+    pub queries: usize,
+    /// `rows` of the index, each hidden from its own search, or `queries` that were given.
+    pub source: &'static str,
+    /// Results wanted of each.
+    pub k: u32,
+    /// Clusters that each may visit.
+    pub nprobe: u32,
+    /// Clusters that each visited.
+    pub visits: f64,
+    /// By the way in which clusters are held.
+    pub ways: Vec<WayMeasured>,
+    /// Reads of codes for all of it, microseconds a query: predicted, and measured.
+    pub predicted_us: f64,
+    /// See `predicted_us`.
+    pub measured_us: f64,
+    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan reckons with them.
+    pub survivor_reads: f64,
+    /// KiB of them.
+    pub survivor_kib: f64,
+}
+
+/// Queries to measure with.
+pub enum Asked<'a> {
+    /// Members of the index: so many, drawn with a seed.
+    Rows {
+        /// How many at most.
+        sample: usize,
+        /// Draws them.
+        seed: u64,
+    },
+    /// These rows of the index' element type.
+    Queries(&'a [u8]),
+}
+
+/// The plan that the manifest keeps.
+///
+/// # Errors
+/// An index without clusters, or of before plans were kept.
+pub fn report(index: &Index) -> Result<&PlanReport> {
+    index.manifest().plan.as_ref().ok_or_else(|| {
+        Error::bad_input(format!(
+            "{} is a {} without a plan; --plan is for hybrid-ivf",
+            index.folder().display(),
+            index.manifest().kind
+        ))
+    })
+}
+
+/// Runs queries one after another and compares the reads of their visits with what the plan expected of these clusters.
+///
+/// # Errors
+/// As [`super::explain`]; a query that fails; an interruption.
+pub fn measure(
+    index: &Index,
+    asked: &Asked<'_>,
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Measured> {
+    let report = report(index)?;
+    let Some(clusters) = &index.clusters else {
+        return Err(Error::bad_input(format!("{} has no clusters", index.folder().display())));
+    };
+    let params = index.params(options)?;
+    let mut sum =
+        Sum { model: model(report, index, clusters), report, ways: BTreeMap::new(), survivors: (0, 0) };
+    let (queries, source) = match asked {
+        Asked::Rows { sample, seed } => {
+            let drawn = members::draw(index.manifest().rows as u32, *sample, *seed);
+            progress.stage("visits of rows", drawn.len() as u64, "queries");
+            for &id in &drawn {
+                let vector = members::vector(index, clusters, id)?;
+                sum.add(&explain_hidden(index, &vector, id, options)?)?;
+                tick(progress)?;
+            }
+            (drawn.len(), "rows")
+        }
+        Asked::Queries(rows) => {
+            let rows = rows.chunks_exact(index.block.vector_bytes);
+            let count = rows.len();
+            progress.stage("visits of queries", count as u64, "queries");
+            for row in rows {
+                sum.add(&explain_hidden(index, row, u32::MAX, options)?)?;
+                tick(progress)?;
+            }
+            (count, "queries")
+        }
+    };
+    Ok(sum.into_measured(queries, source, (params.k, params.probe.clusters)))
+}
+
+fn tick(progress: &dyn Progress) -> Result<()> {
+    progress.advance(1);
+    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+}
+
+/// The plan's model with reads alone: distances cost nothing.
+fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> VisitCostModel {
+    let shape = &clusters.shape;
+    let local = &report.local;
+    VisitCostModel {
+        unit_costs: UnitCosts {
+            read_us: report.read_us,
+            byte_us: report.kib_us / 1024.0,
+            distance_us: 0.0,
+            alpha_flat: 0.0,
+            beta_scan: local.beta_scan,
+            hops: (local.hops_a, local.hops_b),
+            lists: (local.lists_a, local.lists_b),
+        },
+        sizes: ListSizes {
+            member_bytes: shape.member_bytes() as f64,
+            overhead_bytes: shape.list_codes_bytes(0) as f64,
+            read_max: index.manifest().clusters.map_or(0.0, |c| f64::from(c.read_max)),
+            degree: 0.0,
+        },
+    }
+}
+
+/// Visits of one way.
+#[derive(Default)]
+struct Tally {
+    visits: u64,
+    clusters: BTreeSet<u32>,
+    reads: u64,
+    pages: u64,
+    predicted_us: f64,
+}
+
+struct Sum<'a> {
+    model: VisitCostModel,
+    report: &'a PlanReport,
+    // By kind, and whether in RAM.
+    ways: BTreeMap<(u8, bool), Tally>,
+    survivors: (u64, u64),
+}
+
+impl Sum<'_> {
+    fn add(&mut self, trace: &Trace) -> Result<()> {
+        if !trace.complete {
+            return Err(Error::corrupt(trace.stop.clone()));
+        }
+        trace.visits.iter().for_each(|visit| self.add_visit(visit));
+        self.survivors.0 += trace.survivor_reads.reads;
+        self.survivors.1 += trace.survivor_reads.pages;
+        Ok(())
+    }
+
+    fn add_visit(&mut self, visit: &Visit) {
+        let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
+        // A graph's codes are held in RAM, and its lists are read all the same.
+        let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
+        let way = LocalIndex { kind, in_ram: kind == LocalKind::Graph || is_in_ram };
+        let tally = self.ways.entry((way.kind as u8, way.in_ram)).or_default();
+        tally.visits += 1;
+        tally.clusters.insert(visit.cluster);
+        tally.reads += visit.reads;
+        tally.pages += visit.pages;
+        tally.predicted_us += self.model.visit_us(way, visit.members);
+    }
+
+    fn into_measured(self, queries: usize, source: &'static str, (k, nprobe): (u32, u32)) -> Measured {
+        let each = |x: f64| x / queries.max(1) as f64;
+        let kib = |pages: u64| (pages * (PAGE as u64 >> 10)) as f64;
+        let cost = |t: &Tally| t.reads as f64 * self.report.read_us + kib(t.pages) * self.report.kib_us;
+        let way = |(&(kind, in_ram), tally): (&(u8, bool), &Tally)| {
+            let visits = tally.visits.max(1) as f64;
+            WayMeasured {
+                kind: LocalKind::ALL[usize::from(kind)].name(),
+                in_ram,
+                visits: tally.visits,
+                clusters: tally.clusters.len() as u64,
+                reads: tally.reads as f64 / visits,
+                kib: kib(tally.pages) / visits,
+                predicted_us: tally.predicted_us / visits,
+                measured_us: cost(tally) / visits,
+            }
+        };
+        Measured {
+            queries,
+            source,
+            k,
+            nprobe,
+            visits: each(self.ways.values().map(|t| t.visits as f64).sum()),
+            ways: self.ways.iter().map(way).collect(),
+            predicted_us: each(self.ways.values().map(|t| t.predicted_us).sum()),
+            measured_us: each(self.ways.values().map(cost).sum()),
+            survivor_reads: each(self.survivors.0 as f64),
+            survivor_kib: each(kib(self.survivors.1)),
+        }
+    }
+}

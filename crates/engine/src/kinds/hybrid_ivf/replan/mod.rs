@@ -1,0 +1,307 @@
+//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to be another.
+//!
+//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name; the new version is published
+//! by its manifest, last, so that until then the old one is what there is.
+
+mod moved;
+mod rewrite;
+mod scratch;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use stratann_core::build::costs::VisitCostModel;
+use stratann_core::format::directory::LocalKind;
+use stratann_core::route::NavGraph;
+use stratann_kernel::{DType, Metric};
+
+use crate::budget::{Account, PROGRAM_BYTES};
+use crate::build::{LocalPlan, PlanReport, lock_folder};
+use crate::index::shape;
+use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
+use crate::kinds::hybrid_ivf::learning::Learnt;
+use crate::kinds::hybrid_ivf::learning::file as learnt_file;
+use crate::kinds::hybrid_ivf::lists::{ClusterParts, weights};
+use crate::manifest::{ClusterFacts, Manifest, sync_folder};
+use crate::{Error, Progress, Result, files};
+use moved::Moved;
+use rewrite::{Rewrite, Written};
+use scratch::Scratch;
+
+/// What is planned for, and with what.
+#[derive(Clone, Debug)]
+pub struct ReplanOptions {
+    /// RAM that searches will have, bytes.
+    pub search_budget: u64,
+    /// Which local index clusters get.
+    pub local_plan: LocalPlan,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory in all; `None` for no limit.
+    pub ram_budget: Option<u64>,
+}
+
+/// What planning anew came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replanned {
+    /// Number of the manifest that was published.
+    pub version: u64,
+    /// Whether clusters were weighed by observed visits; otherwise by their sizes.
+    pub observed: bool,
+    /// Clusters that were flat, graphs, and divided into lists.
+    pub kinds_before: [u32; 3],
+    /// Those that are.
+    pub kinds_after: [u32; 3],
+    /// Clusters whose local index was replaced.
+    pub rebuilt: u64,
+    /// Bytes of lists, edges and tables that were made anew.
+    pub rewritten_bytes: u64,
+    /// Bytes of lists and edges that were copied as they were.
+    pub copied_bytes: u64,
+    /// Bytes of files that both versions name.
+    pub shared_bytes: u64,
+    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they do not fit in it.
+    pub visit_us_before: Option<f64>,
+    /// The same with those that are.
+    pub visit_us: f64,
+    /// What the budget leaves for codes, bytes.
+    pub code_budget_bytes: u64,
+    /// What the plan takes of it, bytes.
+    pub ram_bytes: u64,
+    /// Whether recall curves were measured on other local indexes: `stratann tune` measures them anew.
+    pub tune: bool,
+}
+
+/// The version that is there.
+struct Old {
+    folder: PathBuf,
+    number: u64,
+    manifest: Manifest,
+    facts: ClusterFacts,
+    plan: PlanReport,
+    metric: Metric,
+    dtype: DType,
+    parts: ClusterParts,
+    learnt: Option<Learnt>,
+}
+
+/// Plans anew, rebuilds what changes, and publishes the result.
+///
+/// # Errors
+/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file, a full disk, an
+/// interruption. The index stays as it was then.
+pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
+    check_kind(folder, &Manifest::read(folder)?.1)?;
+    let lock = lock_folder(folder)?;
+    let result = locked(folder, options, progress);
+    // The name has served; it goes while it is still held.
+    let _ = std::fs::remove_file(folder.join("lock"));
+    drop(lock);
+    result
+}
+
+fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
+    let old = Old::open(folder, options, progress)?;
+    let decided = old.decide(options)?;
+    let before = &old.parts.directory.kinds;
+    let rebuilt = before.iter().zip(&decided.kinds).filter(|(a, b)| a != b).count() as u64;
+    let mut replanned = Replanned {
+        version: old.number + 1,
+        observed: decided.report.observed,
+        kinds_before: count(before),
+        kinds_after: count(&decided.kinds),
+        rebuilt,
+        rewritten_bytes: 0,
+        copied_bytes: 0,
+        shared_bytes: old.manifest.files.values().map(|f| f.bytes).sum(),
+        visit_us_before: decided.before_us,
+        visit_us: decided.report.visit_us,
+        code_budget_bytes: decided.report.budget_bytes.unwrap_or(0),
+        ram_bytes: decided.report.ram_bytes,
+        tune: rebuilt > 0 && !old.manifest.curves.is_empty(),
+    };
+    if rebuilt == 0 {
+        let manifest = Manifest { plan: Some(decided.report), ..old.manifest.clone() };
+        manifest.publish(folder, replanned.version)?;
+        return Ok(replanned);
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(options.threads).build();
+    let pool =
+        pool.map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))?;
+    pool.install(|| old.replace(decided, options, progress, &mut replanned))?;
+    Ok(replanned)
+}
+
+fn check_kind(folder: &Path, manifest: &Manifest) -> Result<()> {
+    if manifest.clusters.is_some() {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!(
+        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to search with it",
+        folder.display(),
+        manifest.kind
+    )))
+}
+
+fn count(kinds: &[LocalKind]) -> [u32; 3] {
+    LocalKind::ALL.map(|kind| kinds.iter().filter(|&&k| k == kind).count() as u32)
+}
+
+/// What the clusters are to be.
+struct Decided {
+    kinds: Vec<LocalKind>,
+    report: PlanReport,
+    before_us: Option<f64>,
+}
+
+impl Old {
+    fn open(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Old> {
+        let (number, manifest) = Manifest::read(folder)?;
+        check_kind(folder, &manifest)?;
+        let (Some(facts), Some(plan)) = (manifest.clusters, manifest.plan.clone()) else {
+            return Err(Error::bad_input(format!(
+                "{} does not say what its plan was made from; build it again with `stratann build --force`",
+                folder.display()
+            )));
+        };
+        Account::planned(&manifest, 0).check(options.ram_budget, "plan this index anew")?;
+        let (metric, dtype, block) = shape(folder, &manifest)?;
+        let parts = ClusterParts::load(folder, &manifest, &block)?;
+        let path = folder.join(learnt_file::NAME);
+        let learnt = learnt_file::load(&path, &manifest.build_id, parts.directory.clusters());
+        let learnt = learnt.unwrap_or_else(|why| {
+            progress.note(&format!("warning: {why}"));
+            None
+        });
+        let folder = folder.to_path_buf();
+        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, parts, learnt })
+    }
+
+    /// Members of each cluster.
+    fn sizes(&self) -> Vec<u64> {
+        let directory = &self.parts.directory;
+        (0..directory.clusters()).map(|c| directory.members_of(c).len() as u64).collect()
+    }
+
+    fn seed(&self) -> u64 {
+        self.manifest.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1)
+    }
+
+    fn decide(&self, options: &ReplanOptions) -> Result<Decided> {
+        let sizes = self.sizes();
+        let clusters = sizes.len() as u64;
+        let recorded = self.manifest.build.get("nav_samples").and_then(|s| s.as_f64());
+        let drawn = f64::from(self.parts.nav.nodes()) / clusters.max(1) as f64 - 1.0;
+        let samples = recorded.unwrap_or(drawn);
+        let rows = self.manifest.rows;
+        let budget = code_budget(options.search_budget, &self.parts.shape, clusters, samples, rows)?;
+        let visits = self.learnt.as_ref().map_or(&[][..], |l| &l.visits);
+        let (mut weights, observed) = weights(sizes.iter().copied(), visits);
+        let total: f64 = weights.iter().sum();
+        weights.iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
+        let model: VisitCostModel = self.plan.model(&self.parts.shape, self.facts.read_max);
+        let planner = Planner {
+            model,
+            members: &sizes,
+            weights: &weights,
+            budget: Some(budget),
+            search_budget: Some(options.search_budget),
+            graph_members: u64::MAX,
+        };
+        let (kinds, report) = planner.choose(options.local_plan, self.plan.local, observed)?;
+        let before_us = planner.cost_of(&self.parts.directory.kinds);
+        Ok(Decided { kinds, report, before_us })
+    }
+
+    /// Writes and publishes the version with the kinds that were decided.
+    fn replace(
+        &self,
+        decided: Decided,
+        options: &ReplanOptions,
+        progress: &dyn Progress,
+        told: &mut Replanned,
+    ) -> Result<()> {
+        let mut account = Account::planned(&self.manifest, 0);
+        account.add("tables of the new version", account.total() - PROGRAM_BYTES);
+        account.add("the largest cluster", rewrite::memory_bytes(self, &decided.kinds));
+        account.check(options.ram_budget, "rebuild clusters of this index")?;
+        let scratch = Scratch::create(&self.folder, told.version)?;
+        let known = self.parts.nav.ids.iter().copied();
+        let hot = self.learnt.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
+        let mut moved = Moved::of(known.chain(hot));
+        let rewrite = Rewrite::new(self, &decided.kinds, &scratch, progress)?;
+        let written = rewrite.run(&mut moved)?;
+        let manifest = self.manifest_of(decided.report, &scratch, &written, &moved)?;
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let is_shared = |name: &&String| self.manifest.files.contains_key(name.as_str());
+        for name in manifest.files.keys().filter(|name| !is_shared(name)) {
+            scratch.move_up(name, &self.folder)?;
+        }
+        sync_folder(&self.folder)?;
+        manifest.publish(&self.folder, told.version)?;
+        if let Some(learnt) = &self.learnt {
+            self.keep_learnt(learnt, &manifest, &moved, progress);
+        }
+        files::remove_older(&self.folder, told.version, &manifest);
+        let shared = manifest.files.iter().filter(|(name, _)| is_shared(name));
+        told.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
+        told.copied_bytes = written.copied_bytes;
+        let all: u64 = manifest.files.values().map(|f| f.bytes).sum();
+        told.rewritten_bytes = all.saturating_sub(told.shared_bytes + told.copied_bytes);
+        Ok(())
+    }
+
+    /// The manifest of what was written; writes the small files too.
+    fn manifest_of(
+        &self,
+        report: PlanReport,
+        scratch: &Scratch,
+        written: &Written,
+        moved: &Moved,
+    ) -> Result<Manifest> {
+        let mut manifest = self.manifest.clone();
+        let mut nav = NavGraph::clone(&self.parts.nav);
+        nav.ids.iter_mut().for_each(|id| *id = moved.now(*id));
+        let tables = [
+            (files::DIRECTORY, files::encode_directory(&written.directory)),
+            (files::SUBLISTS, files::encode_sublists(&written.sublists)),
+            (files::NAV, files::encode_nav(&nav)),
+        ];
+        let mut replace = |role: &str, entry| -> Result<()> {
+            let before = files::find(&manifest, role)?.0.to_string();
+            manifest.files.remove(&before);
+            manifest.files.insert(scratch.name(role), entry);
+            Ok(())
+        };
+        replace(files::LISTS, files::entry(&scratch.path(files::LISTS))?)?;
+        for (role, bytes) in tables {
+            let entry = files::entry_of(&bytes);
+            if files::find(&self.manifest, role)?.1 != &entry {
+                scratch.write(role, &bytes)?;
+                replace(role, entry)?;
+            }
+        }
+        manifest.blocks = written.blocks;
+        let lists = written.directory.list_count();
+        manifest.clusters =
+            Some(ClusterFacts { lists, kinds: count(&written.directory.kinds), ..self.facts });
+        manifest.plan = Some(report);
+        manifest.build_id = manifest.content_id();
+        Ok(manifest)
+    }
+
+    /// What was learnt holds for the new version as well; should it be lost, no more than that is.
+    fn keep_learnt(&self, learnt: &Learnt, manifest: &Manifest, moved: &Moved, progress: &dyn Progress) {
+        let learnt = Learnt {
+            hot: learnt.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
+            visits: learnt.visits.clone(),
+            ..*learnt
+        };
+        let saved = learnt_file::save(&self.folder.join(learnt_file::NAME), &manifest.build_id, &learnt);
+        if let Err(e) = saved {
+            progress.note(&format!("warning: what was learnt is lost: {e}"));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Codes of what centroids leave of vectors.
+
+use stratann_core::format::inverted_list::Member;
+use stratann_kernel::Metric;
+use stratann_kernel::codes::Codebook;
+use stratann_kernel::distance::dot_f32;
+
+/// Roundings of a radius stay below this, relative to it and to the vector.
+const ROUNDING: f32 = 2e-6;
+
+pub(crate) fn subtract(row: &mut [f32], centroid: &[f32]) {
+    row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
+}
+
+/// Encodes vectors one by one, with what a head says of each.
+pub(crate) struct Encoder<'a> {
+    codebook: &'a Codebook,
+    metric: Metric,
+    residual: Vec<f32>,
+    rotated: Vec<f32>,
+    decoded: Vec<f32>,
+    centroid: Vec<f32>,
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(codebook: &'a Codebook, metric: Metric) -> Encoder<'a> {
+        let zeros = vec![0f32; codebook.dim];
+        Encoder {
+            codebook,
+            metric,
+            residual: zeros.clone(),
+            rotated: zeros.clone(),
+            decoded: zeros.clone(),
+            centroid: zeros,
+        }
+    }
+
+    /// All that follow are of what this centroid leaves.
+    pub(crate) fn set_centroid(&mut self, centroid: &[f32]) {
+        self.codebook.rotate(centroid, &mut self.centroid);
+    }
+
+    /// Encodes `vector` as codes see it; `code` has the bytes of one. `centroid` is that of [`Encoder::set_centroid`].
+    pub(crate) fn encode(&mut self, vector: &[f32], centroid: &[f32], code: &mut [u8]) -> Member {
+        self.residual.copy_from_slice(vector);
+        subtract(&mut self.residual, centroid);
+        let square = |x: &[f32]| dot_f32(x, bytemuck::cast_slice(x));
+        let centroid_distance = square(&self.residual).sqrt();
+        self.codebook.rotate(&self.residual, &mut self.rotated);
+        self.codebook.encode_rotated(&self.rotated, &mut self.residual, code);
+        self.codebook.decode_rotated(code, &mut self.decoded);
+        let lost: f32 = self.rotated.iter().zip(&self.decoded).map(|(a, b)| (a - b) * (a - b)).sum();
+        let term = match self.metric {
+            Metric::Ip => 0.0,
+            Metric::L2 | Metric::Cosine => {
+                square(&self.decoded) + 2.0 * dot_f32(&self.centroid, bytemuck::cast_slice(&self.decoded))
+            }
+        };
+        // The rotation is orthonormal up to roundings, which are counted in.
+        let radius = lost.sqrt() * (1.0 + ROUNDING) + ROUNDING * (centroid_distance + square(vector).sqrt());
+        Member { term, radius, centroid_distance }
+    }
+}

@@ -1,0 +1,5 @@
+//! Recall: what it costs on an index, and the parameters that reach it.
+
+pub mod calibrate;
+pub mod curve;
+pub mod tune;

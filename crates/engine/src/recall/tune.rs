@@ -1,0 +1,400 @@
+//! Measures anew what recall costs on a finished index, and publishes it as a version that shares the data files.
+//!
+//! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was fitted to.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rayon::prelude::*;
+use serde::Serialize;
+use stratann_core::format::block::{self, Block};
+use stratann_kernel::distance::Exact;
+use stratann_kernel::topk::{Scored, TopK};
+
+use super::calibrate;
+use super::curve::{self, Curve};
+use crate::build::lock_folder;
+use crate::driver::{Width, failure};
+use crate::index::{Index, OpenOptions};
+use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use crate::kinds::hybrid_ivf::members;
+use crate::search::{SearchOptions, recall};
+use crate::tier::Buffer;
+use crate::{Error, Progress, Result};
+use stratann_core::query::{Loss, Outcome};
+
+/// What is measured, and with what.
+#[derive(Clone, Debug)]
+pub struct TuneOptions {
+    /// Numbers of results that get a curve.
+    pub ks: Vec<u32>,
+    /// Recalls that are checked afterwards.
+    pub recalls: Vec<f64>,
+    /// Rows of the index that serve as queries when there are no others.
+    pub sample: usize,
+    /// Draws them.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of memory in all; `None` for no limit.
+    pub ram_budget: Option<u64>,
+}
+
+/// Queries whose true neighbours are known.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Rows of the index' element type, as bytes.
+    pub queries: Vec<u8>,
+    /// Their true neighbours, as ids that the index returns: `truth_k` each, closest first.
+    pub truth: Vec<u64>,
+    /// Neighbours per query.
+    pub truth_k: usize,
+    /// For each query a node that it must not see; empty for none.
+    pub hidden: Vec<u32>,
+}
+
+/// One recall that was asked for, and what came of it on the half that the curve has not seen.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Results asked for.
+    pub k: u32,
+    /// Recall asked for.
+    pub asked: f64,
+    /// Recall that was reached; `None` when the curve ends below it.
+    pub measured: Option<f64>,
+    /// Mean reads per query.
+    pub reads: Option<f64>,
+    /// Length of the beam; on an index with clusters the number of them that are visited at most.
+    pub search_list: Option<u32>,
+    /// Slack of the adaptive stop, or of bounds.
+    pub stop_slack: Option<f32>,
+    /// On an index with clusters: share of them, one after another without a gain, that ends the visits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<f32>,
+    /// Fruitless reads in a row after which a query stops; 0 for never.
+    pub patience: Option<u32>,
+    /// The highest recall of the curve.
+    pub highest: f64,
+}
+
+/// What tuning came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tuned {
+    /// Number of the manifest that was published.
+    pub version: u64,
+    /// `rows` or `queries`.
+    pub source: String,
+    /// Queries that fitted the curve.
+    pub fitted_on: usize,
+    /// Queries that checked it.
+    pub checked_on: usize,
+    /// Asked and measured.
+    pub checks: Vec<Check>,
+    /// The new curves.
+    pub curves: Vec<Curve>,
+}
+
+/// Measures curves on `known` queries, or on rows of the index, checks them, and publishes them.
+///
+/// # Errors
+/// A flat index (it is exact), too few queries or neighbours, another writer, a budget too small, a damaged block.
+pub fn tune(
+    folder: &Path,
+    known: Option<Known>,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Tuned> {
+    let mut index =
+        Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
+    if index.graph.is_none() && index.clusters.is_none() {
+        return Err(Error::bad_input(format!(
+            "{} is flat: every search is exact, there is nothing to tune",
+            folder.display()
+        )));
+    }
+    let _lock = lock_folder(folder)?;
+    let source = if known.is_some() { "queries" } else { "rows" };
+    let known = match known {
+        Some(known) => known,
+        None => rows_as_queries(&index, options, progress)?,
+    };
+    let (fit, check) = known.split(index.block.vector_bytes);
+    let ks: Vec<u32> = options.ks.iter().copied().filter(|&k| k > 0 && k as usize <= known.truth_k).collect();
+    if ks.is_empty() || fit.count() == 0 || check.count() == 0 {
+        return Err(Error::bad_input(format!(
+            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours for every k",
+            fit.count() + check.count(),
+            known.truth_k
+        )));
+    }
+    drop(known);
+    lend_cache(&mut index, options, fit.count());
+    let mut curves = Vec::new();
+    for &k in &ks {
+        curves.push(calibrate::measure(
+            &index,
+            &fit.queries,
+            &fit.truth,
+            fit.truth_k,
+            &fit.hidden,
+            k,
+            source,
+            (options.threads, calibrate::IN_FLIGHT),
+            progress,
+        )?);
+    }
+    let checks = check_all(&index, &curves, &check, options, progress)?;
+    let version = publish(folder, &index, &curves)?;
+    // As after a build: the name has served.
+    let _ = std::fs::remove_file(folder.join("lock"));
+    Ok(Tuned {
+        version,
+        source: source.into(),
+        fitted_on: fit.count(),
+        checked_on: check.count(),
+        checks,
+        curves,
+    })
+}
+
+impl Known {
+    fn count(&self) -> usize {
+        self.truth.len().checked_div(self.truth_k).unwrap_or(0)
+    }
+
+    /// Every other query, and the rest.
+    fn split(&self, row_bytes: usize) -> (Known, Known) {
+        let mut halves = (
+            Known { truth_k: self.truth_k, ..Known::default() },
+            Known { truth_k: self.truth_k, ..Known::default() },
+        );
+        for q in 0..self.count() {
+            let half = if q % 2 == 0 { &mut halves.0 } else { &mut halves.1 };
+            half.queries.extend_from_slice(&self.queries[q * row_bytes..(q + 1) * row_bytes]);
+            half.truth.extend_from_slice(&self.truth[q * self.truth_k..(q + 1) * self.truth_k]);
+            half.hidden.extend(self.hidden.get(q));
+        }
+        halves
+    }
+}
+
+/// Caches blocks as far as memory allows: counters do not change, the measurement takes less time.
+fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
+    const MOST: u64 = 4 << 30;
+    if index.clusters.is_some() {
+        // Reads of lists are not of single blocks.
+        return;
+    }
+    let k = options.ks.iter().copied().max().unwrap_or(1) as usize;
+    let search = SearchOptions { k, threads: options.threads, ..SearchOptions::default() };
+    // Room for beams that are longer than the default, and for both halves of the queries.
+    let taken = index.search_account(&search, 4 * queries).total() + (16 << 20);
+    let spare = options.ram_budget.map_or(MOST, |b| b.saturating_sub(taken));
+    let blocks = u64::from(index.manifest.blocks.count) * (index.block.block_bytes as u64 + 128);
+    index.set_cache_budget(blocks.min(spare).min(MOST));
+}
+
+fn check_all(
+    index: &Index,
+    curves: &[Curve],
+    known: &Known,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Vec<Check>> {
+    let total = curves.len() * options.recalls.len() * known.count();
+    progress.stage("checking the curve on unseen queries", total as u64, "queries");
+    let mut checks = Vec::new();
+    for curve in curves {
+        for &asked in &options.recalls {
+            checks.push(check(index, curve, known, asked, options, progress)?);
+        }
+    }
+    Ok(checks)
+}
+
+fn check(
+    index: &Index,
+    curve: &Curve,
+    known: &Known,
+    asked: f64,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Check> {
+    let highest = curve.points.iter().map(|p| p.recall).fold(0.0, f64::max);
+    let nothing = Check {
+        k: curve.k,
+        asked,
+        measured: None,
+        reads: None,
+        search_list: None,
+        stop_slack: None,
+        early_stop: None,
+        patience: None,
+        highest,
+    };
+    let Some(Ok(point)) = curve::choose(std::slice::from_ref(curve), curve.k, asked) else {
+        return Ok(nothing);
+    };
+    let in_clusters = index.clusters.is_some();
+    let params = if in_clusters { point.cluster_params(curve.k) } else { point.params(curve.k) };
+    let search = SearchOptions {
+        k: curve.k as usize,
+        threads: options.threads,
+        width: Width::Fixed(1),
+        ..SearchOptions::default()
+    };
+    let hide = |q: usize| known.hidden.get(q).copied().unwrap_or(u32::MAX);
+    let answers = index.search_each(&known.queries, params, &hide, &search, progress)?;
+    if let Some((query, why)) = answers.failed.first() {
+        return Err(Error::corrupt(format!("query {query}: {why}")));
+    }
+    Ok(Check {
+        measured: Some(recall(&answers.ids, answers.k, &known.truth, known.truth_k)),
+        reads: Some(answers.stats.reads as f64 / known.count() as f64),
+        search_list: Some(if in_clusters { params.probe.clusters } else { params.search_list }),
+        stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
+        early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
+        patience: Some(params.patience),
+        ..nothing
+    })
+}
+
+/// Publishes the index' manifest with these curves in place of those for the same k.
+fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
+    let mut manifest = index.manifest.clone();
+    manifest.curves.retain(|old| curves.iter().all(|new| new.k != old.k));
+    manifest.curves.extend_from_slice(curves);
+    manifest.curves.sort_by_key(|c| c.k);
+    manifest.publish(folder, index.number + 1)?;
+    Ok(index.number + 1)
+}
+
+/// Draws nodes of the index, and finds their exact neighbours by reading all of it once.
+fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
+    let rows = index.manifest.rows as u32;
+    let most = options.ks.iter().copied().max().unwrap_or(1) as usize;
+    let truth_k = most.min(rows as usize - 1);
+    let hidden = members::draw(rows, options.sample, options.seed);
+    let mut known = Known { truth_k, hidden, ..Known::default() };
+    let mut seekers = Vec::new();
+    for &node in &known.hidden {
+        let vector = match &index.clusters {
+            Some(clusters) => members::vector(index, clusters, node)?,
+            None => vector_in_block(index, node)?,
+        };
+        let mut exact = Exact::default();
+        let view = index.view();
+        exact.set(view.metric, view.dtype, view.dim, &vector);
+        known.queries.extend_from_slice(&vector);
+        seekers.push(Seeker { node, exact, top: TopK::new(truth_k) });
+    }
+    match &index.clusters {
+        Some(clusters) => scan_lists(index, clusters, options.threads, &mut seekers, progress)?,
+        None => pool(options.threads)?.install(|| scan(index, &mut seekers, progress))?,
+    }
+    for seeker in seekers {
+        let mut ids: Vec<u64> = seeker.top.into_sorted().iter().map(|s| s.id).collect();
+        ids.resize(truth_k, u64::MAX);
+        known.truth.extend(ids);
+    }
+    Ok(known)
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
+}
+
+fn vector_in_block(index: &Index, node: u32) -> Result<Vec<u8>> {
+    let number = index.view().graph.map_or(0, |g| g.map.block_of(node));
+    let buffer = read_blocks(index, number, 1)?;
+    let block = open(index, number, buffer.bytes())?;
+    let slot = node.wrapping_sub(block.first_id()) as usize;
+    if slot >= block.count() {
+        return Err(lost(index, number));
+    }
+    Ok(block.vector(slot).to_vec())
+}
+
+/// A drawn row, and the nearest others so far.
+struct Seeker {
+    node: u32,
+    exact: Exact,
+    top: TopK,
+}
+
+impl Seeker {
+    fn see(&mut self, block: &Block<'_>) {
+        for slot in 0..block.count() {
+            let node = block.first_id().wrapping_add(slot as u32);
+            self.see_one(node, block.vector(slot), block.inverse_norm(slot), block.external_id(slot));
+        }
+    }
+
+    fn see_one(&mut self, node: u32, vector: &[u8], inverse_norm: f32, external_id: u64) {
+        if node != self.node {
+            let distance = self.exact.distance(vector, inverse_norm);
+            self.top.push(Scored { distance, id: external_id });
+        }
+    }
+}
+
+/// Shows every member of every list to every seeker.
+fn scan_lists(
+    index: &Index,
+    clusters: &ClusterParts,
+    threads: usize,
+    seekers: &mut [Seeker],
+    progress: &dyn Progress,
+) -> Result<()> {
+    progress.stage("exact neighbours of drawn rows", index.manifest.rows, "rows");
+    // Seekers are divided among the threads once for each run of records.
+    pool(threads)?.install(|| {
+        members::each(index, clusters, progress, &mut |run| {
+            seekers.par_iter_mut().for_each(|seeker| {
+                run.iter().for_each(|(node, r)| {
+                    seeker.see_one(*node, r.vector(), r.inverse_norm(), r.external_id());
+                });
+            });
+        })
+    })
+}
+
+/// Shows every block to every seeker.
+fn scan(index: &Index, seekers: &mut [Seeker], progress: &dyn Progress) -> Result<()> {
+    let (count, size) = (index.manifest.blocks.count, index.block.block_bytes);
+    let at_once = ((1 << 20) / size).max(1) as u32;
+    progress.stage("exact neighbours of drawn rows", u64::from(count), "blocks");
+    for first in (0..count).step_by(at_once as usize) {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let some = at_once.min(count - first);
+        let buffer = read_blocks(index, first, some)?;
+        let bytes = buffer.bytes().chunks_exact(size).enumerate();
+        let blocks = bytes.map(|(i, b)| open(index, first + i as u32, b)).collect::<Result<Vec<_>>>()?;
+        seekers.par_iter_mut().for_each(|seeker| blocks.iter().for_each(|block| seeker.see(block)));
+        progress.advance(u64::from(some));
+    }
+    Ok(())
+}
+
+fn read_blocks(index: &Index, first: u32, count: u32) -> Result<Buffer> {
+    let size = index.block.block_bytes;
+    let mut buffer = Buffer::new(count as usize * size);
+    let read = index.blocks_file.read_exact_at(buffer.bytes_mut(), u64::from(first) * size as u64);
+    read.map(|()| buffer).map_err(|e| Error::io("reading", &index.blocks_path, &e))
+}
+
+fn open<'a>(index: &Index, number: u32, bytes: &'a [u8]) -> Result<Block<'a>> {
+    block::verify(&index.block, number, bytes)
+        .and_then(|()| Block::open(&index.block, bytes))
+        .map_err(|_| lost(index, number))
+}
+
+fn lost(index: &Index, block: u32) -> Error {
+    let outcome = Outcome::Lost { block, loss: Loss::Damaged };
+    Error::corrupt(failure(outcome, &index.blocks_path, index.block.block_bytes).unwrap_or_default())
+}
