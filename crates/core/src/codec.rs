@@ -33,10 +33,9 @@ impl fmt::Display for Refused {
                 f,
                 "it is of another build of the index ({build:016x}); give all servers the same index"
             ),
-            Refused::Kind(kind) => write!(
-                f,
-                "it is of another kind of index (number {kind}); give all servers the same index"
-            ),
+            Refused::Kind(kind) => {
+                write!(f, "it is of another kind of index (number {kind}); give all servers the same index")
+            }
             Refused::Content => write!(f, "a field is outside of its limits"),
         }
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
 use proptest::prelude::*;
+use stratann_core::codec::Refused;
 use stratann_core::format::checksum;
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::codec::Refused;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, Want,

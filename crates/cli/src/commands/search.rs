@@ -93,6 +93,9 @@ pub(crate) struct How {
     /// I/O back end
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
+    /// Make each read, even while another query makes the same one (to compare)
+    #[arg(long, conflicts_with = "connect")]
+    no_merge: bool,
     /// Start at the medoid instead of the head graph (to compare)
     #[arg(long)]
     no_head: bool,
@@ -143,6 +146,7 @@ impl How {
             admission: self.admission.into(),
             threads: self.threads.unwrap_or_else(options::all_cores),
             io: self.io.into(),
+            merge: !self.no_merge,
             head: !self.no_head,
             whole_blocks: !self.no_whole_blocks,
             patience,

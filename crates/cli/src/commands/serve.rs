@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// I/O back end [default: auto]
     #[arg(long, value_enum)]
     io: Option<IoName>,
+    /// Make each read, even while another query makes the same one (to compare)
+    #[arg(long)]
+    no_merge: bool,
     /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
@@ -373,6 +376,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         threads,
         in_flight,
         io: io_choice(args.io, config.io.as_deref())?.into(),
+        merge: !args.no_merge,
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,

@@ -24,19 +24,19 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The first byte after the range; saturates.
-    pub fn end(&self) -> u64 {
-        self.offset.saturating_add(u64::from(self.bytes))
+    /// The offset of the first byte behind it; saturates.
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes as u64)
     }
 
-    /// The offset of the page that holds the first byte.
-    pub fn first_page(&self) -> u64 {
-        self.offset / PAGE as u64 * PAGE as u64
+    /// The number of the page that holds its first byte.
+    pub const fn first_page(&self) -> u64 {
+        self.offset / PAGE as u64
     }
 
-    /// The number of pages that hold the range.
-    pub fn pages(&self) -> u64 {
-        self.end().saturating_sub(self.first_page()).div_ceil(PAGE as u64)
+    /// The number of pages that it touches.
+    pub const fn pages(&self) -> u64 {
+        self.end().div_ceil(PAGE as u64) - self.first_page()
     }
 }
 
@@ -159,5 +159,27 @@ impl Io {
     /// Memory beside the struct itself, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.wants.capacity() * size_of::<Want>() + self.pending.capacity() * size_of::<Pending>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_cover_the_bytes() {
+        let extent = |offset, bytes| Extent { store: StoreId(0), offset, bytes };
+        for (offset, bytes, first_page, pages) in [
+            (0, 4096, 0, 1),
+            (0, 4097, 0, 2),
+            (4095, 1, 0, 1),
+            (4095, 2, 0, 2),
+            (8192, 12288, 2, 3),
+            (8191, 4098, 1, 3),
+        ] {
+            let e = extent(offset, bytes);
+            assert_eq!((e.first_page(), e.pages(), e.end()), (first_page, pages, offset + u64::from(bytes)));
+        }
+        assert_eq!(extent(u64::MAX - 1, 10).end(), u64::MAX);
     }
 }

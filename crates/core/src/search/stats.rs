@@ -99,6 +99,11 @@ counters! {
 }
 
 impl QueryStats {
+    /// Reads asked for, those that a cache answered included: the same with any cache.
+    pub fn reads_asked(&self) -> u64 {
+        self.reads + self.cache_hits
+    }
+
     /// Nodes that the search met, scored or known: the same wherever the query went.
     pub fn met(&self) -> u64 {
         self.code_comparisons + self.repeats

@@ -1,5 +1,6 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_kernel::Metric;
@@ -158,6 +159,17 @@ pub(crate) const FROM_ROWS: &str = "rows";
 const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
+
+/// Refuses a slack that is no number of standard errors.
+///
+/// # Errors
+/// A slack out of range.
+pub(crate) fn check_slack(slack: f32) -> Result<()> {
+    if slack >= -16.0 {
+        return Ok(());
+    }
+    Err(Error::bad_input("the slack of the adaptive stop is a number of standard errors, from -16 up"))
+}
 
 #[cfg(test)]
 mod tests {

@@ -175,10 +175,13 @@ fn verdict(state: &QueryState, partial: bool) -> Result<(), Unanswered> {
         Outcome::OutOfBudget => Err(Unanswered::Failed(
             "the query ran out of its allowance of reads; ask for a lower recall".into(),
         )),
-        Outcome::Lost { block, loss } => Err(Unanswered::Failed(format!(
-            "block {block} could not be used ({}); run `stratann verify` on the servers that hold it",
+        Outcome::Lost { unit, loss, .. } => Err(Unanswered::Failed(format!(
+            "block {unit} could not be used ({}); run `stratann verify` on the servers that hold it",
             describe(loss)
         ))),
+        Outcome::WrongKind => Err(Unanswered::Failed(
+            "the query is of another kind than the index; give all servers the same index".into(),
+        )),
         Outcome::Running => {
             Err(Unanswered::Failed("the query came back unfinished; please report it".into()))
         }

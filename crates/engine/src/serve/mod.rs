@@ -27,6 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use stratann_core::peer::message::Refused;
+use stratann_core::plan::KindParams;
 use stratann_core::query::Params;
 
 pub use self::options::ServeOptions;
@@ -174,7 +175,9 @@ impl Server {
         let mut params = self.state.index.index().params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
-        params.search_list = params.search_list.max(params.k);
+        if let KindParams::DiskGraph(own) = &mut params.kind {
+            own.search_list = own.search_list.max(params.k);
+        }
         (params.approach_width, params.width) = options.width.at_load(load);
         if params.is_valid() {
             Ok(params)

@@ -37,6 +37,8 @@ pub struct ServeOptions {
     pub ram_budget: Option<u64>,
     /// Part of it for the block cache, bytes.
     pub cache_budget: u64,
+    /// Make equal reads under way once.
+    pub merge: bool,
     /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for it.
     pub may_change: bool,
     /// Whether, and how, a `hybrid-ivf` learns from its queries.
@@ -68,6 +70,7 @@ impl Default for ServeOptions {
             io: IoChoice::Auto,
             ram_budget: None,
             cache_budget: 0,
+            merge: true,
             may_change: false,
             learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
             queue: 4096,

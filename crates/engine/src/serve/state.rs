@@ -17,7 +17,7 @@ use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
-use crate::driver::{Driver, DriverOptions, Width, allowance};
+use crate::driver::{Driver, DriverOptions, Width};
 use crate::link::Link;
 use crate::search::{Effort, SearchOptions};
 
@@ -94,7 +94,7 @@ impl ServerState {
         let served = Served {
             build: index.build(),
             vector_bytes: index.index().base.row_bytes(),
-            nodes: view.nodes,
+            nodes: view.base.nodes,
             carry: index.carry(options.carry).unwrap_or(Carry::Distances),
             results: options.results,
             rescores: view.rescores(),
@@ -113,7 +113,7 @@ impl ServerState {
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
         let peer = Peer::new(server, incarnation(), served, live, limits);
         ServerState {
-            budget: allowance(&view),
+            budget: view.budget(),
             replica_sets: index.replica_sets(),
             codec: peer.codec(),
             peer: Mutex::new(peer),
@@ -222,9 +222,16 @@ impl ServerState {
         // Before the thread reports: if another one fails, this one must be woken to end.
         self.inbox.set_waker(thread, waker);
         let _ = ready.send(Ok(tier.name()));
-        let driver = DriverOptions { in_flight, admission: Default::default(), width: Width::Auto };
+        let driver = DriverOptions {
+            buffer_bytes: index.base.block.block_bytes,
+            in_flight,
+            admission: Default::default(),
+            width: Width::Auto,
+        };
         let view = self.index.view(self.live.load(Ordering::Relaxed));
-        let ran = Driver::new(view, index.cache.as_ref(), tier, driver).run(&mut Worker::new(self, thread));
+        let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
+            .sharing(self.options.merge.then_some(&index.shared_reads))
+            .run(&mut Worker::new(self, thread));
         if let Err(e) = ran {
             let why = format!(
                 "reading {} failed: {e}; check the disk and start the server again",

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::{Loss, QueryState, Step};
+use stratann_core::query::{Loss, QueryState, Read, Step};
 
 use super::inbox::Job;
 use super::state::ServerState;
@@ -145,8 +145,8 @@ impl Queries for Worker<'_> {
         self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
     }
 
-    fn lost(&mut self, block: u32, loss: Loss) {
-        self.server.note_lost(block, loss);
+    fn lost(&mut self, read: Read, loss: Loss) {
+        self.server.note_lost(read.unit(), loss);
     }
 
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
@@ -157,6 +157,10 @@ impl Queries for Worker<'_> {
     fn may_wait(&mut self, has_room: bool) -> bool {
         // While the server stops, the driver ends by itself once nothing is in flight.
         !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread)
+    }
+
+    fn can_wake(&self) -> bool {
+        true
     }
 
     fn stays(&self) -> bool {

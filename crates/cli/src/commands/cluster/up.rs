@@ -44,6 +44,9 @@ pub(super) struct Up {
     /// Part of it that caches blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
+    /// Make each read, even while another query makes the same one (to compare)
+    #[arg(long)]
+    no_merge: bool,
     /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
@@ -259,6 +262,9 @@ impl Running {
             if let Some(value) = value {
                 command.arg(name).arg(value.to_string());
             }
+        }
+        if args.no_merge {
+            command.arg("--no-merge");
         }
         if let Some(carry) = args.carry {
             command.args(["--carry", carry.name()]);

@@ -33,6 +33,7 @@ pub use state::State;
 pub(crate) use state::{LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
 pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
 pub use view::{Pinned, Resident, SubLists, View};
+pub use visit::CANDIDATES_MAX;
 
 /// The store of all lists, records and adjacency lists: one file.
 pub(crate) const FILE: StoreId = StoreId(0);

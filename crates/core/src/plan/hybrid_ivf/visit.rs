@@ -19,7 +19,7 @@ use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};
 
 /// Most candidates that are kept. With more, some are read before further lists are scanned: their distances prune others.
-pub(super) const CANDIDATES_MAX: usize = 2048;
+pub const CANDIDATES_MAX: usize = 2048;
 
 /// Most lists that wait for those before them.
 const QUEUE_MAX: usize = 64;

@@ -51,7 +51,8 @@ impl<'a> ListReader<'a> {
     pub(crate) fn codes(&mut self, list: u32) -> Result<&[u8]> {
         let (tables, path) = (self.tables, self.path);
         let offset = tables.directory.codes[list as usize];
-        let bytes = self.read(offset, tables.shape.list_codes_bytes(tables.directory.members(list) as usize))?;
+        let bytes =
+            self.read(offset, tables.shape.list_codes_bytes(tables.directory.members(list) as usize))?;
         if ListCodes::verify(&tables.shape, list, bytes).is_none() {
             return Err(Error::corrupt(format!(
                 "posting list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",

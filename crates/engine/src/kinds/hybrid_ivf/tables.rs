@@ -5,10 +5,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use stratann_core::build::costs::{VisitCostModel, Prices, Sizes};
+use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
-use stratann_core::format::inverted_list::{Record, ListLayout};
-use stratann_core::plan::SubLists;
+use stratann_core::format::inverted_list::{ListLayout, Record};
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;
@@ -160,7 +160,11 @@ fn sublist_bytes(sublists: &SubLists) -> u64 {
 }
 
 /// What all lists have in common.
-pub(crate) fn posting_shape(manifest: &Manifest, block: &block::BlockLayout, facts: &ListFacts) -> ListLayout {
+pub(crate) fn posting_shape(
+    manifest: &Manifest,
+    block: &block::BlockLayout,
+    facts: &ListFacts,
+) -> ListLayout {
     ListLayout {
         dim: manifest.dim,
         vector_bytes: block.vector_bytes,
@@ -174,9 +178,9 @@ pub(crate) fn posting_shape(manifest: &Manifest, block: &block::BlockLayout, fac
 pub(crate) const DEGREE: usize = 24;
 
 /// The cost model that a plan was made by, of lists of this shape.
-pub(crate) fn cost_model(plan: &PlanReport, shape: &ListLayout, read_max: u32) -> Model {
+pub(crate) fn cost_model(plan: &PlanReport, shape: &ListLayout, read_max: u32) -> VisitCostModel {
     let local = &plan.local;
-    let prices = Prices {
+    let unit_costs = UnitCosts {
         read_us: plan.read_us,
         byte_us: plan.kib_us / 1024.0,
         distance_us: plan.distance_us,
@@ -185,14 +189,14 @@ pub(crate) fn cost_model(plan: &PlanReport, shape: &ListLayout, read_max: u32) -
         hops: (local.hops_a, local.hops_b),
         lists: (local.lists_a, local.lists_b),
     };
-    Model { prices, sizes: cost_sizes(shape, read_max) }
+    VisitCostModel { unit_costs, sizes: cost_sizes(shape, read_max) }
 }
 
 /// The sizes that costs depend on.
-pub(crate) fn cost_sizes(shape: &ListLayout, read_max: u32) -> Sizes {
-    Sizes {
+pub(crate) fn cost_sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
+    ListSizes {
         member_bytes: shape.member_bytes() as f64,
-        head_bytes: shape.list_codes_bytes(0) as f64,
+        overhead_bytes: shape.list_codes_bytes(0) as f64,
         read_max: f64::from(read_max),
         degree: DEGREE as f64,
     }

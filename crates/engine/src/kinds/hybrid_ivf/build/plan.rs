@@ -1,7 +1,7 @@
 //! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
 
-use stratann_core::build::knapsack::{Assignment, Choice, Choices, assign};
-use stratann_core::build::costs::{VisitCostModel, WAYS, Way};
+use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
+use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
@@ -67,8 +67,8 @@ pub(crate) fn run(
 
 fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
     let shape = posting_shape(build)?;
-    Ok(Model {
-        prices: local_costs::prices(profile, local, build.base.shape()),
+    Ok(VisitCostModel {
+        unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
         sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
     })
 }
@@ -139,7 +139,7 @@ impl Planner<'_> {
         let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
         let kinds = chosen.picks.iter().map(|&p| LOCAL_INDEXES[usize::from(p)].kind).collect();
         let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
-        let prices = &self.model.unit_costs;
+        let unit_costs = &self.model.unit_costs;
         let report = PlanReport {
             budget_bytes: self.budget,
             ram_bytes: chosen.bytes,
@@ -149,9 +149,9 @@ impl Planner<'_> {
             uniform_us: LocalKind::ALL.map(uniform),
             observed,
             local,
-            read_us: prices.read_us,
-            kib_us: prices.byte_us * 1024.0,
-            distance_us: prices.distance_us,
+            read_us: unit_costs.read_us,
+            kib_us: unit_costs.byte_us * 1024.0,
+            distance_us: unit_costs.distance_us,
         };
         Ok((kinds, report))
     }

@@ -35,7 +35,7 @@ pub struct WayMeasured {
     pub kib: f64,
     /// What the plan's model says that the reads of these very visits cost, microseconds a visit.
     pub predicted_us: f64,
-    /// The reads and KiB counted, at the plan's prices, microseconds a visit.
+    /// The reads and KiB counted, at the plan's unit_costs, microseconds a visit.
     pub measured_us: f64,
 }
 
@@ -129,7 +129,7 @@ pub fn measure(
             (count, "queries")
         }
     };
-    Ok(sum.into_measured(queries, source, (params.k, params.probe.clusters)))
+    Ok(sum.into_measured(queries, source, (params.k, params.kind.hybrid_ivf().map_or(0, |p| p.nprobe))))
 }
 
 fn tick(progress: &dyn Progress) -> Result<()> {
@@ -138,7 +138,7 @@ fn tick(progress: &dyn Progress) -> Result<()> {
 }
 
 /// The plan's model with reads alone: distances cost nothing.
-fn model(report: &PlanReport, tables: &ListTables) -> Model {
+fn model(report: &PlanReport, tables: &ListTables) -> VisitCostModel {
     let shape = &tables.shape;
     let local = &report.local;
     VisitCostModel {
@@ -153,7 +153,7 @@ fn model(report: &PlanReport, tables: &ListTables) -> Model {
         },
         sizes: ListSizes {
             member_bytes: shape.member_bytes() as f64,
-            head_bytes: shape.list_codes_bytes(0) as f64,
+            overhead_bytes: shape.list_codes_bytes(0) as f64,
             read_max: f64::from(tables.facts.read_max),
             degree: 0.0,
         },
