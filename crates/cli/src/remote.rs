@@ -57,7 +57,6 @@ pub(crate) struct Remote {
     /// Status of the index they serve.
     pub(crate) rows: u64,
     /// Bytes of a block.
-    pub(crate) block_bytes: usize,
     /// Requirements of queries.
     pub(crate) wanted: Wanted,
 }
@@ -122,13 +121,7 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote {
-            addresses: addresses.to_vec(),
-            agent,
-            rows: status.rows,
-            block_bytes: status.block_bytes,
-            wanted,
-        })
+        Ok(Remote { addresses: addresses.to_vec(), agent, rows: status.rows, wanted })
     }
 
     /// The addresses as given.

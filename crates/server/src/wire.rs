@@ -252,7 +252,7 @@ mod tests {
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
         assert_eq!(back, [found.clone(), failed]);
         let Answered::Found(found) = found else { panic!() };
-        assert_eq!(found.per_query.stats(8192), stats);
+        assert_eq!(found.per_query.0, stats);
     }
 
     #[test]

@@ -11,12 +11,12 @@ use fixture::{
 use stratann_core::build::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
 use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
 use stratann_sim::{
-    Blocks, Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, SubmittedQuery, Task, Trace,
+    Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, Stores, SubmittedQuery, Task, Trace,
     fetch, record, replay, run_local, run_scatter_gather, scatter_gather,
 };
 
@@ -37,7 +37,7 @@ const COSTS: Costs = Costs {
 
 fn recorded(placement: &Placement, width: u32) -> (Report, Vec<Trace>) {
     let place = place();
-    let cluster = Cluster { view: place.built.index.view(), placement, blocks: place };
+    let cluster = Cluster { view: place.built.index.view(), placement, stores: place };
     let queries = submitted(place, placement.servers(), params(width), LONG_US);
     record(&cluster, &queries, &FaultModel::default())
 }
@@ -110,7 +110,7 @@ fn fetching_reads_as_one_server_does_and_sends_two_messages_for_each_remote_bloc
     let place = place();
     for (servers, width) in [(1, 1), (6, 1), (6, 4)] {
         let placement = scattered(servers, 1, 3);
-        let cluster = Cluster { view: place.built.index.view(), placement: &placement, blocks: place };
+        let cluster = Cluster { view: place.built.index.view(), placement: &placement, stores: place };
         let (report, _) = recorded(&placement, width);
         let mut messages = 0;
         for q in 0..QUERIES {
@@ -160,11 +160,10 @@ fn thirds() -> &'static [(Built, Arc<Vec<u8>>)] {
 
 struct Memory<'a>(&'a Built, &'a [u8]);
 
-impl Blocks for Memory<'_> {
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-        let size = self.0.index.view().block.block_bytes;
+impl Stores for Memory<'_> {
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
         out.clear();
-        out.extend_from_slice(&self.1[block as usize * size..][..size]);
+        out.extend_from_slice(&self.1[at.offset as usize..at.end() as usize]);
         true
     }
 }
@@ -172,7 +171,7 @@ impl Blocks for Memory<'_> {
 fn with_thirds<T>(test: impl FnOnce(&[Partition<'_>]) -> T) -> T {
     let memory: Vec<Memory<'_>> = thirds().iter().map(|(built, blocks)| Memory(built, blocks)).collect();
     let parts: Vec<Partition<'_>> =
-        memory.iter().map(|m| Partition { view: m.0.index.view(), blocks: m }).collect();
+        memory.iter().map(|m| Partition { view: m.0.index.view(), stores: m }).collect();
     test(&parts)
 }
 
@@ -181,7 +180,7 @@ fn scatter_gather_finds_the_nearest_of_all_rows() {
     let whole = graph_set();
     with_thirds(|partitions| {
         for q in 0..QUERIES {
-            let wide = SubmittedQuery { params: Params::new(10, 900), ..query(q, (q % 3) as u8, 1) };
+            let wide = SubmittedQuery { params: Params::disk_graph(10, 900), ..query(q, (q % 3) as u8, 1) };
             let found = scatter_gather(partitions, &wide);
             let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
             assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
@@ -299,9 +298,10 @@ fn every_kind_runs_in_the_simulator() {
         let memory = Memory(&built, &blocks);
         for q in 0..QUERIES {
             let vector = place().queries.row(q);
-            let budget = stratann_engine::driver::allowance(&view);
-            let asked = SubmittedQuery { vector, budget, params: Params::new(10, 60), ..query(q, 0, 1) };
-            let state = run_local(&Partition { view, blocks: &memory }, &asked);
+            let budget = view.budget();
+            let asked =
+                SubmittedQuery { vector, budget, params: Params::disk_graph(10, 60), ..query(q, 0, 1) };
+            let state = run_local(&Partition { view, stores: &memory }, &asked);
             let expected = common::run_plain(&view, &blocks, vector, asked.params, budget, 1);
             assert_eq!(state.outcome(), Outcome::Complete, "query {q}");
             assert_eq!((state.results(), state.stats()), (expected.results(), expected.stats()));
