@@ -1,17 +1,16 @@
-//! Estimates the number of members of a list within a threshold, from the distance to the list's centroid and the mean
-//! distance of its members to the centroid.
+//! How likely a cluster is to hold a member within a threshold, from the distance to its centroid and the mean distance of its members to that.
 //!
-//! The direction of a member at distance s from the centroid is unknown. It is within the threshold when the angle at
-//! the centroid between it and the query is small enough. The required cosine measures how far the list is out of
-//! reach. In many dimensions such cosines are nearly normal around 0.
+//! Of a member at distance s from the centroid the direction is unknown. It lies within the threshold when the angle between the ways from the
+//! centroid to it and to the query is small enough; the cosine that this takes says how far the cluster is out of reach. In many dimensions such cosines
+//! are nearly normal around 0.
 
 use stratann_kernel::sqrt;
 
-/// Limit of cosines: no member can be that near.
+/// Cosines beyond this are alike: no member can be that near.
 const COSINE_MAX: f32 = 2.0;
 
-/// Computes the cosine that a member needs under squared l2: `base` is the distance of the query to the centroid,
-/// `spread` the mean of the members', `threshold` the limit of their distances.
+/// The cosine that a member must have, for squared l2: `base` is that of the query to the centroid, `spread` the mean of the members', `threshold` what they must stay
+/// below.
 pub(crate) fn cosine_l2(base: f32, spread: f32, threshold: f32) -> f32 {
     let reach = 2.0 * sqrt((base * spread).max(0.0));
     let gap = base + spread - threshold;
@@ -23,7 +22,7 @@ pub(crate) fn cosine_ip(base: f32, query_norm: f32, spread: f32, threshold: f32)
     quotient(base - threshold, query_norm * sqrt(spread.max(0.0)))
 }
 
-/// Members at the centroid are all within the threshold, or none.
+/// Where members do not differ from the centroid, they are within or they are not.
 fn quotient(gap: f32, reach: f32) -> f32 {
     if gap <= 0.0 {
         return (gap / reach.max(f32::MIN_POSITIVE)).max(-1.0);
@@ -31,27 +30,26 @@ fn quotient(gap: f32, reach: f32) -> f32 {
     (gap / reach.max(f32::MIN_POSITIVE)).min(COSINE_MAX)
 }
 
-/// Half the number of dimensions in which directions differ: the cosine's distribution falls as exp(−c² ·
-/// HALF_DIMENSIONS). On texts 30 to 75 rank equally well; see `decisions/`.
+/// Dimensions in which directions differ, half of them: the cosine's distribution falls as exp(−c² · HALF_DIMENSIONS). On texts 30 to 75 order alike; see `decisions/`.
 const HALF_DIMENSIONS: f32 = 50.0;
 
-/// Computes the logarithm of the expected number of `members` within the threshold, up to a constant; more is likelier.
+/// The logarithm of how many of `members` to expect within the threshold, but for a constant; more is likelier.
 pub(crate) fn log_expected(members: u32, cosine: f32) -> f32 {
     let beyond = cosine.max(0.0);
     ln(members.max(1) as f32) - HALF_DIMENSIONS * beyond * beyond
 }
 
-/// Cosine of a list that counts as one list without a gain, and the steepness around it. Steepnesses from 6 to 20 are
-/// equally good on mixtures, photographs and texts; see `decisions/`.
+/// A cosine that counts as one fruitless cluster, and the steepness around it. Steepnesses from 6 to 20 do alike on mixtures, photographs and texts;
+/// see `decisions/`.
 const COSINE_OF_ONE: f32 = 0.5;
 const STEEPNESS: f32 = 10.0;
 
-/// Computes the weight of a list without a gain: small for a list in reach, large for one out of reach.
+/// How much it tells that a cluster brought nothing: little where something was to be expected there no less than in others before, much where it was out of reach.
 pub(crate) fn fruitless_weight(cosine: f32) -> f32 {
     exp2(core::f32::consts::LOG2_E * STEEPNESS * (cosine - COSINE_OF_ONE))
 }
 
-/// Computes 2^x within 2e-4 for x from −126 to 127, the same on every machine.
+/// 2^x within 2e-4 for x from −126 to 127, the same on every machine.
 fn exp2(x: f32) -> f32 {
     let x = x.clamp(-126.0, 127.0);
     let whole = (x + 127.0) as u32;
@@ -60,7 +58,7 @@ fn exp2(x: f32) -> f32 {
     f32::from_bits(whole << 23) * mantissa
 }
 
-/// Computes ln x within 1e-3 for x from 1 up.
+/// ln x within 1e-3 for x from 1 up.
 fn ln(x: f32) -> f32 {
     let bits = x.to_bits();
     let exponent = (bits >> 23) as i32 - 127;

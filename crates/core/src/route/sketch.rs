@@ -1,13 +1,13 @@
-//! Approximate counts in little memory: a count–min sketch (Cormode and Muthukrishnan, 2005).
+//! How often something happened, in little memory: a count–min sketch (Cormode and Muthukrishnan, 2005).
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::build::hash;
 
-/// Number of rows of counters.
+/// Rows of counters.
 const DEPTH: usize = 3;
-/// Counters per row. An estimate is too high by more than e / width of all counts with a probability of e^-depth: 5 %.
+/// Counters of a row. An estimate is too high by more than e / width of all that was counted with a chance of e^-depth: 5 %.
 const WIDTH: usize = 1 << 14;
 
 /// Counts of ids, never too low until they saturate.
@@ -23,33 +23,33 @@ impl Default for Sketch {
 }
 
 impl Sketch {
-    /// Bytes of a sketch.
+    /// Bytes that one takes.
     pub const BYTES: usize = DEPTH * WIDTH * 2;
 
     fn places(id: u32) -> impl Iterator<Item = usize> {
         (0..DEPTH).map(move |row| row * WIDTH + hash(0, 29 + row as u64, id.into()) as usize % WIDTH)
     }
 
-    /// Adds `count` to the count of `id`.
+    /// Counts `id` so many times.
     pub fn add(&mut self, id: u32, times: u16) {
         for place in Self::places(id) {
             self.counters[place] = self.counters[place].saturating_add(times);
         }
     }
 
-    /// Returns the count of `id`, or slightly more.
+    /// How often `id` was counted, or a little more.
     pub fn estimate(&self, id: u32) -> u32 {
         Self::places(id).map(|place| self.counters[place]).min().map_or(0, u32::from)
     }
 
-    /// Adds the counts of another sketch: the same as counting everything here.
+    /// Takes in what another has counted: the same as if one had counted all.
     pub fn merge(&mut self, other: &Sketch) {
         for (mine, theirs) in self.counters.iter_mut().zip(&other.counters) {
             *mine = mine.saturating_add(*theirs);
         }
     }
 
-    /// Clears all counts.
+    /// Forgets everything.
     pub fn clear(&mut self) {
         self.counters.fill(0);
     }
