@@ -35,8 +35,8 @@ def cheapest(points, target, storage):
 
 
 def between(points, target):
-    """Returns the setting halfway between the two around the target recall, in multiples of five; None when they
-    differ by no more, or in several numbers, or when the target is outside."""
+    """The setting halfway between the two around the target recall, in whole fives; None when they differ by no more, in several
+    numbers, or when the target lies outside."""
     line = sorted(points, key=lambda p: p["recall"])
     for low, high in zip(line, line[1:]):
         if low["recall"] < target <= high["recall"]:

@@ -3,9 +3,9 @@
     stratann simulate base.idx query.fbin --servers 1,3,5,10 --mode baton,scatter-gather --json > scaling.json
     python3 bench/simulate_plots.py scaling.json --out bench/out
 
-`servers-qps.png` shows the highest rate over the number of servers, with the line of perfect scaling; `rate-latency-N.png`
-the latency on N servers over the arrival rate; `servers-work.png` comparisons and reads; `servers-hand-overs.png` hand-overs.
-A plot without data is left out.
+`servers-qps.png` has the highest rate against the number of servers, with the line of perfect scaling; `rate-latency-N.png` the
+latency on N servers against the rate at which queries come; `servers-work.png` comparisons and reads; `servers-hand-overs.png` hand-overs.
+A plot for which no run has data is left out.
 """
 import argparse
 import json
@@ -15,11 +15,11 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """A document that cannot be plotted; the message is one line and names the file."""
+    """A document that cannot be drawn; the message is one line and names the file."""
 
 
 def read(paths):
-    """Returns all runs of the documents, each with the width of its document."""
+    """All runs of the documents, each with the width of its document."""
     runs = []
     for path in paths:
         try:
@@ -34,7 +34,7 @@ def read(paths):
 
 
 def name(run, several_widths):
-    """Returns the label of a line."""
+    """What a line is called."""
     return f"{run['mode']}, width {run['width']}" if several_widths else run["mode"]
 
 
@@ -50,7 +50,7 @@ def lines(runs, x, y):
 
 
 def peak(run):
-    """Returns the highest rate; None for a run with a given rate."""
+    """The highest rate; nothing for a run with a given one."""
     return None if run["rate"] is not None else run["qps"]
 
 

@@ -1,4 +1,4 @@
-//! Trace of one query, step by step, for `explain`.
+//! One query, step by step: what it asked for, why, and what came of it.
 
 use serde::Serialize;
 use stratann_core::format::block;
@@ -13,14 +13,14 @@ use crate::search::SearchOptions;
 use crate::tier::Buffer;
 use crate::{Error, Result};
 
-/// A candidate by code distance.
+/// A node that the codes thought near.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Guess {
     /// Its number in the index.
     pub node: u32,
-    /// Its rank in the beam, 0 for the closest.
+    /// Its place in the beam, 0 for the closest.
     pub rank: usize,
-    /// Its code distance, on the scale of exact distances.
+    /// Its distance by its code, on the scale of exact distances.
     pub code_distance: f32,
 }
 
@@ -29,18 +29,18 @@ pub struct Guess {
 pub struct Read {
     /// The block.
     pub block: u32,
-    /// Offset in the file, bytes.
+    /// Where it begins in the file, bytes.
     pub offset: u64,
     /// Nodes in it; 0 when it was lost.
     pub nodes: usize,
-    /// The candidate that requested it; `None` in a scan.
+    /// The candidate that asked for it; `None` in a scan.
     pub asked_by: Option<Guess>,
 }
 
-/// One round: its reads and their effect.
+/// One round: its reads, and what they changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Round {
-    /// Blocks that were requested together.
+    /// Blocks that were asked for together.
     pub reads: Vec<Read>,
     /// Vectors compared in full.
     pub scored: u64,
@@ -54,7 +54,7 @@ pub struct Round {
     pub kth_distance: Option<f32>,
 }
 
-/// Trace of one query.
+/// The whole way of one query.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trace {
     /// Parameters that were used.
@@ -63,17 +63,17 @@ pub struct Trace {
     pub search_list: u32,
     /// Slack of the adaptive stop; `None` when it is off.
     pub stop_slack: Option<f32>,
-    /// Consecutive reads without a new result that end the search; 0 when that is off.
+    /// Fruitless reads in a row after which it stops; 0 when that is off.
     pub patience: u32,
-    /// Candidates of the head graph, closest first; empty in a scan.
+    /// Candidates that the head graph gave, closest first; empty in a scan.
     pub head: Vec<Guess>,
-    /// Codes compared in the head graph.
+    /// Codes compared on the way there.
     pub head_code_comparisons: u64,
     /// The rounds.
     pub rounds: Vec<Round>,
-    /// Reason for the end.
+    /// Why it ended.
     pub stop: String,
-    /// Whether the results are complete.
+    /// Whether the results are what was asked for.
     pub complete: bool,
     /// External ids, closest first.
     pub ids: Vec<u64>,
@@ -84,17 +84,16 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` (one row of the index's element type) separately and records its trace. Blocks are read one after
-/// another, without a cache.
+/// Runs `query` (one row of the index' element type) on its own, and records its way. Blocks are read one after another, past the cache.
 ///
 /// # Errors
-/// Bad options, or a query of the wrong length. A lost block ends the trace and is reported in it.
+/// Bad options, or a query of the wrong length. A lost block ends the trace and is told there.
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
     let view = index.view();
     check_length(index, query)?;
     let mut params = index.params(options)?;
     (params.approach_width, params.width) = match options.width {
-        // By default the narrow rounds of a busy server: the fewest reads, and the easiest to follow.
+        // Without a choice, the narrow rounds of a busy server: the fewest reads, and the easiest to follow.
         Width::Auto => (1, 1),
         Width::Fixed(width) => (width, width),
     };
@@ -154,7 +153,7 @@ impl Walk<'_> {
         self.state.beam().entries().iter().enumerate().map(|(rank, c)| self.guess(rank, c)).collect()
     }
 
-    /// Makes the reads of the last step, and steps.
+    /// Reads what the last step asked for, and steps.
     fn round(&mut self) -> (Round, Step) {
         let view = self.index.view();
         let wants: Vec<Want> = self.state.wants().to_vec();
@@ -192,7 +191,7 @@ impl Walk<'_> {
         (round, step)
     }
 
-    /// Returns the best candidate that waits for `block`.
+    /// The best candidate that waits for `block`.
     fn asker(&self, block: u32) -> Option<Guess> {
         let map = self.index.view().graph?.map;
         let entries = self.state.beam().entries().iter().enumerate();
@@ -201,7 +200,7 @@ impl Walk<'_> {
         waiting.next().map(|(rank, c)| self.guess(rank, c))
     }
 
-    /// Describes why the query ended.
+    /// Why it ended, in words.
     fn stop(&self) -> String {
         match self.state.outcome() {
             Outcome::Running => "it still runs".into(),

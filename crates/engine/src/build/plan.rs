@@ -1,4 +1,4 @@
-//! Forecast of a build's memory and disk, computed before it starts.
+//! What a build will take, decided before it begins.
 
 use serde::Serialize;
 use stratann_kernel::Metric;
@@ -12,59 +12,58 @@ use crate::kinds::disk_graph::build::divide;
 use crate::kinds::hybrid_ivf::build::{self as hybrid, ClusterPlan};
 use crate::{Error, Result};
 
-/// Most rows that train the codebook.
+/// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
-/// Fewest rows for good codes; a budget must allow for these.
+/// Rows below which codes would be poor: a budget must allow for as many.
 pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
-/// Bytes of reading and writing buffers.
+/// Reading and writing buffers, per build.
 pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
-/// Out of core, the vectors of blocks get one part in this many of the free memory: the lists of a cell and the
-/// unfinished blocks are in memory too.
+/// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
+/// making lie beside them.
 const BLOCK_PART: u64 = 3;
-/// Bytes per row while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
+/// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
 const MEMBERSHIP_BYTES: u64 = 2;
-/// Least codes that are sorted by id at a time, where blocks carry them.
+/// Codes that are put in the order of ids at a time, at least, where blocks will carry them.
 const CODES_MIN_BYTES: u64 = 4 << 20;
-/// Bytes of codes for blocks in progress: ids, codes, and the blocks themselves.
+/// What codes for blocks under way take: ids, codes, and the blocks themselves.
 const CODED_BLOCK_BYTES: u64 = 6 << 20;
-/// Bytes of each thread of a build.
+/// What each thread of a build takes.
 const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
-/// The threads get one part in this many of a budget. The division of work must not depend on their number, or bytes
-/// would.
+/// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
 pub(crate) const THREADS_PART: u64 = 8;
 
-/// Division of a build's work.
+/// How a build divides its work.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuildPlan {
-    /// Points per graph.
+    /// Points that are built into one graph at a time.
     pub points_per_cell: u64,
     /// Whether all points are one cell, in RAM.
     pub in_ram: bool,
-    /// Threads: as requested, when the budget has room for them.
+    /// Threads: as many as asked for, when the budget has room for them.
     pub threads: usize,
-    /// Peak bytes of RAM.
+    /// Most bytes of RAM at any time.
     pub ram_bytes: u64,
-    /// Peak bytes of disk, the index included.
+    /// Bytes of disk while building, the index included.
     pub disk_bytes: u64,
-    /// Bytes for vectors while blocks are written.
+    /// Bytes that vectors may take while blocks are written.
     pub(crate) block_memory_bytes: u64,
-    /// Bytes for codes while they are sorted by id: all of them, unless blocks carry them.
+    /// Bytes that codes may take while they are put in the order of ids: all of them, unless blocks will carry them.
     pub(crate) code_memory_bytes: u64,
-    /// Bytes for a cell while it is built.
+    /// Bytes that a cell may take while it is built.
     pub(crate) cell_bytes: u64,
-    /// Bytes per point while its graph is built.
+    /// Bytes that one point takes while its graph is built.
     pub(crate) point_bytes: u64,
     /// Rows that train the codebook.
     pub(crate) codebook_sample: usize,
-    /// Additional plan of `hybrid-ivf`.
+    /// What a build of clusters does besides.
     pub(crate) clusters: Option<ClusterPlan>,
 }
 
 impl BuildPlan {
-    /// Plans the build of `base`.
+    /// Plans for the rows of `base`.
     ///
     /// # Errors
-    /// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
+    /// `Kind::Budget` when no plan fits, naming the smallest budget that works.
     pub(crate) fn new(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         if options.kind == Kind::HybridIvf {
             return hybrid::plan_memory(base, options);
@@ -73,7 +72,7 @@ impl BuildPlan {
         let n = shape.rows;
         let row_bytes = (shape.dim * shape.dtype.size()) as u64;
         let graph = options.kind == Kind::DiskGraph;
-        // Points are bytes unless the sample shows that bytes do not suffice; this plans for the worse case.
+        // Unless the sample shows that bytes will not do, points are bytes; plan for the worse.
         let point_dim = (shape.dim + usize::from(options.metric == Metric::Ip)) as u64;
         let per_component = if options.exact_points { 4 } else { 1 };
         let point = point_dim * per_component + Graph::bytes(1, options.degree) + 12;
@@ -81,7 +80,7 @@ impl BuildPlan {
         let for_threads = options.ram_budget.map_or(wanted * BUILD_THREAD_BYTES, |b| b / THREADS_PART);
         let threads = wanted.min(for_threads / BUILD_THREAD_BYTES).max(1) as usize;
         let fixed = PROGRAM_BYTES + BUFFER_BYTES + for_threads;
-        // Row tables that exist during most stages: rows, order, ids.
+        // Row tables that live through most stages: rows, order, ids.
         let tables = n * if graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 };
         let codes = if graph { n * options.code_bytes(shape.dim) as u64 } else { 0 };
         let in_blocks = graph && options.codes == CodePlace::Disk;
@@ -141,7 +140,7 @@ impl BuildPlan {
         })
     }
 
-    /// Describes the plan in one line.
+    /// One line for a person.
     pub fn describe(&self) -> String {
         let how = if self.in_ram {
             "in RAM".to_string()
@@ -162,7 +161,7 @@ fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, code
     let node = row_bytes + 2 * options.degree as u64 + 8;
     let blocks = match options.codes {
         CodePlace::Ram => n * node * 5 / 4,
-        // Codes of a node's neighbours, some of them shared with others of its block, and unused space in pages.
+        // The codes of a node's neighbours, some of them shared with others of its block; and pages that they do not fill.
         CodePlace::Disk => n * node + codes * (options.degree as u64 + 1),
     };
     let graph = n * (options.degree as u64 + 1) * 4;
@@ -170,7 +169,7 @@ fn disk_bytes(n: u64, row_bytes: u64, options: &BuildOptions, in_ram: bool, code
     blocks + graph + spill + 2 * codes + n * 8
 }
 
-/// Refuses a build whose files do not fit on the disk of `folder`.
+/// Refuses work whose files cannot fit on the disk of `folder`.
 pub(crate) fn check_disk(folder: &std::path::Path, needed: u64) -> Result<()> {
     match crate::budget::free_disk_bytes(folder) {
         Some(free) if free < needed => Err(Error {

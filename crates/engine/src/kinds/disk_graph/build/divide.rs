@@ -1,10 +1,10 @@
-//! Divides the rows of a set into overlapping cells, each small enough for the budget.
+//! Dividing the rows of a set into overlapping cells, each small enough for the budget.
 //!
 //! | step | leaves in `partial/` |
 //! |---|---|
 //! | [`centroids`] | `centroids.tmp`: f32, centroids of many small cells |
 //! | [`nearest`], for each part of the rows | `nearest-P.tmp`: for each of its live rows 8 u16, the nearest small cells, nearest first |
-//! | [`divide`] | `order.tmp`: rows by owning cell, u32; `members.tmp`: all rows of each cell, two u32: row and owning cell |
+//! | [`divide`] | `order.tmp`: rows by home, u32; `members.tmp`: all rows of each cell, two u32: row and home |
 
 use std::fs::File;
 use std::io::Read;
@@ -26,16 +26,16 @@ use crate::{Error, Result};
 
 /// Small cells per cell: enough for cells of nearly equal size.
 const SMALL_PER_CELL: usize = 24;
-/// Nearest small cells of a row; a further cell must own one of them.
+/// Small cells that a row considers; a further cell must own one of them.
 const NEAREST: usize = 8;
-/// Most cells of a row.
+/// Cells that a row is built in, at most.
 const MEMBERSHIPS: usize = 3;
-/// Share of a cell's capacity that is kept for rows of other cells.
+/// Share of a cell's room that is kept for rows of other cells.
 const OVERLAP: f64 = 0.5;
 const NONE: u16 = u16::MAX;
 /// Rows whose nearest small cells are in memory at a time.
 const NEAREST_ROWS: usize = 1 << 16;
-/// Rows of cells that are buffered for writing.
+/// Rows of cells that wait to be written.
 const WAITING_BYTES: u64 = 2 << 20;
 const CENTROIDS: &str = "centroids.tmp";
 const MEMBERS: &str = "members.tmp";
@@ -43,7 +43,7 @@ const MEMBERS: &str = "members.tmp";
 type Near = [u16; NEAREST];
 type Memberships = [u16; MEMBERSHIPS];
 
-/// A row of a cell, and the cell that owns it.
+/// A row of a cell, and the cell that it is at home in.
 #[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
 #[repr(C)]
 pub(crate) struct Member {
@@ -51,12 +51,12 @@ pub(crate) struct Member {
     pub(crate) home: u32,
 }
 
-/// Division of the rows.
+/// How the rows are divided.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Division {
-    /// Own rows of each cell, as positions in the order.
+    /// The residents of each cell, as places in the order.
     pub(crate) cells: Vec<Cell>,
-    /// Start of the members of each cell, own rows and others, and end of the last one.
+    /// Where the members of each cell begin, residents and guests, and where those of the last one end.
     starts: Vec<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Division {
         read_entries(&build.partial.path(MEMBERS), self.starts[cell], self.starts[cell + 1])
     }
 
-    /// Reads a cell's own rows, ascending.
+    /// Reads the rows at home in a cell, ascending.
     pub(crate) fn read_residents(&self, build: &Build<'_>, cell: usize) -> Result<Vec<u32>> {
         let Cell { start, end } = self.cells[cell];
         read_entries(&build.partial.path(ORDER), start.into(), end.into())
@@ -90,7 +90,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Divis
     divide(build, space, scan)
 }
 
-/// Capacity of a cell, and how much of it is for its own rows.
+/// How many rows a cell has room for, and how many of them are at home there.
 fn room(build: &Build<'_>, space: &Space, live: usize) -> (usize, usize) {
     let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree) + 12;
     let fits = build.options.ram_budget.map_or(u64::MAX, |_| (build.plan.cell_bytes / point).max(1000));
@@ -99,12 +99,12 @@ fn room(build: &Build<'_>, space: &Space, live: usize) -> (usize, usize) {
     (room, ((room as f64 * (1.0 - OVERLAP)) as usize).max(1))
 }
 
-/// Computes the capacity of a cell when `rows` are divided into `cells`.
+/// The room of a cell when `rows` are divided into `cells`.
 pub(crate) fn room_of(rows: u64, cells: usize) -> u64 {
     (rows.div_ceil(cells.max(1) as u64) as f64 / (1.0 - OVERLAP)).ceil() as u64
 }
 
-/// Computes the centroids of the small cells.
+/// Finds the centroids of the small cells.
 pub(crate) fn centroids(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<()> {
     let live = build.live_rows(scan);
     let (_, share) = room(build, space, live.len());
@@ -124,7 +124,7 @@ fn nearest_path(build: &Build<'_>, part: usize) -> PathBuf {
     build.partial.path(&format!("nearest-{part}.tmp"))
 }
 
-/// Writes the nearest small cells of every live row of a part to a file, because they may exceed the memory.
+/// Writes the nearest small cells of every live row of a part to a file: for many rows they would take more memory than there is.
 pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<()> {
     const CHUNK: usize = 512;
     let dim = space.point_dim();
@@ -165,7 +165,7 @@ fn nearest_of(rows: &[f32], centroids: &[f32], dim: usize, out: &mut [Near]) {
     }
 }
 
-/// Passes the nearest small cells of every live row to `visit`, with the row's position among the live ones.
+/// Gives the nearest small cells of every live row in turn to `visit`, with the row's place among the live ones.
 fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> Result<()> {
     let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS];
     let mut at = 0;
@@ -185,7 +185,7 @@ fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> R
     Ok(())
 }
 
-/// Assigns cells to every row, and writes them.
+/// Chooses the cells of every row, and writes them.
 pub(crate) fn divide(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Division> {
     let live = build.live_rows(scan);
     let (room, share) = room(build, space, live.len());
@@ -211,15 +211,15 @@ pub(crate) fn divide(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Di
     write(build, &live, &members, chained.cells)
 }
 
-/// Removes the inputs of the division, once it is recorded.
+/// Removes what the rows were divided by, once it is on record how.
 pub(crate) fn remove_nearest(build: &Build<'_>) {
     for part in 0..build.parts().count() {
-        // A remainder is deleted with the folder.
+        // What stays behind goes with the folder.
         let _ = std::fs::remove_file(nearest_path(build, part));
     }
 }
 
-/// Cells of each live row; the first owns it.
+/// Which cells each live row is built in; the first is its home.
 fn memberships(
     build: &Build<'_>,
     chained: &Chained,
@@ -231,7 +231,7 @@ fn memberships(
     let mut seen = vec![0u32; chained.first.len()];
     let mut members = vec![[NONE; MEMBERSHIPS]; live];
     for_each_nearest(build, |row, near| {
-        // A small cell larger than a cell is split into several, row by row.
+        // A small cell larger than a cell is cut into several, row by row.
         let first = usize::from(near[0]);
         let home = chained.cell(first, seen[first], share);
         seen[first] += 1;
@@ -252,7 +252,7 @@ fn memberships(
     Ok(members)
 }
 
-/// Writes the rows by owning cell, and the rows of every cell.
+/// Writes the rows by home, and the rows of every cell.
 fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: usize) -> Result<Division> {
     let (mut residents, mut members) = (vec![0u64; cells + 1], vec![0u64; cells + 1]);
     for m in memberships {
@@ -282,7 +282,7 @@ fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: us
     Ok(Division { cells: residents.windows(2).map(cell).collect(), starts: members })
 }
 
-/// Cells that contain each small cell: one, or several consecutive ones when it is larger than a cell.
+/// The cells that each small cell belongs to: one, or several in a row when it is larger than a cell.
 struct Chained {
     first: Vec<usize>,
     parts: Vec<usize>,
@@ -290,14 +290,13 @@ struct Chained {
 }
 
 impl Chained {
-    /// Returns the cell of the `nth` row of a small cell.
+    /// The cell of the `nth` row of a small cell.
     fn cell(&self, small: usize, nth: u32, share: usize) -> usize {
         self.first[small] + (nth as usize / share).min(self.parts[small] - 1)
     }
 }
 
-/// Chains small cells into cells of about `share` rows: always the nearest free one is added, and the next cell starts
-/// near a full one.
+/// Chains small cells into cells of about `share` rows: always the nearest free one joins, and a full cell is followed by one that begins nearby.
 fn chain(sizes: &[usize], centroids: &[f32], dim: usize, share: usize) -> Chained {
     let small = sizes.len();
     let centroid = |s: usize| &centroids[s * dim..(s + 1) * dim];

@@ -26,7 +26,7 @@ use crate::manifest::Manifest;
 use crate::{Error, Result, files};
 use graph_stage::GraphFacts;
 
-/// Runs all stages but the calibration. Returns the manifest of the finished files.
+/// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan)?;
     build.stage("codebook", |b| train_codebook(b, &space, scan))?;
@@ -57,7 +57,7 @@ fn encode(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<f32> {
     codes::run(build, space, scan, &read_table::<u32>(&build.partial.path(IDS))?)
 }
 
-/// Adds the choices of the layout to the report.
+/// Adds what the layout decided to the report.
 fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphFacts, layout: &LayoutFacts) {
     build.fact("points", serde_json::to_value(space.precision).unwrap_or_default());
     build.fact("cells", graph.cells_in_use());
@@ -70,7 +70,7 @@ fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphFacts, layou
     build.fact("bits_per_neighbour", layout.bits_per_neighbour);
 }
 
-/// Trains the codebook on a sample. Returns the bytes of a code.
+/// Trains the codebook on a sample; returns the bytes of a code.
 fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
     const ITERATIONS: usize = 12;
     let shape = build.base.shape();

@@ -1,4 +1,4 @@
-//! Plan of the memory of a `hybrid-ivf` build under a budget, computed before it starts.
+//! What a build of clusters takes, decided before it begins: the plan of its memory under a budget.
 
 use stratann_core::format::edges;
 use stratann_core::format::inverted_list::ListLayout;
@@ -17,29 +17,28 @@ use crate::dataset::Reader;
 use crate::recall::calibrate::IN_FLIGHT;
 use stratann_core::format::directory::LocalKind;
 
-/// Most bytes of a row in tables at any time: its cell, its position among the members, its list, and the inputs of a
-/// list.
+/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list is made of.
 const TABLE_BYTES: u64 = 20;
-/// Least rows of k-means per centroid.
+/// Rows that k-means has for each centroid, at least.
 const SAMPLE_LEAST: u64 = 8;
-/// Longest reads of lists without a profile.
+/// Longest reads of lists when no profile says which suit the disk.
 const READ_MOST: u32 = 256 << 10;
-/// Bytes of a thread for a cell that it divides.
+/// What a thread holds of a cluster that it divides.
 pub(crate) const DIVIDE_BYTES: usize = 2 << 20;
-/// Rows that every thread assigns at a time, and their products with centroids.
+/// Rows that every thread assigns at a time, and its products of them with centroids.
 const PRODUCT_BYTES: u64 = 512 << 10;
-/// Least bytes of a part of the lists that are held before it is written.
+/// Of a part of the lists, the least that is held before it is written.
 const PART_LEAST: u64 = 1 << 20;
-/// Least bytes of the inputs of the cost model's constants.
+/// What clusters are cut out of for the constants of the cost model, at least.
 const POOL_LEAST: u64 = 1 << 20;
-/// Bytes of calibration beside the index: exact neighbours first, then queries in flight.
+/// What calibration takes beside the index: exact neighbours first, then queries in flight.
 const CALIBRATION_BYTES: u64 = 8 << 20;
 
-/// Known sizes of a build before it starts.
+/// What is known of a build before it begins, as far as memory goes.
 struct Sizes {
     rows: u64,
     clusters: u64,
-    /// Most lists.
+    /// Lists, as many as there may be.
     lists: u64,
     dim: u64,
     point_dim: u64,
@@ -64,7 +63,7 @@ impl Sizes {
         };
         let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
         let longest = (shape.members_in(most as usize) as u64).min(rows);
-        // √N lists of N members are at most this many, for all sizes.
+        // √N lists of N members come to no more than this, whatever the sizes.
         let divided = match options.local_plan {
             LocalPlan::Auto | LocalPlan::Uniform(LocalKind::Ivf) => ((rows * clusters) as f64).sqrt() as u64,
             LocalPlan::Uniform(_) => 0,
@@ -85,7 +84,7 @@ impl Sizes {
         4 * self.point_dim
     }
 
-    /// A row of the sample of k-means, with its cell and its distance, now and in the previous round.
+    /// A row of the sample of k-means, with its cluster and its distance, now and in the round before.
     fn sampled_bytes(&self) -> u64 {
         self.point_bytes() + 24
     }
@@ -95,17 +94,17 @@ impl Sizes {
         self.clusters * (3 * self.point_bytes() + 48)
     }
 
-    /// Centroids of cells, as f16 and as floats.
+    /// Centroids of clusters, as f16 and as floats.
     fn centroid_bytes(&self) -> u64 {
         6 * self.clusters * self.dim
     }
 
-    /// Centroids of lists, and their part of the directory.
+    /// The centroids of lists, and what the directory says of them.
     fn list_bytes(&self) -> u64 {
         self.lists * (4 * self.dim + 2 * self.shape.code_bytes as u64 + 64)
     }
 
-    /// Memory of writing the lists, without the vectors.
+    /// What the lists are written with, besides the vectors on their way.
     fn writing_bytes(&self) -> u64 {
         self.list_bytes() + self.centroid_bytes()
     }
@@ -126,7 +125,7 @@ impl Sizes {
         CALIBRATION_BYTES + 2 * self.clusters * self.dim + codebook + nav + lists
     }
 
-    /// Memory of each thread: rows that it assigns, a list that it writes, a cell that it divides.
+    /// What each thread takes: of rows that it assigns, of a list that it writes, of a cluster that it divides.
     fn thread_bytes(&self) -> u64 {
         let assigned =
             clusters::CHUNK as u64 * (self.point_bytes() + self.shape.vector_bytes as u64) + PRODUCT_BYTES;
@@ -135,7 +134,7 @@ impl Sizes {
         THREAD_BYTES + (1 << 20) + working
     }
 
-    /// Memory of a calibration query.
+    /// What a query takes that calibrates.
     fn query_bytes(&self) -> u64 {
         self.shape.code_bytes as u64 * 512 + self.dim * 16 + (128 << 10) + 2 * u64::from(READ_MOST)
     }
@@ -148,10 +147,10 @@ impl Sizes {
     }
 }
 
-/// Plans the build of `base`.
+/// Plans for the rows of `base`.
 ///
 /// # Errors
-/// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
+/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
 pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options);
     let n = sizes.rows;
@@ -220,13 +219,13 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     })
 }
 
-/// Additional memory plan of `hybrid-ivf`.
+/// What a build of clusters does with its memory besides.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct ClusterPlan {
-    /// Rows that train the centroids.
+    /// Rows that centroids are found from.
     pub(crate) sample: usize,
-    /// Bytes of the rows to which the constants of the cost model are fitted, and of their local indexes.
+    /// Bytes of the rows that the constants of the cost model are fitted to, and of what they are cut into.
     pub(crate) pool_bytes: usize,
-    /// Queries in flight per thread during calibration.
+    /// Queries in flight on each thread while it calibrates.
     pub(crate) in_flight: usize,
 }
