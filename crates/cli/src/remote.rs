@@ -62,7 +62,7 @@ pub(crate) struct Remote {
 }
 
 /// Answers to the queries of one request, in their order, and the parameters used when there is an answer.
-pub(crate) struct Asked {
+pub(crate) struct Replies {
     pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
 }
@@ -140,7 +140,7 @@ impl Remote {
     ///
     /// # Errors
     /// When the request is invalid for every server.
-    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Asked> {
+    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
@@ -172,7 +172,7 @@ impl Remote {
                 Err(failed) => set(&mut answers, &open, &failed),
             }
         }
-        Ok(Asked { answers, used })
+        Ok(Replies { answers, used })
     }
 
     /// Sends one request to one server. The outer error is for requests that are invalid everywhere.
