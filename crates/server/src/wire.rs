@@ -1,10 +1,12 @@
 //! JSON of requests and answers over HTTP, written by the server and read by clients.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stratann_core::PAGE;
-use stratann_core::query::{Params, Probe, QueryStats};
-use stratann_engine::kinds::kind::Kind;
-use stratann_engine::kinds::setting;
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::kinds::{Setting, params_of, setting};
 
 /// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;
@@ -95,55 +97,42 @@ impl FailureKind {
     }
 }
 
-/// Every counter of a query that is the same in [`QueryStats`] and in JSON, in their order in JSON. `bytes_read` follows from `pages_read`.
-macro_rules! counters {
-    ($($name:ident)*; $($later:ident)*) => {
-        /// Counters of one query, by their names in every report. Cache hits are subtracted from reads and pages.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default)]
-        #[allow(missing_docs, reason = "`QueryStats` explains them")]
-        pub struct Counters {
-            $(pub $name: u64,)*
-            pub bytes_read: u64,
-            $(pub $later: u64,)*
-        }
+/// Counters of one query as JSON: an object with the names of [`QueryStats::NAMES`]. A missing counter is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters(pub QueryStats);
 
-        impl From<&QueryStats> for Counters {
-            fn from(stats: &QueryStats) -> Counters {
-                Counters { $($name: stats.$name,)* bytes_read: 0, $($later: stats.$later,)* }
-            }
-        }
-
-        impl From<&Counters> for QueryStats {
-            fn from(counters: &Counters) -> QueryStats {
-                QueryStats { $($name: counters.$name,)* $($later: counters.$later,)* }
-            }
-        }
-    };
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(QueryStats::NAMES.iter().zip(self.0.values()))
+    }
 }
 
-counters! {
-    code_comparisons full_comparisons pruned reads pages_read;
-    cache_hits hops hand_overs unreachable expanded rescored repeats clusters fruitful_clusters lists pinned_hits
-    result_clusters edge_reads record_reads
+impl<'de> Deserialize<'de> for Counters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CountersVisitor)
+    }
 }
 
-impl Counters {
-    /// The counters of a query on an index with blocks of `block_bytes`.
-    pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
-        let reads = stats.reads - stats.cache_hits;
-        // The cache holds whole blocks.
-        let pages_read = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
-        Counters { reads, pages_read, bytes_read: pages_read * PAGE as u64, ..Counters::from(stats) }
+struct CountersVisitor;
+
+impl<'de> Visitor<'de> for CountersVisitor {
+    type Value = Counters;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("counters by name")
     }
 
-    /// The engine's counters, for an index with blocks of `block_bytes`.
-    pub fn stats(&self, block_bytes: usize) -> QueryStats {
-        QueryStats {
-            reads: self.reads + self.cache_hits,
-            pages_read: self.pages_read + self.cache_hits * (block_bytes / PAGE) as u64,
-            ..QueryStats::from(self)
+    /// Counters of a newer server that this program does not know are skipped.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Counters, A::Error> {
+        let mut stats = QueryStats::default();
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if QueryStats::NAMES.contains(&&*name) {
+                stats.set(&name, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
+        Ok(Counters(stats))
     }
 }
 
@@ -167,9 +156,9 @@ pub struct Used {
 }
 
 impl Used {
-    /// The part of the parameters that a client wants to know.
-    pub fn of(kind: Kind, params: &Params) -> Used {
-        let setting = setting(kind, params);
+    /// The parameters that concern a client.
+    pub fn of(params: &Params) -> Used {
+        let setting = setting(params);
         Used {
             k: params.k,
             search_list: setting.search_list,
@@ -182,14 +171,17 @@ impl Used {
 
     /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
-        let usual = Params::new(self.k, self.search_list);
-        let early_stop = self.early_stop.unwrap_or(f32::INFINITY);
-        Params {
-            stop_slack: self.stop_slack.unwrap_or(f32::INFINITY),
-            patience: self.patience,
-            probe: self.nprobe.map_or(usual.probe, |n| Probe { early_stop, ..Probe::new(n) }),
-            ..usual
-        }
+        params_of(
+            self.k,
+            &Setting {
+                effort: self.nprobe.unwrap_or(self.search_list),
+                search_list: self.search_list,
+                slack: self.stop_slack,
+                patience: self.patience,
+                nprobe: self.nprobe,
+                early_stop: self.early_stop,
+            },
+        )
     }
 }
 
@@ -255,33 +247,29 @@ mod tests {
 
     #[test]
     fn answers_survive_json() {
-        let stats = QueryStats {
-            reads: 9,
-            pages_read: 18,
-            cache_hits: 2,
-            hops: 7,
-            hand_overs: 3,
-            clusters: 5,
-            lists: 8,
-            pinned_hits: 1,
-            ..QueryStats::default()
-        };
+        let mut stats = QueryStats::default();
+        (1..).zip(QueryStats::NAMES).for_each(|(i, name)| assert!(stats.set(name, i)));
         let found = Answered::Found(Found {
             ids: vec![0, 7, u64::MAX - 1],
             distances: vec![0.1, 1.0e-30, 3.4e38],
             partial: true,
             latency_us: 123,
-            per_query: Counters::of(&stats, 8192),
+            per_query: Counters(stats),
         });
         let failed = Answered::Failed(Failed { error: "gone".into(), kind: FailureKind::Unreachable });
         let text = serde_json::to_string(&[&found, &failed]).unwrap();
         assert!(text.contains(r#""ids":["0","7","18446744073709551614"]"#), "{text}");
-        assert!(text.contains(r#""reads":7,"pages_read":14,"bytes_read":57344,"cache_hits":2"#), "{text}");
+        assert!(text.contains(r#""reads":4,"pages_read":5,"bytes_read":6,"cache_hits":7"#), "{text}");
         assert!(text.ends_with(r#"{"error":"gone","kind":"unreachable"}]"#), "{text}");
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, [found.clone(), failed]);
-        let Answered::Found(found) = found else { panic!() };
-        assert_eq!(found.per_query.stats(8192), stats);
+        assert_eq!(back, [found, failed]);
+    }
+
+    #[test]
+    fn missing_counters_are_0_and_unknown_ones_are_skipped() {
+        let counters: Counters = serde_json::from_str(r#"{"reads":3,"of_tomorrow":[1,2],"hops":2}"#).unwrap();
+        assert_eq!(counters.0, QueryStats { reads: 3, hops: 2, ..QueryStats::default() });
+        assert!(serde_json::from_str::<Counters>(r#"{"reads":-1}"#).is_err());
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! Two other ways to search on several servers, for comparison with hand-overs: one index for each server, all of which are asked
 //! (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
+use stratann_core::peer::is_answer;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::place::{LocalShard, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, wire};
+use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
-use crate::runner::{is_good, run_steps};
+use crate::runner::run_steps;
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
-use crate::{Blocks, Cluster, SubmittedQuery};
+use crate::{Cluster, Stores, SubmittedQuery};
 
 /// An index over one server's share of the rows.
 #[derive(Clone, Copy)]
 pub struct Partition<'a> {
     /// Its part in RAM.
     pub view: IndexView<'a>,
-    /// The bytes of its blocks.
-    pub blocks: &'a dyn Blocks,
+    /// Its data.
+    pub stores: &'a dyn Stores,
 }
 
 /// Result of a query, and its costs.
@@ -100,7 +101,7 @@ impl BaselineResult {
         self.results.extend_from_slice(state.results());
         self.stats.add(state.stats());
         self.reads[server] += state.stats().reads;
-        if is_good(self.outcome) && !is_good(state.outcome()) {
+        if is_answer(self.outcome) && !is_answer(state.outcome()) {
             self.outcome = state.outcome();
         }
     }
@@ -125,7 +126,7 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
 
 fn answer_bytes(state: &QueryState) -> u32 {
     let mut bytes = Vec::new();
-    wire::encode(&state.without_beam(), wire::Carry::Ids, &mut bytes);
+    wire::encode(&state.answer(), wire::Carry::Ids, &mut bytes);
     let query = QueryId { origin: 0, incarnation: 0, number: 0 };
     let mut frame = Vec::new();
     Message::Answer { query, attempt: 0, visited: 0, state: &bytes }.encode(0, 0, &mut frame);
@@ -139,20 +140,20 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
     let (mut draft, origin) = (Draft::default(), query.origin);
     let loads = [0; SERVERS_MAX];
     let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
-    let part = Partition { view: IndexView { here: None, ..cluster.view }, blocks: cluster.blocks };
+    let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
-    let block_bytes = cluster.view.block.block_bytes;
-    let (mut fetched, mut came, mut last) = (0u64, 0u32, 0);
+    let (mut fetched, mut bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
     let mut tail: Vec<TaskId> = Vec::new();
     let state = run_steps(&part, query, |mut work, wanted| {
-        let far = wanted.iter().filter(|&&block| !shard.holds(block)).count() as u32;
+        let far = wanted.iter().filter(|read| !shard.holds(read.unit())).count() as u32;
         work.messages += came + far;
         came = far;
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
-        let mut read = |block: u32| {
-            let replica = if shard.holds(block) { origin } else { a_replica(&shard, block) };
+        let mut add_read = |read: &Read| {
+            let unit = read.unit();
+            let replica = if shard.holds(unit) { origin } else { a_replica(&shard, unit) };
             reads[usize::from(replica)] += 1;
             if replica == origin {
                 return draft.add(origin, Task::Read, &[thought]);
@@ -160,12 +161,14 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
             let request = Task::Send { bytes: REQUEST_BYTES as u32 };
             let requested = draft.add(origin, request, &[thought]);
             let received = draft.add(replica, Task::Think(Work::messages(1)), &[requested]);
-            let read = draft.add(replica, Task::Read, &[received]);
-            let reply = Work { reads: 1, messages: 1, ..Work::default() };
-            let prepared = draft.add(replica, Task::Think(reply), &[read]);
-            draft.add(replica, Task::Send { bytes: (REQUEST_BYTES + block_bytes) as u32 }, &[prepared])
+            let completed = draft.add(replica, Task::Read, &[received]);
+            let work = Work { reads: 1, messages: 1, ..Work::default() };
+            let prepared = draft.add(replica, Task::Think(work), &[completed]);
+            let reply_bytes = REQUEST_BYTES as u32 + read.at.bytes;
+            bytes += u64::from(reply_bytes) + REQUEST_BYTES as u64;
+            draft.add(replica, Task::Send { bytes: reply_bytes }, &[prepared])
         };
-        tail = wanted.iter().map(|&block| read(block)).collect();
+        tail = wanted.iter().map(|read| add_read(read)).collect();
     });
     BaselineResult {
         results: state.results().to_vec(),
@@ -173,15 +176,15 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
         stats: *state.stats(),
         reads,
         messages: 2 * fetched,
-        bytes: fetched * (2 * REQUEST_BYTES + block_bytes) as u64,
+        bytes,
         fetched,
         trace: draft.finish(last),
     }
 }
 
-/// One of a block's replicas, drawn by the block so that replicas share the load.
-fn a_replica(shard: &LocalShard<'_>, block: u32) -> u8 {
-    let replicas = shard.placement.replicas(block);
-    let turn = (hash(0, 21, u64::from(block)) % SERVERS_MAX as u64) as u32;
+/// One of a unit's replicas, drawn by the unit so that replicas share the load.
+fn a_replica(shard: &LocalShard<'_>, unit: u32) -> u8 {
+    let replicas = shard.placement.replicas(unit);
+    let turn = (hash(0, 21, u64::from(unit)) % SERVERS_MAX as u64) as u32;
     ((replicas.rotate_right(turn).trailing_zeros() + turn) % SERVERS_MAX as u32) as u8
 }

@@ -324,6 +324,14 @@ pub fn setting(params: &Params) -> Setting {
     }
 }
 
+/// Parameters for k results at a setting, with defaults for all that it does not name.
+pub fn params_of(k: u32, setting: &Setting) -> Params {
+    match setting.nprobe {
+        Some(nprobe) => hybrid_ivf::calibration::nprobe_params(k, nprobe, setting.slack, setting.early_stop),
+        None => disk_graph::calibration::setting_params(k, setting),
+    }
+}
+
 /// Checks the data files of an index.
 pub(crate) fn verify(
     folder: &Path,

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Arrival, Arrived, Budget, Mode, Params, QueryState, Scratch, Step, Tag, Want};
+use stratann_core::query::{
+    Arrival, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag, Want, outcome,
+};
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
@@ -197,48 +199,53 @@ pub fn hits(found: &[u64], truth: &[u64]) -> usize {
     truth.iter().filter(|t| found.contains(t)).count()
 }
 
-/// Runs one query to its end with blocks that lie in memory, in an order of arrival drawn from `seed`. `between` sees the state after every
-/// step, with what it asked for taken out already, and may put another in its place.
+/// The verified bytes of a read from a file in memory.
+pub fn read_from<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Result<&'a [u8], Loss> {
+    let start = read.at.offset as usize;
+    let bytes = file.get(start..start + read.at.bytes as usize).ok_or(Loss::Short)?;
+    view.verify(read, bytes).map(|()| bytes)
+}
+
+/// Runs one query to its end with its data file in memory, in an order of arrival drawn from `seed`. `between` receives the state after
+/// every step, with the reads that it asked for, and may replace it.
 pub fn run(
     view: &IndexView<'_>,
-    blocks: &[u8],
+    file: &[u8],
     query: &[u8],
     mut state: QueryState,
     seed: u64,
-    mut between: impl FnMut(QueryState, &mut Scratch, &[(Tag, u32)]) -> QueryState,
+    mut between: impl FnMut(QueryState, &mut Scratch, &[(Tag, Read)]) -> QueryState,
 ) -> QueryState {
-    let size = view.block.block_bytes;
     let mut scratch = Scratch::default();
     scratch.prepare(view, query);
-    let mut under_way: Vec<(Tag, u32, u32)> = Vec::new();
-    let mut arrived: Vec<(Tag, u32, u32)> = Vec::new();
+    let mut under_way: Vec<(Tag, Read)> = Vec::new();
+    let mut arrived: Vec<(Tag, Result<&[u8], Loss>)> = Vec::new();
     for round in 0.. {
         assert!(round < 200_000, "the query does not end");
-        let arrivals: Vec<Arrival<'_>> = arrived
-            .iter()
-            .map(|&(tag, block, count)| Arrival {
-                tag,
-                what: Arrived::Bytes(&blocks[block as usize * size..(block + count) as usize * size]),
-            })
-            .collect();
-        let step = state.step(view, &mut scratch, &arrivals);
-        if step == Step::Done {
+        let arrivals: Vec<Arrival<'_>> =
+            arrived.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
+        if state.step(view, &mut scratch, &arrivals) == Step::Done {
             break;
         }
-        let wants = state.wants().iter();
-        under_way.extend(wants.clone().map(|&Want::Fetch { tag, block, count }| (tag, block, count)));
-        let asked: Vec<(Tag, u32)> = wants.map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
-        assert_eq!(under_way.len(), state.outstanding());
+        let wanted = wanted(&state);
+        under_way.extend(wanted.iter().copied());
+        assert_eq!(under_way.len(), state.pending());
         assert!(!under_way.is_empty(), "a query that waits for nothing");
-        state = between(state, &mut scratch, &asked);
+        state = between(state, &mut scratch, &wanted);
         shuffle(&mut under_way, seed, round);
         let take = match state.params().mode {
             Mode::Barrier => under_way.len(),
             Mode::Eager => 1 + hash(seed, 3, round) as usize % under_way.len(),
         };
-        arrived = under_way.drain(..take).collect();
+        arrived = under_way.drain(..take).map(|(tag, read)| (tag, read_from(view, file, &read))).collect();
     }
     state
+}
+
+/// The reads that the last step asked for.
+pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
+    let read = |&Want::Fetch { tag, .. }: &Want| Some((tag, state.read_of(tag)?));
+    state.wants().iter().filter_map(read).collect()
 }
 
 fn shuffle<T>(items: &mut [T], seed: u64, round: u64) {
