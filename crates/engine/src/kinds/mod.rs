@@ -324,11 +324,19 @@ pub fn setting(params: &Params) -> Setting {
     }
 }
 
-/// Parameters for k results at a setting, with defaults for all that it does not name.
+/// Parameters with the values of a setting, and defaults for the others.
 pub fn params_of(k: u32, setting: &Setting) -> Params {
     match setting.nprobe {
         Some(nprobe) => hybrid_ivf::calibration::nprobe_params(k, nprobe, setting.slack, setting.early_stop),
-        None => disk_graph::calibration::setting_params(k, setting),
+        None => disk_graph::calibration::params_of(k, setting),
+    }
+}
+
+/// The parameters of the kind that a report shows besides its setting, by their names in JSON.
+pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
+    match &params.kind {
+        KindParams::Flat(_) | KindParams::DiskGraph(_) => Vec::new(),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
     }
 }
 
