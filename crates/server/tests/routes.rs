@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};

@@ -9,7 +9,7 @@ use fixture::common::{self, Built, graph_set, queries, quick, run_plain};
 use fixture::{
     DIM, LONG_US, Place, QUERIES, alone, answer, in_stretches, params, scattered, simulate, submitted,
 };
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::plan::KindParams;
@@ -18,13 +18,6 @@ use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind};
 use stratann_kernel::Metric;
 use stratann_sim::{Cluster, Crash, FaultModel, Reply, Report, run};
-
-/// Parameters that stop after this many reads in a row without a change.
-fn patient(mut params: Params, patience: u32) -> Params {
-    let KindParams::DiskGraph(own) = &mut params.kind else { panic!("not disk-graph") };
-    own.patience = patience;
-    params
-}
 
 #[test]
 fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
@@ -70,7 +63,7 @@ fn searches_with_codes_on_disk_cost_and_find_the_same() {
     let place = Place { blocks: built.blocks(), built, queries: queries(QUERIES, DIM) };
     let view = place.built.index.view();
     for (servers, carry) in [(3, Carry::Ids), (10, Carry::Distances)] {
-        let replicas = (0..view.kind.disk_graph().unwrap().blocks)
+        let replicas = (0..place.built.index.manifest().blocks.count)
             .map(|b| 1u64 << (hash(3, 1, u64::from(b)) as usize % servers))
             .collect();
         let placement = Placement::new(servers, replicas).unwrap();
@@ -115,7 +108,7 @@ fn wider_rounds_read_hardly_more_and_hand_over_less() {
 fn results_that_go_to_the_origin_make_hand_overs_shorter() {
     let simulated = |results| {
         let faults = FaultModel { results, link_us: (20, 3000), ..FaultModel::default() };
-        let many = patient(Params::disk_graph(60, 60), 6);
+        let many = with_patience(Params::disk_graph(60, 60), 6);
         simulate(&scattered(6, 1, 3), many, LONG_US, &faults)
     };
     let (along, origin) = (simulated(Results::Along), simulated(Results::Origin));
@@ -132,7 +125,7 @@ fn results_that_go_to_the_origin_make_hand_overs_shorter() {
 #[test]
 fn early_stop_works_the_same_with_remote_blocks() {
     for patience in [3, 6] {
-        let patient = patient(params(8), patience);
+        let patient = with_patience(params(8), patience);
         let report = simulate(&scattered(10, 1, 3), patient, LONG_US, &FaultModel::default());
         let (mut here, mut there) = (0, 0);
         for query in 0..QUERIES {
@@ -162,6 +155,13 @@ fn a_vector_goes_to_each_server_once() {
     let report = simulate(&scattered(4, 1, 3), params(1), LONG_US, &FaultModel::default());
     assert!(report.vector_bytes <= (QUERIES * 3 * DIM * 4) as u64, "{} bytes", report.vector_bytes);
     assert!(report.batons > 3 * QUERIES as u64);
+}
+
+fn with_patience(mut params: Params, patience: u32) -> Params {
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.patience = patience;
+    }
+    params
 }
 
 fn results_of(seed: u64) -> Results {
