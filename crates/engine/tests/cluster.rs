@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 
 use common::{Built, Set, clustered, queries, quick};
 use stratann_core::query::{Arrival, Arrived, Budget, Params, QueryState, Scratch, Step, Want};
-use stratann_engine::budget::Account;
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};

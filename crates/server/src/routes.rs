@@ -346,6 +346,7 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratann_engine::kinds::kind::Kind;
     use stratann_core::query::Params;
 
     #[test]
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let params = Used::of(&Params::new(1, 1), false);
+        let params = Used::of(Kind::Flat, &Params::new(1, 1));
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
