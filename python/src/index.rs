@@ -228,7 +228,7 @@ impl Index {
                 open.search(bytes, &options, progress)
             })?
         };
-        answers_dict(py, answers, &options)
+        answers_dict(py, answers, &options, open.view().block.block_bytes)
     }
 }
 
@@ -256,9 +256,10 @@ fn answers_dict<'py>(
     py: Python<'py>,
     answers: Answers,
     options: &SearchOptions,
+    block_bytes: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let latency_us: Vec<f64> = answers.latency_ns.iter().map(|&ns| ns as f64 / 1000.0).collect();
-    let stats = stats_dict(py, &answers, options)?;
+    let stats = stats_dict(py, &answers, options, block_bytes)?;
     let dict = PyDict::new(py);
     dict.set_item("k", answers.k)?;
     dict.set_item("ids", answers.ids.into_pyarray(py))?;
@@ -274,17 +275,20 @@ fn stats_dict<'py>(
     py: Python<'py>,
     answers: &Answers,
     options: &SearchOptions,
+    block_bytes: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let count = answers.latency_ns.len();
     let total = &answers.stats;
+    // The engine counts cache hits as reads of whole blocks. Reports count what was read.
+    let pages_read = total.pages_read - total.cache_hits * (block_bytes / stratann_core::PAGE) as u64;
     let counters = [
         ("code_comparisons", total.code_comparisons),
         ("repeats", total.repeats),
         ("full_comparisons", total.full_comparisons),
         ("pruned", total.pruned),
-        ("reads", total.reads),
-        ("pages_read", total.pages_read),
-        ("bytes_read", total.pages_read * stratann_core::PAGE as u64),
+        ("reads", total.reads - total.cache_hits),
+        ("pages_read", pages_read),
+        ("bytes_read", pages_read * stratann_core::PAGE as u64),
         ("cache_hits", total.cache_hits),
         ("hops", total.hops),
         ("expanded", total.expanded),

@@ -1,4 +1,4 @@
-//! What must hold in a finished index. Used by `stratann verify` and by tests.
+//! Invariants of a finished index. Used by `stratann verify` and by tests.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -7,67 +7,71 @@ use crate::format::block::{Block, Damage, verify};
 use crate::format::checksum;
 use crate::plan::{Codes, IndexView};
 
-/// Something that must not be.
+/// A violated invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// A block is damaged.
     Block {
-        /// Which.
+        /// Number of the block.
         block: u32,
-        /// How.
+        /// Reason.
         damage: Damage,
     },
-    /// A block's nodes are not where the map says, or, without a map, do not follow those before. The block after the last one stands for
-    /// nodes that are missing.
+    /// A block's nodes differ from the block map, or, without a map, do not continue the previous block. The block
+    /// after the last one stands for missing nodes.
     Misplaced {
-        /// Which block.
+        /// Number of the block.
         block: u32,
     },
-    /// A neighbour list is unreadable, names a node that does not exist, or names its own node.
+    /// An adjacency list is invalid, contains a node that does not exist, or contains its own node.
     List {
-        /// Whose list.
+        /// Owner of the list.
         node: u32,
     },
     /// A vector's stored norm, or the vector itself, is not a finite number.
     Vector {
-        /// Whose vector.
+        /// Owner of the vector.
         node: u32,
     },
-    /// A code differs from that of the same node in the head graph or in an earlier block, or is of a node that does not exist.
+    /// A code differs from the code of the same node in the head graph or in an earlier block, or its node does not
+    /// exist.
     Code {
-        /// The block that holds it.
+        /// The block that holds the code.
         block: u32,
-        /// Whose code.
+        /// Owner of the code.
         node: u32,
     },
 }
 
-/// Checks an index block by block, in any amount at a time, in order.
+/// Checks an index block by block, in order.
 #[derive(Clone, Debug)]
 pub struct Checker {
-    // The id that the next block begins with; unknown after a block that could not be read.
+    // Expected first id of the next block; unknown after a damaged block.
     next_id: Option<u32>,
-    // For each block: whether a head node lies in it, or a list of another block leads to it.
-    led_to: Vec<bool>,
+    // For each block: whether it holds a node of the head graph or is reachable from an adjacency list of another
+    // block.
+    is_reached: Vec<bool>,
     counts: Vec<u16>,
     list: Vec<u32>,
     wide: Vec<f32>,
-    // Where blocks carry codes, for each node the hash of its code; 0 as long as none was met.
+    // Where blocks carry codes: the hash of each node's code; 0 until a code was read.
     codes: Vec<u32>,
-    /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. Whole blocks are scored, so
-    /// a node is as near as its block. A few are tolerable. Known after [`Checker::finish`].
+    /// Number of nodes in unreachable blocks: blocks without a node of the head graph and without an edge from another
+    /// block. No search finds them. Searches score whole blocks, so it suffices that a block is reachable. A few are
+    /// tolerable. Set by [`Checker::finish`].
     pub unreachable: u64,
-    /// Sum of list lengths.
+    /// Sum of the lengths of all adjacency lists.
     pub edges: u64,
 }
 
 impl Checker {
-    /// A checker that has seen no block. Takes three bytes per block, and where blocks carry codes four per node.
+    /// Creates a checker before the first block. Takes three bytes per block, and four per node where blocks carry
+    /// codes.
     pub fn new(view: &IndexView<'_>) -> Checker {
         let blocks = view.blocks as usize;
         let mut checker = Checker {
             next_id: Some(0),
-            led_to: vec![view.graph.is_none(); blocks],
+            is_reached: vec![view.graph.is_none(); blocks],
             counts: vec![0; blocks],
             list: Vec::new(),
             wide: vec![0.0; view.dim],
@@ -76,7 +80,7 @@ impl Checker {
             edges: 0,
         };
         if let Some(graph) = &view.graph {
-            graph.head.ids.iter().for_each(|&id| checker.lead_to(graph.map.block_of(id)));
+            graph.head.ids.iter().for_each(|&id| checker.mark_reached(graph.map.block_of(id)));
             if let (Codes::Head(codes), 1..) = (graph.codes, view.block.code_bytes) {
                 let codes = codes.chunks_exact(view.block.code_bytes);
                 graph.head.ids.iter().zip(codes).for_each(|(&id, code)| {
@@ -87,13 +91,13 @@ impl Checker {
         checker
     }
 
-    fn lead_to(&mut self, block: u32) {
-        if let Some(led_to) = self.led_to.get_mut(block as usize) {
-            *led_to = true;
+    fn mark_reached(&mut self, block: u32) {
+        if let Some(is_reached) = self.is_reached.get_mut(block as usize) {
+            *is_reached = true;
         }
     }
 
-    /// Checks block number `block`, the one after the last.
+    /// Checks block number `block`, the successor of the previous one.
     pub fn block(&mut self, view: &IndexView<'_>, block: u32, bytes: &[u8], found: &mut Vec<Violation>) {
         let opened = match verify(&view.block, block, bytes).and_then(|()| Block::open(&view.block, bytes)) {
             Ok(opened) => opened,
@@ -146,7 +150,7 @@ impl Checker {
         slot: usize,
         found: &mut Vec<Violation>,
     ) {
-        if !view.block.lists {
+        if !view.block.adjacency {
             return;
         }
         let node = block.first_id() + slot as u32;
@@ -158,17 +162,18 @@ impl Checker {
         } else {
             self.edges += list.len() as u64;
             if let Some(graph) = &view.graph {
-                let elsewhere = list.iter().map(|&n| graph.map.block_of(n)).filter(|&b| b != number);
-                elsewhere.for_each(|b| self.lead_to(b));
+                let others = list.iter().map(|&n| graph.map.block_of(n)).filter(|&b| b != number);
+                others.for_each(|b| self.mark_reached(b));
             }
         }
         self.list = list;
     }
 
-    /// Holds the codes in a block against those of the same nodes that were met before. Ids that make no sense were found with the lists.
+    /// Compares the codes in a block with earlier codes of the same nodes. Invalid ids were found with the adjacency
+    /// lists.
     fn codes(&mut self, view: &IndexView<'_>, block: &Block<'_>, number: u32, found: &mut Vec<Violation>) {
         let mut ids = core::mem::take(&mut self.list);
-        if view.block.code_bytes > 0 && block.coded(&mut ids).is_some() {
+        if view.block.code_bytes > 0 && block.coded_ids(&mut ids).is_some() {
             for (&node, code) in ids.iter().zip(block.codes().chunks_exact(view.block.code_bytes)) {
                 if !self.agrees(node, code) {
                     found.push(Violation::Code { block: number, node });
@@ -178,7 +183,7 @@ impl Checker {
         self.list = ids;
     }
 
-    /// Whether this is the code of the node, as far as is known; false for a node that does not exist.
+    /// Returns whether a code equals earlier codes of the node; false for a node that does not exist.
     fn agrees(&mut self, node: u32, code: &[u8]) -> bool {
         let hash = checksum(code) as u32 | 1;
         let Some(known) = self.codes.get_mut(node as usize) else { return false };
@@ -188,12 +193,12 @@ impl Checker {
         *known == hash
     }
 
-    /// What can only be said at the end.
+    /// Checks what is known only after the last block.
     pub fn finish(mut self, view: &IndexView<'_>, found: &mut Vec<Violation>) -> Checker {
         if self.next_id.is_some_and(|next| next != view.nodes) {
             found.push(Violation::Misplaced { block: view.blocks });
         }
-        let lost = self.led_to.iter().zip(&self.counts).filter(|(led_to, _)| !**led_to);
+        let lost = self.is_reached.iter().zip(&self.counts).filter(|(is_reached, _)| !**is_reached);
         self.unreachable = lost.map(|(_, &count)| u64::from(count)).sum();
         self
     }

@@ -1,4 +1,5 @@
-//! What must hold in the posting lists of a finished index, and in the tables in RAM that lead to them. Used by `stratann verify` and by tests.
+//! Invariants of the inverted lists of a finished index and of its tables in RAM. Used by `stratann verify` and by
+//! tests.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,67 +10,68 @@ use stratann_kernel::{DType, Metric, sqrt};
 
 use crate::format::directory::{Directory, LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::{ClusterView, IndexView};
 use crate::route::NONE;
 
-/// Something that must not be in a list.
+/// A violated invariant of an inverted list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListFault {
-    /// The head's checksum does not match, it is another list's, or its layout makes no sense.
-    Head,
-    /// Its members are not those that the directory says.
+    /// The list codes have a wrong checksum, a wrong list number or an invalid layout.
+    Codes,
+    /// The members differ from the directory.
     Misplaced,
-    /// Its centroid is not its cluster's.
+    /// The centroid differs from the centroid of the cluster of vectors.
     Centroid,
-    /// A record is damaged, or another member's.
+    /// A record is damaged or belongs to another member.
     Record(u32),
     /// A vector, or its stored norm, is not finite.
     Vector(u32),
-    /// A member lies farther from what its code stands for than its radius says: a search may discard it wrongly.
+    /// A member is farther from its decoded code than its radius: a search may prune it wrongly.
     Radius(u32),
-    /// A member's distance to the centroid is outside of what the head says.
+    /// A member's distance to the centroid is outside of the stored bounds.
     Distance(u32),
-    /// What the head adds to a member's code distance is not what the code and the centroid come to.
+    /// The term that is added to a member's code distance does not match its code and centroid.
     Term(u32),
-    /// The edges of a member are damaged, or another member's.
+    /// The edges of a member are damaged or belong to another member.
     Edges(u32),
-    /// An edge of a member leads to itself, to another edge's end, or to no member of its cluster.
+    /// An edge of a member leads to itself, is a duplicate, or leads outside of its graph.
     Edge(u32),
-    /// The length of an edge of a member is not the one that is stored: a search may discard its end wrongly.
+    /// The length of an edge is outside of the stored bounds: a search may prune its end wrongly.
     Length(u32),
-    /// This node of the navigation graph is the member, but its code, radius or cluster is not the member's.
+    /// A node of the navigation graph has another code, radius or cluster than its member.
     Nav(u32),
 }
 
-/// Something that must not be in the tables in RAM.
+/// A violated invariant of the tables in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFault {
-    /// In the directory a list lies over another, or over its records.
+    /// Two ranges of the directory overlap.
     Overlap(u32),
-    /// A divided cluster has no entry for each of its lists.
+    /// A divided cluster lacks the table entry of one of its sub-lists.
     SubLists(u32),
-    /// A cluster that is to be walked through has no edges.
+    /// A cluster with a local graph has no edges.
     Edges(u32),
-    /// A node of the navigation graph names a member of another cluster than its own, or its list of neighbours names itself.
+    /// A node of the navigation graph is a member of another cluster than its own, or its adjacency list contains
+    /// itself.
     NavNode(u32),
 }
 
-/// What roundings may have done, relative to the numbers that were added.
+/// Tolerance for rounding, relative to the numbers that were added.
 const ROUNDING: f32 = 1e-4;
 
-/// Checks lists one by one, in any order; holds scratch for one thread.
+/// Checks inverted lists in any order. Holds scratch for one thread.
 #[derive(Clone, Debug)]
 pub struct ListChecker {
     wide: Vec<f32>,
     rotated: Vec<f32>,
     decoded: Vec<f32>,
-    // Of the list, and of its cluster.
+    // Centroids of the list and of its cluster.
     own: Pivot,
     cluster: Pivot,
 }
 
-/// A centroid as it is, and rotated.
+/// A centroid, plain and rotated.
 #[derive(Clone, Debug)]
 struct Pivot {
     plain: Vec<f32>,
@@ -83,7 +85,7 @@ impl Pivot {
     }
 }
 
-/// Nodes of the navigation graph that are members, by the members' ids: `(id, node)`.
+/// Returns the nodes of the navigation graph that are members as `(id, node)`, by id.
 pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
     let mut members: Vec<(u32, u32)> =
         clusters.nav.ids.iter().zip(0..).filter(|m| *m.0 != NONE).map(|(&id, node)| (id, node)).collect();
@@ -92,7 +94,7 @@ pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
 }
 
 impl ListChecker {
-    /// A checker of lists of this index.
+    /// Creates a checker of an index.
     pub fn new(view: &IndexView<'_>) -> ListChecker {
         let zeros = vec![0f32; view.dim];
         let pivot = Pivot { plain: zeros.clone(), rotated: zeros.clone() };
@@ -105,38 +107,38 @@ impl ListChecker {
         }
     }
 
-    /// Checks one list: the bytes of its head, those of its records, and which of its members the navigation graph knows, from
-    /// [`members_of_nav`]. Appends what is wrong to `found`, and the external ids of sound records to `ids`.
-    #[allow(clippy::too_many_arguments)] // Two of them are what it gives back.
+    /// Checks one list: the bytes of its codes and of its records, and its members in the navigation graph, from
+    /// [`members_of_nav`]. Appends faults to `found`, and the external ids of valid records to `ids`.
+    #[allow(clippy::too_many_arguments)] // Two of them are outputs.
     pub fn list(
         &mut self,
         view: &IndexView<'_>,
         clusters: &ClusterView<'_>,
         list: u32,
-        (head, records): (&[u8], &[u8]),
+        (codes, records): (&[u8], &[u8]),
         in_nav: &[(u32, u32)],
         found: &mut Vec<ListFault>,
         ids: &mut Vec<u64>,
     ) {
-        let Some(head) = Head::verify(&clusters.shape, list, head) else {
-            return found.push(ListFault::Head);
+        let Some(list_codes) = ListCodes::verify(&clusters.shape, list, codes) else {
+            return found.push(ListFault::Codes);
         };
         let (first, count) = (clusters.directory.ids[list as usize], clusters.directory.members(list));
-        if head.first_id() != first || head.count() != count as usize {
+        if list_codes.first_id() != first || list_codes.count() != count as usize {
             return found.push(ListFault::Misplaced);
         }
         let cluster = clusters.directory.cluster_of(list);
         let is_divided = clusters.directory.kinds[cluster as usize] == LocalKind::Ivf;
-        if !is_divided && head.centroid() != clusters.centroid(cluster) {
+        if !is_divided && list_codes.centroid() != clusters.centroid(cluster) {
             found.push(ListFault::Centroid);
         }
-        self.own.set(clusters, head.centroid());
+        self.own.set(clusters, list_codes.centroid());
         self.cluster.set(clusters, clusters.centroid(cluster));
         let mut in_nav = in_nav.iter().skip_while(|m| m.0 < first).peekable();
-        let said = head.terms().zip(head.radii()).zip(head.centroid_distances());
-        let codes = head.codes().chunks_exact(clusters.shape.code_bytes);
-        let sizes = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
-        for (((said, code), bytes), id) in said.zip(codes).zip(sizes).zip(first..) {
+        let stored = list_codes.terms().zip(list_codes.radii()).zip(list_codes.centroid_distances());
+        let codes = list_codes.codes().chunks_exact(clusters.shape.code_bytes);
+        let records_of = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
+        for (((stored, code), bytes), id) in stored.zip(codes).zip(records_of).zip(first..) {
             let node = in_nav.next_if(|m| m.0 == id).map(|m| m.1);
             let Some(record) = Record::verify(&clusters.shape, id, bytes) else {
                 found.push(ListFault::Record(id));
@@ -147,14 +149,14 @@ impl ListChecker {
                 found.push(ListFault::Vector(id));
                 continue;
             }
-            self.member(view, clusters, id, code, said, found);
-            if let Some(node) = node.filter(|&n| !self.is_node_sound(view, clusters, n)) {
+            self.member(view, clusters, id, code, stored, found);
+            if let Some(node) = node.filter(|&n| !self.is_node_valid(view, clusters, n)) {
                 found.push(ListFault::Nav(node));
             }
         }
     }
 
-    /// Loads a vector as codes see it; false when it is no vector.
+    /// Loads a vector as it is encoded: a unit vector under cosine. Returns false when it is not finite.
     fn load(&mut self, view: &IndexView<'_>, record: &Record<'_>) -> bool {
         widen(view.dtype, record.vector(), &mut self.wide);
         if view.metric == Metric::Cosine {
@@ -173,11 +175,11 @@ impl ListChecker {
         ((term, radius), (least, most)): ((f32, f32), (f32, f32)),
         found: &mut Vec<ListFault>,
     ) {
-        let (lost, distance) =
-            lost(clusters, &self.wide, &self.own, code, &mut self.rotated, &mut self.decoded);
-        // A number that is none fails as well.
-        let reaches = lost <= radius * (1.0 + ROUNDING);
-        if !reaches {
+        let (error, distance) =
+            code_error(clusters, &self.wide, &self.own, code, &mut self.rotated, &mut self.decoded);
+        // NaN fails as well.
+        let is_within = error <= radius * (1.0 + ROUNDING);
+        if !is_within {
             found.push(ListFault::Radius(id));
         }
         let slack = ROUNDING * distance;
@@ -190,33 +192,34 @@ impl ListChecker {
         }
     }
 
-    /// Whether a node of the navigation graph is right about the vector that is loaded.
-    fn is_node_sound(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, node: u32) -> bool {
+    /// Returns whether a node of the navigation graph matches the loaded vector.
+    fn is_node_valid(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, node: u32) -> bool {
         let (nav, size) = (clusters.nav, clusters.shape.code_bytes);
         let at = (node - clusters.directory.clusters()) as usize * size;
         let Some(code) = nav.codes.get(at..at + size) else { return false };
-        let (lost, _) = lost(clusters, &self.wide, &self.cluster, code, &mut self.rotated, &mut self.decoded);
-        lost <= nav.radii[node as usize] * (1.0 + ROUNDING)
+        let (error, _) =
+            code_error(clusters, &self.wide, &self.cluster, code, &mut self.rotated, &mut self.decoded);
+        error <= nav.radii[node as usize] * (1.0 + ROUNDING)
             && is_term(view, nav.terms[node as usize], &self.cluster, &self.decoded)
     }
 }
 
-/// The members of a cluster that is a graph, as they come by, to check the edges between them.
+/// Checks the edges of a local graph. Collects the vectors of its members first.
 #[derive(Clone, Debug)]
 pub struct GraphChecker {
     cluster: u32,
     dim: usize,
-    // Vectors as codes see them, in the order of ids; a damaged one is no number.
+    // Vectors as they are encoded, in the order of ids; NaN for damaged ones.
     rows: Vec<f32>,
 }
 
 impl GraphChecker {
-    /// A checker of the edges of this cluster.
+    /// Creates a checker of the edges of this cluster.
     pub fn new(view: &IndexView<'_>, cluster: u32) -> GraphChecker {
         GraphChecker { cluster, dim: view.dim, rows: Vec::new() }
     }
 
-    /// Takes the records of the next list of the cluster.
+    /// Adds the records of the next list of the cluster.
     pub fn list(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, list: u32, records: &[u8]) {
         let mut checker = ListChecker::new(view);
         let directory = clusters.directory;
@@ -230,8 +233,8 @@ impl GraphChecker {
         }
     }
 
-    /// Checks the edges of all members, from the bytes of the file from the first page with any on. Appends what is wrong to `found`. Returns how
-    /// many edges there are.
+    /// Checks the edges of all members. `bytes` are those of the file from the first page with edges on. Appends faults
+    /// to `found`. Returns the number of edges.
     pub fn edges(&self, directory: &Directory, bytes: &[u8], found: &mut Vec<ListFault>) -> u64 {
         let members = directory.members_of(self.cluster);
         let (first_page, degree) = (directory.edges_at(self.cluster, 0).first, directory.degree as usize);
@@ -259,10 +262,10 @@ impl GraphChecker {
             let Some(to) = row(n).filter(|_| is_next) else { return Some(ListFault::Edge) };
             before = Some(n);
             let length = sqrt(from.iter().zip(to).map(|(a, b)| (a - b) * (a - b)).sum());
-            // Unit vectors are rounded once more.
+            // Unit vectors carry one more rounding.
             let slack = ROUNDING * length + 1e-6 * sqrt(square(from));
             let is_within = least - slack <= length && length <= most + slack;
-            // A damaged vector is found as such.
+            // Damaged vectors are reported separately.
             if !is_within && !length.is_nan() {
                 return Some(ListFault::Length);
             }
@@ -271,8 +274,8 @@ impl GraphChecker {
     }
 }
 
-/// How far a vector lies from what its code stands for, and from the centroid. Leaves what the code stands for in `decoded`.
-fn lost(
+/// Computes the distance of a vector to its decoded code, and to the centroid. Leaves the decoded code in `decoded`.
+fn code_error(
     clusters: &ClusterView<'_>,
     vector: &[f32],
     pivot: &Pivot,
@@ -301,14 +304,14 @@ fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> b
     (term - (own + cross)).abs() <= ROUNDING * bound + f32::MIN_POSITIVE
 }
 
-/// Checks the tables in RAM against each other; those that were opened are known to be within their ranges.
+/// Checks the tables in RAM against each other. Ranges were checked when the tables were opened.
 pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
     let directory = clusters.directory;
-    let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.heads.len());
+    let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.codes.len());
     for list in 0..directory.list_count() {
         let members = directory.members(list) as usize;
-        let (head, records) = (directory.heads[list as usize], directory.records[list as usize]);
-        parts.push((head, head + clusters.shape.head_bytes(members) as u64, list));
+        let (codes, records) = (directory.codes[list as usize], directory.records[list as usize]);
+        parts.push((codes, codes + clusters.shape.list_codes_bytes(members) as u64, list));
         parts.push((records, records + (members * clusters.shape.record_bytes()) as u64, list));
     }
     for cluster in (0..directory.clusters()).filter(|&c| directory.edges[c as usize] != NO_EDGES) {

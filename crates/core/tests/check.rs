@@ -1,7 +1,7 @@
 //! The checker finds each kind of damage, also where checksums were computed anew.
 
 use stratann_core::check::{Checker, Violation};
-use stratann_core::format::block::{Coded, Damage, Node, Shape, write};
+use stratann_core::format::block::{BlockLayout, CodedNodes, Damage, Node, write};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::checksum;
 use stratann_core::plan::{Codes, GraphView, IndexView};
@@ -22,8 +22,15 @@ struct Small {
     blocks: Vec<u8>,
 }
 
-fn shape(lists: bool) -> Shape {
-    Shape { block_bytes: BLOCK, vector_bytes: 4 * DIM, id_bytes: 4, norms: true, lists, code_bytes: 0 }
+fn shape(lists: bool) -> BlockLayout {
+    BlockLayout {
+        block_bytes: BLOCK,
+        vector_bytes: 4 * DIM,
+        id_bytes: 4,
+        norms: true,
+        adjacency: lists,
+        code_bytes: 0,
+    }
 }
 
 fn lists() -> [Vec<u32>; 8] {
@@ -116,7 +123,7 @@ fn a_damaged_block_is_found_and_its_neighbours_are_not_blamed() {
     cut.blocks.pop();
     assert_eq!(cut.check().0, [Violation::Block { block: 3, damage: Damage::Short }]);
     let astray = Small::new(&lists()).forge(2, 8, &3u32.to_le_bytes());
-    assert_eq!(astray.check().0, [Violation::Block { block: 2, damage: Damage::Astray }]);
+    assert_eq!(astray.check().0, [Violation::Block { block: 2, damage: Damage::WrongBlock }]);
     let overfull = Small::new(&lists()).forge(2, 16, &u16::MAX.to_le_bytes());
     assert_eq!(overfull.check().0, [Violation::Block { block: 2, damage: Damage::Layout }]);
 }
@@ -207,8 +214,8 @@ fn flat_blocks_must_follow_each_other() {
 
 const CODE: usize = 4;
 
-fn with_codes() -> Shape {
-    Shape { code_bytes: CODE, ..shape(true) }
+fn with_codes() -> BlockLayout {
+    BlockLayout { code_bytes: CODE, ..shape(true) }
 }
 
 /// The blocks of [`Small`], with the codes that `code` gives a node in a block.
@@ -223,7 +230,7 @@ fn blocks_with_codes(lists: &[Vec<u32>; 8], code: impl Fn(u32, u32) -> [u8; CODE
             neighbours: &lists[i as usize],
         };
         let nodes: Vec<Node<'_>> = own.clone().map(node).collect();
-        let coded = Coded::new(first, nodes.len(), own.map(|i| lists[i as usize].as_slice()));
+        let coded = CodedNodes::new(first, nodes.len(), own.map(|i| lists[i as usize].as_slice()));
         let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| code(number, id)).collect();
         write(&with_codes(), number, first, &nodes, &codes, &mut blocks);
         first += count;

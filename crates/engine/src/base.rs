@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stratann_core::format::block::{self, Shape};
+use stratann_core::format::block::{self, BlockLayout};
 use stratann_core::plan::IndexView;
 use stratann_core::query::Loss;
 use stratann_kernel::{DType, Metric};
@@ -51,7 +51,7 @@ pub(crate) struct Base {
     pub(crate) kind: Kind,
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
-    pub(crate) block: Shape,
+    pub(crate) block: BlockLayout,
     /// The file that queries read: blocks, or lists in pages.
     pub(crate) blocks_file: Arc<File>,
     pub(crate) blocks_path: PathBuf,
@@ -146,26 +146,26 @@ pub(crate) fn read_role(folder: &Path, manifest: &Manifest, role: &str) -> Resul
 ///
 /// # Errors
 /// A name that this program does not know, numbers that cannot be.
-pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric, DType, Shape)> {
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric, DType, BlockLayout)> {
     let unknown = |what: &str, name: &str| {
         Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
     };
     let metric = manifest.metric().ok_or_else(|| unknown("metric", &manifest.metric))?;
     let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
     let kind = manifest.kind().ok_or_else(|| unknown("kind", &manifest.kind))?;
-    let block = Shape {
+    let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
         vector_bytes: manifest.dim * dtype.size(),
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        lists: kind.has_adjacency_in_blocks(),
+        adjacency: kind.has_adjacency_in_blocks(),
         code_bytes: manifest.blocks.code_bytes,
     };
     check_shape(folder, manifest, kind, &block)?;
     Ok((kind, metric, dtype, block))
 }
 
-fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &Shape) -> Result<()> {
+fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &BlockLayout) -> Result<()> {
     let sane = manifest.rows > 0
         && manifest.rows < u64::from(u32::MAX)
         && manifest.dim > 0
@@ -174,8 +174,9 @@ fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &Shape) ->
         && block.block_bytes.is_multiple_of(stratann_core::PAGE)
         && block.block_bytes <= 1 << 20
         && (block.id_bytes == 4 || block.id_bytes == 8)
-        && (block.code_bytes == 0 || (block.lists && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
-        && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.room());
+        && (block.code_bytes == 0
+            || (block.adjacency && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
+        && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.payload_bytes());
     if sane {
         Ok(())
     } else {
@@ -189,12 +190,12 @@ fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &Shape) ->
 /// The view that the manifest alone gives; `None` when its numbers cannot be.
 pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
     let (dtype, metric, kind) = (manifest.dtype()?, manifest.metric()?, manifest.kind()?);
-    let block = Shape {
+    let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
         vector_bytes: manifest.dim.checked_mul(dtype.size())?,
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        lists: kind.has_adjacency_in_blocks(),
+        adjacency: kind.has_adjacency_in_blocks(),
         code_bytes: manifest.blocks.code_bytes,
     };
     let sane = block.block_bytes >= stratann_core::PAGE
@@ -213,7 +214,7 @@ pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
         clusters: None,
         here: None,
     };
-    (sane && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.room())).then_some(view)
+    (sane && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.payload_bytes())).then_some(view)
 }
 
 fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {

@@ -13,7 +13,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::posting`, then edges of clusters that are graphs, see `stratann_core::format::edges`, up to a whole page |
+//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::inverted_list`, then edges of clusters that are graphs, see `stratann_core::format::edges`, up to a whole page |
 //! | `vN-directory.bin` | u32: clusters c, lists l, neighbours of a member of a graph at most; u64: where each head and each record begins (l, l), where the edges of each cluster begin or u64::MAX (c); u32: first id of each list (l + 1), first list of each cluster (c + 1), entry of each cluster (c); u8: kind of each cluster (c) |
 //! | `vN-centroids.bin` | c × dim f16 |
 //! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; u32: first entry of each cluster (c); f32: terms (e); codes (e) |
@@ -155,7 +155,7 @@ fn put_words(out: &mut Vec<u8>, words: &[u32]) {
 pub(crate) fn encode_directory(d: &Directory) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + d.bytes());
     put_words(&mut out, &[d.clusters(), d.list_count(), d.degree]);
-    out.extend_from_slice(bytemuck::cast_slice(&d.heads));
+    out.extend_from_slice(bytemuck::cast_slice(&d.codes));
     out.extend_from_slice(bytemuck::cast_slice(&d.records));
     out.extend_from_slice(bytemuck::cast_slice(&d.edges));
     put_words(&mut out, &d.ids);
@@ -170,7 +170,7 @@ pub(crate) fn decode_directory(bytes: &[u8]) -> Option<Directory> {
     let [clusters, lists, degree] = words.array()?;
     let directory = Directory {
         degree,
-        heads: words.longs(lists)?,
+        codes: words.longs(lists)?,
         records: words.longs(lists)?,
         edges: words.longs(clusters)?,
         ids: words.take(lists.checked_add(1)?)?,

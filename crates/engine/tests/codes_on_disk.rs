@@ -13,7 +13,6 @@ use stratann_core::format::block::Block;
 use stratann_core::format::checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_engine::budget::Account;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
@@ -78,7 +77,7 @@ fn only_the_place_of_the_codes_differs() {
     for (plain, bytes) in blocks {
         let plain = Block::open(&pair().ram.index.view().block, plain).unwrap();
         let block = Block::open(&view.block, bytes).unwrap();
-        block.coded(&mut ids).unwrap();
+        block.coded_ids(&mut ids).unwrap();
         let held = block.codes().chunks_exact(14);
         assert!(ids.iter().zip(held).all(|(&id, code)| *code == codes[id as usize * 14..][..14]));
         assert_eq!((block.count(), block.first_id()), (plain.count(), plain.first_id()));
@@ -309,7 +308,7 @@ fn a_flipped_code_is_found() {
     let mut ids = Vec::new();
     let bytes = &good[last as usize * size..];
     let block = Block::open(&view.block, bytes).unwrap();
-    block.coded(&mut ids).unwrap();
+    block.coded_ids(&mut ids).unwrap();
     let code = &block.codes()[..14];
     let at = bytes.windows(14).position(|w| w == code).unwrap();
     let mut bad = good.clone();

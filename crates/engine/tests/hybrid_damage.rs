@@ -123,7 +123,7 @@ fn a_damaged_list_is_named_by_those_who_read_it() {
     let dir = copy(LocalKind::Flat);
     let clusters = place(LocalKind::Flat).index.view().clusters.unwrap();
     let list = 7;
-    let at = clusters.directory.heads[list] as usize + 60;
+    let at = clusters.directory.codes[list] as usize + 60;
     change(dir.path(), LISTS, |bytes| bytes[at] ^= 4);
     let failed = search(dir.path(), 0).unwrap();
     assert!(!failed.is_empty() && failed.iter().all(|f| f.1.contains(LISTS)), "{failed:?}");
@@ -133,7 +133,7 @@ fn a_damaged_list_is_named_by_those_who_read_it() {
     assert!(error.message.contains("posting list 7 ") && error.message.contains(LISTS), "{error}");
     let report = verify::verify(dir.path(), &Quiet).unwrap();
     let named = report.violations.iter().find(|f| f.list == Some(7)).unwrap();
-    assert_eq!((named.file.as_str(), named.offset), (LISTS, Some(clusters.directory.heads[list])));
+    assert_eq!((named.file.as_str(), named.offset), (LISTS, Some(clusters.directory.codes[list])));
 
     // A record alone.
     change(dir.path(), LISTS, |bytes| bytes[at] ^= 4);
@@ -155,9 +155,9 @@ type Lie = fn(&mut [u8]);
 fn a_head_that_lies_is_found() {
     let clusters = place(LocalKind::Flat).index.view().clusters.unwrap();
     let (list, shape) = (5u32, clusters.shape);
-    let at = clusters.directory.heads[list as usize] as usize;
+    let at = clusters.directory.codes[list as usize] as usize;
     let members = clusters.directory.members(list) as usize;
-    let length = shape.head_bytes(members);
+    let length = shape.list_codes_bytes(members);
     let table = length - members * shape.member_bytes();
     let lies: [(&str, usize, Lie); 4] = [
         ("radius", 20, |step| step.copy_from_slice(&0f32.to_le_bytes())),
@@ -193,7 +193,14 @@ fn two_vectors_with_one_id_are_found() {
         let id = &bytes[record(11)][clusters.shape.vector_bytes..][..4];
         let id = u64::from(u32::from_le_bytes(id.try_into().unwrap()));
         let mut forged = Vec::new();
-        stratann_core::format::posting::write_record(&clusters.shape, 10, &content, 1.0, id, &mut forged);
+        stratann_core::format::inverted_list::write_record(
+            &clusters.shape,
+            10,
+            &content,
+            1.0,
+            id,
+            &mut forged,
+        );
         bytes[record(10)].copy_from_slice(&forged);
     });
     vouch_for(dir.path(), LISTS);

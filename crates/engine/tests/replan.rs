@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Impatient, Set, clustered, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
-use stratann_core::format::posting::{Record, Shape};
+use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::query::{Bounds, MAX_PROBES};
 use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
@@ -94,7 +94,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 /// The lists of an index.
 struct Lists {
     directory: Directory,
-    shape: Shape,
+    shape: ListLayout,
     bytes: Vec<u8>,
 }
 
@@ -122,8 +122,8 @@ impl Lists {
     /// What heads say, but for the numbers of their lists.
     fn heads(&self, cluster: u32) -> Vec<&[u8]> {
         let head = |list: u32| {
-            let length = self.shape.head_bytes(self.directory.members(list) as usize);
-            &self.bytes[self.directory.heads[list as usize] as usize..][12..length]
+            let length = self.shape.list_codes_bytes(self.directory.members(list) as usize);
+            &self.bytes[self.directory.codes[list as usize] as usize..][12..length]
         };
         self.directory.lists_of(cluster).map(head).collect()
     }
@@ -407,7 +407,7 @@ fn damage_is_not_copied() {
     let path = dir.path().join("v1-lists.bin");
     let (lists, sound) = (Lists::of(dir.path()), std::fs::read(&path).unwrap());
     let record = lists.directory.record_at(&lists.shape, 1234) as usize;
-    let head = lists.directory.heads[7] as usize + 40;
+    let head = lists.directory.codes[7] as usize + 40;
     for (kind, at) in [(LocalKind::Ivf, record), (LocalKind::Graph, record), (LocalKind::Graph, head)] {
         let mut bytes = sound.clone();
         bytes[at] ^= 1;

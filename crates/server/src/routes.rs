@@ -346,8 +346,8 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratann_engine::kinds::kind::Kind;
     use stratann_core::query::Params;
+    use stratann_engine::kinds::kind::Kind;
 
     #[test]
     fn a_server_that_takes_nothing_says_so_for_the_request() {

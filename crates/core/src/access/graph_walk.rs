@@ -83,7 +83,7 @@ fn score_own(graph: &GraphView<'_>, scratch: &mut Scratch, block: &Block<'_>) ->
             table.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
-            block.coded(coded)?;
+            block.coded_ids(coded)?;
             let own = coded.partition_point(|&id| id < first) as u32;
             ids.extend(own..own + block.count() as u32);
             table.distances(block.codes(), ids, distances);

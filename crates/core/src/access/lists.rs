@@ -1,14 +1,19 @@
 //! Clusters, one after another: which lists to scan, and when to stop (OrchANN §5.3).
 //!
+//! In `barrier` mode lists take effect in the order of their ranks, and the stop is decided where the next cluster would take effect: lists beyond
+//! it were read in vain. So neither what lies in RAM nor the width decides what is scanned.
+//!
 //! A visit scans the codes of a cluster's lists, which lie in RAM or are read, and keeps of the members those that may be among the best. No
 //! vector is read meanwhile: that a cluster brings nothing shows in the codes. A cluster that is a graph is walked through instead, see [`super::local_graph`].
 
 use super::{local_graph, records};
 use crate::format::directory::{LocalKind, Pages};
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::{ListCodes, Record};
 use crate::likelihood;
 use crate::plan::{ClusterView, IndexView};
-use crate::query::{QueryState, Reading, ScannedList, Scratch, Survivor, Visit};
+use crate::query::{
+    Mode, Probing, QueryState, QueuedLists, Reading, ScannedList, Scratch, Survivor, Tag, Visit,
+};
 use crate::route::to_centroid;
 use crate::verify::bounds::{Ruler, Span};
 use crate::verify::keep_record;
@@ -18,14 +23,21 @@ pub const SURVIVORS_MAX: usize = 2048;
 
 /// Whether clusters are left to visit, or lists of those that have begun.
 pub(crate) fn is_scanning(state: &QueryState) -> bool {
-    !state.probing.lists.is_empty() || state.probing.walk.is_on || has_clusters(state)
+    let probing = &state.probing;
+    !probing.lists.is_empty() || !probing.queue.is_empty() || probing.walk.is_on || has_clusters(state)
 }
 
 fn has_clusters(state: &QueryState) -> bool {
-    let probing = &state.probing;
-    (probing.begun as usize) < probing.clusters.len()
-        && probing.fruitless < state.params.probe.patience(probing.clusters.len())
+    (state.probing.begun as usize) < state.probing.clusters.len() && !is_fruitless(state)
 }
+
+/// Whether so many clusters in a row brought nothing that no other begins.
+fn is_fruitless(state: &QueryState) -> bool {
+    state.probing.fruitless >= state.params.probe.patience(state.probing.clusters.len())
+}
+
+/// Most lists that wait for those before them.
+const QUEUE_MAX: usize = 64;
 
 /// Scans lists in RAM, and asks for those on disk until `width` reads are under way. `None` when the budget allows no more, or a list makes no sense.
 pub(crate) fn choose(
@@ -35,8 +47,11 @@ pub(crate) fn choose(
     scratch: &mut Scratch,
 ) -> Option<()> {
     let mut asked = false;
-    while state.outstanding.len() < state.params.width as usize
+    // Lists that find too many survivors are read once more.
+    let width = if state.probing.survivors.len() > SURVIVORS_MAX / 2 { 1 } else { state.params.width };
+    while state.outstanding.len() < width as usize
         && state.probing.survivors.len() <= SURVIVORS_MAX
+        && state.probing.queue.len() < QUEUE_MAX
     {
         if state.probing.walk.is_on {
             match local_graph::choose(state, view, clusters)? {
@@ -48,52 +63,76 @@ pub(crate) fn choose(
         }
         if state.probing.lists.is_empty() {
             // What is under way may show that no cluster more is worth a visit; with one read at a time it always does.
-            if !has_clusters(state) || (asked && state.params.width == 1) {
+            if !has_clusters(state)
+                || (asked && width == 1)
+                || !begin_cluster(state, view, clusters, scratch)?
+            {
                 break;
             }
-            begin_cluster(state, view, clusters, scratch)?;
             continue;
         }
         let Some(list) = state.probing.lists.pop() else { break };
         if state.params.probe.bounds == crate::query::Bounds::Off {
+            begin_visit(state, view, clusters, scratch, clusters.directory.cluster_of(list));
             asked |= ask_for_members(state, view, clusters, list)?;
-        } else if let Some(bytes) = clusters.resident_head(list) {
-            let head = Head::open(&clusters.shape, list, bytes)?;
-            scan(state, view, clusters, scratch, &head, None)?;
-            end_list(state, clusters, list);
-        } else {
+        } else if clusters.resident_head(list).is_none() {
             ask_for_list(state, view, clusters, list)?;
             asked = true;
+        } else if state.probing.queue.is_empty() {
+            scan_resident(state, view, clusters, scratch, list)?;
+        } else {
+            state.probing.queue.push(QueuedLists { first: list, count: 1, tag: None });
         }
     }
     Some(())
 }
 
-/// Puts the lists of the next cluster on the stack, or begins a walk through it.
+/// Puts the lists of the next cluster on the stack, or begins a walk through it. False when the walk has to wait until what was asked for has
+/// taken effect.
 fn begin_cluster(
     state: &mut QueryState,
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-) -> Option<()> {
+) -> Option<bool> {
     let at = state.probing.begun as usize;
-    state.probing.begun += 1;
-    let Some(&cluster) = state.probing.clusters.get(at) else { return Some(()) };
-    let lists = clusters.directory.lists_of(cluster);
-    state.stats.clusters += 1;
-    let weight = weight_of(state, view, clusters, scratch, cluster);
-    if local_graph::can_walk(clusters, cluster) {
-        state.probing.visits.push(Visit { cluster, lists_left: 1, fruitful: false, weight });
-        return local_graph::begin(state, view, clusters, scratch, cluster);
+    let Some(&cluster) = state.probing.clusters.get(at) else { return Some(false) };
+    let is_walked = local_graph::can_walk(clusters, cluster);
+    if is_walked && !state.probing.queue.is_empty() {
+        return Some(false);
     }
+    state.probing.begun += 1;
     let first = state.probing.lists.len();
     match clusters.directory.kinds[cluster as usize] {
+        _ if is_walked => {}
         LocalKind::Ivf => nearest_lists(state, view, clusters, scratch, cluster),
-        LocalKind::Flat | LocalKind::Graph => state.probing.lists.extend(lists.rev()),
+        LocalKind::Flat | LocalKind::Graph => {
+            state.probing.lists.extend(clusters.directory.lists_of(cluster).rev());
+        }
     }
-    let lists_left = (state.probing.lists.len() - first) as u32;
-    state.probing.visits.push(Visit { cluster, lists_left, fruitful: false, weight });
-    Some(())
+    let lists_left = if is_walked { 1 } else { (state.probing.lists.len() - first) as u32 };
+    state.probing.visits.push(Visit { cluster, lists_left, has_begun: false, fruitful: false, weight: 1.0 });
+    if is_walked {
+        begin_visit(state, view, clusters, scratch, cluster);
+        local_graph::begin(state, view, clusters, scratch, cluster)?;
+    }
+    Some(true)
+}
+
+/// The first list of a cluster takes effect, or its walk begins.
+fn begin_visit(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &Scratch,
+    cluster: u32,
+) {
+    let Some(at) = state.probing.visits.iter().position(|v| v.cluster == cluster && !v.has_begun) else {
+        return;
+    };
+    let weight = weight_of(state, view, clusters, scratch, cluster);
+    state.probing.visits[at] = Visit { has_begun: true, weight, ..state.probing.visits[at] };
+    state.stats.clusters += 1;
 }
 
 /// What it counts when this cluster brings nothing.
@@ -155,11 +194,11 @@ fn ask_for_list(
     clusters: &ClusterView<'_>,
     list: u32,
 ) -> Option<()> {
-    let start = clusters.directory.heads[list as usize];
+    let start = clusters.directory.codes[list as usize];
     let mut end = clusters.list_end(list);
     let mut last = list;
     while let Some(&next) = state.probing.lists.last() {
-        let is_next = next == last + 1 && clusters.directory.heads[next as usize] == end;
+        let is_next = next == last + 1 && clusters.directory.codes[next as usize] == end;
         // Lists that are not next may lie before this one.
         let is_short = is_next && clusters.list_end(next) - start <= u64::from(clusters.read_max);
         if !is_short || clusters.resident_head(next).is_some() {
@@ -169,7 +208,12 @@ fn ask_for_list(
         (last, end) = (next, clusters.list_end(next));
     }
     let pages = Pages::of(start, end - start);
-    state.fetch_as(view, pages.first, pages.count, Reading::Lists(list, last + 1 - list)).map(|_| ())
+    let count = last + 1 - list;
+    let tag = state.fetch_as(view, pages.first, pages.count, Reading::Lists(list, count))?;
+    if state.params.mode == Mode::Barrier {
+        state.probing.queue.push(QueuedLists { first: list, count, tag: Some(tag) });
+    }
+    Some(())
 }
 
 /// Without bounds: asks for all members of a list, in reads of a bearable length.
@@ -195,29 +239,101 @@ fn ask_for_members(
     Some(asked)
 }
 
-/// The bytes of a read of lists that arrived.
-pub(crate) fn take_lists(
+/// Takes the bytes of lists that were asked for. In `barrier` mode the reads come in the order of their ranks; lists in RAM follow those before them.
+pub(crate) fn take(
     state: &mut QueryState,
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-    (first, count): (u32, u32),
+    (tag, first, count): (Tag, u32, u32),
+    bytes: &[u8],
+) -> Option<()> {
+    if state.params.mode == Mode::Barrier {
+        if state.probing.queue.first().is_none_or(|lists| lists.tag != Some(tag)) {
+            // It was read in vain.
+            return Some(());
+        }
+        state.probing.queue.remove(0);
+    }
+    for list in first..first + count {
+        if !may_scan(state, clusters, list, first + count) {
+            return Some(());
+        }
+        scan_read(state, view, clusters, scratch, (first, list), bytes)?;
+    }
+    while let Some(&QueuedLists { first, tag: None, .. }) = state.probing.queue.first() {
+        state.probing.queue.remove(0);
+        if !may_scan(state, clusters, first, first + 1) {
+            break;
+        }
+        scan_resident(state, view, clusters, scratch, first)?;
+    }
+    Some(())
+}
+
+/// Whether the next list by rank is scanned now. Where it is not, it and those after it, the first of them up to `end`, are left for later, or, where
+/// its cluster is not worth a visit, for good.
+fn may_scan(state: &mut QueryState, clusters: &ClusterView<'_>, list: u32, end: u32) -> bool {
+    if state.params.mode == Mode::Eager {
+        return true;
+    }
+    let cluster = clusters.directory.cluster_of(list);
+    let has_begun = state.probing.visits.iter().any(|v| v.cluster == cluster && v.has_begun);
+    if !has_begun && is_fruitless(state) {
+        let visited = state.probing.clusters.iter().position(|&c| c == cluster).unwrap_or(0);
+        state.probing.clusters.truncate(visited);
+        state.probing.begun = visited as u32;
+        state.probing.lists.clear();
+        state.probing.queue.clear();
+        state.probing.visits.clear();
+        return false;
+    }
+    if state.probing.survivors.len() > SURVIVORS_MAX {
+        let Probing { lists, queue, .. } = &mut state.probing;
+        lists.extend(queue.drain(..).rev().flat_map(|q| (q.first..q.first + q.count).rev()));
+        lists.extend((list..end).rev());
+        return false;
+    }
+    true
+}
+
+/// Scans one of the lists, from `first` on, that a read brought.
+fn scan_read(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    (first, list): (u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
     let directory = clusters.directory;
-    let skip = Pages::of(directory.heads[first as usize], 0).skip as u64;
-    for list in first..first + count {
-        let at = (skip + directory.heads[list as usize] - directory.heads[first as usize]) as usize;
-        let length = clusters.shape.head_bytes(directory.members(list) as usize);
-        let head = Head::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
-        let is_whole = directory.is_whole(&clusters.shape, list);
-        let records = if is_whole { bytes.get(at + length..) } else { None };
-        if head.first_id() != directory.ids[list as usize] {
-            return None;
-        }
-        scan(state, view, clusters, scratch, &head, records)?;
-        end_list(state, clusters, list);
+    let skip = Pages::of(directory.codes[first as usize], 0).skip as u64;
+    let at = (skip + directory.codes[list as usize] - directory.codes[first as usize]) as usize;
+    let length = clusters.shape.list_codes_bytes(directory.members(list) as usize);
+    let head = ListCodes::verify(&clusters.shape, list, bytes.get(at..at + length)?)?;
+    let is_whole = directory.is_whole(&clusters.shape, list);
+    let records = if is_whole { bytes.get(at + length..) } else { None };
+    if head.first_id() != directory.ids[list as usize] {
+        return None;
     }
+    begin_visit(state, view, clusters, scratch, directory.cluster_of(list));
+    scan(state, view, clusters, scratch, &head, records)?;
+    end_list(state, clusters, list);
+    Some(())
+}
+
+/// Scans a list in RAM.
+fn scan_resident(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    clusters: &ClusterView<'_>,
+    scratch: &mut Scratch,
+    list: u32,
+) -> Option<()> {
+    let head = ListCodes::open(&clusters.shape, list, clusters.resident_head(list)?)?;
+    begin_visit(state, view, clusters, scratch, clusters.directory.cluster_of(list));
+    scan(state, view, clusters, scratch, &head, None)?;
+    end_list(state, clusters, list);
     Some(())
 }
 
@@ -227,7 +343,7 @@ fn scan(
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &mut Scratch,
-    head: &Head<'_>,
+    head: &ListCodes<'_>,
     own_records: Option<&[u8]>,
 ) -> Option<()> {
     let ruler = Ruler::new(state, view, scratch);
@@ -264,14 +380,15 @@ fn scan(
             if ruler.uses_pivots() { ruler.by_centroid(base, from_centroid) } else { f32::NEG_INFINITY };
         let (is_among_best, floor) = weigh(state, &ruler, &span, by_pivot);
         fruitful |= is_among_best;
-        let Some(floor) = floor else { continue };
+        let Some(bound) = floor else { continue };
+        let survivor = Survivor { estimate: span.estimate, bound, id };
         match own_records {
-            None => state.probing.survivors.push(Survivor { estimate: span.estimate, bound: floor, id }),
+            None => state.probing.survivors.push(survivor),
             Some(bytes) => {
                 let size = clusters.shape.record_bytes();
                 let record =
                     bytes.get(slot as usize * size..).and_then(|b| Record::verify(&clusters.shape, id, b));
-                done = record.map(|record| records::score(state, scratch, id, &record));
+                done = record.map(|record| records::score(state, scratch, survivor, &record));
                 if done.is_none() {
                     break;
                 }
@@ -296,9 +413,9 @@ fn scan(
     done
 }
 
-/// Members that no bound has discarded when they were looked at.
+/// Members that no bound has discarded.
 fn kept_so_far(state: &QueryState) -> u64 {
-    state.probing.survivors.len() as u64 + state.stats.full_comparisons
+    state.probing.survivors.len() as u64
 }
 
 /// Notes what the span of a member says of all, and whether it is among the best so far. With its floor where it may be among the results.
@@ -359,9 +476,17 @@ pub(crate) fn threshold(state: &QueryState) -> f32 {
 /// Forgets survivors that the threshold has fallen below.
 pub(crate) fn drop_hopeless(state: &mut QueryState) {
     let limit = threshold(state);
-    let before = state.probing.survivors.len();
-    state.probing.survivors.retain(|s| s.bound <= limit);
-    state.stats.pruned += (before - state.probing.survivors.len()) as u64;
+    let Probing { survivors, scored, .. } = &mut state.probing;
+    survivors.retain(|survivor| {
+        let is_kept = survivor.bound <= limit;
+        if !is_kept {
+            match scored.binary_search_by_key(&survivor.id, |s| s.id) {
+                Ok(at) => drop(scored.remove(at)),
+                Err(_) => state.stats.pruned += 1,
+            }
+        }
+        is_kept
+    });
 }
 
 /// Scores members that came in one run, whatever they are.

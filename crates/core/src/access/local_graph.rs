@@ -5,7 +5,7 @@
 
 use super::lists::{bring, drop_hopeless, weigh};
 use crate::format::edges::Edges;
-use crate::format::posting::{Head, Record};
+use crate::format::inverted_list::ListCodes;
 use crate::plan::{ClusterView, IndexView};
 use crate::query::{Candidate, Mode, Progress, QueryState, Reading, Scratch, Survivor, Walk};
 use crate::route::{order_key, to_centroid};
@@ -195,10 +195,10 @@ impl Walking {
     }
 
     /// The head with a member, and its slot there.
-    fn head<'a>(&self, clusters: &ClusterView<'a>, number: u32) -> Option<(Head<'a>, usize)> {
+    fn head<'a>(&self, clusters: &ClusterView<'a>, number: u32) -> Option<(ListCodes<'a>, usize)> {
         let id = self.first + number;
         let list = clusters.directory.list_of(id);
-        let head = Head::open(&clusters.shape, list, clusters.resident_head(list)?)?;
+        let head = ListCodes::open(&clusters.shape, list, clusters.resident_head(list)?)?;
         Some((head, (id - clusters.directory.ids[list as usize]) as usize))
     }
 
@@ -211,7 +211,8 @@ impl Walking {
         Some((self.ruler.by_code(self.base, term, scratch.table.to_float(code), radius), from_centroid))
     }
 
-    /// The distance of a member whose edges are followed, as far as it is known: exactly where it was read or is pinned.
+    /// The distance of a member whose edges are followed, as far as it is known: exactly where it is a result or was one. What lies in RAM must not
+    /// change it.
     fn pivot(
         &self,
         state: &mut QueryState,
@@ -221,12 +222,6 @@ impl Walking {
     ) -> Option<Span> {
         let id = self.first + number;
         if let Some(&(_, distance)) = state.probing.read.iter().find(|r| r.0 == id) {
-            return Some(self.ruler.exactly(self.base, distance));
-        }
-        if let Some(bytes) = clusters.record_in_ram(id) {
-            let record = Record::verify(&clusters.shape, id, bytes)?;
-            let distance = scratch.exact.distance(record.vector(), record.inverse_norm());
-            state.stats.full_comparisons += 1;
             return Some(self.ruler.exactly(self.base, distance));
         }
         self.span(clusters, scratch, number).map(|s| s.0)

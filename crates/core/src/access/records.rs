@@ -1,37 +1,76 @@
 //! Reads of the members that may be among the best, the likeliest first, near ones together.
 
 use crate::format::directory::Pages;
-use crate::format::posting::Record;
+use crate::format::inverted_list::Record;
 use crate::plan::{ClusterView, IndexView};
-use crate::query::{QueryState, Reading, Scratch, Survivor, Tag};
-use crate::verify::keep_record;
+use crate::query::{QueryState, Reading, Scored, Scratch, Survivor, Tag};
+use crate::verify::{keep, score_record};
 
-use super::lists::drop_hopeless;
+use super::lists::{drop_hopeless, threshold};
 
-/// Asks for the likeliest survivors until `width` reads are under way. `None` when the budget allows no more.
+/// Settles the likeliest survivors, and asks for the next ones until `width` reads are under way. `None` when the budget allows no more.
 ///
-/// Those that lie in RAM are scored at once.
+/// Survivors become results in the order of their estimates, whatever is read first: the answer depends neither on what lies in RAM nor on
+/// the width. At most `at_most` survivors are left to be settled later.
 pub(crate) fn choose(
     state: &mut QueryState,
     view: &IndexView<'_>,
     clusters: &ClusterView<'_>,
     scratch: &Scratch,
+    at_most: usize,
 ) -> Option<()> {
     drop_hopeless(state);
     // The likeliest last, to be taken from the end.
     state.probing.survivors.sort_unstable_by(|a, b| b.estimate.total_cmp(&a.estimate).then(b.id.cmp(&a.id)));
+    settle(state, clusters, scratch, at_most)?;
+    if state.probing.survivors.len() <= at_most {
+        return Some(());
+    }
     while state.outstanding.len() < state.params.width as usize {
-        let Some(survivor) = state.probing.survivors.pop() else { break };
-        if let Some(bytes) = clusters.record_in_ram(survivor.id) {
-            let record = Record::verify(&clusters.shape, survivor.id, bytes)?;
-            score(state, scratch, survivor.id, &record);
-            state.stats.pinned_hits += 1;
-            drop_hopeless(state);
-            continue;
-        }
+        let next = state.probing.survivors.iter().rposition(|s| is_on_disk(state, clusters, s.id));
+        let Some(next) = next else { break };
+        let survivor = state.probing.survivors.remove(next);
         ask(state, view, clusters, survivor)?;
     }
     Some(())
+}
+
+/// Makes results of the likeliest survivors, one after another, until `at_most` are left or the distance of the next one is not known.
+fn settle(
+    state: &mut QueryState,
+    clusters: &ClusterView<'_>,
+    scratch: &Scratch,
+    at_most: usize,
+) -> Option<()> {
+    let mut limit = threshold(state);
+    while state.probing.survivors.len() > at_most {
+        let Some(&Survivor { id, .. }) = state.probing.survivors.last() else { break };
+        let scored = match state.probing.scored.binary_search_by_key(&id, |s| s.id) {
+            Ok(at) => state.probing.scored.remove(at),
+            Err(_) => {
+                let Some(bytes) = clusters.record_in_ram(id) else { break };
+                let record = Record::verify(&clusters.shape, id, bytes)?;
+                state.stats.pinned_hits += 1;
+                let distance = score_record(state, scratch, &record);
+                Scored { id, distance, external_id: record.external_id() }
+            }
+        };
+        state.probing.survivors.pop();
+        keep(state, scored.distance, || scored.external_id);
+        if state.probing.read.len() < READ_MAX {
+            state.probing.read.push((id, scored.distance));
+        }
+        if threshold(state) < limit {
+            limit = threshold(state);
+            drop_hopeless(state);
+        }
+    }
+    Some(())
+}
+
+/// Whether the distance of a survivor takes a read.
+fn is_on_disk(state: &QueryState, clusters: &ClusterView<'_>, id: u32) -> bool {
+    state.probing.scored.binary_search_by_key(&id, |s| s.id).is_err() && clusters.record_in_ram(id).is_none()
 }
 
 /// Asks for one survivor, and in the same read for others that lie near it and are likely to be read anyway.
@@ -55,7 +94,7 @@ fn ask(
         let from = at(&other);
         let (low, high) = (start.min(from), end.max(from + size));
         let is_near = from <= end + gap && from + size + gap >= start;
-        if is_near && high - low <= longest {
+        if is_near && high - low <= longest && is_on_disk(state, clusters, other.id) {
             (start, end) = (low, high);
             state.probing.survivors.remove(i);
             state.probing.awaited.push((Tag(tag_of_read), other));
@@ -70,12 +109,13 @@ fn ask(
 /// Members read by a query that are remembered to learn from.
 const READ_MAX: usize = 1024;
 
-/// Scores a member by itself, and remembers that it was.
-pub(crate) fn score(state: &mut QueryState, scratch: &Scratch, id: u32, record: &Record<'_>) {
-    let distance = keep_record(state, scratch, record);
-    if state.probing.read.len() < READ_MAX {
-        state.probing.read.push((id, distance));
-    }
+/// Scores a survivor, which becomes a result when those that are likelier have.
+pub(crate) fn score(state: &mut QueryState, scratch: &Scratch, survivor: Survivor, record: &Record<'_>) {
+    let distance = score_record(state, scratch, record);
+    let scored = Scored { id: survivor.id, distance, external_id: record.external_id() };
+    let at = state.probing.scored.partition_point(|s| s.id < scored.id);
+    state.probing.scored.insert(at, scored);
+    state.probing.survivors.push(survivor);
 }
 
 /// Scores what was waited for.
@@ -89,13 +129,13 @@ pub(crate) fn take(
     let start = u64::from(first_page) * crate::PAGE as u64;
     let mut awaited = core::mem::take(&mut state.probing.awaited);
     let mut ok = Some(());
-    for (_, survivor) in awaited.iter().filter(|(t, _)| *t == tag) {
+    for &(_, survivor) in awaited.iter().filter(|(t, _)| *t == tag) {
         let at = clusters.directory.record_at(&clusters.shape, survivor.id).checked_sub(start);
         let record = at
             .and_then(|at| bytes.get(at as usize..))
             .and_then(|b| Record::verify(&clusters.shape, survivor.id, b));
         match record {
-            Some(record) => score(state, scratch, survivor.id, &record),
+            Some(record) => score(state, scratch, survivor, &record),
             None => ok = None,
         }
     }

@@ -1,8 +1,9 @@
-//! Packing: which nodes share a block, so that nodes visited together lie together.
+//! Packing: assigns nodes to blocks, so that nodes that are visited together share a block.
 //!
-//! Groups grow greedily: the next member is the free node with the strongest ties to those already in the group (Starling, SIGMOD
-//! 2024, §4.1, with weights). Then single nodes are exchanged between groups as long as that strengthens the ties inside. The order
-//! of groups follows the growth, so near groups get near ids, which keeps the gaps in neighbour lists small.
+//! Groups grow greedily: the next member is the free node with the strongest ties to the group (Starling, SIGMOD 2024,
+//! §4.1, with weights). Then nodes are exchanged between groups as long as this strengthens the ties within groups.
+//! Groups are numbered in the order of growth, so near groups get close ids, which keeps the gaps in adjacency lists
+//! small.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,16 +12,17 @@ use super::Lists;
 
 const FREE: u32 = u32::MAX;
 
-/// Weight of the tie to the neighbour at `rank` of a list that is sorted closest first.
+/// Weight of the tie to the neighbour at `rank` of an adjacency list that is sorted closest first.
 ///
-/// The near ones count most: a query that visits a node nearly always visits its closest neighbours too.
+/// Close neighbours count most: a query that visits a node nearly always visits its closest neighbours too.
 fn weight(rank: usize) -> u32 {
     720 / (rank as u32 + 3)
 }
 
-/// Groups of at most `capacity` nodes; every one of `count` nodes is in exactly one group.
+/// Packs `count` nodes into groups of at most `capacity`; every node is in exactly one group.
 ///
-/// `lists` are closest first. `passes` rounds of exchange follow the greedy growth. Depends on its arguments alone.
+/// `lists` are sorted closest first. `passes` rounds of exchange follow the greedy growth. The result depends on the
+/// arguments only.
 pub fn pack(lists: &impl Lists, count: usize, capacity: usize, passes: usize) -> Vec<Vec<u32>> {
     let mut groups = grow(lists, count, capacity.max(1));
     let mut group_of = vec![0u32; count];
@@ -60,7 +62,8 @@ fn grow(lists: &impl Lists, count: usize, capacity: usize) -> Vec<Vec<u32>> {
             }
             left -= 1;
             joining = match group.len() < capacity {
-                // Nothing free is tied to the group: what was left nearby fills the block, which is paid for whole.
+                // No free node is tied to the group. Nearby nodes fill the block, because a read covers the whole
+                // block.
                 true if left > 0 => Some(
                     strongest(&touched, &score, &taken)
                         .unwrap_or_else(|| next_seed(&taken, &mut frontier, &mut next_unseen)),
@@ -74,7 +77,7 @@ fn grow(lists: &impl Lists, count: usize, capacity: usize) -> Vec<Vec<u32>> {
     groups
 }
 
-/// The free node with the strongest tie to the group; ties go to the smaller id.
+/// Returns the free node with the strongest tie to the group; equal ties go to the smaller id.
 fn strongest(touched: &[u32], score: &[u32], taken: &[bool]) -> Option<u32> {
     touched
         .iter()
@@ -83,7 +86,7 @@ fn strongest(touched: &[u32], score: &[u32], taken: &[bool]) -> Option<u32> {
         .max_by_key(|&c| (score[c as usize], core::cmp::Reverse(c)))
 }
 
-/// Forgets the scores and leaves the strongest free neighbours on the frontier, the best on top.
+/// Resets the scores and pushes the strongest free neighbours to the frontier, the best on top.
 fn leave(touched: &mut Vec<u32>, score: &mut [u32], taken: &[bool], frontier: &mut Vec<u32>) {
     touched.retain(|&c| {
         !taken[c as usize] || {
@@ -110,44 +113,44 @@ fn next_seed(taken: &[bool], frontier: &mut Vec<u32>, next_unseen: &mut usize) -
     *next_unseen as u32
 }
 
-/// One round: each node looks for the group it is most strongly tied to and, when two nodes gain together, they change places.
-/// Returns the number of exchanges.
+/// Runs one round: each node finds the group that it is most strongly tied to; two nodes are exchanged when their ties
+/// gain in sum. Returns the number of exchanges.
 fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -> usize {
     let mut ties: Vec<(u32, u32)> = Vec::new();
     let mut exchanged = 0;
     for node in 0..group_of.len() as u32 {
         gather_ties(lists, group_of, node, &mut ties);
-        let home = group_of[node as usize];
-        let at_home = tie_to(&ties, home);
-        let Some(&(target, there)) =
-            ties.iter().filter(|t| t.0 != home).max_by_key(|t| (t.1, core::cmp::Reverse(t.0)))
+        let own_group = group_of[node as usize];
+        let own_tie = tie_to(&ties, own_group);
+        let Some(&(target, target_tie)) =
+            ties.iter().filter(|t| t.0 != own_group).max_by_key(|t| (t.1, core::cmp::Reverse(t.0)))
         else {
             continue;
         };
-        if there <= at_home {
+        if target_tie <= own_tie {
             continue;
         }
-        let gain = i64::from(there) - i64::from(at_home);
-        if let Some(place) = partner(lists, groups, group_of, node, home, target, gain) {
+        let gain = i64::from(target_tie) - i64::from(own_tie);
+        if let Some(place) = partner(lists, groups, group_of, node, own_group, target, gain) {
             let other = groups[target as usize][place];
-            let own = groups[home as usize].iter().position(|&m| m == node).unwrap_or(0);
+            let own = groups[own_group as usize].iter().position(|&m| m == node).unwrap_or(0);
             groups[target as usize][place] = node;
-            groups[home as usize][own] = other;
+            groups[own_group as usize][own] = other;
             group_of[node as usize] = target;
-            group_of[other as usize] = home;
+            group_of[other as usize] = own_group;
             exchanged += 1;
         }
     }
     exchanged
 }
 
-/// The member of `target` whose move to `home` costs least, when both moves together gain.
+/// Returns the member of `target` whose move to `own_group` costs least, if both moves gain in sum.
 fn partner(
     lists: &impl Lists,
     groups: &[Vec<u32>],
     group_of: &[u32],
     node: u32,
-    home: u32,
+    own_group: u32,
     target: u32,
     gain: i64,
 ) -> Option<usize> {
@@ -156,8 +159,9 @@ fn partner(
     for (place, &member) in groups[target as usize].iter().enumerate() {
         gather_ties(lists, group_of, member, &mut ties);
         let between = tie_between(lists, node, member) + tie_between(lists, member, node);
-        let total =
-            gain + i64::from(tie_to(&ties, home)) - i64::from(tie_to(&ties, target)) - i64::from(between);
+        let total = gain + i64::from(tie_to(&ties, own_group))
+            - i64::from(tie_to(&ties, target))
+            - i64::from(between);
         if total > 0 && best.is_none_or(|(b, _)| total > b) {
             best = Some((total, place));
         }
@@ -165,10 +169,11 @@ fn partner(
     best.map(|(_, place)| place)
 }
 
-/// Exchanges nodes so that, where that can be had, each group has a member that lists of other groups name: a search comes to no other group.
+/// Exchanges nodes so that, where possible, each group has a member in the adjacency lists of other groups. A search
+/// finds no other group.
 ///
-/// Of use where few nodes share a block. Far ends of lists do not count, for they may be cut.
-pub fn lead_to_all(lists: &impl Lists, groups: &mut [Vec<u32>]) {
+/// Useful where few nodes share a block. The far ends of adjacency lists do not count, because they may be cut.
+pub fn make_reachable(lists: &impl Lists, groups: &mut [Vec<u32>]) {
     let count = groups.iter().map(Vec::len).sum();
     let (mut group_of, mut named) = (vec![0u32; count], vec![0u32; count]);
     for (g, members) in groups.iter().enumerate() {
@@ -179,7 +184,7 @@ pub fn lead_to_all(lists: &impl Lists, groups: &mut [Vec<u32>]) {
         }
     }
     let largest = groups.iter().map(Vec::len).max().unwrap_or(0) as u32;
-    // By so many lists that they cannot all be of its own group.
+    // More lists contain the node than its own group has members.
     let is_known = |node: u32| named[node as usize] >= largest;
     for lost in 0..groups.len() {
         if groups[lost].iter().any(|&m| is_known(m)) {
@@ -207,7 +212,7 @@ fn tie_between(lists: &impl Lists, from: u32, to: u32) -> u32 {
     lists.list(from).iter().position(|&n| n == to).map_or(0, weight)
 }
 
-/// How strongly a node is tied to each group that its neighbours are in.
+/// Computes the ties of a node to the groups of its neighbours.
 fn gather_ties(lists: &impl Lists, group_of: &[u32], node: u32, ties: &mut Vec<(u32, u32)>) {
     ties.clear();
     for (rank, &neighbour) in lists.list(node).iter().enumerate() {
@@ -257,25 +262,25 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_names_shares_a_group_with_what_many_name() {
-        // Nodes 0 to 9 name each other; 10 to 15 name those, and nobody names them.
+    fn nodes_without_incoming_edges_share_a_group_with_reachable_ones() {
+        // Nodes 0 to 9 are neighbours of each other. Nodes 10 to 15 have edges to them, and no incoming edges.
         let mut table = Table((0..10u32).map(|i| (1..10).map(|j| (i + j) % 10).collect()).collect());
         table.0.extend((10..16u32).map(|i| vec![i - 10, (i - 5) % 10]));
         let mut groups: Vec<Vec<u32>> = (0..8u32).map(|g| vec![2 * g, 2 * g + 1]).collect();
-        lead_to_all(&table, &mut groups);
+        make_reachable(&table, &mut groups);
         assert!(groups.iter().all(|g| g.len() == 2 && g.iter().any(|&m| m < 10)), "{groups:?}");
         let mut all = groups.concat();
         all.sort_unstable();
         assert_eq!(all, (0..16).collect::<Vec<_>>());
-        // Alone in their groups they cannot be led to, and stay.
+        // Groups of one node cannot be made reachable and stay.
         let mut single: Vec<Vec<u32>> = (0..16).map(|m| vec![m]).collect();
-        lead_to_all(&table, &mut single);
+        make_reachable(&table, &mut single);
         assert_eq!(single.concat(), (0..16).collect::<Vec<_>>());
     }
 
     #[test]
     fn cliques_end_up_together() {
-        // Ten cliques of four, their members scattered over the numbers.
+        // Ten cliques of four, with scattered numbers.
         let mut table = Table(vec![vec![]; 40]);
         for i in 0..40u32 {
             table.0[i as usize] = (0..40).filter(|&j| j != i && j % 10 == i % 10).collect();

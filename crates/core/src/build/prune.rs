@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 
 use super::{Points, hash};
 
-/// A neighbour with its squared distance to the node in question.
+/// A neighbour candidate with its squared distance to the node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Near {
     /// Squared l2.
     pub distance: f32,
-    /// Which point.
+    /// Number of the point.
     pub id: u32,
 }
 
@@ -20,9 +20,10 @@ impl Near {
     }
 }
 
-/// Keeps at most `degree` of `candidates`, closest first, such that no kept one is much closer to another kept one than to the node:
-/// a candidate c is dropped when a kept p has `alpha² · d(p, c) ≤ d(node, c)` (squared distances). It runs with alpha 1 first and
-/// widens to `alpha` while there is room, so that the short diverse edges come before the long ones.
+/// Selects at most `degree` of `candidates`, closest first, such that no selected point is much closer to another
+/// selected point than to the node. A candidate c is dropped when a selected p has `alpha² · d(p, c) ≤ d(node, c)`
+/// (squared distances). Alpha is 1 first and then `alpha` while fewer than `degree` points are selected, so that short
+/// edges in different directions precede long ones.
 ///
 /// `candidates` may hold duplicates and the node itself; they are ignored. The result is in the order of selection.
 pub fn robust_prune<P: Points>(
@@ -52,7 +53,7 @@ pub fn robust_prune<P: Points>(
             if factor[i] > limit {
                 continue;
             }
-            // Taken: never again, and it shades those behind it.
+            // Selected: not considered again, and it occludes the candidates behind it.
             factor[i] = f32::INFINITY;
             let chosen = candidates[i].id;
             out.push(chosen);
@@ -61,12 +62,12 @@ pub fn robust_prune<P: Points>(
                     continue;
                 }
                 let between = points.distance(chosen, candidates[j].id);
-                let shade = match candidates[j].distance {
+                let occlusion = match candidates[j].distance {
                     0.0 => 1.0,
                     distance if between > 0.0 => distance / between,
                     _ => f32::INFINITY,
                 };
-                factor[j] = factor[j].max(shade);
+                factor[j] = factor[j].max(occlusion);
             }
         }
         if limit >= alpha_squared {
@@ -76,8 +77,8 @@ pub fn robust_prune<P: Points>(
     }
 }
 
-/// Of the points that coincide with the node, keeps a quarter of the degree, drawn: a crowd of duplicates stays connected in itself,
-/// and to all others.
+/// Keeps a random sample of the points that coincide with the node, a quarter of the degree. Duplicates stay connected
+/// to each other and to other points.
 fn thin_duplicates(node: u32, candidates: &mut Vec<Near>, degree: usize) {
     let same = candidates.partition_point(|c| c.distance <= 0.0);
     candidates[..same].sort_unstable_by_key(|c| (hash(u64::from(node), 13, u64::from(c.id)), c.id));
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_shades_what_lies_behind_it() {
+    fn a_neighbour_occludes_points_behind_it() {
         let line = Line(vec![0.0, 1.0, 2.0, -1.5, 10.0]);
         assert_eq!(prune(&line, 0, &[4, 2, 1, 3, 1, 0], 8, 1.0), [1, 3]);
     }
@@ -136,7 +137,7 @@ mod tests {
         for kept in [&first, &second] {
             assert_eq!((kept.len(), kept.last()), (5, Some(&99)), "{kept:?}");
         }
-        // Drawn anew for each node, so that together they span the crowd.
+        // Each node draws its own sample, so that together they connect all duplicates.
         assert_ne!(first, second);
         assert_eq!(prune(&line, 0, &all, 3, 1.2).len(), 2);
     }

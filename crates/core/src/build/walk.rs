@@ -1,4 +1,4 @@
-//! Greedy search over a graph under construction, in RAM, with exact distances.
+//! Greedy search of a graph under construction, in RAM, with exact distances.
 
 use alloc::vec::Vec;
 
@@ -9,11 +9,12 @@ use super::{Lists, Points};
 #[derive(Clone, Debug, Default)]
 pub struct WalkScratch {
     beam: Vec<(Near, bool)>,
-    seen: Seen,
-    fresh: Vec<u32>,
+    visited_ids: IdSet,
+    unvisited: Vec<u32>,
 }
 
-/// Walks from `entry` towards `target` with a beam of `list` and appends every node whose list was followed to `visited`, with its distance.
+/// Searches from `entry` with a beam of `search_list` candidates and appends every expanded node to `visited`, with its
+/// distance.
 ///
 /// `distance(id)` is the distance from the target. Source: DiskANN, NeurIPS 2019, algorithm 1.
 pub fn greedy_walk<P: Points, L: Lists>(
@@ -21,14 +22,14 @@ pub fn greedy_walk<P: Points, L: Lists>(
     lists: &L,
     entry: u32,
     distance: impl Fn(u32) -> f32,
-    list: usize,
+    search_list: usize,
     scratch: &mut WalkScratch,
     visited: &mut Vec<Near>,
 ) {
-    let WalkScratch { beam, seen, fresh } = scratch;
+    let WalkScratch { beam, visited_ids, unvisited } = scratch;
     beam.clear();
-    seen.clear();
-    seen.insert(entry);
+    visited_ids.clear();
+    visited_ids.insert(entry);
     beam.push((Near { distance: distance(entry), id: entry }, false));
     let mut at = 0;
     while at < beam.len() {
@@ -39,21 +40,21 @@ pub fn greedy_walk<P: Points, L: Lists>(
         beam[at].1 = true;
         let node = beam[at].0;
         visited.push(node);
-        fresh.clear();
+        unvisited.clear();
         for &id in lists.list(node.id) {
-            if seen.insert(id) {
+            if visited_ids.insert(id) {
                 points.prefetch(id);
-                fresh.push(id);
+                unvisited.push(id);
             }
         }
         let mut lowest = at + 1;
-        for &id in fresh.iter() {
+        for &id in unvisited.iter() {
             let near = Near { distance: distance(id), id };
-            if beam.len() >= list && beam.last().is_some_and(|(worst, _)| near.order(worst).is_ge()) {
+            if beam.len() >= search_list && beam.last().is_some_and(|(worst, _)| near.order(worst).is_ge()) {
                 continue;
             }
             let place = beam.partition_point(|(other, _)| other.order(&near).is_lt());
-            if beam.len() >= list {
+            if beam.len() >= search_list {
                 beam.pop();
             }
             beam.insert(place, (near, false));
@@ -63,16 +64,16 @@ pub fn greedy_walk<P: Points, L: Lists>(
     }
 }
 
-/// A set of ids by open addressing; grows, never shrinks.
+/// A set of ids with open addressing. It grows and never shrinks.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct IdSet {
     slots: Vec<u32>,
     count: usize,
 }
 
 const FREE: u32 = u32::MAX;
 
-impl Seen {
+impl IdSet {
     fn clear(&mut self) {
         if self.slots.is_empty() {
             self.slots.resize(4096, FREE);
@@ -83,7 +84,7 @@ impl Seen {
         self.count = 0;
     }
 
-    /// False when it was there already.
+    /// Inserts an id. Returns false when it was in the set already.
     #[inline]
     fn insert(&mut self, id: u32) -> bool {
         if self.count * 2 >= self.slots.len() {
@@ -106,7 +107,7 @@ impl Seen {
 
     #[cold]
     fn grow(&mut self) {
-        let mut bigger = Seen { slots: alloc::vec![FREE; (self.slots.len() * 2).max(4096)], count: 0 };
+        let mut bigger = IdSet { slots: alloc::vec![FREE; (self.slots.len() * 2).max(4096)], count: 0 };
         for &id in self.slots.iter().filter(|&&id| id != FREE) {
             bigger.insert(id);
         }
@@ -121,12 +122,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn seen_is_a_set(ids in prop::collection::vec(0u32..5000, 0..9000)) {
-            let mut seen = Seen::default();
-            seen.clear();
+        fn id_set_agrees_with_a_naive_set(ids in prop::collection::vec(0u32..5000, 0..9000)) {
+            let mut set = IdSet::default();
+            set.clear();
             let mut naive = alloc::collections::BTreeSet::new();
             for id in ids {
-                prop_assert_eq!(seen.insert(id), naive.insert(id));
+                prop_assert_eq!(set.insert(id), naive.insert(id));
             }
         }
     }

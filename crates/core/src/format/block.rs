@@ -1,33 +1,33 @@
-//! A block: the unit that is read from disk, one or more whole pages that hold several nodes.
+//! A block: the unit of disk reads of `disk-graph` and `flat`. It is one or more whole pages and holds several nodes.
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | checksum of all that follows |
-//! | 8 | 4 | number of this block: a read that went astray is noticed |
-//! | 12 | 4 | id of the first node; the others follow on |
+//! | 8 | 4 | number of this block, to detect reads of the wrong block |
+//! | 12 | 4 | id of the first node; ids in a block are consecutive |
 //! | 16 | 2 | number of nodes, c |
-//! | 18 | 2 | number of other nodes whose codes are here, t; zero where codes are in RAM |
+//! | 18 | 2 | number of nodes of other blocks whose codes are stored here, t; zero where codes are in RAM |
 //! | 20 | 4 | zero |
-//! | 24 | c × vector bytes | vectors, as they came |
+//! | 24 | c × vector bytes | vectors, in their input format |
 //! | … | c × 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | … | c × 4 or 8 | external ids |
-//! | … | (c + t) × code bytes | codes of the nodes here and of all that their lists name, by ascending id; absent where codes are in RAM |
-//! | … | (c + 1) × 2 | where each neighbour list begins and the last one ends, counted from the end of this table; absent in flat blocks |
-//! | … | | neighbour lists: [`list::NEIGHBOURS`]; with codes [`list::RANKS`], the places of the neighbours' codes |
-//! | … | | with codes: ids of the t other nodes, [`list::IDS`] |
-//! | … | | zero up to the block's end |
+//! | … | (c + t) × code bytes | codes of the nodes and of all their neighbours, by ascending id; absent where codes are in RAM |
+//! | … | (c + 1) × 2 | start of each adjacency list and end of the last, from the end of this table; absent in `flat` |
+//! | … | | adjacency lists: [`adjacency::NEIGHBOURS`]; with codes [`adjacency::RANKS`], the ranks of the neighbours' codes |
+//! | … | | with codes: ids of the t other nodes, [`adjacency::IDS`] |
+//! | … | | zeros up to the end of the block |
 
 use alloc::vec::Vec;
 
-use super::{checksum, list};
+use super::{adjacency, checksum};
 
 /// Bytes before the first vector.
 pub const HEADER: usize = 24;
 const _: () = assert!(HEADER == 8 + 4 + 4 + 2 + 2 + 4);
 
-/// What all blocks of one index have in common.
+/// Layout of all blocks of one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct BlockLayout {
     /// Bytes of a block, a multiple of the page.
     pub block_bytes: usize,
     /// Bytes of a vector.
@@ -36,25 +36,25 @@ pub struct Shape {
     pub id_bytes: usize,
     /// Whether inverse norms are stored.
     pub norms: bool,
-    /// Whether neighbour lists are stored.
-    pub lists: bool,
-    /// Bytes of a code, where blocks carry those of their nodes and of all neighbours; 0 where codes are in RAM.
+    /// Whether adjacency lists are stored.
+    pub adjacency: bool,
+    /// Bytes of a code, where blocks carry the codes of their nodes and of all neighbours; 0 where codes are in RAM.
     pub code_bytes: usize,
 }
 
-impl Shape {
-    /// Bytes that one node takes besides its list, and besides the codes of others that it names.
+impl BlockLayout {
+    /// Bytes of one node, without its adjacency list and without the codes of neighbours in other blocks.
     pub const fn node_bytes(&self) -> usize {
-        self.fixed_bytes() + self.code_bytes + if self.lists { 2 } else { 0 }
+        self.fixed_bytes() + self.code_bytes + if self.adjacency { 2 } else { 0 }
     }
 
     const fn fixed_bytes(&self) -> usize {
         self.vector_bytes + self.id_bytes + if self.norms { 4 } else { 0 }
     }
 
-    /// Bytes left for nodes in a block.
-    pub const fn room(&self) -> usize {
-        self.block_bytes - HEADER - if self.lists { 2 } else { 0 }
+    /// Bytes of a block that are available to nodes.
+    pub const fn payload_bytes(&self) -> usize {
+        self.block_bytes - HEADER - if self.adjacency { 2 } else { 0 }
     }
 
     fn codes_at(&self, count: usize) -> usize {
@@ -66,68 +66,77 @@ impl Shape {
     }
 }
 
-/// One node on its way into a block.
+/// A node to be written into a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     /// The vector's bytes.
     pub vector: &'a [u8],
     /// 1 / ‖vector‖.
     pub inverse_norm: f32,
-    /// The id that the user knows.
+    /// External id, chosen by the user.
     pub external_id: u64,
     /// Ids of the neighbours, strictly ascending.
     pub neighbours: &'a [u32],
 }
 
-/// The nodes whose codes a block carries: its own and all that its lists name. Their ranks by ascending id are what the lists then hold.
+/// The nodes whose codes a block carries: its own nodes and all their neighbours. Adjacency lists hold ranks in this
+/// set instead of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coded {
+pub struct CodedNodes {
     ids: Vec<u32>,
     first_id: u32,
     own: usize,
 }
 
-impl Coded {
-    /// Of a block whose `own` nodes begin with `first_id`.
-    pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> Coded {
+impl CodedNodes {
+    /// Collects the nodes of a block with `own` nodes from `first_id` on.
+    pub fn new<'a>(first_id: u32, own: usize, lists: impl Iterator<Item = &'a [u32]>) -> CodedNodes {
         let mut ids: Vec<u32> = (first_id..).take(own).chain(lists.flatten().copied()).collect();
         ids.sort_unstable();
         ids.dedup();
-        Coded { ids, first_id, own }
+        CodedNodes { ids, first_id, own }
     }
 
-    /// Their ids, ascending.
+    /// Ids of all these nodes, ascending.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Those of other blocks.
+    /// Ids of the nodes of other blocks, ascending.
     pub fn others(&self) -> Vec<u32> {
         let is_own = |id: u32| id >= self.first_id && ((id - self.first_id) as usize) < self.own;
         self.ids.iter().copied().filter(|&id| !is_own(id)).collect()
     }
 
-    /// The ranks of a list's nodes, all of which are here.
+    /// Ranks of the nodes of an adjacency list, all of which are in the set.
     fn ranks(&self, list: &[u32]) -> Vec<u32> {
         list.iter().filter_map(|id| self.ids.binary_search(id).ok()).map(|rank| rank as u32).collect()
     }
 
-    /// Bytes that the lists and the others' ids take.
+    /// Bytes of the adjacency lists and of the ids of the other nodes.
     pub fn list_bytes<'a>(&self, lists: impl Iterator<Item = &'a [u32]>) -> usize {
-        let ranks: usize = lists.map(|list| list::RANKS.encoded_len(&self.ranks(list))).sum();
-        ranks + list::IDS.encoded_len(&self.others())
+        let ranks: usize = lists.map(|list| adjacency::RANKS.encoded_len(&self.ranks(list))).sum();
+        ranks + adjacency::IDS.encoded_len(&self.others())
     }
 }
 
-/// Appends one block to `out`. The caller has made sure that the nodes fit: `node_bytes` and `encoded_len` of each within `room`; where
-/// blocks carry codes, `node_bytes` of each, [`Coded::list_bytes`] and the codes of [`Coded::others`].
+/// Appends one block to `out`.
 ///
-/// `codes` are those of [`Coded::ids`], in that order; none where codes are in RAM.
-pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes: &[u8], out: &mut Vec<u8>) {
+/// The nodes must fit within `payload_bytes`: `node_bytes` and `encoded_len` of each; where blocks carry codes,
+/// `node_bytes` of each, [`CodedNodes::list_bytes`] and the codes of [`CodedNodes::others`]. `codes` are the codes of
+/// [`CodedNodes::ids`] in that order, or empty where codes are in RAM.
+pub fn write(
+    shape: &BlockLayout,
+    block: u32,
+    first_id: u32,
+    nodes: &[Node<'_>],
+    codes: &[u8],
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
-    let coded =
-        (shape.code_bytes > 0).then(|| Coded::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
-    let others = coded.as_ref().map_or(Vec::new(), Coded::others);
+    let coded = (shape.code_bytes > 0)
+        .then(|| CodedNodes::new(first_id, nodes.len(), nodes.iter().map(|n| n.neighbours)));
+    let others = coded.as_ref().map_or(Vec::new(), CodedNodes::others);
     debug_assert_eq!(codes.len(), coded.as_ref().map_or(0, |c| c.ids.len() * shape.code_bytes));
     out.extend_from_slice(&[0; 8]);
     out.extend_from_slice(&block.to_le_bytes());
@@ -141,20 +150,20 @@ pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes
     }
     nodes.iter().for_each(|n| out.extend_from_slice(&n.external_id.to_le_bytes()[..shape.id_bytes]));
     out.extend_from_slice(codes);
-    if shape.lists {
+    if shape.adjacency {
         let table = out.len();
         out.resize(table + 2 * (nodes.len() + 1), 0);
         let lists = out.len();
         for (i, node) in nodes.iter().enumerate() {
             match &coded {
-                Some(coded) => list::RANKS.encode(&coded.ranks(node.neighbours), out),
-                None => list::NEIGHBOURS.encode(node.neighbours, out),
+                Some(coded) => adjacency::RANKS.encode(&coded.ranks(node.neighbours), out),
+                None => adjacency::NEIGHBOURS.encode(node.neighbours, out),
             }
             let end = (out.len() - lists) as u16;
             out[table + 2 * (i + 1)..table + 2 * (i + 2)].copy_from_slice(&end.to_le_bytes());
         }
         if coded.is_some() {
-            list::IDS.encode(&others, out);
+            adjacency::IDS.encode(&others, out);
         }
     }
     debug_assert!(out.len() - start <= shape.block_bytes, "nodes exceed the block");
@@ -163,21 +172,21 @@ pub fn write(shape: &Shape, block: u32, first_id: u32, nodes: &[Node<'_>], codes
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What is wrong with a block's bytes.
+/// Reason why a block's bytes are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// Fewer bytes than a block.
     Short,
     /// The checksum does not match.
     Checksum,
-    /// The bytes are another block's.
-    Astray,
-    /// The checksum matches, but the content makes no sense.
+    /// The bytes belong to another block.
+    WrongBlock,
+    /// The checksum matches, but the layout is invalid.
     Layout,
 }
 
-/// Checks a block that has just entered memory.
-pub fn verify(shape: &Shape, block: u32, bytes: &[u8]) -> Result<(), Damage> {
+/// Verifies a block after it was read.
+pub fn verify(shape: &BlockLayout, block: u32, bytes: &[u8]) -> Result<(), Damage> {
     if bytes.len() != shape.block_bytes {
         return Err(Damage::Short);
     }
@@ -185,7 +194,7 @@ pub fn verify(shape: &Shape, block: u32, bytes: &[u8]) -> Result<(), Damage> {
         return Err(Damage::Checksum);
     }
     if u32_at(bytes, 8) != block {
-        return Err(Damage::Astray);
+        return Err(Damage::WrongBlock);
     }
     Block::open(shape, bytes).map(|_| ())
 }
@@ -198,18 +207,18 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// A block in memory. Opening checks the layout, so that no access can leave the bytes.
+/// A block in memory. Opening checks the layout, so that every access stays within the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    shape: Shape,
+    shape: BlockLayout,
     bytes: &'a [u8],
     count: usize,
     others: usize,
 }
 
 impl<'a> Block<'a> {
-    /// Reads the header of bytes that were [`verify`]ed when they entered memory.
-    pub fn open(shape: &Shape, bytes: &'a [u8]) -> Result<Self, Damage> {
+    /// Opens bytes that were [`verify`]ed when they were read.
+    pub fn open(shape: &BlockLayout, bytes: &'a [u8]) -> Result<Self, Damage> {
         if bytes.len() != shape.block_bytes || bytes.len() < HEADER {
             return Err(Damage::Short);
         }
@@ -218,7 +227,7 @@ impl<'a> Block<'a> {
             0 => 0,
             _ => usize::from(u16::from_le_bytes([bytes[18], bytes[19]])),
         };
-        let table = if shape.lists { 2 * (count + 1) } else { 0 };
+        let table = if shape.adjacency { 2 * (count + 1) } else { 0 };
         if shape.offsets_at(count, others) + table > bytes.len() {
             return Err(Damage::Layout);
         }
@@ -266,13 +275,13 @@ impl<'a> Block<'a> {
         if self.shape.id_bytes == 8 { u64_at(self.bytes, at) } else { u64::from(u32_at(self.bytes, at)) }
     }
 
-    /// Appends the neighbours of `slot` to `out`. `None` when the list makes no sense.
+    /// Appends the neighbours of `slot` to `out`. `None` when the adjacency list is invalid.
     pub fn neighbours(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         if self.shape.code_bytes == 0 {
-            return list::NEIGHBOURS.decode(self.list(slot)?, out);
+            return adjacency::NEIGHBOURS.decode(self.list(slot)?, out);
         }
         let (mut ids, at) = (Vec::new(), out.len());
-        self.coded(&mut ids)?;
+        self.coded_ids(&mut ids)?;
         self.ranks(slot, out)?;
         out[at..].iter_mut().for_each(|n| *n = ids[*n as usize]);
         Some(())
@@ -286,13 +295,13 @@ impl<'a> Block<'a> {
         self.bytes.get(begin..end)
     }
 
-    /// Sets `out` to the ids of the nodes whose codes are here, ascending. `None` when they make no sense.
-    pub fn coded(&self, out: &mut Vec<u32>) -> Option<()> {
+    /// Sets `out` to the ids of the nodes whose codes the block carries, ascending. `None` when they are invalid.
+    pub fn coded_ids(&self, out: &mut Vec<u32>) -> Option<()> {
         out.clear();
         let table = self.shape.offsets_at(self.count, self.others);
         let lists = table + 2 * (self.count + 1);
         let end = lists + usize::from(self.u16_at(table + 2 * self.count)?);
-        list::IDS.decode(self.bytes.get(end..)?, out)?;
+        adjacency::IDS.decode(self.bytes.get(end..)?, out)?;
         let own = self.first_id()..self.first_id().checked_add(self.count as u32)?;
         let at = out.partition_point(|&id| id < own.start);
         if out.len() != self.others || out.get(at).is_some_and(|id| own.contains(id)) {
@@ -303,23 +312,24 @@ impl<'a> Block<'a> {
         Some(())
     }
 
-    /// The codes that are here, in the order of [`Block::coded`].
+    /// The codes of the block, in the order of [`Block::coded_ids`].
     pub fn codes(&self) -> &'a [u8] {
         &self.bytes[self.shape.codes_at(self.count)..self.shape.offsets_at(self.count, self.others)]
     }
 
-    /// The codes of the block's own nodes. `ids` becomes [`Block::coded`]; `None` when these make no sense.
+    /// The codes of the block's own nodes. Sets `ids` to [`Block::coded_ids`]; `None` when these are invalid.
     pub fn own_codes(&self, ids: &mut Vec<u32>) -> Option<&'a [u8]> {
-        self.coded(ids)?;
+        self.coded_ids(ids)?;
         let at = ids.partition_point(|&id| id < self.first_id()) * self.shape.code_bytes;
         self.codes().get(at..at + self.count * self.shape.code_bytes)
     }
 
-    /// Appends the ranks of the neighbours of `slot` among the nodes whose codes are here. `None` when the list makes no sense.
+    /// Appends the ranks of the neighbours of `slot` among [`Block::coded_ids`]. `None` when the adjacency list is
+    /// invalid.
     pub fn ranks(&self, slot: usize, out: &mut Vec<u32>) -> Option<()> {
         let at = out.len();
-        list::RANKS.decode(self.list(slot)?, out)?;
-        // They ascend.
+        adjacency::RANKS.decode(self.list(slot)?, out)?;
+        // Ranks ascend, so the last one is the largest.
         out[at..].last().is_none_or(|&rank| (rank as usize) < self.count + self.others).then_some(())
     }
 
@@ -334,9 +344,15 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    const SHAPE: Shape =
-        Shape { block_bytes: 4096, vector_bytes: 12, id_bytes: 8, norms: true, lists: true, code_bytes: 0 };
-    const WITH_CODES: Shape = Shape { code_bytes: 5, ..SHAPE };
+    const SHAPE: BlockLayout = BlockLayout {
+        block_bytes: 4096,
+        vector_bytes: 12,
+        id_bytes: 8,
+        norms: true,
+        adjacency: true,
+        code_bytes: 0,
+    };
+    const WITH_CODES: BlockLayout = BlockLayout { code_bytes: 5, ..SHAPE };
 
     const LISTS: [&[u32]; 3] = [&[1, 5, 9, 101], &[], &[0, 9, 100, 4_000_000_000]];
 
@@ -345,7 +361,7 @@ mod tests {
         [a, b, c, d, 77]
     }
 
-    fn sample(shape: &Shape) -> Vec<u8> {
+    fn sample(shape: &BlockLayout) -> Vec<u8> {
         let mut out = vec![];
         let vectors = [[0u8; 12], [1; 12], [2; 12]];
         let node = |i: usize| Node {
@@ -355,7 +371,7 @@ mod tests {
             neighbours: LISTS[i],
         };
         let nodes: Vec<Node<'_>> = (0..3).map(node).collect();
-        let coded = Coded::new(100, 3, LISTS.into_iter());
+        let coded = CodedNodes::new(100, 3, LISTS.into_iter());
         let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| code(id)).collect();
         let codes = if shape.code_bytes > 0 { &codes[..] } else { &[] };
         write(shape, 7, 100, &nodes, codes, &mut out);
@@ -363,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back() {
+    fn a_block_round_trips() {
         for shape in [SHAPE, WITH_CODES] {
             let bytes = sample(&shape);
             assert_eq!(verify(&shape, 7, &bytes), Ok(()));
@@ -382,27 +398,27 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_all_that_is_named_come_back_once() {
+    fn codes_of_all_neighbours_are_stored_once() {
         let bytes = sample(&WITH_CODES);
         let block = Block::open(&WITH_CODES, &bytes).unwrap();
         let mut ids = vec![3];
-        block.coded(&mut ids).unwrap();
+        block.coded_ids(&mut ids).unwrap();
         assert_eq!(ids, [0, 1, 5, 9, 100, 101, 102, 4_000_000_000]);
         assert_eq!(block.codes(), ids.iter().flat_map(|&id| code(id)).collect::<Vec<u8>>());
         assert_eq!(block.own_codes(&mut ids).unwrap(), [code(100), code(101), code(102)].concat());
         let mut ranks = vec![];
         block.ranks(2, &mut ranks).unwrap();
         assert_eq!(ranks, [0, 3, 4, 7]);
-        let coded = Coded::new(100, 3, LISTS.into_iter());
+        let coded = CodedNodes::new(100, 3, LISTS.into_iter());
         assert_eq!(coded.others(), [0, 1, 5, 9, 4_000_000_000]);
         let used = WITH_CODES.node_bytes() * 3 + coded.list_bytes(LISTS.into_iter()) + 5 * 5 + HEADER + 2;
         assert!(bytes[used..].iter().all(|&b| b == 0) && bytes[used - 1] != 0, "{used}");
     }
 
     #[test]
-    fn codes_that_make_no_sense_are_refused() {
+    fn invalid_codes_are_refused() {
         let good = sample(&WITH_CODES);
-        let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded(&mut vec![]);
+        let coded = |bytes: &[u8]| Block::open(&WITH_CODES, bytes).unwrap().coded_ids(&mut vec![]);
         assert_eq!(coded(&good), Some(()));
         // One other node more or less than there are ids; one of them among the block's own.
         for (at, byte) in [(18, 6), (18, 4), (12, 8)] {
@@ -416,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         for shape in [SHAPE, WITH_CODES] {
             let good = sample(&shape);
             for at in 0..good.len() {
@@ -424,7 +440,7 @@ mod tests {
                 bad[at] ^= 1 << (at % 8);
                 assert_eq!(verify(&shape, 7, &bad), Err(Damage::Checksum), "byte {at}");
             }
-            assert_eq!(verify(&shape, 8, &good), Err(Damage::Astray));
+            assert_eq!(verify(&shape, 8, &good), Err(Damage::WrongBlock));
             assert_eq!(verify(&shape, 7, &good[..4095]), Err(Damage::Short));
         }
     }
@@ -438,7 +454,7 @@ mod tests {
                 let Ok(block) = Block::open(&shape, &bytes) else { continue };
                 let _ = block.neighbours(slot, &mut vec![]);
                 if shape.code_bytes > 0 {
-                    let _ = (block.coded(&mut vec![]), block.ranks(slot, &mut vec![]), block.codes());
+                    let _ = (block.coded_ids(&mut vec![]), block.ranks(slot, &mut vec![]), block.codes());
                 }
                 if slot < block.count() {
                     let _ = (block.vector(slot), block.external_id(slot), block.inverse_norm(slot));
@@ -447,12 +463,12 @@ mod tests {
         }
 
         #[test]
-        fn any_damage_behind_the_header_is_survived(at in 20usize..400, byte in any::<u8>(), slot in 0usize..4) {
+        fn damage_after_the_header_does_not_panic(at in 20usize..400, byte in any::<u8>(), slot in 0usize..4) {
             let mut bytes = sample(&WITH_CODES);
             bytes[at] = byte;
             let block = Block::open(&WITH_CODES, &bytes).unwrap();
             let (mut list, mut ids) = (vec![], vec![]);
-            if block.coded(&mut ids).is_some() && block.ranks(slot, &mut list).is_some() {
+            if block.coded_ids(&mut ids).is_some() && block.ranks(slot, &mut list).is_some() {
                 prop_assert!(list.iter().all(|&rank| (rank as usize) < ids.len()));
                 prop_assert_eq!(ids.len() * 5, block.codes().len());
             }

@@ -1,13 +1,13 @@
-//! Which block holds a node: one bit per node (set where a block begins) and a running count per 256 nodes.
+//! Map from nodes to blocks: one bit per node, set at the first node of a block, and a running count per 256 nodes.
 //!
 //! Ids follow the order of the blocks, so the block of id i is the number of set bits up to and including i, minus one.
-//! That is 0.14 bytes a node, where a table of block numbers would take 4.
+//! This takes 0.14 bytes per node; a table of block numbers would take 4.
 
 use alloc::vec::Vec;
 
 const WORDS_PER_RANK: usize = 4;
 
-/// The map of one index.
+/// Block map of one index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockMap {
     starts: Vec<u64>,
@@ -17,7 +17,8 @@ pub struct BlockMap {
 }
 
 impl BlockMap {
-    /// The map for blocks that hold `counts` nodes each, in order. `None` when the nodes exceed u32, or a block is empty.
+    /// Builds the map of blocks with these numbers of nodes, in order. `None` when the nodes exceed u32, or a block is
+    /// empty.
     pub fn from_counts(counts: impl IntoIterator<Item = u32>) -> Option<BlockMap> {
         let (mut starts, mut nodes, mut blocks) = (Vec::new(), 0u32, 0u32);
         for count in counts {
@@ -49,7 +50,7 @@ impl BlockMap {
         self.blocks
     }
 
-    /// The block that holds `id`, which must be below [`nodes`](Self::nodes); the last block otherwise.
+    /// Block of node `id`; the last block when `id` is not below [`nodes`](Self::nodes).
     pub fn block_of(&self, id: u32) -> u32 {
         let word = id as usize / 64;
         let Some(&bits) = self.starts.get(word) else { return self.blocks.saturating_sub(1) };
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be() {
+    fn refuses_empty_blocks_and_too_many_nodes() {
         assert_eq!(BlockMap::from_counts([1, 0]), None);
         assert_eq!(BlockMap::from_counts([u32::MAX, 1]), None);
     }

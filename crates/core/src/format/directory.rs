@@ -1,23 +1,24 @@
-//! Where the posting lists of an index lie, and which clusters they make up.
+//! Directory of an index's inverted lists: their offsets in the file and their grouping.
 //!
-//! Lists are numbered cluster by cluster, members list by list, so a few ascending tables say all.
+//! The vectors of one k-means cell form a cluster of vectors. It is one inverted list, or several sub-lists where the
+//! cell is divided. Lists are numbered by cell, members by list, so a few ascending tables describe all of them.
 
 use alloc::vec::Vec;
 
 use super::edges;
-use super::posting::Shape;
+use super::inverted_list::ListLayout;
 use crate::PAGE;
 
-/// How a cluster is searched: OrchANN §5.1.
+/// Local index of a cluster of vectors: OrchANN §5.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LocalKind {
-    /// All of its codes are scanned.
+    /// All codes are scanned.
     #[default]
     Flat = 0,
-    /// It is a graph of its own.
+    /// A graph over the members is searched.
     Graph = 1,
-    /// It is divided into lists, the nearest of which are scanned.
+    /// The cluster is divided into sub-lists; the nearest are scanned.
     Ivf = 2,
 }
 
@@ -35,19 +36,19 @@ impl LocalKind {
     }
 }
 
-/// A part of a file, in whole pages.
+/// A range of whole pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// The first.
+    /// Number of the first page.
     pub first: u32,
-    /// How many.
+    /// Number of pages.
     pub count: u32,
-    /// Where in them the bytes begin.
+    /// Offset of the first byte within the pages.
     pub skip: u32,
 }
 
 impl Pages {
-    /// Those that hold `length` bytes from `offset` on.
+    /// Pages that hold `length` bytes from `offset` on.
     pub fn of(offset: u64, length: u64) -> Pages {
         let page = PAGE as u64;
         let first = offset / page;
@@ -59,28 +60,28 @@ impl Pages {
     }
 }
 
-/// The directory of one index.
+/// Directory of one index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
-    /// Where the head of each list begins in the file.
-    pub heads: Vec<u64>,
-    /// Where the records of its members begin; they follow each other.
+    /// Offset of each list's codes in the file.
+    pub codes: Vec<u64>,
+    /// Offset of each list's records in the file; records are contiguous.
     pub records: Vec<u64>,
-    /// The id of the first member of each list, and the end of the last.
+    /// Id of the first member of each list, and the end of the last.
     pub ids: Vec<u32>,
-    /// The first list of each cluster, and the end of the last.
+    /// First list of each cluster, and the end of the last.
     pub lists: Vec<u32>,
-    /// How each cluster is searched.
+    /// Local index of each cluster.
     pub kinds: Vec<LocalKind>,
-    /// Most neighbours of a member of a graph.
+    /// Most neighbours of a member in a local graph.
     pub degree: u32,
-    /// Where the edges of each cluster's members begin, see [`super::edges`]; [`NO_EDGES`] where it has none.
+    /// Offset of the edges of each cluster, see [`super::edges`]; [`NO_EDGES`] where it has none.
     pub edges: Vec<u64>,
-    /// The member of each of these clusters, by its number within, where walks begin that know no better.
+    /// Default entry point of each cluster's graph, as a member number within the cluster.
     pub entries: Vec<u32>,
 }
 
-/// Stands for the place of edges that are not.
+/// Offset that stands for absent edges.
 pub const NO_EDGES: u64 = u64::MAX;
 
 impl Directory {
@@ -91,7 +92,7 @@ impl Directory {
 
     /// Number of lists.
     pub fn list_count(&self) -> u32 {
-        self.heads.len() as u32
+        self.codes.len() as u32
     }
 
     /// Number of members of a list.
@@ -125,34 +126,34 @@ impl Directory {
         self.ids[lists.start as usize]..self.ids[lists.end as usize]
     }
 
-    /// Whether a cluster has edges to be walked along.
+    /// Whether a cluster is a graph whose edges are stored.
     pub fn has_edges(&self, cluster: u32) -> bool {
         let at = cluster as usize;
         self.kinds[at] == LocalKind::Graph && self.edges[at] != NO_EDGES
     }
 
-    /// Where the edges of the `number`-th member of a cluster lie, which has edges.
+    /// Pages with the edges of the `number`-th member of a cluster that has edges.
     pub fn edges_at(&self, cluster: u32, number: u32) -> Pages {
         edges::place(self.degree as usize, self.edges[cluster as usize], number)
     }
 
-    /// Where the record of a member begins.
-    pub fn record_at(&self, shape: &Shape, id: u32) -> u64 {
+    /// Offset of a member's record.
+    pub fn record_at(&self, shape: &ListLayout, id: u32) -> u64 {
         let list = self.list_of(id) as usize;
         let slot = id - self.ids[list];
         self.records[list] + u64::from(slot) * shape.record_bytes() as u64
     }
 
-    /// Whether a list's records follow its head, to be read with it.
-    pub fn is_whole(&self, shape: &Shape, list: u32) -> bool {
+    /// Whether a list's records follow its codes, so that one read covers both.
+    pub fn is_whole(&self, shape: &ListLayout, list: u32) -> bool {
         let at = list as usize;
-        self.records[at] == self.heads[at] + shape.head_bytes(self.members(list) as usize) as u64
+        self.records[at] == self.codes[at] + shape.list_codes_bytes(self.members(list) as usize) as u64
     }
 
-    /// True when all numbers are within their ranges for a file of `bytes` with `nodes` members; a directory from a file must be checked
-    /// before use.
-    pub fn is_consistent(&self, shape: &Shape, nodes: u32, bytes: u64) -> bool {
-        let lists = self.heads.len();
+    /// Returns whether all numbers are valid for a file of `bytes` bytes with `nodes` members. A directory that was
+    /// read from a file must be checked before use.
+    pub fn is_consistent(&self, shape: &ListLayout, nodes: u32, bytes: u64) -> bool {
+        let lists = self.codes.len();
         let ascends = |table: &[u32], end: u32| {
             table.first() == Some(&0) && table.last() == Some(&end) && table.windows(2).all(|w| w[0] <= w[1])
         };
@@ -165,7 +166,7 @@ impl Directory {
                 let members = self.members(list) as usize;
                 let fits =
                     |at: u64, length: usize| at.checked_add(length as u64).is_some_and(|end| end <= bytes);
-                fits(self.heads[list as usize], shape.head_bytes(members))
+                fits(self.codes[list as usize], shape.list_codes_bytes(members))
                     && fits(self.records[list as usize], members * shape.record_bytes())
             })
             && self.are_edges_consistent(bytes)
@@ -189,6 +190,6 @@ impl Directory {
 
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
-        16 * self.heads.len() + 4 * (self.ids.len() + self.lists.len()) + 13 * self.kinds.len()
+        16 * self.codes.len() + 4 * (self.ids.len() + self.lists.len()) + 13 * self.kinds.len()
     }
 }

@@ -1,27 +1,29 @@
-//! The edges of a member in the graph of its cluster, apart from its vector: a member that a bound discards can be walked through, and its
-//! vector is never read. The length of an edge is stored with it, so that its end becomes a pivot (OrchANN §5.3).
+//! Edges of a member in its local graph. They are stored apart from the vector, so that a search can follow the edges
+//! of a pruned member without reading its vector. The length of an edge is stored with it and bounds distances (pivots,
+//! OrchANN §5.3).
 //!
-//! All edges of a cluster lie one after another, in the order of its members; none crosses from one page into the next.
+//! The edges of a cluster are contiguous, in the order of its members. The edges of a member never cross a page
+//! boundary.
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 4 | checksum of all that follows, with the member's id |
+//! | 0 | 4 | checksum of all that follows and of the member's id |
 //! | 4 | 4 | number of neighbours n |
 //! | 8 | 4 | f32: least length |
-//! | 12 | 4 | f32: step of the lengths |
-//! | 16 | degree × 4 | neighbours by their numbers within the cluster, ascending; zeros from n on |
-//! | … | degree | lengths ‖u − v‖ in steps over the least, rounded down; zeros from n on |
-//! | … | | up to a multiple of 4 |
+//! | 12 | 4 | f32: quantisation step of the lengths |
+//! | 16 | degree × 4 | neighbours as member numbers within the cluster, ascending; zeros from n on |
+//! | … | degree | lengths ‖u − v‖ in steps above the least, rounded down; zeros from n on |
+//! | … | | padding up to a multiple of 4 |
 //!
-//! Lengths are euclidean whatever the metric; under cosine those between unit vectors.
+//! Lengths are Euclidean for every metric; under cosine they are between unit vectors.
 
 use alloc::vec::Vec;
 
 use super::directory::Pages;
-use super::posting::{float, range, step_up, steps_down, sum_with, word};
+use super::inverted_list::{float, range, step_up, steps_down, sum_with, word};
 use crate::PAGE;
 
-/// Most neighbours that a member may have.
+/// Most neighbours of a member.
 pub const MAX_DEGREE: usize = 255;
 /// Bytes before the neighbours.
 const HEADER: usize = 16;
@@ -33,12 +35,12 @@ pub const fn edge_bytes(degree: usize) -> usize {
 
 const _: () = assert!(edge_bytes(MAX_DEGREE) <= PAGE);
 
-/// Members whose edges lie in one page.
+/// Number of members whose edges fit in one page.
 pub const fn per_page(degree: usize) -> u32 {
     (PAGE / edge_bytes(degree)) as u32
 }
 
-/// Where the edges of a cluster begin that come after what ends at `offset`.
+/// Returns the first offset from `offset` on at which the edges of a cluster may start.
 pub const fn start_after(degree: usize, offset: u64) -> u64 {
     let (page, size) = (PAGE as u64, edge_bytes(degree) as u64);
     let place = (offset % page).div_ceil(size);
@@ -49,12 +51,12 @@ pub const fn start_after(degree: usize, offset: u64) -> u64 {
     }
 }
 
-/// Whether edges can begin there.
+/// Returns whether the edges of a cluster may start at `offset`.
 pub const fn is_start(degree: usize, offset: u64) -> bool {
     degree <= MAX_DEGREE && start_after(degree, offset) == offset
 }
 
-/// Where the edges of the `number`-th member of a cluster lie whose edges begin at `start`.
+/// Returns the pages with the edges of the `number`-th member of a cluster whose edges start at `start`.
 pub const fn place(degree: usize, start: u64, number: u32) -> Pages {
     let (page, size) = (PAGE as u64, edge_bytes(degree) as u64);
     let slot = start % page / size + number as u64;
@@ -62,7 +64,7 @@ pub const fn place(degree: usize, start: u64, number: u32) -> Pages {
     Pages { first: (start / page + slot / per_page) as u32, count: 1, skip: (slot % per_page * size) as u32 }
 }
 
-/// Where the edges of `members` members end.
+/// Returns the end of the edges of `members` members.
 pub const fn end_of(degree: usize, start: u64, members: u32) -> u64 {
     if members == 0 {
         return start;
@@ -90,7 +92,7 @@ pub fn write_edges(degree: usize, id: u32, neighbours: &[(u32, f32)], out: &mut 
     out[start..start + 4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The edges of a member, in memory.
+/// Edges of a member in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Edges<'a> {
     numbers: &'a [u8],
@@ -100,7 +102,7 @@ pub struct Edges<'a> {
 }
 
 impl<'a> Edges<'a> {
-    /// Opens the edges of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
+    /// Verifies and opens the edges of member `id`. `None` when the bytes are too few, damaged or another member's.
     pub fn verify(degree: usize, id: u32, bytes: &'a [u8]) -> Option<Edges<'a>> {
         let bytes = bytes.get(..edge_bytes(degree))?;
         let (sum, content) = bytes.split_at(4);
@@ -122,7 +124,7 @@ impl<'a> Edges<'a> {
         self.steps.len()
     }
 
-    /// Each neighbour by its number within the cluster, with the least and the greatest length that the edge may have.
+    /// Each neighbour as a member number within the cluster, with the lower and upper bound of the edge's length.
     pub fn neighbours(&self) -> impl Iterator<Item = (u32, (f32, f32))> + use<'a> {
         let (low, step) = (self.low, self.step);
         self.numbers
@@ -140,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn edges_come_back_and_lengths_are_within_what_is_said(
+        fn edges_round_trip_and_lengths_are_within_bounds(
             neighbours in prop::collection::vec((any::<u32>(), 0f32..1e4), 0..40), id in any::<u32>(), more in 0usize..20,
         ) {
             let degree = neighbours.len() + more;
@@ -160,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused_or_harmless(
+        fn random_bytes_are_refused_or_harmless(
             mut bytes in prop::collection::vec(any::<u8>(), 0..200), id in any::<u32>(), degree in 0usize..30, vouched in any::<bool>(),
         ) {
             if vouched && bytes.len() >= edge_bytes(degree) {
@@ -174,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn none_crosses_a_page_or_lies_on_another(degree in 0usize..=MAX_DEGREE, offset in 0u64..100_000, members in 1u32..200) {
+        fn edges_neither_cross_pages_nor_overlap(degree in 0usize..=MAX_DEGREE, offset in 0u64..100_000, members in 1u32..200) {
             let start = start_after(degree, offset);
             prop_assert!(start >= offset && is_start(degree, start));
             let mut end = start;

@@ -44,7 +44,7 @@ fn take_in(
             Arrived::Bytes(bytes) => match read.reading {
                 Reading::Block => None,
                 Reading::Lists(first, count) => {
-                    lists::take_lists(state, view, clusters, scratch, (first, count), bytes)
+                    lists::take(state, view, clusters, scratch, (read.tag, first, count), bytes)
                 }
                 Reading::Records => records::take(state, clusters, scratch, (read.tag, read.block), bytes),
                 Reading::Edges => local_graph::take(state, view, clusters, scratch, read.block, bytes),
@@ -64,9 +64,10 @@ fn take_in(
 fn choose(state: &mut QueryState, view: &IndexView<'_>, clusters: &ClusterView<'_>, scratch: &mut Scratch) {
     let chosen = loop {
         let chosen = lists::choose(state, view, clusters, scratch).and_then(|()| {
-            let is_enough = state.probing.survivors.len() > lists::SURVIVORS_MAX;
-            let may_read = is_enough || (!lists::is_scanning(state) && state.probing.visits.is_empty());
-            if may_read { records::choose(state, view, clusters, scratch) } else { Some(()) }
+            let has_scanned = !lists::is_scanning(state) && state.probing.visits.is_empty();
+            let at_most = if has_scanned { 0 } else { lists::SURVIVORS_MAX };
+            let may_read = has_scanned || state.probing.survivors.len() > at_most;
+            if may_read { records::choose(state, view, clusters, scratch, at_most) } else { Some(()) }
         });
         // What was to be read may all have been discarded, or lie in RAM, before everything is scanned.
         if chosen.is_none() || !state.outstanding.is_empty() || !lists::is_scanning(state) {

@@ -13,7 +13,7 @@ use stratann_kernel::{DType, Metric};
 use crate::format::block;
 use crate::format::block_map::BlockMap;
 use crate::format::directory::Directory;
-use crate::format::posting;
+use crate::format::inverted_list;
 use crate::place::Here;
 use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Scratch};
 use crate::route::{HeadGraph, NavGraph};
@@ -32,7 +32,7 @@ pub struct IndexView<'a> {
     /// Number of blocks.
     pub blocks: u32,
     /// What all blocks have in common.
-    pub block: block::Shape,
+    pub block: block::BlockLayout,
     /// What `disk-graph` has besides its blocks; `flat` has none.
     pub graph: Option<GraphView<'a>>,
     /// What `hybrid-ivf` has.
@@ -62,7 +62,7 @@ pub struct ClusterView<'a> {
     /// Where the lists lie.
     pub directory: &'a Directory,
     /// What all lists have in common.
-    pub shape: posting::Shape,
+    pub shape: inverted_list::ListLayout,
     /// How to read the codes.
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
@@ -159,7 +159,7 @@ impl<'a> ClusterView<'a> {
     /// Where what is read of a list ends: its head, with the records where these follow.
     pub(crate) fn list_end(&self, list: u32) -> u64 {
         let members = self.directory.members(list) as usize;
-        let at = self.directory.heads[list as usize] + self.shape.head_bytes(members) as u64;
+        let at = self.directory.codes[list as usize] + self.shape.list_codes_bytes(members) as u64;
         if self.directory.is_whole(&self.shape, list) {
             at + (members * self.shape.record_bytes()) as u64
         } else {

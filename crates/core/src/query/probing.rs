@@ -155,11 +155,30 @@ pub(crate) struct Survivor {
     pub(crate) id: u32,
 }
 
+/// The exact distance of a survivor that was read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scored {
+    pub(crate) id: u32,
+    pub(crate) distance: f32,
+    pub(crate) external_id: u64,
+}
+
+/// Lists that wait for a read, of themselves or of lists of a better rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct QueuedLists {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    /// The read; `None` for lists in RAM.
+    pub(crate) tag: Option<Tag>,
+}
+
 /// A cluster whose lists are being scanned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Visit {
     pub(crate) cluster: u32,
     pub(crate) lists_left: u32,
+    /// Whether its first list took effect.
+    pub(crate) has_begun: bool,
     pub(crate) fruitful: bool,
     /// What it counts when it brings nothing.
     pub(crate) weight: f32,
@@ -211,10 +230,14 @@ pub(crate) struct Probing {
     pub(crate) fruitless: f32,
     /// Lists of clusters that have begun, the next one last.
     pub(crate) lists: Vec<u32>,
+    /// In `barrier` mode: lists taken from `lists` that have no effect yet, by rank. The first one is being read.
+    pub(crate) queue: Vec<QueuedLists>,
     pub(crate) visits: Vec<Visit>,
     pub(crate) walk: Walk,
     pub(crate) survivors: Vec<Survivor>,
     pub(crate) awaited: Vec<(Tag, Survivor)>,
+    /// Survivors that were read and are no results yet, ascending by id.
+    pub(crate) scored: Vec<Scored>,
     /// Members that were read one by one, with their distances: what is learnt from.
     pub(crate) read: Vec<(u32, f32)>,
     /// The k smallest estimates, and upper bounds, of different members.
@@ -231,12 +254,14 @@ impl Probing {
         self.begun = 0;
         self.fruitless = 0.0;
         self.lists.clear();
+        self.queue.clear();
         self.visits.clear();
         self.walk.begin(0, 0, 0);
         self.walk.nearest.reset(0);
         self.walk.is_on = false;
         self.survivors.clear();
         self.awaited.clear();
+        self.scored.clear();
         self.read.clear();
         self.known.clear();
         for smallest in [&mut self.estimates, &mut self.ceilings] {
@@ -247,12 +272,14 @@ impl Probing {
     /// All memory that it holds, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         4 * (self.clusters.capacity() + self.lists.capacity())
+            + self.queue.capacity() * size_of::<QueuedLists>()
             + self.visits.capacity() * size_of::<Visit>()
             + self.walk.beam.memory_bytes()
             + 8 * self.walk.met.capacity()
             + 4 * self.walk.nearest.values.capacity()
             + self.survivors.capacity() * size_of::<Survivor>()
             + self.awaited.capacity() * size_of::<(Tag, Survivor)>()
+            + self.scored.capacity() * size_of::<Scored>()
             + self.read.capacity() * size_of::<(u32, f32)>()
             + 4 * (self.estimates.values.capacity() + self.ceilings.values.capacity() + self.known.capacity())
     }

@@ -5,7 +5,7 @@ pub(crate) mod bounds;
 use core::cmp::Ordering;
 
 use crate::format::block::Block;
-use crate::format::posting::Record;
+use crate::format::inverted_list::Record;
 use crate::query::{Hit, QueryState, Scratch};
 
 /// Scores every node of a block that was paid for and keeps the best k.
@@ -30,16 +30,20 @@ pub(crate) fn score_slot(state: &mut QueryState, scratch: &Scratch, block: &Bloc
     keep(state, distance, || block.external_id(slot));
 }
 
-/// Scores a member of a list. Gives its distance.
-pub(crate) fn keep_record(state: &mut QueryState, scratch: &Scratch, record: &Record<'_>) -> f32 {
-    let distance = scratch.exact.distance(record.vector(), record.inverse_norm());
-    state.stats.full_comparisons += 1;
+/// Scores a member of a list.
+pub(crate) fn keep_record(state: &mut QueryState, scratch: &Scratch, record: &Record<'_>) {
+    let distance = score_record(state, scratch, record);
     keep(state, distance, || record.external_id());
-    distance
+}
+
+/// The distance of a member of a list.
+pub(crate) fn score_record(state: &mut QueryState, scratch: &Scratch, record: &Record<'_>) -> f32 {
+    state.stats.full_comparisons += 1;
+    scratch.exact.distance(record.vector(), record.inverse_norm())
 }
 
 /// Takes a node among the best k, which are sorted by `(distance, external id)`.
-fn keep(state: &mut QueryState, distance: f32, external_id: impl FnOnce() -> u64) {
+pub(crate) fn keep(state: &mut QueryState, distance: f32, external_id: impl FnOnce() -> u64) {
     let worst = if state.is_full() { state.worst() } else { None };
     if worst.is_some_and(|(worst, _)| worst.total_cmp(&distance).is_lt()) {
         return;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use stratann_core::format::block::{Block, Shape};
+use stratann_core::format::block::{Block, BlockLayout};
 use stratann_core::place::{Placement, SERVERS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -400,7 +400,7 @@ impl Share {
 fn divide(
     source: &Source<'_>,
     placement: &Placement,
-    shape: &Shape,
+    shape: &BlockLayout,
     dtype: DType,
     folder: &Path,
 ) -> Result<Vec<u64>> {

@@ -180,6 +180,10 @@ impl Tier for ShardTier<'_> {
         self.inner.submit(tag, at, buffer);
     }
 
+    fn start(&mut self) -> io::Result<()> {
+        self.inner.start()
+    }
+
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
         self.inner.poll(wait, done)
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use stratann_core::format::block::{self, Block, Shape};
+use stratann_core::format::block::{self, Block, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
 use stratann_kernel::codes::Codebook;
 
@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
     /// Nodes of each block.
     pub(super) counts: Vec<u16>,
     map: BlockMap,
-    shape: Shape,
+    shape: BlockLayout,
     blocks: PathBuf,
     // The file that has the codes: their own, or that of the blocks.
     codes: File,
@@ -42,7 +42,7 @@ impl<'a> Source<'a> {
     pub(super) fn open(
         folder: &Path,
         manifest: Manifest,
-        shape: Shape,
+        shape: BlockLayout,
         progress: &'a dyn Progress,
     ) -> Result<Source<'a>> {
         let path = |role: &str| -> Result<PathBuf> { Ok(folder.join(manifest.file(role)?.0)) };

@@ -54,13 +54,23 @@ pub trait Tier {
     /// How many more reads can be submitted now.
     fn room(&self) -> usize;
 
-    /// Queues a read of `buffer.len()` bytes at `offset` (both multiples of the page). It may start at once or with the next [`Tier::poll`].
+    /// Queues a read of `buffer.len()` bytes at `offset` (both multiples of the page). It starts at once, with [`Tier::start`], or with the
+    /// next [`Tier::poll`] that waits.
     ///
     /// # Panics
     /// When there is no room: the caller asks first.
     fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer);
 
-    /// Appends what has completed to `done`; with `wait`, and something under way, blocks until there is at least one.
+    /// Starts all queued reads.
+    ///
+    /// # Errors
+    /// When the tier as a whole is broken.
+    fn start(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Appends what has completed to `done`. With `wait`, and something under way, starts queued reads and blocks until there is at least
+    /// one. Without `wait` it is cheap where nothing has completed, and need not start queued reads.
     ///
     /// # Errors
     /// When the tier as a whole is broken; single reads fail in their [`Completion`].

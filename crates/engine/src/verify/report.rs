@@ -86,7 +86,7 @@ pub(crate) fn damage_words(damage: Damage) -> &'static str {
     match damage {
         Damage::Short => "the block is cut short",
         Damage::Checksum => "the block's checksum does not match",
-        Damage::Astray => "the bytes are another block's",
+        Damage::WrongBlock => "the bytes are another block's",
         Damage::Layout => "the checksum matches but the layout makes no sense",
     }
 }

@@ -6,8 +6,8 @@
 
 use std::cmp::Reverse;
 
-use stratann_core::format::block::{Coded, Shape};
-use stratann_core::format::list;
+use stratann_core::format::adjacency;
+use stratann_core::format::block::{BlockLayout, CodedNodes};
 
 /// Most pages of a block.
 const PAGES_MAX: usize = 256;
@@ -36,9 +36,9 @@ pub(crate) struct CodedDensity<F> {
     pub(crate) shape: F,
 }
 
-impl<F: Fn(usize) -> Shape> CodedDensity<F> {
+impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
     /// Bytes that `count` nodes with lists of `list` ids each are expected to take.
-    fn bytes(&self, shape: &Shape, count: usize, list: f64) -> f64 {
+    fn bytes(&self, shape: &BlockLayout, count: usize, list: f64) -> f64 {
         let list = list.max(1.0);
         let others = list * (count as f64).powf(SHARING);
         let rank_bits = 2.0 + ((others + count as f64) / list).log2();
@@ -51,7 +51,8 @@ impl<F: Fn(usize) -> Shape> CodedDensity<F> {
     /// How many nodes fit in a block of so many pages; at least one.
     pub(crate) fn nodes_per_block(&self, pages: usize) -> usize {
         let shape = (self.shape)(pages);
-        let fits = |&count: &usize| self.bytes(&shape, count, self.mean_list * KEEP) <= shape.room() as f64;
+        let fits =
+            |&count: &usize| self.bytes(&shape, count, self.mean_list * KEEP) <= shape.payload_bytes() as f64;
         (2..).take_while(fits).last().unwrap_or(1)
     }
 
@@ -59,7 +60,7 @@ impl<F: Fn(usize) -> Shape> CodedDensity<F> {
     pub(crate) fn pages_per_block(&self) -> usize {
         let holds_one = |&pages: &usize| {
             let shape = (self.shape)(pages);
-            self.bytes(&shape, 1, self.mean_list) <= shape.room() as f64
+            self.bytes(&shape, 1, self.mean_list) <= shape.payload_bytes() as f64
         };
         let fewest = (1..=PAGES_MAX).find(holds_one).unwrap_or(PAGES_MAX);
         let read = |pages: usize| pages as f64 * (self.nodes_per_block(pages) as f64).powf(-READS);
@@ -69,16 +70,16 @@ impl<F: Fn(usize) -> Shape> CodedDensity<F> {
 }
 
 /// How many nodes fit in a block when their lists may be cut to nothing.
-pub(crate) fn most_nodes(shape: &Shape) -> usize {
+pub(crate) fn most_nodes(shape: &BlockLayout) -> usize {
     let ids = if shape.code_bytes > 0 { NO_IDS_BYTES } else { 0 };
-    shape.room().saturating_sub(ids) / (shape.node_bytes() + EMPTY_LIST_BYTES)
+    shape.payload_bytes().saturating_sub(ids) / (shape.node_bytes() + EMPTY_LIST_BYTES)
 }
 
 /// Cuts the lists of a block (closest first), whose own nodes begin with `first_id`, until all of it fits. First goes what no other list names,
 /// for its code goes with it, from the far ends. Returns the number of ids cut.
-pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &Shape) -> u64 {
-    lists.iter_mut().for_each(|l| l.truncate(list::MAX_LEN));
-    let room = shape.room().saturating_sub(lists.len() * shape.node_bytes());
+pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &BlockLayout) -> u64 {
+    lists.iter_mut().for_each(|l| l.truncate(adjacency::MAX_LEN));
+    let room = shape.payload_bytes().saturating_sub(lists.len() * shape.node_bytes());
     let mut cut = 0;
     loop {
         let over = list_bytes(lists, first_id, shape).saturating_sub(room);
@@ -94,14 +95,14 @@ pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &Shape) -> u64 {
 }
 
 /// Bytes that lists, ids and codes of others take.
-fn list_bytes(lists: &[Vec<u32>], first_id: u32, shape: &Shape) -> usize {
+fn list_bytes(lists: &[Vec<u32>], first_id: u32, shape: &BlockLayout) -> usize {
     let mut sorted = lists.to_vec();
     for l in &mut sorted {
         l.sort_unstable();
         l.dedup();
     }
     let each = || sorted.iter().map(Vec::as_slice);
-    let coded = Coded::new(first_id, sorted.len(), each());
+    let coded = CodedNodes::new(first_id, sorted.len(), each());
     coded.list_bytes(each()) + coded.others().len() * shape.code_bytes
 }
 
@@ -136,8 +137,15 @@ mod tests {
     use stratann_core::PAGE;
     use stratann_core::format::block::{Block, Node, write};
 
-    fn shape(pages: usize, vector_bytes: usize, code_bytes: usize) -> Shape {
-        Shape { block_bytes: pages * PAGE, vector_bytes, id_bytes: 4, norms: false, lists: true, code_bytes }
+    fn shape(pages: usize, vector_bytes: usize, code_bytes: usize) -> BlockLayout {
+        BlockLayout {
+            block_bytes: pages * PAGE,
+            vector_bytes,
+            id_bytes: 4,
+            norms: false,
+            adjacency: true,
+            code_bytes,
+        }
     }
 
     #[test]
@@ -173,7 +181,10 @@ mod tests {
             let shape = shape(pages, vector_bytes, code_bytes);
             assert!(count <= most_nodes(&shape));
             // One node with its list fits, and more pages are taken for more nodes alone.
-            assert!(density.bytes(&shape, 1, 50.0) <= shape.room() as f64, "{vector_bytes}: {pages} pages");
+            assert!(
+                density.bytes(&shape, 1, 50.0) <= shape.payload_bytes() as f64,
+                "{vector_bytes}: {pages} pages"
+            );
         }
         assert!(density(8, 2).nodes_per_block(1) > density(512, 32).nodes_per_block(1));
     }
@@ -193,7 +204,7 @@ mod tests {
             let left = |lists: &[Vec<u32>]| lists.iter().map(Vec::len).sum::<usize>() as u64;
             prop_assert_eq!(left(&before), left(&lists) + cut);
             lists.iter_mut().for_each(|l| l.sort_unstable());
-            let coded = Coded::new(first_id, lists.len(), lists.iter().map(Vec::as_slice));
+            let coded = CodedNodes::new(first_id, lists.len(), lists.iter().map(Vec::as_slice));
             let codes: Vec<u8> = coded.ids().iter().flat_map(|&id| vec![id as u8; code_bytes]).collect();
             let node = |l| Node { vector: &[7; 100], inverse_norm: 1.0, external_id: 5, neighbours: l };
             let nodes: Vec<Node<'_>> = lists.iter().map(|l| node(l.as_slice())).collect();

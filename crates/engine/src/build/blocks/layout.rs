@@ -1,7 +1,7 @@
 //! The layout of an index in blocks: how large they are, and what writing them needs.
 
 use serde::{Deserialize, Serialize};
-use stratann_core::format::block::Shape;
+use stratann_core::format::block::BlockLayout;
 use stratann_kernel::Metric;
 
 use super::graph_file::Cell;
@@ -26,7 +26,7 @@ pub(crate) struct LayoutFacts {
 /// What all blocks of an index have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Design {
-    pub(crate) shape: Shape,
+    pub(crate) shape: BlockLayout,
     pub(crate) nodes_per_block: usize,
 }
 
@@ -49,13 +49,13 @@ impl Design {
 }
 
 /// What all blocks of this index have in common.
-pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> Shape {
-    Shape {
+pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> BlockLayout {
+    BlockLayout {
         block_bytes,
         vector_bytes: build.base.shape().row_bytes(),
         id_bytes: if build.largest_id < 1 << 32 { 4 } else { 8 },
         norms: build.options.metric == Metric::Cosine,
-        lists,
+        adjacency: lists,
         code_bytes,
     }
 }

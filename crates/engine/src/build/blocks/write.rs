@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use stratann_core::format::block::{self, Coded, Node, Shape};
-use stratann_core::format::list;
+use stratann_core::format::adjacency;
+use stratann_core::format::block::{self, BlockLayout, CodedNodes, Node};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::{DType, Metric};
 
@@ -25,7 +25,7 @@ use crate::{Error, Progress, Result};
 pub(crate) struct BlockJob<'a> {
     pub(crate) reader: &'a Reader,
     pub(crate) metric: Metric,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BlockLayout,
     pub(crate) placement: &'a Placement,
     /// Row at each position, cell by cell: a table in a file.
     pub(crate) order: &'a Path,
@@ -82,8 +82,8 @@ struct OnItsWay {
 }
 
 impl OnItsWay {
-    fn coded(&self, lists: &[Vec<u32>]) -> Coded {
-        Coded::new(self.first_id, lists.len(), lists.iter().map(Vec::as_slice))
+    fn coded(&self, lists: &[Vec<u32>]) -> CodedNodes {
+        CodedNodes::new(self.first_id, lists.len(), lists.iter().map(Vec::as_slice))
     }
 }
 
@@ -321,9 +321,11 @@ impl BlockJob<'_> {
             None => Vec::new(),
         };
         let mut lists: Vec<Vec<u32>> = positions[at.slots.clone()].iter().map(list).collect();
-        let cut = match (self.shape.lists, self.shape.code_bytes) {
+        let cut = match (self.shape.adjacency, self.shape.code_bytes) {
             (false, _) => 0,
-            (true, 0) => fit(&mut lists, self.shape.room() - at.slots.len() * self.shape.node_bytes()),
+            (true, 0) => {
+                fit(&mut lists, self.shape.payload_bytes() - at.slots.len() * self.shape.node_bytes())
+            }
             (true, _) => coded::fit(&mut lists, at.first_id, &self.shape),
         };
         let edges = lists.iter().map(|l| l.len() as u64).sum();
@@ -333,8 +335,8 @@ impl BlockJob<'_> {
         }
         let each = || lists.iter().map(Vec::as_slice);
         let list_bytes = match self.shape.code_bytes {
-            0 => each().map(|l| list::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
-            _ => Coded::new(at.first_id, lists.len(), each()).list_bytes(each()),
+            0 => each().map(|l| adjacency::NEIGHBOURS.encoded_len(l)).sum::<usize>(),
+            _ => CodedNodes::new(at.first_id, lists.len(), each()).list_bytes(each()),
         };
         let written = Written { edges, cut, list_bytes: list_bytes as u64 };
         (lists, written)
@@ -383,9 +385,9 @@ fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
         let mut sorted = l.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        list::NEIGHBOURS.encoded_len(&sorted)
+        adjacency::NEIGHBOURS.encoded_len(&sorted)
     };
-    lists.iter_mut().for_each(|l| l.truncate(list::MAX_LEN));
+    lists.iter_mut().for_each(|l| l.truncate(adjacency::MAX_LEN));
     let mut sizes: Vec<usize> = lists.iter().map(|l| encoded(l)).collect();
     let mut cut = 0;
     while sizes.iter().sum::<usize>() > room {

@@ -17,6 +17,7 @@ pub(crate) fn query_budget(blocks: u32) -> Budget {
 
 /// The block that holds a row: rows are in order, as many in each block as fit.
 pub(crate) fn block_of(base: &Base, row: u32) -> u32 {
-    let per_block = (base.block.room() / base.block.node_bytes()).clamp(1, usize::from(u16::MAX)) as u32;
+    let per_block =
+        (base.block.payload_bytes() / base.block.node_bytes()).clamp(1, usize::from(u16::MAX)) as u32;
     row / per_block
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use stratann_core::PAGE;
 use stratann_core::format::directory::Pages;
-use stratann_core::format::posting::{Head, Record};
+use stratann_core::format::inverted_list::{ListCodes, Record};
 
 use super::tables::ListTables;
 use crate::tier::Buffer;
@@ -50,9 +50,10 @@ impl<'a> ListReader<'a> {
     /// Codes that cannot be read, or are damaged.
     pub(crate) fn codes(&mut self, list: u32) -> Result<&[u8]> {
         let (tables, path) = (self.tables, self.path);
-        let offset = tables.directory.heads[list as usize];
-        let bytes = self.read(offset, tables.shape.head_bytes(tables.directory.members(list) as usize))?;
-        if Head::verify(&tables.shape, list, bytes).is_none() {
+        let offset = tables.directory.codes[list as usize];
+        let bytes =
+            self.read(offset, tables.shape.list_codes_bytes(tables.directory.members(list) as usize))?;
+        if ListCodes::verify(&tables.shape, list, bytes).is_none() {
             return Err(Error::corrupt(format!(
                 "posting list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",
                 path.display()

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use stratann_core::PAGE;
 use stratann_core::format::directory::Pages;
-use stratann_core::format::posting::Record;
+use stratann_core::format::inverted_list::Record;
 
 use super::super::Member;
 use super::tables::ListTables;

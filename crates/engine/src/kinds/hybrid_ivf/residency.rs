@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use stratann_core::build::costs::{Model, Way};
+use stratann_core::build::costs::{LocalIndex, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
 
 use crate::Result;
@@ -74,7 +74,7 @@ pub(crate) struct ResidentLists {
 
 /// What a resident cluster saves.
 pub(crate) struct CostModel<'a> {
-    pub(crate) model: &'a Model,
+    pub(crate) model: &'a VisitCostModel,
     /// Visits of each cluster; empty, or all 0, when none were counted.
     pub(crate) visits: &'a [u32],
 }
@@ -246,7 +246,7 @@ impl ListTables {
             let (kind, members) = (self.directory.kinds[c as usize], members(c));
             // A graph of codes on disk is scanned.
             let on_disk = if kind == LocalKind::Graph { LocalKind::Flat } else { kind };
-            let cost = |kind, in_ram| costs.model.visit_us(Way { kind, in_ram }, members);
+            let cost = |kind, in_ram| costs.model.visit_us(LocalIndex { kind, in_ram }, members);
             let saved = (cost(on_disk, false) - cost(kind, true)).max(0.0);
             weights[c as usize] * saved / self.part_bytes(ListPart::Codes, c).max(1) as f64
         };
@@ -279,7 +279,7 @@ impl ListTables {
         let of_list = |l: u32| {
             let members = self.directory.members(l) as usize;
             let bytes = match part {
-                ListPart::Codes => self.shape.head_bytes(members),
+                ListPart::Codes => self.shape.list_codes_bytes(members),
                 ListPart::Records => members * self.shape.record_bytes(),
             };
             (bytes + LIST_BYTES) as u64

@@ -1,6 +1,6 @@
 //! Codes of what centroids leave of vectors.
 
-use stratann_core::format::posting::Member;
+use stratann_core::format::inverted_list::Member;
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::dot_f32;

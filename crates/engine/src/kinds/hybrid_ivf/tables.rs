@@ -5,9 +5,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use stratann_core::build::costs::{Model, Prices, Sizes};
+use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
-use stratann_core::format::posting::{Record, Shape};
+use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::SubLists;
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
@@ -22,7 +22,7 @@ use crate::{Error, Result, files};
 
 /// See the module. Never changed while the index is open.
 pub(crate) struct ListTables {
-    pub(crate) shape: Shape,
+    pub(crate) shape: ListLayout,
     pub(crate) codebook: Codebook,
     pub(crate) directory: Directory,
     pub(crate) centroids: Vec<u8>,
@@ -35,7 +35,7 @@ pub(crate) struct ListTables {
 
 impl ListTables {
     /// Reads and checks the files in RAM.
-    pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::Shape) -> Result<ListTables> {
+    pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::BlockLayout) -> Result<ListTables> {
         let section = manifest.lists(folder)?;
         let facts = section.facts;
         let read = |role: &str| read_role(folder, manifest, role);
@@ -43,7 +43,7 @@ impl ListTables {
         let codebook = files::decode_codebook(&bytes)
             .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
             .ok_or_else(|| files::senseless(&path))?;
-        let shape = posting_shape(manifest, block, &facts);
+        let shape = list_layout(manifest, block, &facts);
         let (nodes, bytes_of_lists) =
             (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
         let (path, bytes) = read(files::DIRECTORY)?;
@@ -103,7 +103,7 @@ impl ListTables {
     pub(crate) fn pages_max(&self) -> usize {
         let whole = self.facts.read_max as usize;
         let longest = (0..self.directory.list_count())
-            .map(|l| self.shape.head_bytes(self.directory.members(l) as usize))
+            .map(|l| self.shape.list_codes_bytes(self.directory.members(l) as usize))
             .max()
             .unwrap_or(0);
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
@@ -160,8 +160,8 @@ fn sublist_bytes(sublists: &SubLists) -> u64 {
 }
 
 /// What all lists have in common.
-pub(crate) fn posting_shape(manifest: &Manifest, block: &block::Shape, facts: &ListFacts) -> Shape {
-    Shape {
+pub(crate) fn list_layout(manifest: &Manifest, block: &block::BlockLayout, facts: &ListFacts) -> ListLayout {
+    ListLayout {
         dim: manifest.dim,
         vector_bytes: block.vector_bytes,
         id_bytes: block.id_bytes,
@@ -174,9 +174,9 @@ pub(crate) fn posting_shape(manifest: &Manifest, block: &block::Shape, facts: &L
 pub(crate) const DEGREE: usize = 24;
 
 /// The cost model that a plan was made by, of lists of this shape.
-pub(crate) fn cost_model(plan: &PlanReport, shape: &Shape, read_max: u32) -> Model {
+pub(crate) fn cost_model(plan: &PlanReport, shape: &ListLayout, read_max: u32) -> VisitCostModel {
     let local = &plan.local;
-    let prices = Prices {
+    let unit_costs = UnitCosts {
         read_us: plan.read_us,
         byte_us: plan.kib_us / 1024.0,
         distance_us: plan.distance_us,
@@ -185,14 +185,14 @@ pub(crate) fn cost_model(plan: &PlanReport, shape: &Shape, read_max: u32) -> Mod
         hops: (local.hops_a, local.hops_b),
         lists: (local.lists_a, local.lists_b),
     };
-    Model { prices, sizes: cost_sizes(shape, read_max) }
+    VisitCostModel { unit_costs, sizes: cost_sizes(shape, read_max) }
 }
 
 /// The sizes that costs depend on.
-pub(crate) fn cost_sizes(shape: &Shape, read_max: u32) -> Sizes {
-    Sizes {
+pub(crate) fn cost_sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
+    ListSizes {
         member_bytes: shape.member_bytes() as f64,
-        head_bytes: shape.head_bytes(0) as f64,
+        overhead_bytes: shape.list_codes_bytes(0) as f64,
         read_max: f64::from(read_max),
         degree: DEGREE as f64,
     }

@@ -141,7 +141,8 @@ fn check_list(
         file.read_exact_at(&mut bytes, offset).map(|()| bytes)
     };
     // What cannot be read is as good as damaged.
-    let head = read(clusters.shape.head_bytes(members), clusters.directory.heads[at]).unwrap_or_default();
+    let head =
+        read(clusters.shape.list_codes_bytes(members), clusters.directory.codes[at]).unwrap_or_default();
     let records =
         read(members * clusters.shape.record_bytes(), clusters.directory.records[at]).unwrap_or_default();
     let ids = clusters.directory.ids[at]..clusters.directory.ids[at + 1];
@@ -152,7 +153,7 @@ fn check_list(
 
 fn bytes_of(clusters: &ListTables, list: u32) -> u64 {
     let members = clusters.directory.members(list) as usize;
-    (clusters.shape.head_bytes(members) + members * clusters.shape.record_bytes()) as u64
+    (clusters.shape.list_codes_bytes(members) + members * clusters.shape.record_bytes()) as u64
 }
 
 /// Consecutive lists of about [`BATCH_BYTES`] together.
@@ -227,9 +228,9 @@ fn of_list(name: &str, clusters: &ListTables, list: u32, fault: &ListFault) -> F
         ListFault::Edges(id) | ListFault::Edge(id) | ListFault::Length(id) => clusters.directory.list_of(id),
         _ => list,
     };
-    let head = clusters.directory.heads[list as usize];
+    let head = clusters.directory.codes[list as usize];
     let (offset, what) = match *fault {
-        ListFault::Head => (head, "the head's checksum or layout is wrong".to_string()),
+        ListFault::Codes => (head, "the head's checksum or layout is wrong".to_string()),
         ListFault::Misplaced => (head, "its members are not those that the directory says".into()),
         ListFault::Centroid => (head, "its centroid is not that of its cluster".into()),
         ListFault::Record(id) => (record(id), format!("the record of member {id} is damaged")),

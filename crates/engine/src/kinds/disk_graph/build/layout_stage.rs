@@ -125,7 +125,7 @@ fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result
     let packing = Packing {
         nodes_per_block: design.nodes_per_block,
         packed: build.options.pack,
-        lead_to_all: build.options.codes == CodePlace::Disk,
+        make_reachable: build.options.codes == CodePlace::Disk,
         apart: &build.drawn,
     };
     pack_cell(&reader, (cell, range), &members, build.base.shape().rows as usize, &packing)

@@ -2,7 +2,7 @@
 
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, pack};
-use stratann_core::format::block::{self, Shape};
+use stratann_core::format::block::{self, BlockLayout};
 
 use crate::Result;
 use crate::build::blocks::graph_file::{Cell, GraphReader, Records};
@@ -33,13 +33,13 @@ impl Density {
     }
 
     /// How many nodes fit in a block of this shape; at least one.
-    pub(crate) fn nodes_per_block(&self, shape: &Shape) -> usize {
-        let each = shape.node_bytes() as f64 + if shape.lists { self.list_bytes() } else { 0.0 };
-        ((shape.room() as f64 / each) as usize).clamp(1, usize::from(u16::MAX))
+    pub(crate) fn nodes_per_block(&self, shape: &BlockLayout) -> usize {
+        let each = shape.node_bytes() as f64 + if shape.adjacency { self.list_bytes() } else { 0.0 };
+        ((shape.payload_bytes() as f64 / each) as usize).clamp(1, usize::from(u16::MAX))
     }
 
     /// Pages of a block: the fewest that hold one node with its whole list.
-    pub(crate) fn pages_per_block(&self, shape: &Shape) -> usize {
+    pub(crate) fn pages_per_block(&self, shape: &BlockLayout) -> usize {
         let one = (Density { keep: 1.0, ..*self }).list_bytes()
             + shape.node_bytes() as f64
             + block::HEADER as f64
@@ -108,7 +108,7 @@ pub(crate) struct Packing<'a> {
     /// Group by the graph; otherwise nodes follow their rows.
     pub(crate) packed: bool,
     /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
-    pub(crate) lead_to_all: bool,
+    pub(crate) make_reachable: bool,
     /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
     /// all on one page, as no real query does.
     pub(crate) apart: &'a [u32],
@@ -132,8 +132,8 @@ pub(crate) fn pack_cell(
         let lists = CellLists::new(&records, &numbers, &together);
         drop((records, numbers));
         let mut groups = pack::pack(&lists, together.len(), packing.nodes_per_block, EXCHANGE_PASSES);
-        if packing.lead_to_all {
-            pack::lead_to_all(&lists, &mut groups);
+        if packing.make_reachable {
+            pack::make_reachable(&lists, &mut groups);
         }
         groups.into_iter().map(|g| g.into_iter().map(|i| together[i as usize]).collect()).collect()
     } else {

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use stratann_core::build::costs::Model;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 
 use super::memory::DIVIDE_BYTES;
@@ -106,7 +106,7 @@ pub(crate) fn by_centroids(
     load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
 ) -> Result<Divided> {
     const CHUNK: usize = 1024;
-    let k = Model::lists_in(rows.len() as u64) as usize;
+    let k = VisitCostModel::lists_in(rows.len() as u64) as usize;
     let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(sample_max.max(k))).max(1);
     let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
     let mut sample = vec![0f32; drawn.len() * dim];

@@ -10,7 +10,7 @@ use stratann_core::PAGE;
 use stratann_core::build::{Lists, Points};
 use stratann_core::format::directory::Directory;
 use stratann_core::format::edges;
-use stratann_core::format::posting::{Record, Shape};
+use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_kernel::distance::l2_f32;
 
 use super::local_costs::{BUILD_LIST, DEGREE};
@@ -27,7 +27,7 @@ const COPIES: u64 = 2;
 pub(crate) fn write(
     build: &Build<'_>,
     space: &Space,
-    shape: &Shape,
+    shape: &ListLayout,
     directory: &mut Directory,
     file: &File,
 ) -> Result<()> {
@@ -81,7 +81,7 @@ fn batches<'a>(
 /// Builds graphs over the records that a file of lists has.
 pub(crate) struct Graphs<'a> {
     pub(crate) space: &'a Space,
-    pub(crate) shape: &'a Shape,
+    pub(crate) shape: &'a ListLayout,
     pub(crate) directory: &'a Directory,
     pub(crate) file: &'a File,
     /// Where it lies, for errors.

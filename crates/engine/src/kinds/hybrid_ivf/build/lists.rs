@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind, NO_EDGES};
 use stratann_core::format::edges;
-use stratann_core::format::posting::{self, Shape};
+use stratann_core::format::inverted_list::{self, ListLayout};
 use stratann_core::plan::SubLists;
 use stratann_kernel::DType;
 use stratann_kernel::codes::Codebook;
@@ -95,7 +95,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListF
     Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
 }
 
-fn directory(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {
+fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {
     let lists = plan.lists.last().copied().unwrap_or(0) as usize;
     let mut ids = vec![0u32; lists + 1];
     list_of_row.iter().filter(|&&l| l != u32::MAX).for_each(|&l| ids[l as usize + 1] += 1);
@@ -110,25 +110,25 @@ fn directory(shape: &Shape, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Di
 /// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are read in vain rather than making
 /// two reads of one. Walks of graphs begin at their first member.
 pub(crate) fn layout(
-    shape: &Shape,
+    shape: &ListLayout,
     gap_max: u32,
     kinds: Vec<LocalKind>,
     lists_of: Vec<u32>,
     ids: Vec<u32>,
 ) -> Directory {
     let lists = ids.len().saturating_sub(1);
-    let (mut heads, mut records) = (Vec::with_capacity(lists), vec![u64::MAX; lists]);
+    let (mut codes, mut records) = (Vec::with_capacity(lists), vec![u64::MAX; lists]);
     let mut at = 0u64;
     for list in 0..lists {
         let members = (ids[list + 1] - ids[list]) as usize;
-        let (head, own) = (shape.head_bytes(members), members * shape.record_bytes());
+        let (own_codes, own_records) = (shape.list_codes_bytes(members), members * shape.record_bytes());
         // Its records come along when that costs less than a second read would.
-        let is_whole = head + own <= 2 * gap_max as usize;
-        let size = (head + if is_whole { own } else { 0 }) as u64;
+        let is_whole = own_codes + own_records <= 2 * gap_max as usize;
+        let size = (own_codes + if is_whole { own_records } else { 0 }) as u64;
         at = without_straddling(at, size);
-        heads.push(at);
+        codes.push(at);
         if is_whole {
-            records[list] = at + head as u64;
+            records[list] = at + own_codes as u64;
         }
         at += size;
     }
@@ -141,7 +141,7 @@ pub(crate) fn layout(
     }
     let clusters = kinds.len();
     let mut directory = Directory {
-        heads,
+        codes,
         records,
         ids,
         lists: lists_of,
@@ -169,10 +169,10 @@ fn without_straddling(at: u64, size: u64) -> u64 {
 }
 
 /// Where the last of it ends.
-pub(crate) fn end(shape: &Shape, directory: &Directory) -> u64 {
+pub(crate) fn end(shape: &ListLayout, directory: &Directory) -> u64 {
     let of = |list: u32| {
         let members = directory.members(list) as usize;
-        let head = directory.heads[list as usize] + shape.head_bytes(members) as u64;
+        let head = directory.codes[list as usize] + shape.list_codes_bytes(members) as u64;
         head.max(directory.records[list as usize] + (members * shape.record_bytes()) as u64)
     };
     let of_edges = |cluster: u32| {
@@ -233,7 +233,7 @@ impl SubCentroids {
 struct Writer<'a> {
     build: &'a Build<'a>,
     space: &'a Space,
-    shape: Shape,
+    shape: ListLayout,
     codebook: Codebook,
     directory: Directory,
     plan: Plan,
@@ -452,7 +452,7 @@ impl Writer<'_> {
         let WrittenList { head, records, order } =
             frame.write(encoder, &centroid, first, vectors, &floats, external);
         let path = self.build.file(files::LISTS);
-        let written = self.out.write_all_at(&head, self.directory.heads[list as usize]);
+        let written = self.out.write_all_at(&head, self.directory.codes[list as usize]);
         written
             .and_then(|()| self.out.write_all_at(&records, self.directory.records[list as usize]))
             .map_err(|e| Error::io("writing", &path, &e))?;
@@ -463,7 +463,7 @@ impl Writer<'_> {
 
 /// What a list is written with besides its members.
 pub(crate) struct ListFrame<'a> {
-    pub(crate) shape: &'a Shape,
+    pub(crate) shape: &'a ListLayout,
     pub(crate) dtype: DType,
     /// Its number.
     pub(crate) list: u32,
@@ -503,10 +503,10 @@ impl ListFrame<'_> {
             members.push(encoder.encode(&floats[i * dim..(i + 1) * dim], centroid, code));
             let vector = &vectors[i * shape.vector_bytes..(i + 1) * shape.vector_bytes];
             let norm = if shape.norms { inverse_norm(self.dtype, vector) } else { 1.0 };
-            posting::write_record(shape, id, vector, norm, external(row), &mut records);
+            inverted_list::write_record(shape, id, vector, norm, external(row), &mut records);
         }
-        let mut head = Vec::with_capacity(shape.head_bytes(count));
-        posting::write_head(shape, self.list, first, self.halves, &members, &codes, &mut head);
+        let mut head = Vec::with_capacity(shape.list_codes_bytes(count));
+        inverted_list::write_list_codes(shape, self.list, first, self.halves, &members, &codes, &mut head);
         WrittenList { head, records, order }
     }
 }

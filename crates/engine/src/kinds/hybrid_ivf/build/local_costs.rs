@@ -4,7 +4,7 @@
 //! counted. Counted, not timed: times come from the profile alone.
 
 use rayon::prelude::*;
-use stratann_core::build::costs::{Model, Prices};
+use stratann_core::build::costs::{UnitCosts, VisitCostModel};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::l2_f32;
@@ -109,7 +109,7 @@ fn show(pool: &Floats, members: usize, seed: u64, progress: &dyn Progress) -> Re
 
 /// Lists that must be scanned for the recall.
 fn lists(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64) -> f64 {
-    let k = Model::lists_in(cluster.len() as u64) as usize;
+    let k = VisitCostModel::lists_in(cluster.len() as u64) as usize;
     let centroids = kmeans::kmeans(&cluster.rows, cluster.dim, k, ROUNDS, seed);
     let list_of = kmeans::assign(&cluster.rows, cluster.dim, &centroids);
     let mut ranks: Vec<usize> = Vec::new();
@@ -164,17 +164,17 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
 /// What is read of lists over what is wanted, at the largest size: whole pages.
 fn beta_scan(build: &Build<'_>) -> Result<f64> {
     let members = SIZES[SIZES.len() - 1] as u64;
-    let each = members / Model::lists_in(members);
-    let head = posting_shape(build)?.head_bytes(each as usize) as f64;
+    let each = members / VisitCostModel::lists_in(members);
+    let head = posting_shape(build)?.list_codes_bytes(each as usize) as f64;
     // A list begins anywhere in a page.
     Ok((head + stratann_core::PAGE as f64) / head)
 }
 
-/// Prices of the machine of `profile` with a busy disk.
-pub(crate) fn prices(profile: &Profile, local: &LocalCosts, shape: crate::dataset::Shape) -> Prices {
+/// UnitCosts of the machine of `profile` with a busy disk.
+pub(crate) fn unit_costs(profile: &Profile, local: &LocalCosts, shape: crate::dataset::Shape) -> UnitCosts {
     let loaded = &profile.disk.loaded;
     let depth = f64::from(loaded.depth.max(1));
-    Prices {
+    UnitCosts {
         read_us: loaded.fixed_us / depth,
         byte_us: loaded.ns_per_byte / 1000.0 / depth,
         distance_us: profile.compute.full_ns(shape.dtype, shape.dim) / 1000.0,

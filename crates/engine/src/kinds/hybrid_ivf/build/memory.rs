@@ -1,7 +1,7 @@
 //! What a build of clusters takes, decided before it begins: the plan of its memory under a budget.
 
 use stratann_core::format::edges;
-use stratann_core::format::posting::Shape;
+use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::Metric;
 
 use super::clusters::{self, SAMPLE_PER_CLUSTER};
@@ -42,7 +42,7 @@ struct Sizes {
     lists: u64,
     dim: u64,
     point_dim: u64,
-    shape: Shape,
+    shape: ListLayout,
     /// Members of the longest list.
     longest: u64,
     nodes: u64,
@@ -54,7 +54,7 @@ impl Sizes {
         let rows = of_base.rows;
         let clusters = options.clusters.unwrap_or_else(|| clusters::count(rows)) as u64;
         let clusters = clusters.clamp(1, rows.max(1));
-        let shape = Shape {
+        let shape = ListLayout {
             dim: of_base.dim,
             vector_bytes: of_base.dim * of_base.dtype.size(),
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
@@ -141,7 +141,7 @@ impl Sizes {
 
     fn disk_bytes(&self) -> u64 {
         let member = self.shape.record_bytes() + self.shape.member_bytes() + edges::edge_bytes(DEGREE);
-        let lists = self.rows * member as u64 + self.lists * self.shape.head_bytes(0) as u64;
+        let lists = self.rows * member as u64 + self.lists * self.shape.list_codes_bytes(0) as u64;
         let spilled = self.rows * (self.shape.vector_bytes as u64 + 4 + TABLE_BYTES);
         lists + spilled + self.list_bytes() + self.centroid_bytes() + 2 * self.nav_bytes()
     }

@@ -21,7 +21,7 @@ mod residuals;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::directory::LocalKind;
-use stratann_core::format::posting::Shape;
+use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 
@@ -105,10 +105,10 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
 }
 
 /// What all lists of this index have in common.
-pub(crate) fn posting_shape(build: &Build<'_>) -> Result<Shape> {
+pub(crate) fn posting_shape(build: &Build<'_>) -> Result<ListLayout> {
     let shape = build.base.shape();
     let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
-    Ok(Shape {
+    Ok(ListLayout {
         dim: shape.dim,
         vector_bytes: shape.dim * shape.dtype.size(),
         id_bytes,

@@ -1,9 +1,9 @@
 //! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
 
-use stratann_core::build::assignment::{Assignment, Choice, Choices, assign};
-use stratann_core::build::costs::{Model, WAYS, Way};
+use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
+use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
-use stratann_core::format::posting::Shape;
+use stratann_core::format::inverted_list::ListLayout;
 
 use super::{LocalPlan, ReadSizes, graphs, local_costs, posting_shape};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
@@ -65,10 +65,10 @@ pub(crate) fn run(
     planner.choose(build.options.local_plan, local, false)
 }
 
-fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Model> {
+fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
     let shape = posting_shape(build)?;
-    Ok(Model {
-        prices: local_costs::prices(profile, local, build.base.shape()),
+    Ok(VisitCostModel {
+        unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
         sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
     })
 }
@@ -79,7 +79,7 @@ fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Mod
 /// A budget that does not suffice for the rest; what would is named.
 pub(crate) fn code_budget(
     budget: u64,
-    shape: &Shape,
+    shape: &ListLayout,
     clusters: u64,
     nav_samples: f64,
     rows: u64,
@@ -106,7 +106,7 @@ pub(crate) fn code_budget(
 
 /// Chooses the local indexes of clusters with so many members each, that are visited in proportion to their weights.
 pub(crate) struct Planner<'a> {
-    pub(crate) model: Model,
+    pub(crate) model: VisitCostModel,
     pub(crate) members: &'a [u64],
     /// Together 1.
     pub(crate) weights: &'a [f64],
@@ -129,17 +129,17 @@ impl Planner<'_> {
         local: LocalCosts,
         observed: bool,
     ) -> Result<(Vec<LocalKind>, PlanReport)> {
-        let uniform_of = |kind: LocalKind, way: Way| {
+        let uniform_of = |kind: LocalKind, way: LocalIndex| {
             way.kind == kind && (self.budget.is_some() || !way.in_ram || kind == LocalKind::Graph)
         };
-        let allowed = |_: usize, way: Way| match asked {
+        let allowed = |_: usize, way: LocalIndex| match asked {
             LocalPlan::Auto => self.budget.is_some() || !way.in_ram,
             LocalPlan::Uniform(kind) => uniform_of(kind, way),
         };
         let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
-        let kinds = chosen.picks.iter().map(|&p| WAYS[usize::from(p)].kind).collect();
+        let kinds = chosen.picks.iter().map(|&p| LOCAL_INDEXES[usize::from(p)].kind).collect();
         let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
-        let prices = &self.model.prices;
+        let prices = &self.model.unit_costs;
         let report = PlanReport {
             budget_bytes: self.budget,
             ram_bytes: chosen.bytes,
@@ -158,7 +158,7 @@ impl Planner<'_> {
 
     /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
     pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
-        let allowed = |cluster: usize, way: Way| {
+        let allowed = |cluster: usize, way: LocalIndex| {
             // A graph whose codes find no place in RAM is scanned.
             let scanned = kinds[cluster] == LocalKind::Graph && way.kind == LocalKind::Flat && !way.in_ram;
             way.kind == kinds[cluster] || scanned
@@ -166,25 +166,26 @@ impl Planner<'_> {
         self.solve(&allowed).map(|a| a.cost)
     }
 
-    fn solve(&self, allowed: &dyn Fn(usize, Way) -> bool) -> Option<Assignment> {
-        let mut choices = Choices::default();
+    fn solve(&self, allowed: &dyn Fn(usize, LocalIndex) -> bool) -> Option<Assignment> {
+        let mut classes = Classes::default();
         for (cluster, (&members, &weight)) in self.members.iter().zip(self.weights).enumerate() {
-            let mut of_cluster: [Choice; WAYS.len()] = self.model.choices(members, weight);
-            for (choice, &way) in of_cluster.iter_mut().zip(&WAYS) {
+            let mut items: [Item; LOCAL_INDEXES.len()] = self.model.items(members, weight);
+            for (item, &way) in items.iter_mut().zip(&LOCAL_INDEXES) {
                 let is_too_large = way.kind == LocalKind::Graph && members > self.graph_members;
                 if !allowed(cluster, way) || is_too_large {
-                    choice.cost = f64::INFINITY;
+                    item.cost = f64::INFINITY;
                 }
             }
-            choices.push(&of_cluster);
+            classes.push(&items);
         }
-        assign(&choices, self.budget.unwrap_or(u64::MAX))
+        knapsack::solve(&classes, self.budget.unwrap_or(u64::MAX))
     }
 
     /// Why nothing fits, with what would.
-    fn refusal(&self, allowed: &dyn Fn(usize, Way) -> bool) -> Error {
+    fn refusal(&self, allowed: &dyn Fn(usize, LocalIndex) -> bool) -> Error {
         let largest = self.members.iter().max().copied().unwrap_or(0);
-        if largest > self.graph_members && WAYS.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
+        if largest > self.graph_members
+            && LOCAL_INDEXES.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
         {
             return Error::budget(format!(
                 "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
@@ -193,7 +194,7 @@ impl Planner<'_> {
             ));
         }
         let least = |(cluster, &members): (usize, &u64)| {
-            let ways = WAYS.iter().filter(|&&way| allowed(cluster, way));
+            let ways = LOCAL_INDEXES.iter().filter(|&&way| allowed(cluster, way));
             ways.map(|&way| self.model.ram_bytes(way, members)).min().unwrap_or(0)
         };
         let least: u64 = self.members.iter().enumerate().map(least).sum();
@@ -210,7 +211,7 @@ impl Planner<'_> {
     fn ways(&self, chosen: &Assignment) -> Vec<WayReport> {
         let of_way = |at: usize| {
             let own = || (0..self.members.len()).filter(move |&c| usize::from(chosen.picks[c]) == at);
-            let way = WAYS[at];
+            let way = LOCAL_INDEXES[at];
             let (members, weight) =
                 (own().map(|c| self.members[c]).sum(), own().map(|c| self.weights[c]).sum::<f64>());
             let cost: f64 = own().map(|c| self.weights[c] * self.model.visit_us(way, self.members[c])).sum();
@@ -225,6 +226,6 @@ impl Planner<'_> {
                 ram_bytes: own().map(|c| self.model.ram_bytes(way, self.members[c])).sum(),
             }
         };
-        (0..WAYS.len()).map(of_way).filter(|w| w.clusters > 0).collect()
+        (0..LOCAL_INDEXES.len()).map(of_way).filter(|w| w.clusters > 0).collect()
     }
 }

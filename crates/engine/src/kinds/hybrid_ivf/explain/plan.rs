@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stratann_core::PAGE;
-use stratann_core::build::costs::{Model, Prices, Sizes, Way};
+use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
 
@@ -35,7 +35,7 @@ pub struct WayMeasured {
     pub kib: f64,
     /// What the plan's model says that the reads of these very visits cost, microseconds a visit.
     pub predicted_us: f64,
-    /// The reads and KiB counted, at the plan's prices, microseconds a visit.
+    /// The reads and KiB counted, at the plan's unit_costs, microseconds a visit.
     pub measured_us: f64,
 }
 
@@ -138,11 +138,11 @@ fn tick(progress: &dyn Progress) -> Result<()> {
 }
 
 /// The plan's model with reads alone: distances cost nothing.
-fn model(report: &PlanReport, tables: &ListTables) -> Model {
+fn model(report: &PlanReport, tables: &ListTables) -> VisitCostModel {
     let shape = &tables.shape;
     let local = &report.local;
-    Model {
-        prices: Prices {
+    VisitCostModel {
+        unit_costs: UnitCosts {
             read_us: report.read_us,
             byte_us: report.kib_us / 1024.0,
             distance_us: 0.0,
@@ -151,9 +151,9 @@ fn model(report: &PlanReport, tables: &ListTables) -> Model {
             hops: (local.hops_a, local.hops_b),
             lists: (local.lists_a, local.lists_b),
         },
-        sizes: Sizes {
+        sizes: ListSizes {
             member_bytes: shape.member_bytes() as f64,
-            head_bytes: shape.head_bytes(0) as f64,
+            overhead_bytes: shape.list_codes_bytes(0) as f64,
             read_max: f64::from(tables.facts.read_max),
             degree: 0.0,
         },
@@ -171,7 +171,7 @@ struct Tally {
 }
 
 struct Sum<'a> {
-    model: Model,
+    model: VisitCostModel,
     report: &'a PlanReport,
     // By kind, and whether in RAM.
     ways: BTreeMap<(u8, bool), Tally>,
@@ -193,7 +193,7 @@ impl Sum<'_> {
         let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
         // A graph's codes are held in RAM, and its lists are read all the same.
         let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
-        let way = Way { kind, in_ram: kind == LocalKind::Graph || is_in_ram };
+        let way = LocalIndex { kind, in_ram: kind == LocalKind::Graph || is_in_ram };
         let tally = self.ways.entry((way.kind as u8, way.in_ram)).or_default();
         tally.visits += 1;
         tally.clusters.insert(visit.cluster);

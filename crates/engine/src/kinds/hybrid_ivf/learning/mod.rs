@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use stratann_core::build::costs::Model;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::query::QueryState;
 use stratann_core::route::{Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes};
 use stratann_kernel::{DType, Metric};
@@ -125,7 +125,7 @@ struct Shared {
     ended: [AtomicU64; OPEN as usize],
     counts: [Vec<Mutex<Option<Traffic>>>; OPEN as usize],
     // The budget of resident lists, and the cost model.
-    residency: Mutex<Option<(ResidencyBudget, Model)>>,
+    residency: Mutex<Option<(ResidencyBudget, VisitCostModel)>>,
 }
 
 /// Workers that count apart; with more, some share.
@@ -196,7 +196,7 @@ impl Learning {
         &mut self,
         lists: Arc<ResidentLists>,
         budget: ResidencyBudget,
-        model: Model,
+        model: VisitCostModel,
     ) {
         *lock(&self.shared.residency) = Some((budget, model));
         let snapshot = Snapshot { resident: Some(lists), ..(*self.newest()).clone() };

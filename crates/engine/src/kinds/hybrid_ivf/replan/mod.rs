@@ -10,7 +10,7 @@ mod scratch;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::build::costs::Model;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::route::NavGraph;
 use stratann_kernel::{DType, Metric};
@@ -205,7 +205,7 @@ impl Old {
         let (mut weights, observed) = weights(sizes.iter().copied(), visits);
         let total: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
-        let model: Model = cost_model(&self.plan, &self.tables.shape, self.facts.read_max);
+        let model: VisitCostModel = cost_model(&self.plan, &self.tables.shape, self.facts.read_max);
         let planner = Planner {
             model,
             members: &sizes,

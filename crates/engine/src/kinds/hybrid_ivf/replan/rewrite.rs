@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
-use stratann_core::format::posting::{self, Head, Record};
+use stratann_core::format::inverted_list::{self, ListCodes, Record};
 use stratann_core::plan::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
@@ -341,15 +341,15 @@ impl Target<'_> {
         for (list, new) in from.lists_of(cluster).zip(self.directory.lists_of(cluster)) {
             rewrite.check_interrupted()?;
             let members = from.members(list) as usize;
-            let at = from.heads[list as usize];
-            let mut head = rewrite.read(at, shape.head_bytes(members))?;
-            if Head::verify(shape, list, &head).is_none() {
+            let at = from.codes[list as usize];
+            let mut head = rewrite.read(at, shape.list_codes_bytes(members))?;
+            if ListCodes::verify(shape, list, &head).is_none() {
                 return Err(rewrite.damaged(&format!("posting list {list}"), at));
             }
             if list != new {
-                posting::renumber_head(new, &mut head);
+                inverted_list::renumber_list_codes(new, &mut head);
             }
-            self.write(&head, self.directory.heads[new as usize])?;
+            self.write(&head, self.directory.codes[new as usize])?;
             let records = rewrite.records(list, |_| {})?;
             self.write(&records, self.directory.records[new as usize])?;
             self.copied_bytes += (head.len() + records.len()) as u64;
@@ -467,7 +467,7 @@ impl Target<'_> {
         let frame = ListFrame { shape, dtype: old.dtype, list, halves };
         let WrittenList { head, records, order } =
             frame.write(encoder, &centroid, first, &vectors, &floats, external);
-        self.write(&head, self.directory.heads[list as usize])?;
+        self.write(&head, self.directory.codes[list as usize])?;
         self.write(&records, self.directory.records[list as usize])?;
         self.rewrite.progress.advance(rows.len() as u64);
         Ok(order.iter().map(|&i| rows[i as usize]).collect())

@@ -1,31 +1,33 @@
-//! A posting list: the members of a cluster, or of a part of one. What decides about a member (its head) lies apart from the member itself
-//! (its record), so that the heads of many can be read at once and most records never are.
+//! An inverted list: the vectors (members) of a k-means cell, or of a part of one.
 //!
-//! The head of a list of n members:
+//! The codes of a list are stored apart from its records (vectors). A search reads all list codes of the lists it
+//! visits, and only the few records that no bound prunes.
+//!
+//! List codes of a list of n members:
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
 //! | 0 | 8 | checksum of all that follows |
-//! | 8 | 4 | number of this list: a read that went astray is noticed |
-//! | 12 | 4 | id of the first member; the others follow on |
+//! | 8 | 4 | number of this list, to detect reads of the wrong list |
+//! | 12 | 4 | id of the first member; ids in a list are consecutive |
 //! | 16 | 4 | n |
-//! | 20 | 4 | f32: step of the radii |
+//! | 20 | 4 | f32: quantisation step of the radii |
 //! | 24 | 4 | f32: least distance of a member to the centroid |
-//! | 28 | 4 | f32: step of these distances |
-//! | 32 | dim × 2, up to a multiple of 4 | the centroid as f16: codes are of what it leaves of a vector |
-//! | … | n × 4 | f32: ‖r̂‖² + 2⟨c, r̂⟩ with r̂ for the code and c for the centroid |
-//! | … | n | radii ‖v − v̂‖ in steps, rounded up: how far at most a vector lies from what its code stands for |
-//! | … | n | distances ‖v − c‖ in steps over the least, rounded down |
+//! | 28 | 4 | f32: quantisation step of these distances |
+//! | 32 | dim × 2, up to a multiple of 4 | centroid as f16; codes are of residuals to it |
+//! | … | n × 4 | f32: ‖r̂‖² + 2⟨c, r̂⟩ of the decoded residual r̂ and the centroid c |
+//! | … | n | radii ‖v − v̂‖ in steps, rounded up: upper bound of the distance between a vector and its decoded code |
+//! | … | n | distances ‖v − c‖ to the centroid in steps above the least, rounded down |
 //! | … | n × code bytes | codes |
 //!
 //! A record:
 //!
 //! | bytes | content |
 //! |---|---|
-//! | vector bytes | the vector, as it came |
+//! | vector bytes | the vector, in its input format |
 //! | 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | 4 or 8 | external id |
-//! | 4 | checksum of the above, with the member's id |
+//! | 4 | checksum of the above and of the member's id |
 
 use alloc::vec::Vec;
 
@@ -35,9 +37,9 @@ use super::checksum;
 const HEADER: usize = 32;
 const _: () = assert!(HEADER == 8 + 6 * 4);
 
-/// What all lists of one index have in common.
+/// Layout of all inverted lists of one index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct ListLayout {
     /// Components of a vector.
     pub dim: usize,
     /// Bytes of a vector.
@@ -50,13 +52,13 @@ pub struct Shape {
     pub code_bytes: usize,
 }
 
-impl Shape {
+impl ListLayout {
     /// Bytes of a record.
     pub const fn record_bytes(&self) -> usize {
         self.vector_bytes + self.id_bytes + 4 + if self.norms { 4 } else { 0 }
     }
 
-    /// Bytes that a member takes in the head of its list.
+    /// Bytes of a member in the list codes.
     pub const fn member_bytes(&self) -> usize {
         4 + 1 + 1 + self.code_bytes
     }
@@ -65,18 +67,18 @@ impl Shape {
         HEADER + (2 * self.dim).next_multiple_of(4)
     }
 
-    /// Bytes of the head of a list of `count` members.
-    pub const fn head_bytes(&self, count: usize) -> usize {
+    /// Bytes of the list codes of `count` members.
+    pub const fn list_codes_bytes(&self, count: usize) -> usize {
         self.members_at() + count * self.member_bytes()
     }
 
-    /// Most members whose head takes no more than `bytes`; at least one.
+    /// Most members whose list codes fit in `bytes`; at least one.
     pub fn members_in(&self, bytes: usize) -> usize {
         (bytes.saturating_sub(self.members_at()) / self.member_bytes()).max(1)
     }
 }
 
-/// What a head says of one member, besides its code.
+/// Numbers that are stored with the code of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
     /// ‖r̂‖² + 2⟨c, r̂⟩.
@@ -87,9 +89,9 @@ pub struct Member {
     pub centroid_distance: f32,
 }
 
-/// Appends the head of a list to `out`. `centroid` is `dim` f16 as bytes; `codes` holds those of `members`, one after another.
-pub fn write_head(
-    shape: &Shape,
+/// Appends list codes to `out`. `centroid` is `dim` f16 as bytes; `codes` are the codes of `members`, concatenated.
+pub fn write_list_codes(
+    shape: &ListLayout,
     list: u32,
     first_id: u32,
     centroid: &[u8],
@@ -116,23 +118,23 @@ pub fn write_head(
     out.extend(members.iter().map(|m| steps_up(m.radius, radius_step)));
     out.extend(members.iter().map(|m| steps_down(m.centroid_distance - low, step)));
     out.extend_from_slice(codes);
-    debug_assert_eq!(out.len() - start, shape.head_bytes(members.len()));
+    debug_assert_eq!(out.len() - start, shape.list_codes_bytes(members.len()));
     let sum = checksum(&out[start + 8..]);
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Gives a head, whole and verified, to the list of another number: nothing else in it depends on that.
-pub fn renumber_head(list: u32, head: &mut [u8]) {
-    let Some((sum, content)) = head.split_at_mut_checked(8) else { return };
+/// Changes the list number of verified list codes and updates their checksum.
+pub fn renumber_list_codes(list: u32, bytes: &mut [u8]) {
+    let Some((sum, content)) = bytes.split_at_mut_checked(8) else { return };
     if let Some(number) = content.get_mut(..4) {
         number.copy_from_slice(&list.to_le_bytes());
         sum.copy_from_slice(&checksum(content).to_le_bytes());
     }
 }
 
-/// The step with which a byte reaches `range`.
+/// Computes the step with which a byte covers `range`.
 pub(super) fn step_up(range: f32) -> f32 {
-    // A little more, so that rounding cannot leave the top out of reach.
+    // Slightly more, so that rounding cannot exclude the largest value.
     (range / 255.0 * 1.000_01).max(f32::MIN_POSITIVE)
 }
 
@@ -152,7 +154,7 @@ pub(super) fn steps_down(value: f32, step: f32) -> u8 {
     steps
 }
 
-/// What lies so many steps over the least, rounded down, is in this range.
+/// Computes the range of values that were quantised to `steps`, rounded down.
 pub(super) fn range(low: f32, step: f32, steps: u8) -> (f32, f32) {
     let least = low + f32::from(steps) * step;
     (least * 0.999_99, (least + step) * 1.000_01)
@@ -160,7 +162,7 @@ pub(super) fn range(low: f32, step: f32, steps: u8) -> (f32, f32) {
 
 /// Appends a record to `out`.
 pub fn write_record(
-    shape: &Shape,
+    shape: &ListLayout,
     id: u32,
     vector: &[u8],
     inverse_norm: f32,
@@ -178,7 +180,7 @@ pub fn write_record(
     debug_assert_eq!(out.len() - start, shape.record_bytes());
 }
 
-/// A checksum that knows whose the content is.
+/// Computes a checksum of the content and of the id of its owner.
 pub(super) fn sum_with(id: u32, content: &[u8]) -> u32 {
     let sum = checksum(content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (sum ^ (sum >> 32)) as u32
@@ -192,32 +194,32 @@ pub(super) fn float(bytes: &[u8], at: usize) -> f32 {
     f32::from_le_bytes(word(bytes, at))
 }
 
-/// The head of a list, in memory. Opening checks the layout, so that no access can leave the bytes.
+/// List codes in memory. Opening checks the layout, so that every access stays within the bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Head<'a> {
-    shape: Shape,
+pub struct ListCodes<'a> {
+    shape: ListLayout,
     bytes: &'a [u8],
     count: usize,
 }
 
-impl<'a> Head<'a> {
-    /// Opens the head of `list` from bytes that were verified when they entered memory. `None` when they make no sense.
-    pub fn open(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+impl<'a> ListCodes<'a> {
+    /// Opens the codes of `list` from bytes that were verified when they were read. `None` when they are invalid.
+    pub fn open(shape: &ListLayout, list: u32, bytes: &'a [u8]) -> Option<ListCodes<'a>> {
         let count = u32::from_le_bytes(word(bytes, 16)) as usize;
-        let is_it = u32::from_le_bytes(word(bytes, 8)) == list
+        let is_valid = u32::from_le_bytes(word(bytes, 8)) == list
             && count <= bytes.len()
-            && bytes.len() == shape.head_bytes(count);
-        is_it.then_some(Head { shape: *shape, bytes, count })
+            && bytes.len() == shape.list_codes_bytes(count);
+        is_valid.then_some(ListCodes { shape: *shape, bytes, count })
     }
 
-    /// The same for bytes that have just entered memory.
-    pub fn verify(shape: &Shape, list: u32, bytes: &'a [u8]) -> Option<Head<'a>> {
+    /// Verifies and opens bytes that were just read.
+    pub fn verify(shape: &ListLayout, list: u32, bytes: &'a [u8]) -> Option<ListCodes<'a>> {
         let sum: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
         let content = bytes.get(8..)?;
         if u64::from_le_bytes(sum) != checksum(content) {
             return None;
         }
-        Head::open(shape, list, bytes)
+        ListCodes::open(shape, list, bytes)
     }
 
     /// Number of members.
@@ -249,46 +251,46 @@ impl<'a> Head<'a> {
         self.part(0, 4).chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
     }
 
-    /// How far at most each member lies from what its code stands for.
+    /// Upper bound of the distance between each member and its decoded code.
     pub fn radii(&self) -> impl Iterator<Item = f32> + use<'a> {
         let step = self.float(20);
         self.part(4, 1).iter().map(move |&b| f32::from(b) * step)
     }
 
-    /// No radius of a member is larger.
+    /// Upper bound of all radii.
     pub fn radius_max(&self) -> f32 {
         255.0 * self.float(20)
     }
 
-    /// For each member the least and the greatest distance to the centroid that it may have.
+    /// Lower and upper bound of each member's distance to the centroid.
     pub fn centroid_distances(&self) -> impl Iterator<Item = (f32, f32)> + use<'a> {
         let (low, step) = (self.float(24), self.float(28));
         self.part(5, 1).iter().map(move |&b| range(low, step, b))
     }
 
-    /// What [`Head::terms`], [`Head::radii`] and [`Head::centroid_distances`] say of one member.
+    /// One member's values of [`ListCodes::terms`], [`ListCodes::radii`] and [`ListCodes::centroid_distances`].
     pub fn member(&self, slot: usize) -> Option<(f32, f32, (f32, f32))> {
         let term = float(self.part(0, 4).get(4 * slot..4 * slot + 4)?, 0);
         let radius = f32::from(*self.part(4, 1).get(slot)?) * self.float(20);
         Some((term, radius, range(self.float(24), self.float(28), *self.part(5, 1).get(slot)?)))
     }
 
-    /// The codes, one after another.
+    /// The codes, concatenated.
     pub fn codes(&self) -> &'a [u8] {
         self.part(6, self.shape.code_bytes)
     }
 }
 
-/// A member, in memory.
+/// A record in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    shape: Shape,
+    shape: ListLayout,
     bytes: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Opens the record of member `id` from bytes that have just entered memory. `None` when they are too few, or damaged, or another's.
-    pub fn verify(shape: &Shape, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
+    /// Verifies and opens the record of member `id`. `None` when the bytes are too few, damaged or another member's.
+    pub fn verify(shape: &ListLayout, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;
         let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
         (u32::from_le_bytes(word(sum, 0)) == sum_with(id, content)).then_some(Record { shape: *shape, bytes })
@@ -304,7 +306,7 @@ impl<'a> Record<'a> {
         if self.shape.norms { f32::from_le_bytes(word(self.bytes, self.shape.vector_bytes)) } else { 1.0 }
     }
 
-    /// The id that the user knows.
+    /// External id, chosen by the user.
     pub fn external_id(&self) -> u64 {
         let at = self.shape.vector_bytes + if self.shape.norms { 4 } else { 0 };
         let low = u64::from(u32::from_le_bytes(word(self.bytes, at)));
@@ -321,13 +323,13 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn shape(dim: usize, norms: bool, id_bytes: usize) -> Shape {
-        Shape { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
+    fn shape(dim: usize, norms: bool, id_bytes: usize) -> ListLayout {
+        ListLayout { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
     }
 
     proptest! {
         #[test]
-        fn heads_come_back_and_their_roundings_are_on_the_safe_side(
+        fn list_codes_round_trip_and_bounds_hold(
             values in prop::collection::vec((-5f32..5.0, 0f32..3.0, 0f32..9.0), 1..40), dim in 1usize..9,
         ) {
             let shape = shape(dim, false, 4);
@@ -338,34 +340,34 @@ mod tests {
             let codes: Vec<u8> = (0..members.len() * 3).map(|i| i as u8).collect();
             let centroid = vec![7u8; 2 * dim];
             let mut bytes = Vec::new();
-            write_head(&shape, 5, 100, &centroid, &members, &codes, &mut bytes);
-            let head = Head::verify(&shape, 5, &bytes).unwrap();
-            prop_assert_eq!((head.count(), head.first_id()), (members.len(), 100));
-            prop_assert_eq!((head.centroid(), head.codes()), (&centroid[..], &codes[..]));
-            prop_assert!(head.terms().eq(members.iter().map(|m| m.term)));
-            for ((radius, (low, high)), m) in head.radii().zip(head.centroid_distances()).zip(&members) {
+            write_list_codes(&shape, 5, 100, &centroid, &members, &codes, &mut bytes);
+            let opened = ListCodes::verify(&shape, 5, &bytes).unwrap();
+            prop_assert_eq!((opened.count(), opened.first_id()), (members.len(), 100));
+            prop_assert_eq!((opened.centroid(), opened.codes()), (&centroid[..], &codes[..]));
+            prop_assert!(opened.terms().eq(members.iter().map(|m| m.term)));
+            for ((radius, (low, high)), m) in opened.radii().zip(opened.centroid_distances()).zip(&members) {
                 prop_assert!(radius >= m.radius && radius <= m.radius + 0.05);
                 prop_assert!(low <= m.centroid_distance && m.centroid_distance <= high, "{low} {high} {m:?}");
             }
-            for (slot, said) in head.terms().zip(head.radii()).zip(head.centroid_distances()).enumerate() {
-                prop_assert_eq!(head.member(slot), Some((said.0.0, said.0.1, said.1)));
+            for (slot, expected) in opened.terms().zip(opened.radii()).zip(opened.centroid_distances()).enumerate() {
+                prop_assert_eq!(opened.member(slot), Some((expected.0.0, expected.0.1, expected.1)));
             }
-            prop_assert_eq!(head.member(members.len()), None);
-            prop_assert!(Head::verify(&shape, 6, &bytes).is_none());
+            prop_assert_eq!(opened.member(members.len()), None);
+            prop_assert!(ListCodes::verify(&shape, 6, &bytes).is_none());
             let at = bytes.len() / 2;
             bytes[at] ^= 1;
-            prop_assert!(Head::verify(&shape, 5, &bytes).is_none());
+            prop_assert!(ListCodes::verify(&shape, 5, &bytes).is_none());
         }
 
         #[test]
-        fn nonsense_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), list in any::<u32>()) {
-            prop_assert!(Head::verify(&shape(4, true, 8), list, &bytes).is_none());
+        fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), list in any::<u32>()) {
+            prop_assert!(ListCodes::verify(&shape(4, true, 8), list, &bytes).is_none());
             prop_assert!(Record::verify(&shape(4, true, 8), list, &bytes).is_none());
         }
     }
 
     #[test]
-    fn records_come_back_and_know_whose_they_are() {
+    fn records_round_trip_and_are_bound_to_their_id() {
         for (norms, id_bytes) in [(false, 4), (true, 8)] {
             let shape = shape(2, norms, id_bytes);
             let mut bytes = Vec::new();

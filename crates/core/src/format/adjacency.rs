@@ -1,4 +1,4 @@
-//! Sorted ids as a bit stream: gaps in Rice code.
+//! Adjacency lists: sorted ids as a bit stream of gaps in Rice code.
 //!
 //! | bits | content |
 //! |---|---|
@@ -7,44 +7,46 @@
 //! | 32 | the smallest id (absent when c = 0, and among [`RANKS`]) |
 //! | (c − 1) × | gap − 1 to the id before: quotient by 2^r in unary (zeros, then a one), then r low bits |
 //!
-//! Bits fill bytes from the lowest; the last byte is padded with zeros. With c ids spread evenly over n this takes about
-//! `2 + log2(n / c)` bits an id, and less where neighbours have near ids. Ranks begin near 0, so that the first is coded as a gap too, as
-//! if −1 came before it.
+//! Bits fill bytes from the lowest; the last byte is padded with zeros. With c ids spread evenly over n this takes
+//! about `2 + log2(n / c)` bits per id, and less where neighbours have close ids. Ranks start near 0, so their first
+//! value is coded as a gap after −1.
 
 use alloc::vec::Vec;
 
-/// The longest neighbour list that can be stored.
+/// Length of the longest adjacency list.
 pub const MAX_LEN: usize = 255;
 const PARAMETER_BITS: u32 = 5;
 
-/// How a list begins.
+/// Coding of one kind of list: the widths of its first fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct IdCoding {
     count_bits: u32,
     first_bits: u32,
 }
 
-/// A neighbour list of ids: up to [`MAX_LEN`].
-pub const NEIGHBOURS: Form = Form { count_bits: 8, first_bits: 32 };
-/// A neighbour list of ranks among the nodes whose codes a block carries: up to [`MAX_LEN`].
-pub const RANKS: Form = Form { count_bits: 8, first_bits: 0 };
-/// The ids of these nodes: up to 65,535.
-pub const IDS: Form = Form { count_bits: 16, first_bits: 32 };
+/// Coding of an adjacency list of ids: up to [`MAX_LEN`].
+pub const NEIGHBOURS: IdCoding = IdCoding { count_bits: 8, first_bits: 32 };
+/// Coding of an adjacency list of ranks among the nodes whose codes a block carries: up to [`MAX_LEN`].
+pub const RANKS: IdCoding = IdCoding { count_bits: 8, first_bits: 0 };
+/// Coding of the ids of these nodes: up to 65,535.
+pub const IDS: IdCoding = IdCoding { count_bits: 16, first_bits: 32 };
 
-impl Form {
-    /// Bytes that [`Form::encode`] will append for `sorted`.
+impl IdCoding {
+    /// Bytes that [`IdCoding::encode`] appends for `sorted`.
     pub fn encoded_len(self, sorted: &[u32]) -> usize {
-        let head = self.count_bits + PARAMETER_BITS;
+        let prefix = self.count_bits + PARAMETER_BITS;
         let bits = match sorted.len() {
-            0 => head as usize,
+            0 => prefix as usize,
             _ => {
-                (head + self.first_bits) as usize + self.best_parameter(sorted).1 + self.gaps(sorted).count()
+                (prefix + self.first_bits) as usize
+                    + self.best_parameter(sorted).1
+                    + self.gaps(sorted).count()
             }
         };
         bits.div_ceil(8)
     }
 
-    /// The Rice parameter that gives the fewest bits, and those bits without the stop bit of each gap.
+    /// Computes the Rice parameter with the fewest bits, and these bits without the stop bit of each gap.
     fn best_parameter(self, sorted: &[u32]) -> (u32, usize) {
         let cost = |r: u32| -> usize { self.gaps(sorted).map(|g| (g >> r) as usize + r as usize).sum() };
         let (mut best, mut best_cost) = (0, cost(0));
@@ -62,7 +64,7 @@ impl Form {
         first.into_iter().chain(sorted.windows(2).map(|w| w[1] - w[0] - 1))
     }
 
-    /// Appends a list. `sorted` is strictly ascending and not longer than the form allows.
+    /// Appends a list. `sorted` is strictly ascending and not longer than the coding allows.
     pub fn encode(self, sorted: &[u32], out: &mut Vec<u8>) {
         debug_assert!(sorted.len() >> self.count_bits == 0 && sorted.windows(2).all(|w| w[0] < w[1]));
         let mut bits = BitWriter { out, held: 0, count: 0 };
@@ -84,7 +86,8 @@ impl Form {
         bits.finish();
     }
 
-    /// Appends the ids of the list that starts at `bytes[0]` to `out`. `None` when the bytes are no list (then `out` may hold a part).
+    /// Appends the ids of the list at the start of `bytes` to `out`. `None` when the bytes are invalid; `out` may then
+    /// hold a part.
     #[inline]
     pub fn decode(self, bytes: &[u8], out: &mut Vec<u32>) -> Option<()> {
         let mut bits = BitReader { bytes, position: 0 };
@@ -192,47 +195,47 @@ mod tests {
         prop_oneof![any, near].prop_map(|set| set.into_iter().collect())
     }
 
-    const FORMS: [Form; 3] = [NEIGHBOURS, RANKS, IDS];
+    const CODINGS: [IdCoding; 3] = [NEIGHBOURS, RANKS, IDS];
 
     proptest! {
         #[test]
-        fn a_list_comes_back(ids in sorted_ids(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
+        fn a_list_round_trips(ids in sorted_ids(), tail in prop::collection::vec(any::<u8>(), 0..9)) {
             // Ranks are small: a first one of 2^32 would take as many bits at parameter 0.
             let base = ids.first().copied().unwrap_or(0) & !0xFFF;
-            for form in FORMS {
-                let ids: Vec<u32> = if form == RANKS { ids.iter().map(|id| id - base).collect() } else { ids.clone() };
+            for coding in CODINGS {
+                let ids: Vec<u32> = if coding == RANKS { ids.iter().map(|id| id - base).collect() } else { ids.clone() };
                 let mut bytes = Vec::new();
-                form.encode(&ids, &mut bytes);
-                prop_assert_eq!(bytes.len(), form.encoded_len(&ids));
+                coding.encode(&ids, &mut bytes);
+                prop_assert_eq!(bytes.len(), coding.encoded_len(&ids));
                 bytes.extend(&tail);
                 let mut back = Vec::new();
-                prop_assert_eq!(form.decode(&bytes, &mut back), Some(()));
+                prop_assert_eq!(coding.decode(&bytes, &mut back), Some(()));
                 prop_assert_eq!(back, ids);
             }
         }
 
         #[test]
         fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            for form in FORMS {
+            for coding in CODINGS {
                 let mut out = Vec::new();
-                let _ = form.decode(&bytes, &mut out);
-                prop_assert!(out.len() >> form.count_bits == 0);
+                let _ = coding.decode(&bytes, &mut out);
+                prop_assert!(out.len() >> coding.count_bits == 0);
             }
         }
 
         #[test]
         fn a_cut_list_is_refused(ids in sorted_ids(), cut in 1usize..4) {
-            for form in [NEIGHBOURS, IDS] {
+            for coding in [NEIGHBOURS, IDS] {
                 let mut bytes = Vec::new();
-                form.encode(&ids, &mut bytes);
+                coding.encode(&ids, &mut bytes);
                 bytes.truncate(bytes.len().saturating_sub(cut));
-                prop_assert_eq!(form.decode(&bytes, &mut Vec::new()), None);
+                prop_assert_eq!(coding.decode(&bytes, &mut Vec::new()), None);
             }
         }
     }
 
     #[test]
-    fn long_lists_of_ids_come_back() {
+    fn long_lists_of_ids_round_trip() {
         let ids: Vec<u32> = (0..65_535).map(|i| i * 7 + 1_000_000).collect();
         let (mut bytes, mut back) = (Vec::new(), Vec::new());
         IDS.encode(&ids, &mut bytes);

@@ -1,0 +1,165 @@
+//! Indexes that earlier programs wrote still open and give the same answers, and an index of a newer format is refused.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use serde_json::Value;
+
+/// Results of each recorded query.
+const K: usize = 5;
+
+/// A copy of one recorded index, and the folder with the queries and answers.
+struct Old {
+    data: PathBuf,
+    copy: TempDir,
+    name: String,
+}
+
+impl Old {
+    fn new(name: &str) -> Old {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3");
+        let old = Old { data, copy: folder(), name: name.into() };
+        fs::create_dir(old.index()).unwrap();
+        for (file, bytes) in files(&old.data.join(name)) {
+            fs::write(old.index().join(file), bytes).unwrap();
+        }
+        old
+    }
+
+    fn index(&self) -> PathBuf {
+        self.copy.path().join(&self.name)
+    }
+
+    /// Searches as recorded, with `more` options, and compares ids, distances and counters.
+    fn demand_same(&self, run: &Value, place: &[&str]) {
+        let name = format!("{} {}", self.name, run["options"]);
+        let queries = self.data.join(run["queries"].as_str().unwrap());
+        let out = self.copy.path().join("out");
+        let options: Vec<&str> =
+            run["options"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
+        let k = K.to_string();
+        let asked = [arg(&queries), "-k", &k, "-o", arg(&out)];
+        let found = json(&[&["search"], place, &asked[..], &options[..]].concat());
+        let (k, ids, distances) = read_answers(&out);
+        assert_eq!(k, K);
+        let recorded = |key: &str| {
+            let rows = run[key].as_array().unwrap().iter();
+            rows.flat_map(|row| row.as_array().unwrap().clone()).collect::<Vec<Value>>()
+        };
+        let recorded_ids: Vec<u32> =
+            recorded("ids").iter().map(|id| id.as_u64().unwrap().try_into().unwrap()).collect();
+        assert_eq!(ids, recorded_ids, "ids of {name}");
+        let recorded_distances: Vec<f32> =
+            recorded("distances").iter().map(|d| d.as_f64().unwrap() as f32).collect();
+        assert_eq!(distances, recorded_distances, "distances of {name}");
+        let counters = run["per_query"].as_object().unwrap();
+        assert!(!counters.is_empty());
+        for (key, count) in counters {
+            assert_eq!(&found["runs"][0]["per_query"][key], count, "{key} of {name}");
+        }
+    }
+}
+
+fn answers() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3/answers.json");
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The recorded searches of one index, at least one.
+fn runs(name: &str) -> Vec<Value> {
+    let answers = answers();
+    let runs = answers["runs"].as_array().unwrap().iter().filter(|run| run["index"] == name);
+    let runs: Vec<Value> = runs.cloned().collect();
+    assert!(!runs.is_empty(), "no searches of {name} are recorded");
+    runs
+}
+
+/// Names of all recorded indexes.
+fn names() -> Vec<String> {
+    answers()["info"].as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn indexes_on_one_machine_give_the_same_answers() {
+    let names = names();
+    assert!(names.len() == 6, "{names:?}");
+    for name in names.iter().filter(|name| *name != "spread") {
+        for run in runs(name) {
+            // A copy for each: a search writes what it learnt.
+            let old = Old::new(name);
+            old.demand_same(&run, &[arg(&old.index())]);
+        }
+    }
+}
+
+#[test]
+fn a_spread_index_gives_the_same_answers() {
+    let old = Old::new("spread");
+    let up = Running::start(&["cluster", "up", arg(&old.index()), "--threads", "1"]);
+    let servers = addresses(&up).join(",");
+    for run in runs("spread") {
+        old.demand_same(&run, &["--connect", &servers]);
+    }
+}
+
+#[test]
+fn info_and_verify_know_them() {
+    for (name, facts) in answers()["info"].as_object().unwrap() {
+        let old = Old::new(name);
+        let info = json(&["info", arg(&old.index())]);
+        for (key, fact) in facts.as_object().unwrap() {
+            assert_eq!(&info[key], fact, "{key} of {name}");
+        }
+        let verified = run(&["verify", arg(&old.index())]);
+        assert!(verified.status.success(), "{name}: {}", stderr(&verified));
+    }
+    let learnt = &json(&["info", arg(&Old::new("hybrid-ivf").index())])["learnt"];
+    assert_eq!((&learnt["queries"], &learnt["epochs"]), (&12.into(), &4.into()), "{learnt}");
+}
+
+#[test]
+fn damage_is_found_in_them() {
+    for name in names() {
+        let old = Old::new(&name);
+        let blocks =
+            files(&old.index()).into_keys().find(|f| f.contains("blocks") || f.contains("lists.bin"));
+        let path = old.index().join(blocks.unwrap());
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[100] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let verified = run(&["verify", arg(&old.index())]);
+        assert_eq!(verified.status.code(), Some(1), "{name}: {}", stderr(&verified));
+    }
+}
+
+#[test]
+fn a_newer_format_is_refused_in_one_line() {
+    for name in names() {
+        let old = Old::new(&name);
+        let index = old.index();
+        let manifest = index.join("manifest-1.json");
+        let mut document: Value = serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
+        document["format_version"] = 99.into();
+        fs::write(&manifest, document.to_string()).unwrap();
+        let queries = old.data.join("query.u8bin");
+        let (index, out) = (arg(&index), old.copy.path().join("out"));
+        for asked in [
+            &["info", index][..],
+            &["verify", index],
+            &["search", index, arg(&queries)],
+            &["explain", index, arg(&queries), "--query", "0"],
+            &["tune", index],
+            &["replan", index, "--search-budget", "64MiB"],
+            &["simulate", index, arg(&queries), "--servers", "1"],
+            &["serve", "--index", index, "--http", "127.0.0.1:0"],
+            &["cluster", "partition", index, "-o", arg(&out), "--servers", "2"],
+        ] {
+            let line = refused(asked, 2);
+            assert!(line.contains("format version 99") && line.contains("use a newer stratann"), "{line}");
+        }
+    }
+}

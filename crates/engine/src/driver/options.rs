@@ -1,0 +1,75 @@
+//! Options of a driver, and the times that it measures.
+
+/// When the next query is admitted (BatANN figure 7 compares them).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// One query at a time, as DiskANN does.
+    One,
+    /// A batch at a time: the next one starts when all of it has ended, as PipeANN's coroutines do.
+    Batch,
+    /// A fixed number in flight: a query that ends is replaced.
+    #[default]
+    Fixed,
+}
+
+/// Reads in one round of a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// By load: wide with few queries in flight, narrow with many.
+    #[default]
+    Auto,
+    /// Always the same.
+    Fixed(u32),
+}
+
+impl Width {
+    /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread.
+    ///
+    /// Eight reads under way keep a thread of this engine busy; more queries than that need no width of their own.
+    pub fn at_load(self, load: usize) -> (u32, u32) {
+        const READS_WANTED: usize = 8;
+        match self {
+            Width::Fixed(width) => (width, width),
+            Width::Auto => {
+                let settled = (READS_WANTED / load.max(1)).clamp(1, READS_WANTED) as u32;
+                (settled.div_ceil(2), settled)
+            }
+        }
+    }
+}
+
+/// Options of one thread's driver.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverOptions {
+    /// Queries in flight.
+    pub in_flight: usize,
+    /// When the next is admitted.
+    pub admission: Admission,
+    /// Reads in one round of a query.
+    pub width: Width,
+}
+
+/// Where a query's time went, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From admission to answer.
+    pub latency: u64,
+    /// Of it, preparing the query and searching the head graph: all before the first read.
+    pub route: u64,
+    /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the thread.
+    pub verify: u64,
+}
+
+impl Times {
+    /// Adds the times of another query.
+    pub fn add(&mut self, other: &Times) {
+        self.latency += other.latency;
+        self.route += other.route;
+        self.verify += other.verify;
+    }
+
+    /// What is neither route nor verify.
+    pub fn access(&self) -> u64 {
+        self.latency.saturating_sub(self.route + self.verify)
+    }
+}

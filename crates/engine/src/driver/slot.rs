@@ -1,0 +1,128 @@
+//! One query in flight: its state, its scratch, and what has arrived for it.
+
+use std::time::Instant;
+
+use stratann_core::plan::IndexView;
+use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag};
+
+use super::Times;
+use super::buffers::BufferPool;
+use crate::cache::Cached;
+use crate::kinds::snapshot::Snapshot;
+use crate::tier::Buffer;
+
+/// Result of one read.
+pub(super) enum ReadResult<'a> {
+    /// Verified bytes, read for this query.
+    Buffer(Buffer),
+    /// Verified bytes from the cache.
+    Cached(Cached<'a>),
+    /// No bytes.
+    Lost(Loss),
+}
+
+/// Place for one query in flight; memory of its state and scratch is reused by the next.
+pub(super) struct Slot<'a> {
+    pub(super) state: QueryState,
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) scratch: Scratch,
+    /// Results of reads that the next step takes.
+    pub(super) results: Vec<(Tag, ReadResult<'a>)>,
+    pub(super) number: usize,
+    /// Counts the queries of this slot. An eager query may end with reads under way; their bytes are not its successor's.
+    pub(super) generation: u16,
+    pub(super) started: Instant,
+    pub(super) times: Times,
+    pub(super) cache_hits: u64,
+    pub(super) is_active: bool,
+    /// Whether it is in the driver's queue of ready queries.
+    pub(super) is_queued: bool,
+}
+
+/// Memory for the arrivals of one step, empty between steps.
+pub(super) type Arrivals = Vec<Arrival<'static>>;
+
+impl<'a> Slot<'a> {
+    pub(super) fn new() -> Slot<'a> {
+        Slot {
+            state: QueryState::default(),
+            snapshot: None,
+            scratch: Scratch::default(),
+            results: Vec::new(),
+            number: 0,
+            generation: 0,
+            started: Instant::now(),
+            times: Times::default(),
+            cache_hits: 0,
+            is_active: false,
+            is_queued: false,
+        }
+    }
+
+    pub(super) fn begin(&mut self, number: usize) {
+        self.number = number;
+        self.generation = self.generation.wrapping_add(1);
+        self.started = Instant::now();
+        self.times = Times::default();
+        self.is_active = true;
+    }
+
+    /// Whether enough has arrived for the next step.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state.is_ready(self.results.len())
+    }
+
+    /// Steps the query with all that has arrived. Returns the time that it took as well, in nanoseconds.
+    pub(super) fn step(
+        &mut self,
+        view: &IndexView<'_>,
+        arrivals: &mut Arrivals,
+        buffers: &mut BufferPool,
+    ) -> (Step, u64) {
+        let is_first = self.times.route == 0;
+        // Routing began when the query was admitted, with its tables.
+        let from = if is_first { self.started } else { Instant::now() };
+        let mut arrived: Vec<Arrival<'_>> = std::mem::take(arrivals);
+        arrived
+            .extend(self.results.iter().map(|(tag, result)| Arrival { tag: *tag, what: result.arrived() }));
+        let mut view = *view;
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.apply(&mut view);
+        }
+        let step = self.state.step(&view, &mut self.scratch, &arrived);
+        *arrivals = emptied(arrived);
+        self.release(buffers);
+        let spent = from.elapsed().as_nanos() as u64;
+        if is_first {
+            self.times.route = spent.max(1);
+        } else {
+            self.times.verify += spent;
+        }
+        (step, spent)
+    }
+
+    /// Gives the buffers of all results back to the pool.
+    pub(super) fn release(&mut self, buffers: &mut BufferPool) {
+        for (_, result) in self.results.drain(..) {
+            if let ReadResult::Buffer(buffer) = result {
+                buffers.recycle(buffer);
+            }
+        }
+    }
+}
+
+impl ReadResult<'_> {
+    fn arrived(&self) -> Arrived<'_> {
+        match self {
+            ReadResult::Buffer(buffer) => Arrived::Bytes(buffer.bytes()),
+            ReadResult::Cached(bytes) => Arrived::Bytes(bytes),
+            ReadResult::Lost(loss) => Arrived::Lost(*loss),
+        }
+    }
+}
+
+/// Empties a vector and keeps its memory. The standard library collects into the memory of the source where the layouts agree.
+fn emptied(mut arrived: Vec<Arrival<'_>>) -> Arrivals {
+    arrived.clear();
+    arrived.into_iter().map(|a| Arrival { tag: a.tag, what: Arrived::Lost(Loss::Expired) }).collect()
+}

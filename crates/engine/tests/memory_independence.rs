@@ -1,0 +1,198 @@
+//! Answers depend on the index, the query and the parameters: not on what lies in RAM, nor on who searches beside.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Set, clustered, quick};
+use proptest::prelude::*;
+use stratann_core::format::directory::LocalKind;
+use stratann_core::query::{Bounds, Order};
+use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
+use stratann_engine::driver::Width;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::{DType, Metric, Quiet};
+use tempfile::TempDir;
+
+const QUERIES: usize = 30;
+
+/// Memory of an open index, and how many search it at a time.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    open: OpenOptions,
+    threads: usize,
+    in_flight: usize,
+}
+
+fn built(set: &Set, options: &BuildOptions) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    build(&set.reader(), dir.path(), options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
+    dir
+}
+
+fn search(folder: &Path, queries: &[u8], options: &SearchOptions, place: Place) -> Answers {
+    let index = Index::open(folder, place.open).unwrap();
+    let options = SearchOptions { threads: place.threads, in_flight: Some(place.in_flight), ..*options };
+    let answers = index.search(queries, &options, &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{place:?}: {:?}", answers.failed);
+    answers
+}
+
+/// Budgets from nothing to everything: codes alone, codes and vectors, blocks.
+fn places(folder: &Path, options: &SearchOptions) -> Vec<Place> {
+    let bare = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
+    let least = Index::open(folder, bare).unwrap().search_account(options, QUERIES).total();
+    let lists =
+        std::fs::read_dir(folder).unwrap().flatten().map(|e| e.metadata().unwrap().len()).sum::<u64>();
+    let place = |open, threads, in_flight| Place { open, threads, in_flight };
+    let heads = |share: u64| OpenOptions { head_budget: Some(lists * share / 256), ..OpenOptions::default() };
+    let all = |share: u64| OpenOptions {
+        ram_budget: Some(4 * least + lists * share / 16),
+        cache_budget: lists * share / 64,
+        ..OpenOptions::default()
+    };
+    vec![
+        place(bare, 1, 1),
+        place(bare, 2, 16),
+        place(heads(8), 1, 1),
+        place(heads(16), 1, 4),
+        place(heads(32), 2, 3),
+        place(OpenOptions::default(), 1, 1),
+        place(OpenOptions::default(), 3, 7),
+        place(all(4), 1, 2),
+        place(all(16), 1, 1),
+        place(all(64), 2, 5),
+    ]
+}
+
+fn assert_equal(folder: &Path, queries: &[u8], options: &SearchOptions) {
+    let mut first: Option<Answers> = None;
+    for place in places(folder, options) {
+        let found = search(folder, queries, options, place);
+        let Some(first) = &first else {
+            first = Some(found);
+            continue;
+        };
+        let bits = |a: &Answers| a.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+        let is_equal = (&first.ids, bits(first)) == (&found.ids, bits(&found));
+        assert!(is_equal, "{options:?}: answers differ at {place:?}");
+    }
+}
+
+fn rows(dtype: DType, count: usize, dim: usize, seed: u64) -> (Set, Set) {
+    let asked = clustered(QUERIES, dim, 12, seed + 1);
+    (Set::new(dtype, dim, &clustered(count, dim, 12, seed)), Set::new(dtype, dim, &asked))
+}
+
+fn some<T: std::fmt::Debug>(of: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+    prop::option::of(of)
+}
+
+fn dtypes() -> impl Strategy<Value = DType> {
+    prop_oneof![Just(DType::F32), Just(DType::U8), Just(DType::F16), Just(DType::I8)]
+}
+
+fn metrics() -> impl Strategy<Value = Metric> {
+    prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn inverted_lists(
+        (dtype, metric, seed) in (dtypes(), metrics(), 0u64..1000),
+        (count, dim, clusters) in (400usize..1500, 4usize..24, 5usize..60),
+        local in prop_oneof![Just(LocalKind::Flat), Just(LocalKind::Ivf)],
+        (k, nprobe) in (prop_oneof![1usize..20, Just(300)], 1u32..40),
+        (slack, early_stop) in (some(0.0f32..2.0), some(0.05f32..0.6)),
+        bounds in prop_oneof![Just(Bounds::Off), Just(Bounds::Centroid), Just(Bounds::Code), Just(Bounds::Both)],
+        order in prop_oneof![Just(Order::Evidence), Just(Order::Votes), Just(Order::Centroid), Just(Order::Expected)],
+        (weighed, local_lists, votes) in (any::<bool>(), some(1u32..8), some(1u32..100)),
+        width in prop_oneof![Just(1u32), 2u32..12],
+    ) {
+        let (set, asked) = rows(dtype, count, dim, seed);
+        let options = BuildOptions {
+            clusters: Some(clusters), local_plan: LocalPlan::Uniform(local), seed, ..quick(Kind::HybridIvf, metric)
+        };
+        let folder = built(&set, &options);
+        let probe = ProbeSwitches {
+            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, votes,
+        };
+        let effort = Effort::Clusters(nprobe, slack, early_stop);
+        let width = Width::Fixed(width);
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn local_graphs(
+        (dtype, metric, seed) in (dtypes(), metrics(), 0u64..1000),
+        (count, dim, clusters) in (400usize..1500, 4usize..24, 2usize..12),
+        (k, nprobe, local_list) in (1usize..20, 1u32..12, some(1u32..60)),
+        (slack, early_stop) in (some(0.0f32..2.0), some(0.05f32..0.6)),
+        width in prop_oneof![Just(1u32), 2u32..12],
+    ) {
+        let (set, asked) = rows(dtype, count, dim, seed);
+        let local_plan = LocalPlan::Uniform(LocalKind::Graph);
+        let options =
+            BuildOptions { clusters: Some(clusters), local_plan, seed, ..quick(Kind::HybridIvf, metric) };
+        let folder = built(&set, &options);
+        let probe = ProbeSwitches { local_list, ..ProbeSwitches::default() };
+        let effort = Effort::Clusters(nprobe, slack, early_stop);
+        let width = Width::Fixed(width);
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+    }
+
+    #[test]
+    fn blocks(
+        (dtype, metric, seed) in (dtypes(), metrics(), 0u64..1000),
+        (count, dim) in (400usize..1500, 4usize..24),
+        (kind, codes) in prop_oneof![
+            Just((Kind::Flat, CodePlace::Ram)),
+            Just((Kind::DiskGraph, CodePlace::Ram)),
+            Just((Kind::DiskGraph, CodePlace::Disk)),
+        ],
+        (k, list, slack, patience) in (1usize..20, 1u32..60, some(0.0f32..2.0), some(0u32..10)),
+        width in prop_oneof![Just(1u32), 2u32..12],
+    ) {
+        let (set, asked) = rows(dtype, count, dim, seed);
+        let folder = built(&set, &BuildOptions { codes, seed, ..quick(kind, metric) });
+        let effort = Effort::List(list, slack);
+        let width = Width::Fixed(width);
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, patience, width, ..SearchOptions::default() });
+    }
+}
+
+/// What a round reads at once must not move recall.
+#[test]
+fn width_moves_no_answer_of_inverted_lists() {
+    let (set, asked) = rows(DType::F32, 4000, 24, 1);
+    let probe = ProbeSwitches::default();
+    for local in [LocalKind::Flat, LocalKind::Ivf] {
+        let options = BuildOptions {
+            clusters: Some(80),
+            local_plan: LocalPlan::Uniform(local),
+            ..quick(Kind::HybridIvf, Metric::L2)
+        };
+        let folder = built(&set, &options);
+        let at = |width, in_flight| {
+            let effort = Effort::Clusters(40, Some(0.5), Some(0.1));
+            let options = SearchOptions { effort, probe, width, ..SearchOptions::default() };
+            let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
+            let open = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
+            let found = search(folder.path(), &asked.bytes, &options, Place { open, ..place });
+            (found.ids, found.distances)
+        };
+        let narrow = at(Width::Fixed(1), 1);
+        for (width, in_flight) in
+            [(Width::Fixed(3), 1), (Width::Fixed(16), 4), (Width::Auto, 1), (Width::Auto, 16)]
+        {
+            assert!(at(width, in_flight) == narrow, "{local:?}: {width:?} with {in_flight} in flight");
+        }
+    }
+}
