@@ -10,8 +10,8 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::Loss;
 use stratann_kernel::{DType, Metric};
 
-use crate::kinds::hybrid_ivf::learning::LearnOptions;
 use crate::kinds::kind::Kind;
+use crate::kinds::options::LearnOptions;
 use crate::manifest::{Manifest, read_file};
 use crate::tier::{self, Buffer};
 use crate::{Error, Result};

@@ -17,9 +17,8 @@ use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 
 use crate::files;
-use crate::kinds::hybrid_ivf::facts::ListSection;
 use crate::kinds::kind::Kind;
-use crate::kinds::section::Section;
+use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};

@@ -9,7 +9,7 @@ use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-use crate::recall::calibrate::{IN_FLIGHT, measure};
+use crate::recall::calibrate::measure;
 use crate::recall::curve::{Curve, FROM_ROWS, median};
 use crate::{Error, Result};
 
@@ -75,7 +75,7 @@ pub(crate) fn run(
             &hidden,
             k,
             FROM_ROWS,
-            (build.plan.threads, build.plan.clusters.map_or(IN_FLIGHT, |plan| plan.in_flight)),
+            (build.plan.threads, build.plan.calibration_in_flight),
             build.progress,
         )?;
         let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);

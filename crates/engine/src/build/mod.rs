@@ -24,24 +24,21 @@ pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
 pub(crate) mod regions;
+pub(crate) mod report;
 pub(crate) mod space;
 pub(crate) mod stages;
 pub(crate) mod state;
 pub(crate) mod tables;
 pub mod vamana;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
-
-pub use crate::kinds::disk_graph::build::{split, tasks};
-pub use crate::kinds::hybrid_ivf::build::LocalPlan;
-pub use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+pub use crate::kinds::options::LocalPlan;
 pub use choice::{Choice, choose};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
+pub use report::BuildReport;
 pub(crate) use state::lock as lock_folder;
 
 use crate::dataset::{self, Reader};
@@ -51,32 +48,13 @@ use crate::{Error, Progress, Result, budget};
 use stages::{Build, IDS, made_with};
 use state::Partial;
 
-/// What a build did.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct BuildReport {
-    /// Wall-clock seconds, all stages that this call ran.
-    pub seconds: f64,
-    /// Largest resident set of the process.
-    pub peak_rss_bytes: u64,
-    /// Bytes of all files of the index.
-    pub index_bytes: u64,
-    /// Seconds by stage.
-    pub stages: BTreeMap<String, f64>,
-    /// Vectors in the index.
-    pub rows: u64,
-    /// Rows that were left out.
-    pub skipped_rows: u64,
-    /// What was decided on the way: nodes per block, mean list, cells, precision, ….
-    pub facts: BTreeMap<String, serde_json::Value>,
-}
-
 /// What `build` would do: memory, disk, cells. Reads the header of `base` alone.
 ///
 /// # Errors
 /// As [`build`], as far as it can be known beforehand.
 pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     options.check(base)?;
-    BuildPlan::new(base, options)
+    kinds::plan(base, options)
 }
 
 /// Builds an index of `base` in the folder `out`.

@@ -3,8 +3,7 @@
 use stratann_core::query::Params;
 
 pub use crate::kinds::Explained;
-pub use crate::kinds::blocks::explain as blocks;
-pub use crate::kinds::hybrid_ivf::explain as lists;
+pub use crate::kinds::traces::{blocks, lists};
 
 use crate::driver::Width;
 use crate::index::Index;

@@ -93,7 +93,5 @@ fn best_variant(
 /// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
 const QUERY_NEIGHBOURS: usize = 10_000;
 const QUERIES_MIN: usize = 100;
-/// Queries in flight: the counters do not depend on it, but the longest beams take 100 KB a query.
-pub(crate) const IN_FLIGHT: usize = 16;
 /// Nobody asks for more than this by recall.
 const RECALL_ENOUGH: f64 = 0.995;

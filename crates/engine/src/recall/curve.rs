@@ -159,6 +159,8 @@ const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
 
+/// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a query.
+pub(crate) const CALIBRATION_IN_FLIGHT: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;

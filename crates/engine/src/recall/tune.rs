@@ -138,7 +138,7 @@ pub fn tune(
             &fit.hidden,
             k,
             source,
-            (options.threads, calibrate::IN_FLIGHT),
+            (options.threads, curve::CALIBRATION_IN_FLIGHT),
             progress,
         )?);
     }

@@ -20,7 +20,7 @@ pub use memory::{reserve, usual_reserve};
 pub use options::{Effort, ProbeSwitches, SearchOptions};
 
 pub use crate::index::Reserve;
-pub use crate::kinds::disk_graph::account::IN_FLIGHT;
+pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
 
 impl Index {

@@ -4,7 +4,7 @@ use stratann_core::query::{MAX_K, MAX_PROBES, MAX_SEARCH_LIST, Order, Params};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
-use crate::kinds::{self, hybrid_ivf::calibration::nprobe_params};
+use crate::kinds::{self, nprobe_params};
 use crate::recall::curve;
 use crate::{Error, Result};
 

@@ -10,7 +10,7 @@ use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::l2_f32;
 
 use super::nav::Floats;
-use super::posting_shape;
+use super::{list_plan, posting_shape};
 use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
@@ -49,7 +49,7 @@ pub(crate) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let dim = space.point_dim();
     let live = build.live_rows(scan);
     // Under a budget what they are cut into has to fit beside them.
-    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
+    let room = list_plan(build).map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
     let count = POOL_ROWS.min(POOL_BYTES / (4 * dim)).min(room).min(live.len());
     let rows: Vec<u32> =
         (0..count).map(|i| live[(i as u64 * live.len() as u64 / count as u64) as usize]).collect();

@@ -6,15 +6,18 @@ use stratann_kernel::Metric;
 
 use super::clusters::{self, SAMPLE_PER_CLUSTER};
 use super::local_costs::DEGREE;
-use super::{LocalPlan, ReadSizes, nav};
+use super::{ReadSizes, nav};
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::build::codebook::{self, CodeKind};
 use crate::build::options::BuildOptions;
-use crate::build::plan::{BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, THREADS_PART};
+use crate::build::plan::{
+    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+};
 use crate::build::vamana::Graph;
 use crate::dataset::Reader;
-use crate::recall::calibrate::IN_FLIGHT;
+use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 use stratann_core::format::directory::LocalKind;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list is made of.
@@ -199,7 +202,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         sizes.writing_bytes() + block_memory,
         work,
     ];
-    let in_flight = (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, IN_FLIGHT as u64);
+    let in_flight =
+        (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, CALIBRATION_IN_FLIGHT as u64);
     Ok(BuildPlan {
         points_per_cell: n,
         in_ram: n * (sizes.shape.vector_bytes as u64 + 4) <= block_memory,
@@ -211,21 +215,13 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         cell_bytes: 0,
         point_bytes: 0,
         codebook_sample: codebook_sample as usize,
-        clusters: Some(ClusterPlan {
+        own: KindPlan::Lists(ListPlan {
             sample: cluster_sample as usize,
             pool_bytes: free.saturating_sub(sizes.list_bytes()).max(POOL_LEAST) as usize,
-            in_flight: if options.ram_budget.is_some() { in_flight as usize } else { IN_FLIGHT },
         }),
+        calibration_in_flight: match options.ram_budget {
+            Some(_) => in_flight as usize,
+            None => CALIBRATION_IN_FLIGHT,
+        },
     })
-}
-
-/// What a build of clusters does with its memory besides.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub(crate) struct ClusterPlan {
-    /// Rows that centroids are found from.
-    pub(crate) sample: usize,
-    /// Bytes of the rows that the constants of the cost model are fitted to, and of what they are cut into.
-    pub(crate) pool_bytes: usize,
-    /// Queries in flight on each thread while it calibrates.
-    pub(crate) in_flight: usize,
 }

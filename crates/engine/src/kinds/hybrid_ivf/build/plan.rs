@@ -5,13 +5,14 @@ use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
-use super::{LocalPlan, ReadSizes, graphs, local_costs, posting_shape};
+use super::{ReadSizes, graphs, local_costs, posting_shape};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
 use crate::{Error, Result};

@@ -17,12 +17,13 @@ use stratann_kernel::{DType, Metric};
 
 use crate::base::shape;
 use crate::budget::PROGRAM_BYTES;
-use crate::build::{LocalPlan, lock_folder};
+use crate::build::state::lock as lock_folder;
 use crate::durable::sync_folder;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
 use crate::kinds::hybrid_ivf::learning::TrafficSummary;
 use crate::kinds::hybrid_ivf::learning::file as learnt_file;
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;

@@ -16,7 +16,7 @@ use stratann_kernel::{DType, Metric};
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
-use crate::build::check_disk;
+use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
