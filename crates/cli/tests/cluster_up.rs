@@ -71,7 +71,7 @@ fn what_cannot_run_is_refused() {
     let spread = data.path("spread");
     json(&["cluster", "partition", arg(&index), "-o", arg(&spread), "--servers", "3"]);
     let error = refused(&["cluster", "up", arg(&spread), "--servers", "2"], 2);
-    assert!(error.contains("spread over 3"), "{error}");
+    assert!(error.contains("partitioned over 3"), "{error}");
     assert!(refused(&["cluster", "up", arg(&data.path("nowhere"))], 2).contains("nowhere"));
     let error = refused(&["cluster", "up", arg(&index), "--ram-budget", "1MiB"], 1);
     assert!(error.contains("server 0") && error.contains("--ram-budget"), "{error}");

@@ -232,7 +232,7 @@ fn replan_rebuilds_what_another_plan_asks_for() {
 
     let told = |plan| String::from_utf8(run(&[&replan[..], &[plan]].concat()).stdout).unwrap();
     let text = told("uniform-ivf");
-    assert!(text.contains("no cluster changes") && text.contains("observed visits"), "{text}");
+    assert!(text.contains("no list changes") && text.contains("observed visits"), "{text}");
     let text = told("uniform-graph");
     assert!(text.contains("30 clusters rebuilt") && text.contains("stratann tune"), "{text}");
 }

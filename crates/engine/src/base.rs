@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_core::format::block::{self, BlockLayout};
-use stratann_core::plan::IndexView;
 use stratann_core::query::Loss;
+use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
 
 use crate::kinds::kind::Kind;
@@ -81,17 +81,13 @@ impl Base {
         })
     }
 
-    /// The view of an index that has blocks alone.
-    pub(crate) fn view(&self) -> IndexView<'_> {
-        IndexView {
+    /// What queries of any kind see.
+    pub(crate) fn view(&self) -> view::Base<'_> {
+        view::Base {
             metric: self.metric,
             dtype: self.dtype,
             dim: self.manifest.dim,
             nodes: self.manifest.rows as u32,
-            blocks: self.manifest.blocks.count,
-            block: self.block,
-            graph: None,
-            clusters: None,
             here: None,
         }
     }
@@ -187,34 +183,39 @@ fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &BlockLayo
     }
 }
 
-/// The view that the manifest alone gives; `None` when its numbers cannot be.
-pub(crate) fn plain_view(manifest: &Manifest) -> Option<IndexView<'static>> {
-    let (dtype, metric, kind) = (manifest.dtype()?, manifest.metric()?, manifest.kind()?);
-    let block = BlockLayout {
-        block_bytes: manifest.blocks.bytes,
-        vector_bytes: manifest.dim.checked_mul(dtype.size())?,
-        id_bytes: manifest.blocks.id_bytes,
-        norms: metric == Metric::Cosine,
-        adjacency: kind.has_adjacency_in_blocks(),
-        code_bytes: manifest.blocks.code_bytes,
-    };
-    let sane = block.block_bytes >= stratann_core::PAGE
-        && block.block_bytes <= 1 << 20
-        && (block.id_bytes == 4 || block.id_bytes == 8)
-        && block.code_bytes <= block.block_bytes;
-    let nodes = u32::try_from(manifest.rows).ok()?;
-    let view = IndexView {
-        metric,
-        dtype,
-        dim: manifest.dim,
-        nodes,
-        blocks: manifest.blocks.count,
-        block,
-        graph: None,
-        clusters: None,
-        here: None,
-    };
-    (sane && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.payload_bytes())).then_some(view)
+/// The blocks of an index, as far as the manifest alone describes them.
+pub(crate) struct PlainBlocks {
+    base: view::Base<'static>,
+    pub(crate) layout: BlockLayout,
+    count: u32,
+}
+
+impl PlainBlocks {
+    /// `None` when the numbers of the manifest are inconsistent.
+    pub(crate) fn new(manifest: &Manifest) -> Option<PlainBlocks> {
+        let (dtype, metric, kind) = (manifest.dtype()?, manifest.metric()?, manifest.kind()?);
+        let layout = BlockLayout {
+            block_bytes: manifest.blocks.bytes,
+            vector_bytes: manifest.dim.checked_mul(dtype.size())?,
+            id_bytes: manifest.blocks.id_bytes,
+            norms: metric == Metric::Cosine,
+            adjacency: kind.has_adjacency_in_blocks(),
+            code_bytes: manifest.blocks.code_bytes,
+        };
+        let sane = layout.block_bytes >= stratann_core::PAGE
+            && layout.block_bytes <= 1 << 20
+            && (layout.id_bytes == 4 || layout.id_bytes == 8)
+            && layout.code_bytes <= layout.block_bytes;
+        let nodes = u32::try_from(manifest.rows).ok()?;
+        let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None };
+        let fits = !kind.has_nodes_in_blocks() || layout.node_bytes() <= layout.payload_bytes();
+        (sane && fits).then_some(PlainBlocks { base, layout, count: manifest.blocks.count })
+    }
+
+    /// The blocks as they are checked, one by one.
+    pub(crate) fn checked(&self) -> check::Blocks<'_> {
+        check::Blocks { base: self.base, layout: &self.layout, count: self.count, links: None }
+    }
 }
 
 fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {

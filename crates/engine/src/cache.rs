@@ -1,41 +1,44 @@
-//! Blocks kept in RAM, shared by all threads: verified once, when they came from disk.
+//! Cache of extents in RAM, shared by all threads. Bytes are verified before they enter it.
 //!
-//! Eviction is S3-FIFO (crate `quick_cache`): a block stays when it is asked for again, so that one scan of cold blocks
-//! does not push out what many queries share. Where there is room for the whole index there is nothing to evict, and the cache is a table.
+//! Eviction is S3-FIFO (crate `quick_cache`): an extent stays when it is asked for again, so that one scan of cold extents does not evict
+//! what many queries share. Where the budget covers all blocks of an index nothing is evicted, and the cache is a table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use stratann_core::query::{Extent, StoreId};
 
-/// Bookkeeping that each cached block costs besides its bytes: slot, hash entry, reference counts and allocation.
+/// Bytes that each cached extent costs besides its own: slot, hash entry, reference counts and allocation.
 const OVERHEAD_BYTES: u64 = 128;
+/// Least number of extents that make a cache worth having.
+const EXTENTS_MIN: u64 = 4;
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<u32, Arc<[u8]>> for ByBytes {
-    fn weight(&self, _: &u32, block: &Arc<[u8]>) -> u64 {
-        block.len() as u64 + OVERHEAD_BYTES
+impl Weighter<Extent, Arc<[u8]>> for ByBytes {
+    fn weight(&self, _: &Extent, bytes: &Arc<[u8]>) -> u64 {
+        bytes.len() as u64 + OVERHEAD_BYTES
     }
 }
 
-/// The block cache of one open index.
-pub struct BlockCache(Blocks);
+/// The cache of one open index.
+pub struct ExtentCache(Extents);
 
-enum Blocks {
-    /// Every block has a place: nothing is ever evicted, and a look-up is one access.
-    All { places: Vec<OnceLock<Box<[u8]>>>, used_bytes: AtomicU64 },
-    /// There is room for a part.
-    Part(Cache<u32, Arc<[u8]>, ByBytes>),
+enum Extents {
+    /// Each block of the first store has an entry: nothing is evicted, and a look-up is one access.
+    All { entries: Vec<OnceLock<Box<[u8]>>>, block_bytes: u32, used_bytes: AtomicU64 },
+    /// Extents of any size, within a budget.
+    Part(Cache<Extent, Arc<[u8]>, ByBytes>),
 }
 
-/// A block in the cache.
+/// Bytes of a cached extent.
 pub enum Cached<'a> {
-    /// Stays as long as the cache.
+    /// They live as long as the cache.
     Resident(&'a [u8]),
-    /// Stays as long as this.
+    /// They live as long as this.
     Shared(Arc<[u8]>),
 }
 
@@ -50,46 +53,111 @@ impl std::ops::Deref for Cached<'_> {
     }
 }
 
-impl BlockCache {
-    /// A cache of `budget_bytes` for an index of `blocks` blocks of `block_bytes`; `None` when not even a few blocks fit.
-    pub fn new(budget_bytes: u64, blocks: u32, block_bytes: usize) -> Option<BlockCache> {
-        let each = block_bytes as u64 + OVERHEAD_BYTES;
-        let items = budget_bytes / each;
-        if items >= u64::from(blocks) {
-            let places = (0..blocks).map(|_| OnceLock::new()).collect();
-            return Some(BlockCache(Blocks::All { places, used_bytes: AtomicU64::new(0) }));
-        }
-        let part = || Blocks::Part(Cache::with_weighter(items as usize, budget_bytes, ByBytes));
-        (items >= 4).then(|| BlockCache(part()))
+impl ExtentCache {
+    /// A cache of `budget_bytes` for extents of `usual_bytes` each; `None` when not even a few fit.
+    pub fn new(budget_bytes: u64, usual_bytes: u64) -> Option<ExtentCache> {
+        let extents = budget_bytes / (usual_bytes + OVERHEAD_BYTES);
+        let part = || Extents::Part(Cache::with_weighter(extents as usize, budget_bytes, ByBytes));
+        (extents >= EXTENTS_MIN).then(|| ExtentCache(part()))
     }
 
-    /// The verified bytes of a block, when they are here.
-    pub fn get(&self, block: u32) -> Option<Cached<'_>> {
+    /// A cache of `budget_bytes` for a store of `blocks` blocks of `block_bytes`, which are read one by one; `None` when not even a few fit.
+    pub fn of_blocks(budget_bytes: u64, blocks: u32, block_bytes: u32) -> Option<ExtentCache> {
+        if budget_bytes / (u64::from(block_bytes) + OVERHEAD_BYTES) < u64::from(blocks) {
+            return ExtentCache::new(budget_bytes, u64::from(block_bytes));
+        }
+        let entries = (0..blocks).map(|_| OnceLock::new()).collect();
+        Some(ExtentCache(Extents::All { entries, block_bytes, used_bytes: AtomicU64::new(0) }))
+    }
+
+    /// The verified bytes of an extent, when they are here.
+    pub fn get(&self, at: Extent) -> Option<Cached<'_>> {
         match &self.0 {
-            Blocks::All { places, .. } => places.get(block as usize)?.get().map(|b| Cached::Resident(b)),
-            Blocks::Part(cache) => cache.get(&block).map(Cached::Shared),
+            Extents::All { entries, block_bytes, .. } => {
+                entries.get(entry_of(at, *block_bytes)?)?.get().map(|b| Cached::Resident(b))
+            }
+            Extents::Part(cache) => cache.get(&at).map(Cached::Shared),
         }
     }
 
-    /// Keeps the verified bytes of a block.
-    pub fn put(&self, block: u32, bytes: &[u8]) {
+    /// Keeps the verified bytes of an extent.
+    pub fn put(&self, at: Extent, bytes: &[u8]) {
         match &self.0 {
-            Blocks::All { places, used_bytes } => {
-                let Some(place) = places.get(block as usize) else { return };
+            Extents::All { entries, block_bytes, used_bytes } => {
+                let entry = entry_of(at, *block_bytes).and_then(|entry| entries.get(entry));
                 // Another thread may have read the same block meanwhile.
-                if place.set(bytes.into()).is_ok() {
+                if entry.is_some_and(|entry| entry.set(bytes.into()).is_ok()) {
                     used_bytes.fetch_add(bytes.len() as u64 + OVERHEAD_BYTES, Ordering::Relaxed);
                 }
             }
-            Blocks::Part(cache) => cache.insert(block, Arc::from(bytes)),
+            Extents::Part(cache) => cache.insert(at, Arc::from(bytes)),
         }
     }
 
     /// Bytes in use, bookkeeping included.
     pub fn used_bytes(&self) -> u64 {
         match &self.0 {
-            Blocks::All { used_bytes, .. } => used_bytes.load(Ordering::Relaxed),
-            Blocks::Part(cache) => cache.weight(),
+            Extents::All { used_bytes, .. } => used_bytes.load(Ordering::Relaxed),
+            Extents::Part(cache) => cache.weight(),
         }
+    }
+}
+
+/// The block that an extent is; `None` when it is not exactly one of the first store.
+fn entry_of(at: Extent, block_bytes: u32) -> Option<usize> {
+    let is_block = at.store == StoreId(0)
+        && at.bytes == block_bytes
+        && at.offset.is_multiple_of(u64::from(block_bytes).max(1));
+    is_block.then(|| (at.offset / u64::from(block_bytes).max(1)) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(store: u8, offset: u64, bytes: u32) -> Extent {
+        Extent { store: StoreId(store), offset, bytes }
+    }
+
+    #[test]
+    fn extents_of_any_size_stay_within_the_budget() {
+        let budget_bytes = 64 << 10;
+        let cache = ExtentCache::new(budget_bytes, 1000).unwrap();
+        let bytes_of = |i: u64| vec![i as u8; 100 + (i as usize * 37) % 3000];
+        for i in 0..2000 {
+            let bytes = bytes_of(i);
+            let at = extent((i % 3) as u8, i * 5000, bytes.len() as u32);
+            cache.put(at, &bytes);
+            assert!(cache.used_bytes() <= budget_bytes);
+        }
+        let mut found = 0;
+        for i in 0..2000 {
+            let bytes = bytes_of(i);
+            let at = extent((i % 3) as u8, i * 5000, bytes.len() as u32);
+            if let Some(cached) = cache.get(at) {
+                assert_eq!(cached[..], bytes[..]);
+                found += 1;
+            }
+            assert!(
+                cache.get(Extent { bytes: at.bytes + 1, ..at }).is_none(),
+                "the length is part of the key"
+            );
+            assert!(cache.get(Extent { store: StoreId(9), ..at }).is_none(), "so is the store");
+        }
+        assert!(found > 10, "{found}");
+    }
+
+    #[test]
+    fn a_cache_of_all_blocks_holds_whole_blocks_alone() {
+        let cache = ExtentCache::of_blocks(1 << 20, 4, 4096).unwrap();
+        let block = vec![7; 4096];
+        for at in [extent(0, 4096, 4096), extent(0, 100, 4096), extent(0, 0, 8192), extent(1, 8192, 4096)] {
+            cache.put(at, &block);
+        }
+        cache.put(extent(0, 4 * 4096, 4096), &block);
+        cache.put(extent(0, 0, 4096), &block);
+        assert_eq!(cache.used_bytes(), 2 * (4096 + OVERHEAD_BYTES));
+        assert!(cache.get(extent(0, 4096, 4096)).is_some() && cache.get(extent(0, 0, 4096)).is_some());
+        assert!(cache.get(extent(0, 8192, 4096)).is_none() && cache.get(extent(1, 0, 4096)).is_none());
     }
 }

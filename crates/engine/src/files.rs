@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::place::Placement;
-use stratann_core::plan::SubLists;
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::{HeadGraph, NavGraph};
 use stratann_kernel::codes::Codebook;
 

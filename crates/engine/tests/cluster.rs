@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use common::{Built, Set, clustered, queries, quick};
-use stratann_core::query::{Arrival, Arrived, Budget, Params, QueryState, Scratch, Step, Want};
+use stratann_core::query::{Arrival, Arrived, Budget, Params, QueryState, Scratch, Step, StoreId, Want};
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
@@ -111,7 +111,7 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
     for block in 0..view.blocks {
         let here = view.here.unwrap().holds(block);
         assert_eq!(shard.offset(block), here.then_some(next));
-        tier.submit(u64::from(block), u64::from(block) * size as u64, Buffer::new(size));
+        tier.submit(u64::from(block), StoreId(0), u64::from(block) * size as u64, Buffer::new(size));
         let mut done = Vec::new();
         tier.poll(true, &mut done).unwrap();
         let expected = if here { size } else { 0 };

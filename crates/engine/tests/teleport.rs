@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
 use proptest::prelude::*;
+use stratann_core::codec::Refused;
 use stratann_core::format::checksum;
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::wire::{Carry, Refused, decode, encode};
+use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, Want,
 };
@@ -134,7 +135,7 @@ fn what_could_not_be_read_travels_along() {
     let (mut scratch, mut held) = (Scratch::default(), Vec::new());
     scratch.prepare(&view, query.row(0));
     loop {
-        let here = Here { placement: &placement, server, live: 7, loads: [0; SERVERS_MAX] };
+        let here = LocalShard { placement: &placement, server, live: 7, loads: [0; SERVERS_MAX] };
         let size = view.block.block_bytes;
         let bytes = |block: u32| match block.is_multiple_of(4) && server != 2 {
             true => Arrived::Lost(Loss::Damaged),

@@ -1,4 +1,4 @@
-//! What goes over HTTP as JSON: written by the server, read by clients.
+//! JSON of requests and answers over HTTP, written by the server and read by clients.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::PAGE;
@@ -6,7 +6,7 @@ use stratann_core::query::{Params, Probe, QueryStats};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::setting;
 
-/// Largest number of queries that clients of this project put into one request.
+/// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;
 
 /// The answer to `POST /v1/search`.
@@ -14,9 +14,9 @@ pub const QUERIES_PER_REQUEST: usize = 16;
 pub struct Reply {
     /// One for each query, in their order.
     pub answers: Vec<Answered>,
-    /// The server that was asked.
+    /// The server that received the request.
     pub server: u8,
-    /// What the request came to.
+    /// Parameters of its queries.
     pub params: Used,
     /// One line, when there is no answer because the server is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,11 +26,11 @@ pub struct Reply {
 /// The answer to any request that was refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What is wrong, where, what to do.
+    /// The problem, its place, and what to do, in one line.
     pub error: String,
 }
 
-/// What became of one query.
+/// Result of one query.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Answered {
@@ -43,25 +43,25 @@ pub enum Answered {
 /// The answer to one query.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
-    /// Closest first. As decimal strings: many readers of JSON mangle numbers above 2^53.
+    /// Closest first. Decimal strings, since many JSON readers round numbers above 2^53.
     #[serde(serialize_with = "decimal")]
     pub ids: Vec<u64>,
     /// Their distances.
     pub distances: Vec<f32>,
     /// Whether a part of the index could not be reached.
     pub partial: bool,
-    /// From the question to the answer on the server, microseconds.
+    /// Time on the server from question to answer, microseconds.
     pub latency_us: u64,
-    /// What it cost.
+    /// Its counters.
     pub per_query: Counters,
 }
 
 /// Why a query has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failed {
-    /// What, where, what to do.
+    /// The problem, its place, and what to do, in one line.
     pub error: String,
-    /// For programs.
+    /// The reason, for programs.
     pub kind: FailureKind,
 }
 
@@ -71,7 +71,7 @@ pub struct Failed {
 pub enum FailureKind {
     /// The server holds as many queries as it may.
     Overloaded,
-    /// The time that the request allowed is over.
+    /// Its timeout has passed.
     Expired,
     /// No live server holds a part of the index, or none answers.
     Unreachable,
@@ -84,7 +84,7 @@ impl FailureKind {
     pub const ALL: [FailureKind; 4] =
         [FailureKind::Overloaded, FailureKind::Expired, FailureKind::Unreachable, FailureKind::Failed];
 
-    /// As in JSON.
+    /// The name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             FailureKind::Overloaded => "overloaded",
@@ -95,104 +95,73 @@ impl FailureKind {
     }
 }
 
-/// Counters of one query, by their names in every report. What a cache answered was not read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[allow(missing_docs, reason = "`QueryStats` explains them")]
-pub struct Counters {
-    pub code_comparisons: u64,
-    pub full_comparisons: u64,
-    pub pruned: u64,
-    pub reads: u64,
-    pub pages_read: u64,
-    pub bytes_read: u64,
-    pub cache_hits: u64,
-    pub hops: u64,
-    pub hand_overs: u64,
-    pub unreachable: u64,
-    pub expanded: u64,
-    pub rescored: u64,
-    pub repeats: u64,
-    pub clusters: u64,
-    pub fruitful_clusters: u64,
-    pub lists: u64,
-    pub pinned_hits: u64,
-    pub result_clusters: u64,
-    pub edge_reads: u64,
-    pub record_reads: u64,
+/// Every counter of a query that is the same in [`QueryStats`] and in JSON, in their order in JSON. `bytes_read` follows from `pages_read`.
+macro_rules! counters {
+    ($($name:ident)*; $($later:ident)*) => {
+        /// Counters of one query, by their names in every report. Cache hits are subtracted from reads and pages.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        #[allow(missing_docs, reason = "`QueryStats` explains them")]
+        pub struct Counters {
+            $(pub $name: u64,)*
+            pub bytes_read: u64,
+            $(pub $later: u64,)*
+        }
+
+        impl From<&QueryStats> for Counters {
+            fn from(stats: &QueryStats) -> Counters {
+                Counters { $($name: stats.$name,)* bytes_read: 0, $($later: stats.$later,)* }
+            }
+        }
+
+        impl From<&Counters> for QueryStats {
+            fn from(counters: &Counters) -> QueryStats {
+                QueryStats { $($name: counters.$name,)* $($later: counters.$later,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    code_comparisons full_comparisons pruned reads pages_read;
+    cache_hits hops hand_overs unreachable expanded rescored repeats clusters fruitful_clusters lists pinned_hits
+    result_clusters edge_reads record_reads
 }
 
 impl Counters {
-    /// Of what the engine counted, with blocks of this size.
+    /// The counters of a query on an index with blocks of `block_bytes`.
     pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
         let reads = stats.reads - stats.cache_hits;
-        // A cache holds whole blocks.
-        let pages = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
-        Counters {
-            code_comparisons: stats.code_comparisons,
-            full_comparisons: stats.full_comparisons,
-            pruned: stats.pruned,
-            reads,
-            pages_read: pages,
-            bytes_read: pages * PAGE as u64,
-            cache_hits: stats.cache_hits,
-            hops: stats.hops,
-            hand_overs: stats.hand_overs,
-            unreachable: stats.unreachable,
-            expanded: stats.expanded,
-            rescored: stats.rescored,
-            repeats: stats.repeats,
-            clusters: stats.clusters,
-            fruitful_clusters: stats.fruitful_clusters,
-            lists: stats.lists,
-            pinned_hits: stats.pinned_hits,
-            result_clusters: stats.result_clusters,
-            edge_reads: stats.edge_reads,
-            record_reads: stats.record_reads,
-        }
+        // The cache holds whole blocks.
+        let pages_read = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
+        Counters { reads, pages_read, bytes_read: pages_read * PAGE as u64, ..Counters::from(stats) }
     }
 
-    /// As the engine counts, with blocks of this size.
+    /// The engine's counters, for an index with blocks of `block_bytes`.
     pub fn stats(&self, block_bytes: usize) -> QueryStats {
         QueryStats {
-            code_comparisons: self.code_comparisons,
-            full_comparisons: self.full_comparisons,
-            pruned: self.pruned,
             reads: self.reads + self.cache_hits,
             pages_read: self.pages_read + self.cache_hits * (block_bytes / PAGE) as u64,
-            cache_hits: self.cache_hits,
-            hops: self.hops,
-            hand_overs: self.hand_overs,
-            unreachable: self.unreachable,
-            expanded: self.expanded,
-            rescored: self.rescored,
-            repeats: self.repeats,
-            clusters: self.clusters,
-            fruitful_clusters: self.fruitful_clusters,
-            lists: self.lists,
-            pinned_hits: self.pinned_hits,
-            result_clusters: self.result_clusters,
-            edge_reads: self.edge_reads,
-            record_reads: self.record_reads,
+            ..QueryStats::from(self)
         }
     }
 }
 
-/// What a request came to.
+/// Parameters of the queries of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Used {
     /// Results for each query.
     pub k: u32,
-    /// Length of the beam.
+    /// Length of the candidate queue.
     pub search_list: u32,
     /// Slack of the adaptive stop, standard errors; `None` when it is off.
     pub stop_slack: Option<f32>,
     /// Reads in a row without a change that end a query; 0 when that is off.
     pub patience: u32,
-    /// Clusters visited at most, of an index that has clusters.
+    /// Most inverted lists visited, for a kind that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nprobe: Option<u32>,
-    /// Share of them, one after another without a gain, that ends the visits; `None` when that is off.
+    /// Share of them, one after another without a gain, that ends the query; `None` when that is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stop: Option<f32>,
 }
@@ -211,7 +180,7 @@ impl Used {
         }
     }
 
-    /// Parameters with these values, the rest as usual.
+    /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
         let usual = Params::new(self.k, self.search_list);
         let early_stop = self.early_stop.unwrap_or(f32::INFINITY);
@@ -244,7 +213,7 @@ impl<'de> Deserialize<'de> for Decimal {
     }
 }
 
-/// Both forms of [`Answered`] in one: reading it needs no second attempt.
+/// Both forms of [`Answered`] in one, so that it is read in one pass.
 #[derive(Deserialize)]
 struct Either {
     #[serde(default)]
@@ -316,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_are_refused() {
+    fn invalid_answers_are_refused() {
         for text in [r#"{"ids":["1"],"distances":[]}"#, r#"{"ids":["x"],"distances":[1]}"#, "[]"] {
             assert!(serde_json::from_str::<Answered>(text).is_err(), "{text}");
         }

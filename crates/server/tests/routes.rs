@@ -130,7 +130,7 @@ fn answers_are_those_of_the_index() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_one_line() {
+fn invalid_requests_are_refused_in_one_line() {
     let place = Place::new(1000, Limits::default());
     let row = numbers(&rows(1, 2));
     for (body, said) in [
@@ -186,7 +186,7 @@ fn a_body_has_a_limit() {
 }
 
 #[test]
-fn an_overloaded_server_says_when_to_come_again() {
+fn an_overloaded_server_returns_retry_after() {
     // One query is held: of many that come together most are refused, each in its place.
     let place = Place::new(1, Limits::default());
     let (status, _, reply) = place.post(&json!({ "queries": numbers(&rows(500, 2)), "search_list": 200 }));
@@ -308,7 +308,7 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
-fn a_front_that_stops_closes_what_is_idle() {
+fn a_front_that_stops_closes_idle_connections() {
     let mut place = Place::new(1000, Limits::default());
     let mut idle = place.connect();
     send(&mut idle, "GET", "/v1/health", "", b"");
@@ -316,4 +316,29 @@ fn a_front_that_stops_closes_what_is_idle() {
     place.front.take().unwrap().stop();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
     assert!(TcpStream::connect(place.address).is_err(), "nobody listens");
+}
+
+#[test]
+fn a_client_that_hangs_up_cancels_its_queries() {
+    let place = Place::new(1000, Limits::default());
+    let status = || place.ask("GET", "/v1/status", "", b"").2;
+    let number = |status: &Value, key: &str| status[key].as_u64().unwrap();
+    let waits_until = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
+        let started = Instant::now();
+        while !is_so(&status()) {
+            assert!(started.elapsed() < Duration::from_secs(60), "{what}: {}", status());
+        }
+    };
+    let mut stream = place.connect();
+    // Queries that read nearly the whole index, one block after the other.
+    let url = "/v1/search?k=10&search_list=1500&width=1";
+    send(&mut stream, "POST", url, "application/octet-stream", &rows(900, 2));
+    waits_until("the queries arrive", &|s| number(s, "queries") == 900);
+    drop(stream);
+    waits_until("no query waits", &|s| number(s, "waiting") == 0);
+    let cancelled = number(&status(), "cancelled");
+    assert!(cancelled > 0 && number(&status(), "answered") + cancelled == 900, "{}", status());
+    waits_until("their slots are free", &|s| {
+        number(s, "dropped_runs") == cancelled && number(s, "in_flight") == 0
+    });
 }

@@ -1,4 +1,4 @@
-//! `stratann info`: what an index is, and what it takes.
+//! `stratann info`: shows what an index contains.
 
 use std::path::PathBuf;
 
@@ -9,21 +9,21 @@ use stratann_engine::{Result, verify};
 
 use crate::Verdict;
 use crate::memory;
-use crate::options::dtype_words;
+use crate::options::dtype_text;
 use crate::output::{Output, count, table};
 
 mod clusters;
 
-/// Say what an index holds and what it takes in memory and on disk
+/// Show an index's contents, memory and disk use
 ///
-/// Reads the manifest, and what a hybrid-ivf has learnt, so it answers at once however large the index.
+/// Reads only the manifest and the learnt statistics, so that it is fast for every size.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
 }
 
-/// `stratann info`.
+/// Runs `stratann info`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (version, manifest) = Manifest::read(&args.index)?;
     let account = manifest.planned_account(0);
@@ -61,13 +61,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-/// The program itself does not grow with the index.
+/// Memory of the program, which does not depend on the index.
 fn ram_per_vector(account: &Account, manifest: &Manifest) -> f64 {
     let own: u64 = account.components.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
     own as f64 / manifest.rows.max(1) as f64
 }
 
-/// A value as it was given: options that are fractions are f32, and 1.2 is not 1.2000000476837158.
+/// Formats a value as it was given: fractional options are f32, and 1.2 is not 1.2000000476837158.
 fn plain(value: &serde_json::Value) -> String {
     match value.as_f64().filter(|_| value.is_f64()) {
         Some(x) if f64::from(x as f32) == x => (x as f32).to_string(),
@@ -91,7 +91,7 @@ fn text(
         m.metric,
         count(m.rows),
         m.dim,
-        m.dtype().map_or("an unknown type", dtype_words)
+        m.dtype().map_or("an unknown type", dtype_text)
     );
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
@@ -110,8 +110,8 @@ fn text(
     out +=
         &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);
     out += &format!(
-        "\nRAM when open: {}\n{:.1} bytes per vector; a search adds its own, see `stratann search --json`\n",
-        memory::words(account),
+        "\nRAM when open: {}\n{:.1} bytes per vector; a search adds to it, see `stratann search --json`\n",
+        memory::text(account),
         ram_per_vector(account, m)
     );
     out += &curves(m);
@@ -131,13 +131,13 @@ fn blocks(m: &Manifest) -> String {
     )
 }
 
-/// How it is spread over servers, if it is.
+/// Describes the partition over servers, if there is one.
 fn cluster(m: &Manifest) -> String {
     let Some(c) = &m.spread else { return String::new() };
     let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
     format!(
-        "spread over {} servers by {} (seed {}): {} to {} blocks on each, {} homes for a block, {:.0} % copied besides, \
-         {:.1} % of the edges cut; made from build {}\n\n",
+        "partitioned over {} servers by {} (seed {}): {} to {} blocks each, {} replicas of a block, \
+         {:.0} % with one more, {:.1} % of the edges cut; made from build {}\n\n",
         c.servers,
         c.method,
         c.seed,
@@ -176,7 +176,7 @@ fn curves(m: &Manifest) -> String {
             format!("\nno recall curve: search with {option}, or run `stratann tune`\n")
         }
         false => format!(
-            "\nwhat recall costs, as measured:\n{}",
+            "\nrecall curve, as measured:\n{}",
             table(&["curve", "recall", "reads", effort, "slack", stop], &rows)
         ),
     }

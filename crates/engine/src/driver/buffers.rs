@@ -15,12 +15,13 @@ impl BufferPool {
         BufferPool { free: vec![blocks], block_bytes }
     }
 
-    /// Returns a buffer that shows `count` blocks.
-    pub(super) fn take(&mut self, count: usize) -> Buffer {
+    /// Returns a buffer that shows `bytes`.
+    pub(super) fn take(&mut self, bytes: usize) -> Buffer {
+        let count = bytes.div_ceil(self.block_bytes);
         let class = count.next_power_of_two().trailing_zeros() as usize;
         let free = self.free.get_mut(class).and_then(Vec::pop);
         let mut buffer = free.unwrap_or_else(|| Buffer::new(self.block_bytes << class));
-        buffer.show(self.block_bytes * count);
+        buffer.show(bytes);
         buffer
     }
 

@@ -10,20 +10,26 @@
 
 mod buffers;
 mod options;
+mod reads;
+mod shared_reads;
 mod slot;
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 
-use stratann_core::format::block;
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Budget, Loss, Outcome, QueryState, Step, Tag, Want};
+use stratann_core::query::{Loss, Outcome, QueryState, Read, Step};
 
 use self::buffers::BufferPool;
 pub use self::options::{Admission, DriverOptions, Times, Width};
-use self::slot::{Arrivals, ReadResult, Slot};
-use crate::cache::BlockCache;
+pub use self::reads::START_READS;
+use self::reads::TierReads;
+pub use self::shared_reads::SharedReads;
+use self::shared_reads::{Asker, Delivery, Mailbox};
+use self::slot::{Arrivals, Slot};
+use crate::cache::ExtentCache;
 use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Completion, Tier};
 
@@ -47,8 +53,8 @@ pub trait Queries {
     }
     /// Takes the state of a query that was dropped because its answer is no longer wanted.
     fn dropped(&mut self, _number: usize, _state: &QueryState) {}
-    /// Notes that a read of this block failed; its query learns of it as well.
-    fn lost(&mut self, _block: u32, _loss: Loss) {}
+    /// Notes that a read failed; its query learns of it as well.
+    fn lost(&mut self, _read: Read, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and the load of each.
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
@@ -58,44 +64,30 @@ pub trait Queries {
     fn may_wait(&mut self, _has_free_slot: bool) -> bool {
         true
     }
+    /// Whether something wakes the tier when [`Queries::next`] has a query again.
+    fn can_wake(&self) -> bool {
+        false
+    }
     /// Whether [`Queries::next`] may give more later although nothing is in flight: then the thread waits to be woken.
     fn stays(&self) -> bool {
         false
     }
 }
 
-/// Most queries in flight on one thread: slots are numbered by 16 bits.
+/// Most queries in flight on one thread.
 const IN_FLIGHT_MAX: usize = 1 << 16;
-
-/// Default budget of a query. `flat` may read every block; a graph search ends long before the default.
-pub fn allowance(view: &IndexView<'_>) -> Budget {
-    let usual = Budget::default();
-    match (view.graph, view.clusters) {
-        (Some(_), _) | (_, Some(_)) => usual,
-        (None, None) => {
-            Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
-        }
-    }
-}
 
 /// Most steps in one turn of a query: a long query whose reads are all cached does not hold up the others.
 pub const STEPS_PER_TURN: usize = 128;
-/// Queued reads are started, before further steps, once there are so many …
-pub const START_READS: usize = 8;
-/// … or once other queries have computed for so long, in nanoseconds.
-const START_AFTER_NS: u64 = 50_000;
-
-/// Returns what the tier carries along with a read: slot, generation, tag.
-fn key(slot: usize, generation: u16, tag: Tag) -> u64 {
-    (slot as u64) << 48 | u64::from(generation) << 32 | u64::from(tag.0)
-}
 
 /// One thread's loop over one index.
 pub struct Driver<'a> {
     view: IndexView<'a>,
-    cache: Option<&'a BlockCache>,
+    cache: Option<&'a ExtentCache>,
     options: DriverOptions,
     tier: Box<dyn Tier + 'a>,
+    // Where equal reads of all threads meet, and where this thread gets its share.
+    sharing: Option<(&'a SharedReads, Arc<Mailbox>)>,
     slots: Vec<Slot<'a>>,
     idle: Vec<usize>,
     // Slots whose queries are ready for a turn, the longest ready first.
@@ -103,12 +95,16 @@ pub struct Driver<'a> {
     // Queries that may still be admitted to the present batch.
     batch_left: usize,
     buffers: BufferPool,
-    // Reads that found the tier full: slot and want.
-    postponed: VecDeque<(usize, Want)>,
+    reads: TierReads,
+    // Reads that found the tier full.
+    postponed: VecDeque<(Asker, Read)>,
+    // Deliveries that are awaited.
+    joined: usize,
     // Reads that the tier was given since it last started any, and the time that steps took meanwhile.
     unstarted: usize,
     unstarted_ns: u64,
     completions: Vec<Completion>,
+    deliveries: Vec<Delivery>,
     arrivals: Arrivals,
 }
 
@@ -116,29 +112,39 @@ impl<'a> Driver<'a> {
     /// A driver that reads blocks from `tier`.
     pub fn new(
         view: IndexView<'a>,
-        cache: Option<&'a BlockCache>,
+        cache: Option<&'a ExtentCache>,
         mut tier: Box<dyn Tier + 'a>,
         options: DriverOptions,
     ) -> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
-        let buffers = BufferPool::new(tier.buffers(), view.block.block_bytes);
+        let buffers = BufferPool::new(tier.buffers(), options.buffer_bytes.max(stratann_core::PAGE));
         Driver {
             view,
             cache,
             options: DriverOptions { in_flight, ..options },
             tier,
+            sharing: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
             batch_left: 0,
             buffers,
+            reads: TierReads::default(),
             postponed: VecDeque::new(),
+            joined: 0,
             unstarted: 0,
             unstarted_ns: 0,
             completions: Vec::new(),
+            deliveries: Vec::new(),
             arrivals: Arrivals::new(),
         }
+    }
+
+    /// Joins reads that are under way on threads that share `reads`, and lets them join its own; `None` makes each read anew.
+    pub fn sharing(mut self, reads: Option<&'a SharedReads>) -> Driver<'a> {
+        self.sharing = reads.map(|reads| (reads, reads.mailbox(self.tier.waker().ok())));
+        self
     }
 
     /// Runs until `queries` has no more, does not stay, and all have ended.
@@ -147,7 +153,7 @@ impl<'a> Driver<'a> {
     /// When the tier as a whole is broken; a read that fails ends its own query alone.
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         loop {
-            if let Some(here) = &mut self.view.here {
+            if let Some(here) = &mut self.view.base.here {
                 (here.live, here.loads) = queries.others();
             }
             let turns = self.ready.len();
@@ -159,9 +165,17 @@ impl<'a> Driver<'a> {
             }
             let is_busy = has_admitted || turns > 0;
             if !is_busy && self.idle.len() == self.slots.len() && !queries.stays() {
-                return Ok(());
+                if self.reads.is_empty() || self.sharing.is_none() {
+                    return Ok(());
+                }
+                // Queries of other threads may wait for these.
+                self.collect(true, queries)?;
+                continue;
             }
-            let wait = !is_busy && queries.may_wait(!self.idle.is_empty());
+            // Nothing wakes a thread that has no reads under way, unless its queries do.
+            let wait = !is_busy
+                && queries.may_wait(!self.idle.is_empty())
+                && (self.has_reads() || queries.can_wake());
             self.collect(wait, queries)?;
         }
     }
@@ -187,7 +201,6 @@ impl<'a> Driver<'a> {
         slot.begin(number);
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
-        slot.cache_hits = slot.state.stats().cache_hits;
         slot.scratch.prepare(&self.view, vector);
         self.take_turn(at, queries)?;
         Ok(true)
@@ -208,10 +221,7 @@ impl<'a> Driver<'a> {
                 self.finish(at, step, queries);
                 return Ok(());
             }
-            for i in 0..self.slots[at].state.wants().len() {
-                let want = self.slots[at].state.wants()[i];
-                self.fetch(at, want);
-            }
+            self.fetch_wants(at, queries);
             if !self.slots[at].is_ready() {
                 return Ok(());
             }
@@ -228,105 +238,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Starts queued reads when they are many, or have been queued for long.
-    fn start_reads(&mut self) -> io::Result<()> {
-        if self.unstarted == 0 {
-            self.unstarted_ns = 0;
-        } else if self.unstarted >= START_READS || self.unstarted_ns >= START_AFTER_NS {
-            self.unstarted = 0;
-            self.unstarted_ns = 0;
-            self.tier.start()?;
-        }
-        Ok(())
-    }
-
-    fn fetch(&mut self, at: usize, want: Want) {
-        let Want::Fetch { tag, block, count } = want;
-        if count == 1
-            && let Some(bytes) = self.cache.and_then(|cache| cache.get(block))
-        {
-            let slot = &mut self.slots[at];
-            slot.cache_hits += 1;
-            slot.results.push((tag, ReadResult::Cached(bytes)));
-        } else if self.postponed.is_empty() && self.tier.room() > 0 {
-            self.submit(at, want);
-        } else {
-            self.postponed.push_back((at, want));
-        }
-    }
-
-    fn submit(&mut self, at: usize, Want::Fetch { tag, block, count }: Want) {
-        let buffer = self.buffers.take(count as usize);
-        let key = key(at, self.slots[at].generation, tag);
-        self.tier.submit(key, u64::from(block) * self.view.block.block_bytes as u64, buffer);
-        self.unstarted += 1;
-    }
-
-    fn submit_postponed(&mut self) {
-        while self.tier.room() > 0 {
-            let Some((at, want)) = self.postponed.pop_front() else { return };
-            self.submit(at, want);
-        }
-    }
-
-    /// Takes in completed reads; with `wait`, waits for one.
-    fn collect(&mut self, wait: bool, queries: &mut dyn Queries) -> io::Result<()> {
-        let mut completions = std::mem::take(&mut self.completions);
-        if wait {
-            // Waiting starts all reads.
-            self.unstarted = 0;
-        }
-        let polled = self.tier.poll(wait, &mut completions);
-        for completion in completions.drain(..) {
-            self.complete(completion, queries);
-        }
-        self.completions = completions;
-        self.submit_postponed();
-        polled
-    }
-
-    fn complete(&mut self, completion: Completion, queries: &mut dyn Queries) {
-        let (at, generation, tag) =
-            (completion.tag >> 48, (completion.tag >> 32) as u16, Tag(completion.tag as u32));
-        let at = at as usize;
-        let slot = &mut self.slots[at];
-        let expected = slot.is_active && slot.generation == generation;
-        let Some(number) = slot.state.block_of(tag).filter(|_| expected) else {
-            // The query has ended without waiting for this read.
-            self.buffers.recycle(completion.buffer);
-            return;
-        };
-        let lost = match completion.result {
-            Err(_) => Some(Loss::Failed),
-            Ok(n) if n < completion.buffer.len() => Some(Loss::Short),
-            // Of lists only the query knows which part of the pages it asked for: it verifies that part.
-            Ok(_) if self.view.clusters.is_some() => None,
-            Ok(_) => block::verify(&self.view.block, number, completion.buffer.bytes())
-                .err()
-                .map(|_| Loss::Damaged),
-        };
-        let result = match lost {
-            Some(loss) => {
-                queries.lost(number, loss);
-                self.buffers.recycle(completion.buffer);
-                ReadResult::Lost(loss)
-            }
-            None => {
-                if let Some(cache) = self.cache.filter(|_| self.view.clusters.is_none()) {
-                    cache.put(number, completion.buffer.bytes());
-                }
-                ReadResult::Buffer(completion.buffer)
-            }
-        };
-        slot.results.push((tag, result));
-        if slot.is_ready() {
-            self.enqueue(at);
-        }
-    }
-
     fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
         let slot = &mut self.slots[at];
-        slot.state.set_cache_hits(slot.cache_hits);
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
         self.free(at);
@@ -334,7 +247,7 @@ impl<'a> Driver<'a> {
 
     /// Makes room for the next query.
     fn free(&mut self, at: usize) {
-        self.postponed.retain(|p| p.0 != at);
+        self.postponed.retain(|(asker, _)| asker.slot as usize != at);
         let slot = &mut self.slots[at];
         slot.release(&mut self.buffers);
         slot.is_active = false;
@@ -343,11 +256,16 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Why a query gave no results, in words.
-pub fn failure(outcome: Outcome, file: &std::path::Path, block_bytes: usize) -> Option<String> {
-    let Outcome::Lost { block, loss } = outcome else { return None };
-    let place =
-        format!("block {block} (offset {}) of {}", u64::from(block) * block_bytes as u64, file.display());
+/// The reason why a query gave no results; `None` when it gave some.
+pub fn failure(outcome: Outcome, file: &std::path::Path) -> Option<String> {
+    let (at, loss) = match outcome {
+        Outcome::Lost { at, loss, .. } => (at, loss),
+        Outcome::WrongKind => {
+            return Some("the query is of another kind than the index; please report this".into());
+        }
+        Outcome::Running | Outcome::Complete | Outcome::OutOfBudget | Outcome::Partial => return None,
+    };
+    let place = format!("{} at offset {} ({} bytes)", file.display(), at.offset, at.bytes);
     Some(match loss {
         Loss::Failed => format!("reading {place} failed; check the disk"),
         Loss::Short => format!("{place} is cut short; restore the file or build the index again"),

@@ -1,5 +1,7 @@
 //! One query in flight: its state, its scratch, and what has arrived for it.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::plan::IndexView;
@@ -11,11 +13,13 @@ use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
 use crate::tier::Buffer;
 
-/// Result of one read.
+/// Result of one read. Bytes are verified.
 pub(super) enum ReadResult<'a> {
-    /// Verified bytes, read for this query.
-    Buffer(Buffer),
-    /// Verified bytes from the cache.
+    /// Bytes read for this query: a range of the pages in the buffer.
+    Buffer(Buffer, Range<usize>),
+    /// Bytes of a read that this query joined.
+    Shared(Arc<[u8]>),
+    /// Bytes from the cache.
     Cached(Cached<'a>),
     /// No bytes.
     Lost(Loss),
@@ -30,10 +34,12 @@ pub(super) struct Slot<'a> {
     pub(super) results: Vec<(Tag, ReadResult<'a>)>,
     pub(super) number: usize,
     /// Counts the queries of this slot. An eager query may end with reads under way; their bytes are not its successor's.
-    pub(super) generation: u16,
+    pub(super) generation: u32,
     pub(super) started: Instant,
     pub(super) times: Times,
-    pub(super) cache_hits: u64,
+    /// Reads that joined an equal one under way, and their bytes.
+    pub(super) merged_reads: u64,
+    pub(super) merged_bytes: u64,
     pub(super) is_active: bool,
     /// Whether it is in the driver's queue of ready queries.
     pub(super) is_queued: bool,
@@ -53,7 +59,8 @@ impl<'a> Slot<'a> {
             generation: 0,
             started: Instant::now(),
             times: Times::default(),
-            cache_hits: 0,
+            merged_reads: 0,
+            merged_bytes: 0,
             is_active: false,
             is_queued: false,
         }
@@ -64,6 +71,8 @@ impl<'a> Slot<'a> {
         self.generation = self.generation.wrapping_add(1);
         self.started = Instant::now();
         self.times = Times::default();
+        self.merged_reads = 0;
+        self.merged_bytes = 0;
         self.is_active = true;
     }
 
@@ -104,7 +113,7 @@ impl<'a> Slot<'a> {
     /// Gives the buffers of all results back to the pool.
     pub(super) fn release(&mut self, buffers: &mut BufferPool) {
         for (_, result) in self.results.drain(..) {
-            if let ReadResult::Buffer(buffer) = result {
+            if let ReadResult::Buffer(buffer, _) = result {
                 buffers.recycle(buffer);
             }
         }
@@ -114,7 +123,8 @@ impl<'a> Slot<'a> {
 impl ReadResult<'_> {
     fn arrived(&self) -> Arrived<'_> {
         match self {
-            ReadResult::Buffer(buffer) => Arrived::Bytes(buffer.bytes()),
+            ReadResult::Buffer(buffer, range) => Arrived::Bytes(&buffer.bytes()[range.clone()]),
+            ReadResult::Shared(bytes) => Arrived::Bytes(bytes),
             ReadResult::Cached(bytes) => Arrived::Bytes(bytes),
             ReadResult::Lost(loss) => Arrived::Lost(*loss),
         }

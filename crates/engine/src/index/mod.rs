@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use stratann_core::check::Blocks;
 use stratann_core::plan::IndexView;
 use stratann_core::query::Loss;
 use stratann_core::query::wire::Carry;
@@ -11,7 +12,8 @@ pub use crate::base::{OpenOptions, Reserve};
 
 use crate::base::Base;
 use crate::budget::{Account, release_freed};
-use crate::cache::BlockCache;
+use crate::cache::ExtentCache;
+use crate::driver::SharedReads;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::Manifest;
 use crate::tier::Buffer;
@@ -21,7 +23,9 @@ use crate::{Error, Result};
 pub struct Index {
     pub(crate) base: Base,
     pub(crate) kind: KindIndex,
-    pub(crate) cache: Option<BlockCache>,
+    pub(crate) cache: Option<ExtentCache>,
+    // Equal reads of all searches are made once.
+    pub(crate) shared_reads: SharedReads,
     pub(crate) ram_budget: Option<u64>,
     warnings: Vec<String>,
 }
@@ -73,14 +77,17 @@ impl Index {
         let base = Base::open(folder, number, manifest, blocks_role)?;
         let mut warnings = Vec::new();
         let kind = KindIndex::open(&base, &options, &mut warnings)?;
-        let blocks = base.manifest.blocks.count;
-        let cache = match kind.reads_blocks() {
-            true => BlockCache::new(options.cache_budget, blocks, base.block.block_bytes),
-            false => None,
-        };
+        let cache = kind.cache(&base, options.cache_budget);
         // Reading the files has left freed memory.
         release_freed();
-        Ok(Index { base, kind, cache, ram_budget: options.ram_budget, warnings })
+        Ok(Index {
+            base,
+            kind,
+            cache,
+            shared_reads: SharedReads::default(),
+            ram_budget: options.ram_budget,
+            warnings,
+        })
     }
 
     /// Loads what its kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
@@ -93,8 +100,12 @@ impl Index {
 
     /// Replaces the block cache by one of `budget_bytes`; 0 removes it.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
-        let blocks = self.base.manifest.blocks.count;
-        self.cache = BlockCache::new(budget_bytes, blocks, self.base.block.block_bytes);
+        self.cache = self.kind.cache(&self.base, budget_bytes);
+    }
+
+    /// Its blocks as they are checked; `None` for a kind without.
+    pub(crate) fn checked(&self) -> Option<Blocks<'_>> {
+        self.kind.checked(&self.base)
     }
 
     /// What queries see.

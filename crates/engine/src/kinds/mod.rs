@@ -11,12 +11,12 @@ pub mod options;
 pub mod section;
 pub mod snapshot;
 pub mod split;
-pub(crate) mod view;
 
 use std::path::Path;
 
-use stratann_core::plan::IndexView;
-use stratann_core::query::{Budget, Params};
+use stratann_core::check::Blocks;
+use stratann_core::plan::{IndexView, KindParams, KindView};
+use stratann_core::query::Params;
 
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use hybrid_ivf::calibration::nprobe_params;
@@ -27,9 +27,11 @@ use crate::budget::Account;
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::build::stages::Build;
+use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
+use crate::search::SearchOptions;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;
@@ -63,9 +65,22 @@ impl KindIndex {
     /// What queries see.
     pub(crate) fn view<'a>(&'a self, base: &'a Base) -> IndexView<'a> {
         match self {
-            KindIndex::Flat => base.view(),
-            KindIndex::DiskGraph(graph) => IndexView { graph: Some(graph.view()), ..base.view() },
-            KindIndex::HybridIvf(lists) => IndexView { clusters: Some(lists.view()), ..base.view() },
+            KindIndex::Flat => IndexView { base: base.view(), kind: KindView::Flat(flat::view(base)) },
+            KindIndex::DiskGraph(graph) => {
+                IndexView { base: base.view(), kind: KindView::DiskGraph(graph.view(base)) }
+            }
+            KindIndex::HybridIvf(lists) => {
+                IndexView { base: base.view(), kind: KindView::HybridIvf(lists.view()) }
+            }
+        }
+    }
+
+    /// Its blocks as they are checked; `None` for a kind without.
+    pub(crate) fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
+        match self {
+            KindIndex::Flat => Some(flat::view(base).checked(base.view())),
+            KindIndex::DiskGraph(graph) => Some(graph.view(base).checked(base.view())),
+            KindIndex::HybridIvf(_) => None,
         }
     }
 
@@ -109,19 +124,22 @@ impl KindIndex {
         }
     }
 
-    /// Default budget of a query. `flat` may read every block.
-    pub(crate) fn query_budget(&self, base: &Base) -> Budget {
-        match self {
-            KindIndex::Flat => flat::query_budget(base.manifest.blocks.count),
-            KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => Budget::default(),
-        }
-    }
-
-    /// Whether the block cache serves its reads. Lists are not whole blocks.
+    /// Whether its reads are single blocks, which a cache can hold all of.
     pub(crate) fn reads_blocks(&self) -> bool {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => true,
             KindIndex::HybridIvf(_) => false,
+        }
+    }
+
+    /// A cache of `budget_bytes` for its reads; `None` when not even a few fit.
+    pub(crate) fn cache(&self, base: &Base, budget_bytes: u64) -> Option<ExtentCache> {
+        match self {
+            KindIndex::Flat | KindIndex::DiskGraph(_) => {
+                let blocks = &base.manifest.blocks;
+                ExtentCache::of_blocks(budget_bytes, blocks.count, blocks.bytes as u32)
+            }
+            KindIndex::HybridIvf(_) => ExtentCache::new(budget_bytes, base.block.block_bytes as u64),
         }
     }
 
@@ -225,8 +243,35 @@ pub(crate) struct Member<'a> {
 /// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
 pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>) -> Params {
     match kind {
-        Kind::Flat | Kind::DiskGraph => disk_graph::calibration::params(k, point),
+        Kind::Flat => Params::flat(k),
+        Kind::DiskGraph => disk_graph::calibration::params(k, point),
         Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
+    }
+}
+
+/// The parameters for a beam of `list`, of a kind that may have one.
+pub(crate) fn beam_params(kind: Kind, k: u32, list: u32, slack: Option<f32>) -> Params {
+    match kind {
+        Kind::Flat => Params::flat(k),
+        Kind::DiskGraph => disk_graph::calibration::beam_params(k, list, slack),
+        // The effort of this kind is refused elsewhere.
+        Kind::HybridIvf => hybrid_ivf::calibration::nprobe_params(k, list, slack, None),
+    }
+}
+
+/// Applies the switches of the kind to its parameters. `variant` is the one that calibration chose.
+///
+/// # Errors
+/// A value out of range.
+pub(crate) fn apply_switches(
+    params: &mut Params,
+    options: &SearchOptions,
+    variant: Option<&str>,
+) -> Result<()> {
+    match &mut params.kind {
+        KindParams::Flat(_) => Ok(()),
+        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, options),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::apply_switches(own, options, variant),
     }
 }
 
@@ -277,18 +322,11 @@ pub struct Setting {
 }
 
 /// The setting that these parameters are.
-pub fn setting(kind: Kind, params: &Params) -> Setting {
-    let slack = Some(params.stop_slack).filter(|s| s.is_finite());
-    let (search_list, patience) = (params.search_list, params.patience);
-    match kind {
-        Kind::Flat | Kind::DiskGraph => {
-            Setting { effort: search_list, search_list, slack, patience, nprobe: None, early_stop: None }
-        }
-        Kind::HybridIvf => {
-            let (nprobe, early_stop) = (params.probe.clusters, params.probe.early_stop);
-            let early_stop = Some(early_stop).filter(|s| s.is_finite());
-            Setting { effort: nprobe, search_list, slack, patience, nprobe: Some(nprobe), early_stop }
-        }
+pub fn setting(params: &Params) -> Setting {
+    match params.kind {
+        KindParams::Flat(_) => flat::setting(params.k),
+        KindParams::DiskGraph(own) => disk_graph::calibration::setting(&own),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::hash;
+use stratann_core::query::StoreId;
 
 use super::fit;
 use super::scratch::{PIECE_BYTES, ScratchFile};
@@ -258,7 +259,7 @@ fn read_until(
             && let Some((tag, buffer)) = idle.pop()
         {
             submitted[tag as usize] = Instant::now();
-            tier.submit(tag, at(next), buffer);
+            tier.submit(tag, StoreId(0), at(next), buffer);
             next += 1;
         }
         if idle.len() == depth {

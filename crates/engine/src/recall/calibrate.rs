@@ -56,7 +56,8 @@ pub(crate) fn measure(
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
             point.recall = search::recall(&answers.ids, answers.k, truth, truth_k);
-            point.reads = (answers.stats.reads as f64 + resident * answers.stats.lists as f64) / count as f64;
+            point.reads =
+                (answers.stats.reads_asked() as f64 + resident * answers.stats.lists as f64) / count as f64;
             best = f64::max(best, point.recall);
             measured.push(point);
         }

@@ -1,5 +1,6 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_kernel::Metric;
@@ -161,6 +162,17 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a query.
 pub(crate) const CALIBRATION_IN_FLIGHT: usize = 16;
+/// Refuses a slack that is no number of standard errors.
+///
+/// # Errors
+/// A slack out of range.
+pub(crate) fn check_slack(slack: f32) -> Result<()> {
+    if slack >= -16.0 {
+        return Ok(());
+    }
+    Err(Error::bad_input("the slack of the adaptive stop is a number of standard errors, from -16 up"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

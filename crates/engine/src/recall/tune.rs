@@ -235,7 +235,7 @@ fn check(
         return Ok(nothing);
     };
     let params = kinds::params_at(index.base.kind, curve.k, &point, None);
-    let setting = kinds::setting(index.base.kind, &params);
+    let setting = kinds::setting(&params);
     let search = SearchOptions {
         k: curve.k as usize,
         threads: options.threads,
@@ -249,7 +249,7 @@ fn check(
     }
     Ok(Check {
         measured: Some(recall(&answers.ids, answers.k, &known.truth, known.truth_k)),
-        reads: Some(answers.stats.reads as f64 / known.count() as f64),
+        reads: Some(answers.stats.reads_asked() as f64 / known.count() as f64),
         search_list: Some(setting.effort),
         stop_slack: setting.slack,
         early_stop: setting.early_stop,

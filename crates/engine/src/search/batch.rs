@@ -190,7 +190,7 @@ impl Queries for Share<'_, '_> {
             Outcome::OutOfBudget => {
                 Some("the query ran out of its allowance of reads; ask for a lower recall".into())
             }
-            other => failure(other, &batch.index.base.blocks_path, batch.index.base.block.block_bytes),
+            other => failure(other, &batch.index.base.blocks_path),
         };
         if let Some(why) = why {
             batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));

@@ -26,7 +26,7 @@ use batch::{Batch, Share};
 impl Index {
     /// Default budget of a query.
     pub fn query_budget(&self) -> Budget {
-        self.kind.query_budget(&self.base)
+        self.view().budget()
     }
 
     /// Queries in flight per thread.
@@ -120,9 +120,16 @@ impl Index {
                 message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             })?;
         let name = tier.name();
-        let driver_options = DriverOptions { in_flight, admission: options.admission, width: options.width };
+        let driver_options = DriverOptions {
+            buffer_bytes: self.base.block.block_bytes,
+            in_flight,
+            admission: options.admission,
+            width: options.width,
+        };
         let mut share = Share::new(batch, worker);
-        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options).run(&mut share);
+        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
+            .sharing(options.merge.then_some(&self.shared_reads))
+            .run(&mut share);
         batch.progress.advance(share.unreported);
         let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
         sums.0.add(&share.stats);

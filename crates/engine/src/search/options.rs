@@ -1,6 +1,8 @@
 //! What a search can be asked for.
 
-use stratann_core::query::{Bounds, Mode, Order};
+use stratann_core::plan::hybrid_ivf::Order;
+use stratann_core::query::Mode;
+use stratann_core::verify::Bounds;
 
 use crate::driver::{Admission, Width};
 use crate::tier::IoChoice;
@@ -40,6 +42,8 @@ pub struct SearchOptions {
     pub head: bool,
     /// Use all nodes of a block, or those asked for only.
     pub whole_blocks: bool,
+    /// Make equal reads under way once.
+    pub merge: bool,
     /// Stop after so many reads in a row that changed nothing; `None` leaves it to the effort, 0 turns it off.
     pub patience: Option<u32>,
     /// Techniques of `hybrid-ivf` that may be switched off.
@@ -92,6 +96,7 @@ impl Default for SearchOptions {
             io: IoChoice::Auto,
             head: true,
             whole_blocks: true,
+            merge: true,
             patience: None,
             probe: ProbeSwitches::default(),
         }

@@ -1,6 +1,7 @@
 //! From options to the parameters of a query.
 
-use stratann_core::query::{MAX_K, MAX_PROBES, MAX_SEARCH_LIST, Order, Params};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Params};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
@@ -25,7 +26,7 @@ impl Index {
                         "search list is {list}; use {k} to {MAX_SEARCH_LIST}"
                     )));
                 }
-                Params { stop_slack: slack.unwrap_or(f32::INFINITY), ..Params::new(k, list) }
+                kinds::beam_params(self.base.kind, k, list, slack)
             }
             Effort::Clusters(clusters, slack, early_stop) => {
                 if clusters == 0 || clusters > MAX_PROBES {
@@ -36,18 +37,9 @@ impl Index {
             Effort::Recall(recall) => self.params_for_recall(k, recall)?,
         };
         self.check_effort(options)?;
-        self.switch(&mut params, options)?;
-        if params.stop_slack.is_nan() || params.stop_slack < -16.0 {
-            return Err(Error::bad_input(
-                "the slack of the adaptive stop is a number of standard errors, from -16 up",
-            ));
-        }
         params.mode = options.mode;
-        params.head = options.head;
-        params.whole_blocks = options.whole_blocks;
-        if let Some(patience) = options.patience {
-            params.patience = patience;
-        }
+        let variant = curve::variant(&self.base.manifest.curves, k);
+        kinds::apply_switches(&mut params, options, variant)?;
         Ok(params)
     }
 
@@ -65,40 +57,13 @@ impl Index {
         }
     }
 
-    fn switch(&self, params: &mut Params, options: &SearchOptions) -> Result<()> {
-        let (probe, switches) = (&mut params.probe, &options.probe);
-        let variant = curve::variant(&self.base.manifest.curves, params.k);
-        probe.order = switches.order.or(variant.and_then(Order::from_name)).unwrap_or_default();
-        probe.weighed = switches.weighed;
-        probe.bounds = switches.bounds;
-        if !switches.early_stop {
-            probe.early_stop = f32::INFINITY;
-        }
-        if let Some(lists) = switches.local_lists {
-            probe.local_lists = lists.max(1);
-        }
-        if let Some(list) = switches.local_list {
-            probe.local_list = list;
-        }
-        if let Some(votes) = switches.votes {
-            probe.votes = votes;
-        }
-        if probe.is_valid() {
-            Ok(())
-        } else {
-            Err(Error::bad_input(format!(
-                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_SEARCH_LIST}; check them"
-            )))
-        }
-    }
-
     fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
             return Err(Error::bad_input(format!("recall is {recall}; give a share above 0 and up to 1")));
         }
         let kind = self.base.kind;
         if !kind.has_curve() {
-            return Ok(Params::new(k, k));
+            return Ok(Params::flat(k));
         }
         let instead = kind.effort_option();
         let curves = &self.base.manifest.curves;

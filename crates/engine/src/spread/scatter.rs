@@ -404,7 +404,7 @@ fn divide(
     dtype: DType,
     folder: &Path,
 ) -> Result<Vec<u64>> {
-    let home = |block: usize| placement.homes(block as u32).trailing_zeros() as usize;
+    let home = |block: usize| placement.replicas(block as u32).trailing_zeros() as usize;
     let mut rows = vec![0u64; placement.servers()];
     source.counts.iter().enumerate().for_each(|(block, &count)| rows[home(block)] += u64::from(count));
     if let Some(server) = rows.iter().position(|&n| n == 0) {

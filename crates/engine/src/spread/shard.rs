@@ -3,8 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
+use stratann_core::query::StoreId;
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
@@ -92,13 +93,15 @@ impl Shard {
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
-        let here = Here {
+        let here = LocalShard {
             placement: &self.placement,
             server: self.ranks.server as u8,
             live,
             loads: [0; SERVERS_MAX],
         };
-        IndexView { here: Some(here), ..self.index.view() }
+        let mut view = self.index.view();
+        view.base.here = Some(here);
+        view
     }
 
     /// What was opened, with this server's blocks.
@@ -171,13 +174,18 @@ impl Tier for ShardTier<'_> {
         self.inner.room()
     }
 
-    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer) {
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        let blocks = u64::from(self.shard.index.manifest().blocks.count);
+        self.inner.store_bytes(store).map(|_| blocks * self.shard.index.base.block.block_bytes as u64)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
         let size = self.shard.index.base.block.block_bytes as u64;
         let block = u32::try_from(offset / size).ok();
         // A block that is not here is read from the end of the file: it comes back short, and its query ends as lost.
         let end = u64::from(self.shard.held()) * size;
         let at = block.and_then(|b| self.shard.offset(b)).unwrap_or(end);
-        self.inner.submit(tag, at, buffer);
+        self.inner.submit(tag, store, at, buffer);
     }
 
     fn start(&mut self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stratann_core::PAGE;
+use stratann_core::query::StoreId;
 
 use super::{Buffer, Tier};
 
@@ -18,6 +19,8 @@ pub fn sample(pages: usize) -> Vec<u8> {
 pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
     let bytes = sample(pages);
     assert!(tier.room() >= depth, "room for what was asked");
+    assert_eq!(tier.store_bytes(StoreId(0)), Some(bytes.len() as u64));
+    assert_eq!(tier.store_bytes(StoreId(1)), None);
     let mut done = Vec::new();
     tier.poll(true, &mut done).expect("polling an idle tier returns at once");
     assert!(done.is_empty());
@@ -35,7 +38,7 @@ pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
         awaited.insert(round as u64, (page, size));
         // One-page reads go through the tier's own buffers where it has some.
         let buffer = if size == 1 { own.pop() } else { None }.unwrap_or_else(|| Buffer::new(size * PAGE));
-        tier.submit(round as u64, (page * PAGE) as u64, buffer);
+        tier.submit(round as u64, StoreId(0), (page * PAGE) as u64, buffer);
         assert_eq!(tier.room(), room - 1);
         collect(tier, false, &bytes, &mut awaited, &mut seen);
     }
@@ -65,7 +68,7 @@ pub fn check_waker(tier: &mut dyn Tier) {
         // A read under way may end the wait too.
         let reads = round % 2;
         if reads == 1 {
-            tier.submit(round, 0, Buffer::new(PAGE));
+            tier.submit(round, StoreId(0), 0, Buffer::new(PAGE));
         }
         let mut came = 0;
         while came < reads as usize {

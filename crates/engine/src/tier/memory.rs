@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::build::hash;
+use stratann_core::query::StoreId;
 
 use super::{Buffer, Completion, Tier};
 
@@ -18,7 +19,7 @@ pub enum Fault {
     FlippedBit(usize),
 }
 
-/// Reads from a byte vector.
+/// One store: a byte vector.
 pub struct MemoryTier {
     bytes: Arc<Vec<u8>>,
     waiting: Vec<(u64, u64, Buffer)>,
@@ -68,7 +69,11 @@ impl Tier for MemoryTier {
         self.depth - self.waiting.len()
     }
 
-    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer) {
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        (store == StoreId(0)).then_some(self.bytes.len() as u64)
+    }
+
+    fn submit(&mut self, tag: u64, _: StoreId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
         self.waiting.push((tag, offset, buffer));
     }

@@ -14,6 +14,9 @@ mod uring;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+
+use stratann_core::query::StoreId;
 
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
@@ -35,12 +38,12 @@ pub struct Completion {
 
 /// Ends the wait of a tier's thread, from any other.
 #[derive(Clone)]
-pub struct Waker(std::sync::Arc<dyn Fn() + Send + Sync>);
+pub struct Waker(Arc<dyn Fn() + Send + Sync>);
 
 impl Waker {
     /// A waker that does this.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Waker {
-        Waker(std::sync::Arc::new(wake))
+        Waker(Arc::new(wake))
     }
 
     /// Ends the present wait, or the next.
@@ -54,12 +57,15 @@ pub trait Tier {
     /// How many more reads can be submitted now.
     fn room(&self) -> usize;
 
-    /// Queues a read of `buffer.len()` bytes at `offset` (both multiples of the page). It starts at once, with [`Tier::start`], or with the
+    /// Bytes of a store; `None` for one that this tier does not have.
+    fn store_bytes(&self, store: StoreId) -> Option<u64>;
+
+    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of the page). It starts at once, with [`Tier::start`], or with the
     /// next [`Tier::poll`] that waits.
     ///
     /// # Panics
     /// When there is no room: the caller asks first.
-    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer);
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer);
 
     /// Starts all queued reads.
     ///
@@ -106,6 +112,11 @@ pub enum IoChoice {
     Pread,
 }
 
+/// Lengths of stores.
+fn lengths(files: &[Arc<File>]) -> io::Result<Vec<u64>> {
+    files.iter().map(|file| file.metadata().map(|m| m.len())).collect()
+}
+
 /// Opens a file for reads that go past the page cache. The flag says whether the file system allowed that.
 pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
     #[cfg(target_os = "linux")]
@@ -119,19 +130,27 @@ pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
     File::open(path).map(|file| (file, false))
 }
 
-/// A tier over `file` for the calling thread, with up to `depth` reads of `bytes` each under way.
+/// A tier over one store, see [`open_stores`].
 ///
 /// # Errors
-/// When `choice` names io_uring and the kernel refuses it.
-pub fn open(
-    file: &std::sync::Arc<File>,
+/// As [`open_stores`].
+pub fn open(file: &Arc<File>, depth: usize, bytes: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
+    open_stores(std::slice::from_ref(file), depth, bytes, choice)
+}
+
+/// A tier over stores, each a file, for the calling thread, with up to `depth` reads of `bytes` each under way.
+///
+/// # Errors
+/// When `choice` names io_uring and the kernel refuses it, or a file has no length.
+pub fn open_stores(
+    files: &[Arc<File>],
     depth: usize,
     bytes: usize,
     choice: IoChoice,
 ) -> io::Result<Box<dyn Tier>> {
     #[cfg(target_os = "linux")]
     if choice != IoChoice::Pread {
-        match UringTier::new(file.clone(), depth, bytes) {
+        match UringTier::new(files, depth, bytes) {
             Ok(tier) => return Ok(Box::new(tier)),
             Err(e) if choice == IoChoice::Uring => return Err(e),
             Err(_) => {}
@@ -141,7 +160,7 @@ pub fn open(
     if choice == IoChoice::Uring {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux alone"));
     }
-    Ok(Box::new(PreadTier::new(file.clone(), depth)))
+    Ok(Box::new(PreadTier::new(files, depth)?))
 }
 
 /// Why io_uring cannot be used here, or `None` when it can.

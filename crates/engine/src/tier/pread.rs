@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use stratann_core::query::StoreId;
+
 use super::{Buffer, Completion, Tier, Waker};
 
 struct Job {
     tag: u64,
+    store: StoreId,
     offset: u64,
     buffer: Buffer,
 }
@@ -27,31 +30,49 @@ pub struct PreadTier {
     next: usize,
     in_flight: usize,
     depth: usize,
+    lengths: Vec<u64>,
 }
 
 const THREADS_MAX: usize = 32;
 
 impl PreadTier {
     /// Room for `depth` reads, by up to 32 threads.
-    pub fn new(file: Arc<File>, depth: usize) -> PreadTier {
+    ///
+    /// # Errors
+    /// When a file has no length.
+    pub fn new(files: &[Arc<File>], depth: usize) -> io::Result<PreadTier> {
+        let lengths = super::lengths(files)?;
         let depth = depth.max(1);
         let (finished, done) = channel();
         let mut jobs = Vec::new();
         let mut threads = Vec::new();
         for _ in 0..depth.min(THREADS_MAX) {
             let (sender, queue) = channel::<Job>();
-            let (file, finished) = (file.clone(), finished.clone());
+            let (files, finished) = (files.to_vec(), finished.clone());
             jobs.push(sender);
             threads.push(std::thread::spawn(move || {
-                for Job { tag, offset, mut buffer } in queue {
-                    let result = read_fully(&file, buffer.bytes_mut(), offset);
+                for Job { tag, store, offset, mut buffer } in queue {
+                    let result = match files.get(store.0 as usize) {
+                        Some(file) => read_fully(file, buffer.bytes_mut(), offset),
+                        None => Err(io::ErrorKind::NotFound.into()),
+                    };
                     if finished.send(Some(Completion { tag, buffer, result })).is_err() {
                         return;
                     }
                 }
             }));
         }
-        PreadTier { jobs, done, finished, is_wakeable: false, threads, next: 0, in_flight: 0, depth }
+        Ok(PreadTier {
+            jobs,
+            done,
+            finished,
+            is_wakeable: false,
+            threads,
+            next: 0,
+            in_flight: 0,
+            depth,
+            lengths,
+        })
     }
 }
 
@@ -79,12 +100,16 @@ impl Tier for PreadTier {
         self.depth - self.in_flight
     }
 
-    fn submit(&mut self, tag: u64, offset: u64, buffer: Buffer) {
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.lengths.get(store.0 as usize).copied()
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
         let queue = &self.jobs[self.next % self.jobs.len()];
         self.next += 1;
         self.in_flight += 1;
-        queue.send(Job { tag, offset, buffer }).expect("threads live as long as their queues");
+        queue.send(Job { tag, store, offset, buffer }).expect("threads live as long as their queues");
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {

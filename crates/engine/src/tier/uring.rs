@@ -1,4 +1,4 @@
-//! io_uring: one ring per thread, one registered file, registered buffers.
+//! io_uring: one ring per thread, registered files, registered buffers.
 //!
 //! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels that lack
 //! them get a plain ring.
@@ -6,14 +6,15 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, types};
+use stratann_core::query::StoreId;
 
 use super::{Buffer, Completion, Tier, Waker};
 
-/// The ring of one thread over one file.
+/// The ring of one thread over its stores.
 pub struct UringTier {
     ring: IoUring,
     // Buffers of reads under way, by slot; the kernel writes into them until their completion is seen.
@@ -23,8 +24,9 @@ pub struct UringTier {
     // Registered, not yet given out.
     own: Vec<Buffer>,
     bell: Option<Bell>,
-    // Kept open as long as the ring may use it.
-    _file: Arc<File>,
+    lengths: Vec<u64>,
+    // Kept open as long as the ring may use them.
+    _files: Vec<Arc<File>>,
 }
 
 /// What a read of the bell is called; slots are far fewer.
@@ -43,7 +45,7 @@ impl UringTier {
     ///
     /// # Errors
     /// When the kernel, or a seccomp profile, refuses.
-    pub fn new(file: Arc<File>, depth: usize, bytes: usize) -> io::Result<UringTier> {
+    pub fn new(files: &[Arc<File>], depth: usize, bytes: usize) -> io::Result<UringTier> {
         let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -51,7 +53,8 @@ impl UringTier {
             .setup_taskrun_flag()
             .build(entries)
             .or_else(|_| IoUring::new(entries))?;
-        ring.submitter().register_files(&[file.as_raw_fd()])?;
+        let descriptors: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
+        ring.submitter().register_files(&descriptors)?;
         let own = register(&ring, depth.clamp(1, 4096), bytes);
         let depth = entries as usize;
         Ok(UringTier {
@@ -61,7 +64,8 @@ impl UringTier {
             free: (0..depth as u32).rev().collect(),
             unsubmitted: 0,
             bell: None,
-            _file: file,
+            lengths: super::lengths(files)?,
+            _files: files.to_vec(),
         })
     }
 
@@ -152,13 +156,19 @@ impl Tier for UringTier {
         self.free.len()
     }
 
-    fn submit(&mut self, tag: u64, offset: u64, mut buffer: Buffer) {
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.lengths.get(store.0 as usize).copied()
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, mut buffer: Buffer) {
         let slot = self.free.pop().expect("the caller asks for room first");
         let registered = buffer.registered();
         let (at, len) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
+        // The kernel refuses a file that is not registered: such a read fails alone.
+        let file = types::Fixed(store.0.into());
         let read = match registered {
-            Some(number) => opcode::ReadFixed::new(types::Fixed(0), at, len, number).offset(offset).build(),
-            None => opcode::Read::new(types::Fixed(0), at, len).offset(offset).build(),
+            Some(number) => opcode::ReadFixed::new(file, at, len, number).offset(offset).build(),
+            None => opcode::Read::new(file, at, len).offset(offset).build(),
         };
         let read = read.user_data(u64::from(slot));
         self.slots[slot as usize] = Some((tag, buffer));

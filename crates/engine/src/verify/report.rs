@@ -1,11 +1,9 @@
 //! What a verification found.
 
 use serde::Serialize;
-use stratann_core::check::Violation;
+use stratann_core::check::{Blocks, Violation};
 use stratann_core::format::block::Damage;
-use stratann_core::plan::IndexView;
 
-use crate::kinds::view::block_of;
 use crate::manifest::Manifest;
 
 /// One violation.
@@ -63,21 +61,20 @@ impl Report {
 }
 
 /// A violation as a finding in this file.
-pub(crate) fn finding(file: &str, violation: &Violation, view: &IndexView<'_>) -> Finding {
+pub(crate) fn finding(file: &str, violation: &Violation, index: &Blocks<'_>) -> Finding {
+    let block_of = |node: u32| index.links.map(|links| links.map.block_of(node));
     let (block, what) = match *violation {
         Violation::Block { block, damage } => (Some(block), damage_words(damage).to_string()),
         Violation::Misplaced { block } => (Some(block), "its nodes are not those that the map says".into()),
         Violation::List { node } => {
-            (block_of(view, node), format!("the neighbour list of node {node} makes no sense"))
+            (block_of(node), format!("the neighbour list of node {node} makes no sense"))
         }
-        Violation::Vector { node } => {
-            (block_of(view, node), format!("the vector of node {node} is not finite"))
-        }
+        Violation::Vector { node } => (block_of(node), format!("the vector of node {node} is not finite")),
         Violation::Code { block, node } => {
             (Some(block), format!("the code of node {node} is not the one that it has elsewhere"))
         }
     };
-    let offset = block.map(|b| u64::from(b) * view.block.block_bytes as u64);
+    let offset = block.map(|b| u64::from(b) * index.layout.block_bytes as u64);
     Finding { file: file.into(), block, offset, what, list: None }
 }
 

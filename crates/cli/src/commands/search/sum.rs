@@ -1,4 +1,4 @@
-//! What the parts of a run come to.
+//! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::{self, Account};
@@ -7,10 +7,10 @@ use stratann_engine::driver::Times;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 
 use super::{PerQuery, Run, Stages};
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::{memory, options};
 
-/// What the parts of one run come to.
+/// Sums over the parts of one run.
 pub(super) struct Sum {
     pub(super) latency_ns: Vec<u64>,
     pub(super) stats: QueryStats,
@@ -20,7 +20,7 @@ pub(super) struct Sum {
     pub(super) found: f64,
     pub(super) failed: Vec<(usize, String)>,
     pub(super) short: usize,
-    // Of every query that found k results.
+    // k-th distances of the queries with k results.
     pub(super) kth_distances: Vec<f32>,
     pub(super) params: Option<Params>,
     pub(super) k: usize,
@@ -77,17 +77,17 @@ impl Sum {
     ) -> Run {
         if self.short > 0 {
             let why = match self.stats.clusters > 0 {
-                true => "because the clusters visited hold no more; a larger --nprobe finds more",
-                false => "because the graph led them to no more; a longer --search-list finds more",
+                true => "because the visited lists hold no more; a larger --nprobe finds more",
+                false => "because the graph search reached no more; a longer --search-list finds more",
             };
-            tell(&format!("note: {} queries found fewer than {} results, {why}", self.short, self.k));
+            eprint_line(&format!("note: {} queries found fewer than {} results, {why}", self.short, self.k));
         }
         let queries = self.latency_ns.len();
-        for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
-            tell(&format!("query {query} failed: {why}"));
+        for (query, why) in self.failed.iter().take(FAILURES_PRINTED) {
+            eprint_line(&format!("query {query} failed: {why}"));
         }
-        if self.failed.len() > FAILURES_TOLD {
-            tell(&format!("{} more queries failed", self.failed.len() - FAILURES_TOLD));
+        if self.failed.len() > FAILURES_PRINTED {
+            eprint_line(&format!("{} more queries failed", self.failed.len() - FAILURES_PRINTED));
         }
         Run {
             recall: truth.then(|| self.found / queries as f64),
@@ -109,8 +109,8 @@ impl Sum {
     }
 }
 
-/// Failed queries that are named on stderr.
-const FAILURES_TOLD: usize = 5;
+/// Most failed queries that are listed on stderr.
+const FAILURES_PRINTED: usize = 5;
 
 fn params_json(
     options: &SearchOptions,

@@ -1,9 +1,10 @@
-//! What work costs on this machine: a second or two of real searches and real reads.
+//! Measures the costs of work on this machine: a second or two of real searches and real reads.
 //!
-//! Queries are walked one by one over blocks in memory, again and again; of each step the fastest time counts, which another program seldom
-//! disturbs. What the tables take is the price of preparing; what the head graph takes, over its comparisons, that of a comparison; what the steps
-//! take beyond theirs, that of a step. Then real searches with two beams: the processor time that the process spent beyond all this, over
-//! its reads, is the price of a read. So the model spends what the process spent, however the parts were told apart.
+//! Queries are run one by one over blocks in memory, several times; the fastest time of each step counts, because other
+//! programs rarely disturb it. Building the tables gives the cost of preparing a query; the head graph's time over its
+//! comparisons gives the cost of a comparison; the rest of the steps gives the cost of a step. Then real searches with
+//! two beams follow: the CPU time beyond all this, over its reads, is the cost of a read. So the model spends as much
+//! CPU time as the process did, however it is split.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -37,16 +38,16 @@ impl Progress for Unheard<'_> {
     }
 }
 
-/// Queries that are searched for, and of these the ones that are walked.
+/// Queries that are searched for, and those of them that are run one by one.
 const SAMPLE: usize = 1000;
 const WALKED: usize = 100;
-/// Rounds of what is timed in memory; the fastest counts.
+/// Rounds of timing in memory; the fastest counts.
 const ROUNDS: usize = 3;
 const MESSAGES: u32 = 2000;
-/// Queries of the search that the model is compared with, at least.
+/// Least queries of the search that the model is compared with.
 const COMPARED: usize = 4000;
 
-/// Measures all that is not given.
+/// Measures all costs that are not given.
 pub(super) fn measure(
     index: &Index,
     rows: &[u8],
@@ -54,7 +55,7 @@ pub(super) fn measure(
     args: &CostArgs,
     progress: &dyn Progress,
 ) -> Result<Prices> {
-    progress.stage("measuring what work costs", 4, "steps");
+    progress.stage("measuring costs of work", 4, "steps");
     let size = index.view().block.vector_bytes;
     let rows = &rows[..rows.len().min(SAMPLE * size)];
     let cores = options::all_cores();
@@ -105,7 +106,7 @@ fn disk(index: &Index, args: &CostArgs) -> Result<(f64, f64)> {
     Ok((probed.iops, probed.latency_us))
 }
 
-/// What queries took that were walked one after another, nanoseconds, and what they did.
+/// Times of queries that were run one after another, nanoseconds, and their counters.
 #[derive(Default)]
 struct Walks {
     queries: u64,
@@ -139,8 +140,8 @@ impl Walks {
     }
 }
 
-/// Runs one query over blocks that are read once and kept. Adds to `taken_ns` how long its tables took, and each step. Gives the comparisons
-/// of the first step, and the counters of all.
+/// Runs one query over blocks that are read once and kept. Adds the times of its tables and of each step to `taken_ns`.
+/// Returns the comparisons of the first step, and all counters.
 fn walk(
     index: &Index,
     vector: &[u8],
@@ -193,7 +194,7 @@ fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
     let stepped_ns = walks.steps_ns as f64 - walks.stats.full_comparisons as f64 * full_ns;
     let left_ns = stepped_ns - codes as f64 * code_ns;
     if left_ns < 0.0 {
-        // Comparisons of the walk are cheaper than those of the head graph, and are nearly all that there is.
+        // Comparisons of the graph search are cheaper than those of the head graph, and are nearly all.
         code_ns = per(stepped_ns, codes);
     }
     let step_ns = per(left_ns, walks.stats.hops);
@@ -210,7 +211,7 @@ fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
     Solved { prepare_ns, code_ns, step_ns, read_ns: per(beyond_ns, reads) }
 }
 
-/// Nanoseconds of an exact distance, rows in cache.
+/// Measures an exact distance with rows in cache, nanoseconds.
 fn time_full(index: &Index, rows: &[u8]) -> f64 {
     let view = index.view();
     let size = view.block.vector_bytes;
@@ -230,8 +231,8 @@ fn time_full(index: &Index, rows: &[u8]) -> f64 {
     if best.is_finite() { best } else { 0.0 }
 }
 
-/// Nanoseconds that one side spends on a message that hands a query over: half of encoding it, a loopback connection, and decoding it.
-/// Without a loopback device: without it.
+/// Measures one side's time of a hand-over message, nanoseconds: half of encoding it, a loopback connection, and
+/// decoding it. Without a loopback device: without the connection.
 fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
     let view = index.view();
     let (mut scratch, mut state) = (Scratch::default(), QueryState::new(params, Budget::default()));
@@ -267,7 +268,7 @@ fn loopback() -> std::io::Result<(TcpStream, TcpStream)> {
     Ok((near, listener.accept()?.0))
 }
 
-/// What was measured, or foretold, of one server.
+/// Measured or predicted figures of one server.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OneServer {
     pub(super) qps: f64,
@@ -275,7 +276,7 @@ pub(super) struct OneServer {
     pub(super) cpu_us: f64,
 }
 
-/// The model beside the machine.
+/// Comparison of the model with the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Comparison {
     pub(super) real: OneServer,
@@ -284,7 +285,7 @@ pub(super) struct Comparison {
     pub(super) qps_error: f64,
 }
 
-/// Searches for real, three times; the run with the middle rate counts.
+/// Searches for real, three times; the run with the median rate counts.
 pub(super) fn search(
     index: &Index,
     rows: &[u8],

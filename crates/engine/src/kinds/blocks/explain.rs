@@ -4,13 +4,14 @@ use serde::Serialize;
 use stratann_core::format::block;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats,
-    Scratch, Step, Tag, Want,
+    Arrival, Arrived, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats, Scratch, Step,
+    Tag, Want,
 };
 
 use crate::base::Base;
 use crate::driver::failure;
 use crate::kinds::KindIndex;
+use crate::kinds::setting;
 use crate::tier::Buffer;
 
 /// A candidate of the beam.
@@ -93,12 +94,12 @@ pub(crate) fn explain(
     query: &[u8],
     params: Params,
 ) -> Trace {
-    let view = kind.view(base);
+    let (view, setting) = (kind.view(base), setting(&params));
     let mut tracer = Tracer {
         base,
         view,
         block_of,
-        state: QueryState::new(params, Budget::default()),
+        state: QueryState::new(params, view.budget()),
         scratch: Scratch::default(),
         buffers: Vec::new(),
     };
@@ -114,9 +115,9 @@ pub(crate) fn explain(
     }
     Trace {
         k: params.k,
-        search_list: params.search_list,
-        stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
-        patience: params.patience,
+        search_list: setting.search_list,
+        stop_slack: setting.slack,
+        patience: setting.patience,
         head: if block_of.is_some() { head } else { Vec::new() },
         head_code_comparisons,
         rounds,
@@ -140,11 +141,21 @@ struct Tracer<'a> {
 
 impl Tracer<'_> {
     fn guess(&self, rank: usize, candidate: &Candidate) -> Guess {
-        Guess { node: candidate.id, rank, code_distance: self.scratch.estimate(candidate.distance) }
+        Guess { node: candidate.id, rank, code_distance: self.estimate(candidate) }
+    }
+
+    /// A candidate's code distance on the scale of exact distances.
+    fn estimate(&self, candidate: &Candidate) -> f32 {
+        self.scratch.disk_graph().map_or(0.0, |scratch| scratch.estimate(candidate.distance))
+    }
+
+    /// The candidates; none of a scan.
+    fn candidates(&self) -> &[Candidate] {
+        self.state.disk_graph().map_or(&[], |state| state.beam().entries())
     }
 
     fn beam(&self) -> Vec<Guess> {
-        self.state.beam().entries().iter().enumerate().map(|(rank, c)| self.guess(rank, c)).collect()
+        self.candidates().iter().enumerate().map(|(rank, c)| self.guess(rank, c)).collect()
     }
 
     /// Reads what the last step asked for, and steps.
@@ -152,13 +163,14 @@ impl Tracer<'_> {
         let view = self.view;
         let wants: Vec<Want> = self.state.wants().to_vec();
         let mut reads = Vec::new();
-        for Want::Fetch { tag, block, .. } in wants {
+        for Want::Fetch { tag, .. } in wants {
+            let Some(block) = self.state.read_of(tag).map(|read| read.unit()) else { continue };
             let arrived = self.base.read_block(block);
             let nodes = match &arrived {
-                Ok(buffer) => block::Block::open(&view.block, buffer.bytes()).map_or(0, |b| b.count()),
+                Ok(buffer) => block::Block::open(&self.base.block, buffer.bytes()).map_or(0, |b| b.count()),
                 Err(_) => 0,
             };
-            let offset = u64::from(block) * view.block.block_bytes as u64;
+            let offset = u64::from(block) * self.base.block.block_bytes as u64;
             reads.push(Read { block, offset, nodes, asked_by: self.asker(block) });
             self.buffers.push((tag, arrived));
         }
@@ -188,7 +200,7 @@ impl Tracer<'_> {
     /// The best candidate that waits for `block`.
     fn asker(&self, block: u32) -> Option<Guess> {
         let block_of = self.block_of?;
-        let entries = self.state.beam().entries().iter().enumerate();
+        let entries = self.candidates().iter().enumerate();
         let mut waiting = entries.filter(|(_, c)| c.progress == Progress::Awaited && block_of(c.id) == block);
         waiting.next().map(|(rank, c)| self.guess(rank, c))
     }
@@ -199,8 +211,9 @@ impl Tracer<'_> {
             Outcome::Running => "it still runs".into(),
             Outcome::Partial => "some candidates lie on servers that do not answer".to_string(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
-            lost @ Outcome::Lost { .. } => failure(lost, &self.base.blocks_path, self.base.block.block_bytes)
-                .unwrap_or_else(|| "a block was lost".into()),
+            lost @ (Outcome::Lost { .. } | Outcome::WrongKind) => {
+                failure(lost, &self.base.blocks_path).unwrap_or_else(|| "a block was lost".into())
+            }
             Outcome::Complete => self.end_of_search(),
         }
     }
@@ -209,15 +222,15 @@ impl Tracer<'_> {
         if self.block_of.is_none() {
             return "every block has been read".into();
         }
-        let entries = self.state.beam().entries();
+        let entries = self.candidates();
         match entries.iter().enumerate().find(|(_, c)| c.progress == Progress::Fresh) {
             None => "every candidate in the beam has been expanded".into(),
             Some((rank, next)) => {
                 let kth = self.state.results().last().map_or(0.0, |h| h.distance);
                 format!(
                     "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
-                    self.scratch.estimate(next.distance),
-                    self.state.params().patience
+                    self.estimate(next),
+                    setting(self.state.params()).patience
                 )
             }
         }

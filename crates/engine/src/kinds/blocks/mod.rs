@@ -7,7 +7,7 @@ pub(crate) mod verify;
 use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block};
-use stratann_core::query::{Loss, Outcome};
+use stratann_core::query::{Extent, Loss, Outcome, StoreId};
 
 use super::Member;
 use crate::base::Base;
@@ -81,6 +81,8 @@ fn open<'a>(base: &Base, number: u32, bytes: &'a [u8]) -> Result<Block<'a>> {
 }
 
 fn damaged(base: &Base, block: u32) -> Error {
-    let outcome = Outcome::Lost { block, loss: Loss::Damaged };
-    Error::corrupt(failure(outcome, &base.blocks_path, base.block.block_bytes).unwrap_or_default())
+    let bytes = base.block.block_bytes as u32;
+    let at = Extent { store: StoreId(0), offset: u64::from(block) * u64::from(bytes), bytes };
+    let outcome = Outcome::Lost { unit: block, at, loss: Loss::Damaged };
+    Error::corrupt(failure(outcome, &base.blocks_path).unwrap_or_default())
 }

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use stratann_core::check::{Checker, Violation};
-use stratann_core::plan::IndexView;
+use stratann_core::check::{self, Checker, Violation};
 
-use crate::base::{Base, OpenOptions, plain_view};
+use crate::base::{Base, OpenOptions, PlainBlocks};
 use crate::kinds::KindIndex;
 use crate::manifest::Manifest;
 use crate::verify::files::check_file;
@@ -29,37 +28,37 @@ pub(crate) fn check(
         }
     };
     let opened = open(folder, number, manifest);
-    let plain = plain_view(manifest);
-    let view = match (&opened, &plain) {
-        (Ok((base, kind)), _) => Some(kind.view(base)),
-        (Err(e), view) => {
+    let plain = PlainBlocks::new(manifest);
+    let index = match (&opened, &plain) {
+        (Ok((base, kind)), _) => kind.checked(base),
+        (Err(e), plain) => {
             // Mostly a damaged file again; without it blocks are checked one by one, not against each other.
             let (file, what) = (file_in(&e.message, manifest), e.message.clone());
             report.found(Finding { file, what, ..Finding::default() });
-            *view
+            plain.as_ref().map(PlainBlocks::checked)
         }
     };
     let mut blocks = Blocks {
-        view,
-        checker: view.map(|v| Checker::new(&v)),
+        index,
+        checker: index.map(|v| Checker::new(&v)),
         next: 0,
         rest: Vec::new(),
         found: Vec::new(),
     };
     check_file(folder, name, &manifest.files[name], &mut |bytes| blocks.take(bytes), progress, report)?;
-    let Some(view) = view else { return Ok(()) };
+    let Some(index) = index else { return Ok(()) };
     let Blocks { checker, next, mut found, .. } = blocks;
     report.blocks = next;
     report.nodes = manifest.rows;
     if let Some(checker) = checker {
-        let done = checker.finish(&view, &mut found);
+        let done = checker.finish(&index, &mut found);
         report.edges = done.edges;
         // Without the head graph nobody can say what is reachable.
         let is_known = opened.as_ref().is_ok_and(|(base, _)| base.kind.has_adjacency_in_blocks());
         report.unreachable = if is_known { done.unreachable } else { 0 };
     }
     for violation in found {
-        report.found(finding(name, &violation, &view));
+        report.found(finding(name, &violation, &index));
     }
     Ok(())
 }
@@ -72,7 +71,7 @@ fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, KindIn
 
 /// Cuts a stream of bytes into blocks.
 struct Blocks<'a> {
-    view: Option<IndexView<'a>>,
+    index: Option<check::Blocks<'a>>,
     checker: Option<Checker>,
     next: u32,
     rest: Vec<u8>,
@@ -81,13 +80,13 @@ struct Blocks<'a> {
 
 impl Blocks<'_> {
     fn take(&mut self, bytes: &[u8]) {
-        let (Some(view), Some(checker)) = (&self.view, &mut self.checker) else { return };
+        let (Some(index), Some(checker)) = (&self.index, &mut self.checker) else { return };
         self.rest.extend_from_slice(bytes);
-        let size = view.block.block_bytes;
+        let size = index.layout.block_bytes;
         let whole = self.rest.len() / size * size;
         for block in self.rest[..whole].chunks_exact(size) {
-            if self.next < view.blocks {
-                checker.block(view, self.next, block, &mut self.found);
+            if self.next < index.count {
+                checker.block(index, self.next, block, &mut self.found);
             }
             self.next += 1;
         }

@@ -9,7 +9,7 @@ pub const IN_FLIGHT: usize = 64;
 
 /// Look-up tables of one query, and what it has visited.
 pub(crate) fn query_bytes(code_bytes: usize, base: &Base) -> u64 {
-    code_bytes as u64 * 512 + 4096 + stratann_core::query::seen_bytes(base.manifest.rows)
+    code_bytes as u64 * 512 + 4096 + stratann_core::query::visited_bytes(base.manifest.rows)
 }
 
 /// What queries take, as far as the manifest tells; rounded up where it does not.

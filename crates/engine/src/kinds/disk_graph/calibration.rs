@@ -1,8 +1,12 @@
 //! The settings of a `disk-graph` that calibration measures: beam lengths and stop rules.
 
+use stratann_core::plan::{KindParams, disk_graph};
 use stratann_core::query::Params;
 
-use crate::recall::curve::{Grid, Point, StopRule};
+use crate::Result;
+use crate::kinds::Setting;
+use crate::recall::curve::{Grid, Point, StopRule, check_slack};
+use crate::search::SearchOptions;
 
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
@@ -24,8 +28,46 @@ pub(crate) fn grid(k: u32) -> Grid {
 /// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the search.
 pub(crate) fn params(k: u32, point: &Point) -> Params {
     let list = point.effort.max(k);
-    let patience = (list as f32 * point.stop.share).ceil() as u32;
-    Params { stop_slack: point.stop.slack.unwrap_or(f32::INFINITY), patience, ..Params::new(k, list) }
+    let mut params = beam_params(k, list, point.stop.slack);
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.patience = (list as f32 * point.stop.share).ceil() as u32;
+    }
+    params
+}
+
+/// Parameters with a beam of `list`. `slack` is that of the stop rule.
+pub(crate) fn beam_params(k: u32, list: u32, slack: Option<f32>) -> Params {
+    let mut params = Params::disk_graph(k, list);
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.stop_slack = slack.unwrap_or(f32::INFINITY);
+    }
+    params
+}
+
+/// Applies the switches of a search.
+///
+/// # Errors
+/// A slack that is out of range.
+pub(crate) fn apply_switches(own: &mut disk_graph::Params, options: &SearchOptions) -> Result<()> {
+    check_slack(own.stop_slack)?;
+    own.head = options.head;
+    own.whole_blocks = options.whole_blocks;
+    if let Some(patience) = options.patience {
+        own.patience = patience;
+    }
+    Ok(())
+}
+
+/// The setting that these parameters are.
+pub(crate) fn setting(own: &disk_graph::Params) -> Setting {
+    Setting {
+        effort: own.search_list,
+        search_list: own.search_list,
+        slack: Some(own.stop_slack).filter(|s| s.is_finite()),
+        patience: own.patience,
+        nprobe: None,
+        early_stop: None,
+    }
 }
 
 #[cfg(test)]
@@ -35,6 +77,9 @@ mod tests {
     #[test]
     fn beams_are_never_shorter_than_the_answer() {
         let point = Point { effort: 20, ..Point::default() };
-        assert_eq!([10, 300].map(|k| params(k, &point).search_list), [20, 300]);
+        assert_eq!(
+            [10, 300].map(|k| setting(params(k, &point).kind.disk_graph().unwrap()).search_list),
+            [20, 300]
+        );
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stratann_core::format::block_map::BlockMap;
-use stratann_core::plan::{Codes, GraphView};
+use stratann_core::plan::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 
@@ -54,8 +54,10 @@ impl GraphTables {
     }
 
     /// What queries see of it.
-    pub(crate) fn view(&self) -> GraphView<'_> {
-        GraphView {
+    pub(crate) fn view<'a>(&'a self, base: &'a Base) -> View<'a> {
+        View {
+            block: &base.block,
+            blocks: base.manifest.blocks.count,
             codebook: &self.codebook,
             codes: match &self.codes {
                 ResidentCodes::All(codes) => Codes::All(codes),

@@ -2,17 +2,22 @@
 
 pub(crate) mod build;
 
-use stratann_core::query::Budget;
+use stratann_core::plan::flat::View;
 
 use crate::base::Base;
+use crate::kinds::Setting;
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
 
-/// A budget that suffices to read every block.
-pub(crate) fn query_budget(blocks: u32) -> Budget {
-    let usual = Budget::default();
-    Budget { hops: usual.hops.max(blocks), reads: usual.reads.max(blocks), ..usual }
+/// What queries see.
+pub(crate) fn view(base: &Base) -> View<'_> {
+    View { block: &base.block, blocks: base.manifest.blocks.count }
+}
+
+/// The setting of a search for `k` results: it has no effort to choose.
+pub(crate) fn setting(k: u32) -> Setting {
+    Setting { effort: k, search_list: k, slack: None, patience: 0, nprobe: None, early_stop: None }
 }
 
 /// The block that holds a row: rows are in order, as many in each block as fit.

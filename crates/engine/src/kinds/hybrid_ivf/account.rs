@@ -1,8 +1,8 @@
 //! The memory of searches in a `hybrid-ivf`.
 
 use stratann_core::PAGE;
-use stratann_core::access::lists::SURVIVORS_MAX as CANDIDATES_MAX;
-use stratann_core::query::seen_bytes;
+use stratann_core::plan::hybrid_ivf::CANDIDATES_MAX;
+use stratann_core::query::visited_bytes;
 
 use super::super::PlannedQuery;
 use super::facts::ListFacts;
@@ -28,14 +28,14 @@ fn scan_bytes(code_bytes: usize) -> u64 {
 
 /// Tables and candidates of one query, and what it has visited. `local_beam` is the length of a beam in a local graph.
 pub(crate) fn query_bytes(tables: &ListTables, base: &Base, local_beam: u64) -> u64 {
-    scan_bytes(tables.shape.code_bytes) + tables.walk_bytes(local_beam) + seen_bytes(base.manifest.rows)
+    scan_bytes(tables.shape.code_bytes) + tables.walk_bytes(local_beam) + visited_bytes(base.manifest.rows)
 }
 
 /// What queries take, as far as the manifest tells; rounded up where it does not.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &ListFacts, low_memory: bool) -> PlannedQuery {
     PlannedQuery {
         in_flight: in_flight(low_memory),
-        tables_bytes: scan_bytes(facts.code_bytes) + seen_bytes(manifest.rows),
+        tables_bytes: scan_bytes(facts.code_bytes) + visited_bytes(manifest.rows),
         // A read that begins and ends within a page takes one page more.
         read_bytes: (facts.read_max as usize / PAGE + 1).next_power_of_two() * PAGE,
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::{ClusterView, Pinned};
+use stratann_core::plan::hybrid_ivf::{Pinned, View};
 
 use super::facts::ListSection;
 use super::learning::{self, Learning, LearningSource};
@@ -105,8 +105,8 @@ impl ListIndex {
     }
 
     /// What queries see of it, learned state excluded.
-    pub(crate) fn view(&self) -> ClusterView<'_> {
-        ClusterView {
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
             directory: &self.tables.directory,
             shape: self.tables.shape,
             codebook: &self.tables.codebook,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::{ClusterView, Pinned};
+use stratann_core::plan::hybrid_ivf::{Pinned, View};
 use stratann_core::route::NavGraph;
 
 use super::residency::{LIST_BYTES, ResidentLists};
@@ -27,7 +27,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Puts what this snapshot holds into a view.
-    pub(crate) fn apply<'a>(&'a self, clusters: &mut ClusterView<'a>) {
+    pub(crate) fn apply<'a>(&'a self, clusters: &mut View<'a>) {
         clusters.nav = &self.nav;
         clusters.pinned = self.pinned();
         if let Some(lists) = &self.resident {

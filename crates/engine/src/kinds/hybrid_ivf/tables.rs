@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::plan::SubLists;
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;

@@ -7,7 +7,8 @@ use std::path::Path;
 use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::check_lists::{GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables};
-use stratann_core::plan::IndexView;
+use stratann_core::plan::hybrid_ivf::View;
+use stratann_core::view;
 
 use super::open::ListIndex;
 use super::tables::ListTables;
@@ -38,7 +39,7 @@ pub(crate) fn check(
         }
     };
     let clusters = &*lists.tables;
-    let view = IndexView { clusters: Some(lists.view()), ..base.view() };
+    let view = base.view();
     let (name, _) = manifest.file(files::LISTS)?;
     let mut found = Vec::new();
     tables(&lists.view(), &mut found);
@@ -46,14 +47,17 @@ pub(crate) fn check(
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
     let in_nav = members_of_nav(&lists.view());
     let mut ids = Ids::new(manifest.rows);
-    for lists in batches(clusters) {
+    for batch in batches(clusters) {
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
-        let bytes: u64 = lists.clone().map(|l| bytes_of(clusters, l)).sum();
-        let checked: Vec<Checked> = lists
+        let bytes: u64 = batch.clone().map(|l| bytes_of(clusters, l)).sum();
+        let checked: Vec<Checked> = batch
             .into_par_iter()
-            .map_init(|| ListChecker::new(&view), |c, list| check_list(&view, &file, c, list, &in_nav))
+            .map_init(
+                || ListChecker::new(&view),
+                |c, list| check_list(&view, &file, c, (&lists.view(), list), &in_nav),
+            )
             .collect();
         for checked in checked {
             for fault in &checked.found {
@@ -81,7 +85,7 @@ fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, ListIn
 
 /// Checks the edges of clusters that are graphs, one cluster after another.
 fn check_graphs(
-    view: &IndexView<'_>,
+    view: &view::Base<'_>,
     lists: &ListIndex,
     name: &str,
     file: &File,
@@ -126,14 +130,13 @@ struct Checked {
 }
 
 fn check_list(
-    view: &IndexView<'_>,
+    view: &view::Base<'_>,
     file: &File,
     checker: &mut ListChecker,
-    list: u32,
+    (clusters, list): (&View<'_>, u32),
     in_nav: &[(u32, u32)],
 ) -> Checked {
     let mut checked = Checked { list, found: Vec::new(), ids: Vec::new() };
-    let Some(clusters) = &view.clusters else { return checked };
     let at = list as usize;
     let members = clusters.directory.members(list) as usize;
     let read = |length: usize, offset: u64| {

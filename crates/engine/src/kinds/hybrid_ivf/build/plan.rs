@@ -140,7 +140,7 @@ impl Planner<'_> {
         let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
         let kinds = chosen.picks.iter().map(|&p| LOCAL_INDEXES[usize::from(p)].kind).collect();
         let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
-        let prices = &self.model.unit_costs;
+        let unit_costs = &self.model.unit_costs;
         let report = PlanReport {
             budget_bytes: self.budget,
             ram_bytes: chosen.bytes,
@@ -150,9 +150,9 @@ impl Planner<'_> {
             uniform_us: LocalKind::ALL.map(uniform),
             observed,
             local,
-            read_us: prices.read_us,
-            kib_us: prices.byte_us * 1024.0,
-            distance_us: prices.distance_us,
+            read_us: unit_costs.read_us,
+            kib_us: unit_costs.byte_us * 1024.0,
+            distance_us: unit_costs.distance_us,
         };
         Ok((kinds, report))
     }

@@ -129,7 +129,7 @@ pub fn measure(
             (count, "queries")
         }
     };
-    Ok(sum.into_measured(queries, source, (params.k, params.probe.clusters)))
+    Ok(sum.into_measured(queries, source, (params.k, params.kind.hybrid_ivf().map_or(0, |p| p.nprobe))))
 }
 
 fn tick(progress: &dyn Progress) -> Result<()> {

@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use stratann_core::build::costs::VisitCostModel;
+use stratann_core::plan::hybrid_ivf::learn::{
+    Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
+};
 use stratann_core::query::QueryState;
-use stratann_core::route::{Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes};
 use stratann_kernel::{DType, Metric};
 
 use crate::budget::{release_freed, yield_cores};
@@ -246,10 +248,10 @@ impl Learning {
     pub(crate) fn ended(&self, worker: usize, epoch: u64, state: Option<&QueryState>) {
         let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
         let at = (epoch % OPEN) as usize;
-        if let Some(state) = state {
+        if let Some(trace) = state.and_then(QueryState::hybrid_ivf) {
             let clusters = self.shared.source.tables.directory.clusters();
             let mut traffic = lock(&self.shared.counts[at][worker % WORKERS]);
-            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(state);
+            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(&trace);
         }
         let all = u64::from(self.shared.options.epoch_queries.max(1));
         if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {

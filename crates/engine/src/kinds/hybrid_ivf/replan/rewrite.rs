@@ -9,7 +9,7 @@ use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
 use stratann_core::format::inverted_list::{self, ListCodes, Record};
-use stratann_core::plan::SubLists;
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 

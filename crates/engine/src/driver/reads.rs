@@ -1,0 +1,230 @@
+//! Reads of a driver: from a query's want to its result, by way of the cache, of equal reads under way, or of the tier.
+
+use std::io;
+use std::sync::Arc;
+
+use stratann_core::PAGE;
+use stratann_core::query::{Extent, Loss, Read, Want};
+
+use super::shared_reads::{Asker, Delivery, Share};
+use super::slot::ReadResult;
+use super::{Driver, Queries};
+use crate::tier::Completion;
+
+/// Queued reads are started, before further steps, once there are so many …
+pub const START_READS: usize = 8;
+/// … or once queries have computed for so long, in nanoseconds.
+const START_AFTER_NS: u64 = 50_000;
+
+/// A read that the tier makes for this thread.
+pub(super) struct TierRead {
+    read: Read,
+    asker: Asker,
+    // Whether others may have joined it.
+    is_shared: bool,
+}
+
+/// The reads that the tier makes, by the tag that it knows them by.
+#[derive(Default)]
+pub(super) struct TierReads {
+    reads: Vec<Option<TierRead>>,
+    free: Vec<usize>,
+}
+
+impl TierReads {
+    fn add(&mut self, read: TierRead) -> u64 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.reads.push(None);
+            self.reads.len() - 1
+        });
+        self.reads[at] = Some(read);
+        at as u64
+    }
+
+    fn remove(&mut self, tag: u64) -> Option<TierRead> {
+        let read = self.reads.get_mut(tag as usize)?.take()?;
+        self.free.push(tag as usize);
+        Some(read)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.reads.len()
+    }
+
+    /// The extents that others may wait for.
+    pub(super) fn shared(&self) -> impl Iterator<Item = Extent> {
+        self.reads.iter().flatten().filter(|read| read.is_shared).map(|read| read.read.at)
+    }
+}
+
+impl<'a> Driver<'a> {
+    /// Begins to meet the wants of a query's last step.
+    pub(super) fn fetch_wants(&mut self, slot: usize, queries: &mut dyn Queries) {
+        for i in 0..self.slots[slot].state.wants().len() {
+            let Want::Fetch { tag, at } = self.slots[slot].state.wants()[i];
+            let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
+            let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
+                self.slots[slot].state.count_cache_hit(tag);
+                Some(ReadResult::Cached(bytes))
+            } else {
+                let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
+                if self.postponed.is_empty() && self.tier.room() > 0 {
+                    self.read(asker, read).map(|loss| self.lost(read, loss, queries))
+                } else {
+                    self.postponed.push_back((asker, read));
+                    None
+                }
+            };
+            if let Some(result) = result {
+                self.slots[slot].results.push((tag, result));
+            }
+        }
+    }
+
+    /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be no such read.
+    fn read(&mut self, asker: Asker, read: Read) -> Option<Loss> {
+        let at = read.at;
+        match self.tier.store_bytes(at.store) {
+            None => return Some(Loss::Failed),
+            Some(store_bytes) if at.end() > store_bytes => return Some(Loss::Short),
+            Some(_) => {}
+        }
+        let share = match &self.sharing {
+            None => Share::ReadAlone,
+            Some((shared, mailbox)) => shared.begin(at, mailbox, asker),
+        };
+        if share == Share::Join {
+            let slot = &mut self.slots[asker.slot as usize];
+            slot.merged_reads += 1;
+            slot.merged_bytes += u64::from(at.bytes);
+            self.joined += 1;
+            return None;
+        }
+        let buffer = self.buffers.take(at.pages() as usize * PAGE);
+        let tag = self.reads.add(TierRead { read, asker, is_shared: share == Share::Read });
+        self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
+        self.unstarted += 1;
+        None
+    }
+
+    fn read_postponed(&mut self, queries: &mut dyn Queries) {
+        while self.tier.room() > 0 {
+            let Some((asker, read)) = self.postponed.pop_front() else { return };
+            if let Some(loss) = self.read(asker, read) {
+                let result = self.lost(read, loss, queries);
+                self.give(asker, result);
+            }
+        }
+    }
+
+    /// Starts queued reads when they are many, or have been queued for long.
+    pub(super) fn start_reads(&mut self) -> io::Result<()> {
+        if self.unstarted == 0 {
+            self.unstarted_ns = 0;
+        } else if self.unstarted >= START_READS || self.unstarted_ns >= START_AFTER_NS {
+            self.unstarted = 0;
+            self.unstarted_ns = 0;
+            self.tier.start()?;
+        }
+        Ok(())
+    }
+
+    /// Whether reads are under way that a query of this thread, or of another, may wait for.
+    pub(super) fn has_reads(&self) -> bool {
+        !self.reads.is_empty() || self.joined > 0
+    }
+
+    /// Takes in completed reads and deliveries; with `wait`, waits for one.
+    pub(super) fn collect(&mut self, wait: bool, queries: &mut dyn Queries) -> io::Result<()> {
+        let wait = wait && self.sharing.as_ref().is_none_or(|(_, mailbox)| mailbox.may_wait());
+        if wait {
+            // Waiting starts all reads.
+            self.unstarted = 0;
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        let polled = self.tier.poll(wait, &mut completions);
+        for completion in completions.drain(..) {
+            self.complete(completion, queries);
+        }
+        self.completions = completions;
+        self.collect_deliveries(queries);
+        self.read_postponed(queries);
+        polled
+    }
+
+    fn collect_deliveries(&mut self, queries: &mut dyn Queries) {
+        let Some((_, mailbox)) = &self.sharing else { return };
+        let mut deliveries = std::mem::take(&mut self.deliveries);
+        mailbox.end_wait();
+        mailbox.take(&mut deliveries);
+        for Delivery { to, result } in deliveries.drain(..) {
+            self.joined -= 1;
+            let result = match result {
+                Ok(bytes) => ReadResult::Shared(bytes),
+                Err(loss) => {
+                    if let Some(read) = self.slots[to.slot as usize].state.read_of(to.tag) {
+                        queries.lost(read, loss);
+                    }
+                    ReadResult::Lost(loss)
+                }
+            };
+            self.give(to, result);
+        }
+        self.deliveries = deliveries;
+    }
+
+    fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
+        let Some(TierRead { read, asker, is_shared }) = self.reads.remove(tag) else { return };
+        let at = read.at;
+        let skip = (at.offset % PAGE as u64) as usize;
+        let range = skip..skip + at.bytes as usize;
+        let checked = match result {
+            Err(_) => Err(Loss::Failed),
+            Ok(n) if n < range.end => Err(Loss::Short),
+            Ok(_) => self.view.verify(&read, &buffer.bytes()[range.clone()]),
+        };
+        if let Some(cache) = self.cache.filter(|_| checked.is_ok()) {
+            cache.put(at, &buffer.bytes()[range.clone()]);
+        }
+        // The cache has the bytes before the read ends: who finds it ended finds them there.
+        if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {
+            shared.complete(at, || checked.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
+        }
+        let result = match checked {
+            Ok(()) => ReadResult::Buffer(buffer, range),
+            Err(loss) => {
+                self.buffers.recycle(buffer);
+                self.lost(read, loss, queries)
+            }
+        };
+        self.give(asker, result);
+    }
+
+    fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
+        queries.lost(read, loss);
+        ReadResult::Lost(loss)
+    }
+
+    /// Gives a result to the query that asked for it. One that has ended did not wait for it.
+    fn give(&mut self, to: Asker, result: ReadResult<'a>) {
+        let slot = &mut self.slots[to.slot as usize];
+        if slot.is_active && slot.generation == to.generation {
+            slot.results.push((to.tag, result));
+            if slot.is_ready() {
+                self.enqueue(to.slot as usize);
+            }
+        } else if let ReadResult::Buffer(buffer, _) = result {
+            self.buffers.recycle(buffer);
+        }
+    }
+}
+
+/// A driver that ends early leaves no query of another thread waiting.
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        let Some((shared, _)) = &self.sharing else { return };
+        for at in self.reads.shared() {
+            shared.complete(at, || Err(Loss::Failed));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Reads under way of one open index: equal reads of its driver threads are made once.
+//!
+//! The first thread that asks for an extent makes the read; queries that ask for it meanwhile, on any thread, join it. When the read completes
+//! its thread verifies the bytes once and delivers them, or the loss, to each. A read goes on when its first query ends.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stratann_core::query::{Extent, Loss, Tag};
+
+use crate::tier::Waker;
+
+/// A query's want, as its thread knows it: its slot, the number of the query in that slot, and the tag of the want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) tag: Tag,
+}
+
+/// What came of a read that was joined.
+pub(super) struct Delivery {
+    pub(super) to: Asker,
+    pub(super) result: Result<Arc<[u8]>, Loss>,
+}
+
+/// Deliveries to one driver thread.
+pub(super) struct Mailbox {
+    number: u64,
+    deliveries: Mutex<Vec<Delivery>>,
+    has_deliveries: AtomicBool,
+    is_waiting: AtomicBool,
+    // Without a waker the thread joins its own reads alone.
+    waker: Option<Waker>,
+}
+
+impl Mailbox {
+    fn deliver(&self, delivery: Delivery) {
+        lock(&self.deliveries).push(delivery);
+        self.has_deliveries.store(true, Ordering::SeqCst);
+        if self.is_waiting.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &self.waker
+        {
+            waker.wake();
+        }
+    }
+
+    /// Notes that the thread is about to wait. Returns false when it must not, because something was delivered. From then on a delivery wakes it.
+    pub(super) fn may_wait(&self) -> bool {
+        self.is_waiting.store(true, Ordering::SeqCst);
+        let may = !self.has_deliveries.load(Ordering::SeqCst);
+        if !may {
+            self.end_wait();
+        }
+        may
+    }
+
+    /// Notes that the thread waits no longer.
+    pub(super) fn end_wait(&self) {
+        self.is_waiting.store(false, Ordering::SeqCst);
+    }
+
+    /// Moves all deliveries to `out`, which is empty.
+    pub(super) fn take(&self, out: &mut Vec<Delivery>) {
+        if self.has_deliveries.load(Ordering::Acquire) {
+            let mut deliveries = lock(&self.deliveries);
+            self.has_deliveries.store(false, Ordering::SeqCst);
+            std::mem::swap(&mut *deliveries, out);
+        }
+    }
+}
+
+/// A query that joined a read.
+struct Joined {
+    mailbox: Arc<Mailbox>,
+    asker: Asker,
+}
+
+struct ReadUnderWay {
+    // The mailbox of the thread that makes it.
+    reader: u64,
+    joined: Vec<Joined>,
+}
+
+/// What a thread does about an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Share {
+    /// It makes the read, and delivers the result when it completes.
+    Read,
+    /// It makes the read for itself.
+    ReadAlone,
+    /// It waits for the delivery.
+    Join,
+}
+
+type Table = HashMap<Extent, ReadUnderWay, BuildHasherDefault<ExtentHasher>>;
+
+/// Shards of the table. Each has a lock of its own, held for one look-up.
+const SHARDS: usize = 64;
+
+/// The reads under way of one open index.
+pub struct SharedReads {
+    shards: Vec<Shard>,
+    mailboxes: AtomicU64,
+}
+
+// A shard does not share its cache line with another.
+#[repr(align(64))]
+#[derive(Default)]
+struct Shard(Mutex<Table>);
+
+impl Default for SharedReads {
+    fn default() -> Self {
+        SharedReads { shards: (0..SHARDS).map(|_| Shard::default()).collect(), mailboxes: AtomicU64::new(0) }
+    }
+}
+
+impl SharedReads {
+    /// A mailbox for one more driver thread.
+    pub(super) fn mailbox(&self, waker: Option<Waker>) -> Arc<Mailbox> {
+        Arc::new(Mailbox {
+            number: self.mailboxes.fetch_add(1, Ordering::Relaxed),
+            deliveries: Mutex::default(),
+            has_deliveries: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
+            waker,
+        })
+    }
+
+    /// Joins the read of an extent when one is under way; otherwise notes that `mailbox`'s thread makes it.
+    pub(super) fn begin(&self, at: Extent, mailbox: &Arc<Mailbox>, asker: Asker) -> Share {
+        let mut table = self.table(at);
+        match table.get_mut(&at) {
+            None => {
+                table.insert(at, ReadUnderWay { reader: mailbox.number, joined: Vec::new() });
+                Share::Read
+            }
+            Some(read) if read.reader == mailbox.number || mailbox.waker.is_some() => {
+                read.joined.push(Joined { mailbox: mailbox.clone(), asker });
+                Share::Join
+            }
+            Some(_) => Share::ReadAlone,
+        }
+    }
+
+    /// Ends a read. Returns the queries that joined it.
+    fn end(&self, at: Extent) -> Vec<Joined> {
+        self.table(at).remove(&at).map_or(Vec::new(), |read| read.joined)
+    }
+
+    /// Ends a read and delivers its result to all queries that joined it. `shared` makes shared bytes of the result; it is called when a
+    /// query has joined.
+    pub(super) fn complete(&self, at: Extent, shared: impl FnOnce() -> Result<Arc<[u8]>, Loss>) {
+        let joined = self.end(at);
+        if joined.is_empty() {
+            return;
+        }
+        let result = shared();
+        for Joined { mailbox, asker } in joined {
+            mailbox.deliver(Delivery { to: asker, result: result.clone() });
+        }
+    }
+
+    fn table(&self, at: Extent) -> MutexGuard<'_, Table> {
+        // The table itself uses the lowest and the highest bits.
+        lock(&self.shards[(hash_of(at) >> 40) as usize % SHARDS].0)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn hash_of(at: Extent) -> u64 {
+    let mut hasher = ExtentHasher::default();
+    std::hash::Hash::hash(&at, &mut hasher);
+    hasher.finish()
+}
+
+/// A fast hash of the few integers of an extent. Offsets come from the index, not from outside: no one can choose them to collide.
+#[derive(Default)]
+struct ExtentHasher(u64);
+
+impl ExtentHasher {
+    fn add(&mut self, x: u64) {
+        let product = u128::from(self.0 ^ x ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for ExtentHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&b| self.add(u64::from(b)));
+    }
+
+    fn write_u8(&mut self, x: u8) {
+        self.add(u64::from(x));
+    }
+
+    fn write_u32(&mut self, x: u32) {
+        self.add(u64::from(x));
+    }
+
+    fn write_u64(&mut self, x: u64) {
+        self.add(x);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

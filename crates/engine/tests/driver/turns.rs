@@ -1,0 +1,227 @@
+//! Turns: completed reads are taken between admissions, and no query holds up the others.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch, Step, StoreId};
+use stratann_engine::build::Kind;
+use stratann_engine::driver::{Driver, Queries, START_READS, STEPS_PER_TURN, Times, allowance};
+use stratann_engine::tier::{Buffer, Completion, MemoryTier, Tier};
+use stratann_engine::{DType, Metric};
+
+use super::common::{Built, Set, clustered, quick};
+use super::{ASKED, filled, memory, nearly_full, options, params, place};
+
+/// A tier whose reads are all complete at the next poll. It records the longest queue of reads that were not started.
+struct Prompt {
+    inner: MemoryTier,
+    queued: usize,
+    longest_queue: Arc<AtomicUsize>,
+}
+
+impl Prompt {
+    fn new(depth: usize, longest_queue: &Arc<AtomicUsize>) -> Box<Prompt> {
+        let inner = MemoryTier::new(place().blocks.clone(), depth, 1);
+        Box::new(Prompt { inner, queued: 0, longest_queue: longest_queue.clone() })
+    }
+}
+
+impl Tier for Prompt {
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.inner.store_bytes(store)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        self.queued += 1;
+        self.longest_queue.fetch_max(self.queued, Ordering::Relaxed);
+        self.inner.submit(tag, store, offset, buffer);
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        self.queued = 0;
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        if wait {
+            self.queued = 0;
+        }
+        while self.inner.room() < 64 {
+            self.inner.poll(true, done)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "prompt"
+    }
+}
+
+/// Queries that record the order of turns and admissions. Nothing is kept that would need memory while they run.
+struct Recorded {
+    params: Params,
+    budget: Budget,
+    asked: &'static Set,
+    count: usize,
+    next: usize,
+    /// The query of each turn, while `turns` has room.
+    turns: Vec<usize>,
+    /// Admissions since a query's own when it ended, and the reads that it waited for.
+    waited: Vec<(usize, u64)>,
+    dropped: Vec<usize>,
+    is_wanted: fn(usize) -> bool,
+}
+
+impl Recorded {
+    fn new(params: Params, count: usize) -> Recorded {
+        Recorded {
+            params,
+            budget: allowance(&place().built.index.view()),
+            asked: &place().asked,
+            count,
+            next: 0,
+            turns: Vec::with_capacity(1 << 16),
+            waited: Vec::with_capacity(count),
+            dropped: Vec::with_capacity(count),
+            is_wanted: |_| true,
+        }
+    }
+}
+
+impl Queries for Recorded {
+    fn next(&mut self) -> Option<usize> {
+        self.next = (self.next + 1).min(self.count + 1);
+        (self.next <= self.count).then(|| self.next - 1)
+    }
+
+    fn remaining(&self) -> usize {
+        self.count.saturating_sub(self.next)
+    }
+
+    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        state.restart(Params { approach_width, width, ..self.params }, self.budget);
+        self.asked.row(number % ASKED)
+    }
+
+    fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
+        assert_eq!(state.outcome(), Outcome::Complete);
+        let stats = state.stats();
+        self.waited.push((self.next.min(self.count) - 1 - number, stats.reads - stats.cache_hits));
+    }
+
+    fn is_wanted(&mut self, number: usize) -> bool {
+        if self.turns.len() < self.turns.capacity() {
+            self.turns.push(number);
+        }
+        (self.is_wanted)(number)
+    }
+
+    fn dropped(&mut self, number: usize, _: &QueryState) {
+        self.dropped.push(number);
+    }
+}
+
+/// A query that waits for reads is not held up by queries that find theirs in the cache: for each of its reads at most one query is admitted.
+#[test]
+fn completed_reads_are_taken_between_admissions() {
+    for in_flight in [1, 2, 16, 64] {
+        let longest_queue = Arc::default();
+        let cache = nearly_full(50);
+        let mut asked = Recorded::new(params(Mode::Barrier), 600);
+        Driver::new(
+            place().built.index.view(),
+            Some(&cache),
+            Prompt::new(64, &longest_queue),
+            options(in_flight, 1),
+        )
+        .run(&mut asked)
+        .unwrap();
+        assert_eq!(asked.waited.len(), 600);
+        assert!(asked.waited.iter().any(|&(_, reads)| reads > 0));
+        for (admitted, reads) in asked.waited {
+            assert!(admitted as u64 <= reads, "{admitted} admissions while a query waited for {reads} reads");
+        }
+    }
+}
+
+/// Scans of an index that is cached as a whole: none runs to its end while others are ready.
+#[test]
+fn long_queries_take_turns() {
+    const DIM: usize = 1024;
+    static ROWS: OnceLock<Set> = OnceLock::new();
+    let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
+    let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
+    let (view, blocks) = (built.index.view(), built.blocks());
+    assert!(view.blocks as usize > 3 * STEPS_PER_TURN);
+    let cache = filled(&view, &blocks, 0);
+    let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
+    let mut asked =
+        Recorded { budget: allowance(&view), asked: rows, ..Recorded::new(params(Mode::Barrier), 6) };
+    Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
+    assert_eq!(asked.waited.len(), 6);
+    let turns = &asked.turns;
+    for (i, number) in turns.iter().enumerate() {
+        let until = turns[i + 1..].iter().position(|n| n == number);
+        // Until its next turn each other query in flight has one turn.
+        assert!(until.is_none_or(|others| others <= 2), "{turns:?}");
+    }
+    let first_turn = |number| turns.iter().position(|&n| n == number).expect("each query has a turn");
+    let last_turn = |number| turns.iter().rposition(|&n| n == number).expect("each query has a turn");
+    assert!(first_turn(1) < last_turn(0) && first_turn(2) < last_turn(0), "{turns:?}");
+}
+
+#[test]
+fn queued_reads_are_started_before_many_other_steps() {
+    let longest_queue = Arc::default();
+    for width in [1, 4] {
+        let mut asked = Recorded::new(params(Mode::Barrier), 200);
+        let tier = Prompt::new(64, &longest_queue);
+        Driver::new(place().built.index.view(), None, tier, options(16, width)).run(&mut asked).unwrap();
+        let longest = longest_queue.load(Ordering::Relaxed);
+        assert!(longest < START_READS + width as usize, "{longest} reads queued at width {width}");
+    }
+}
+
+#[test]
+fn a_query_that_nobody_wants_is_dropped() {
+    for missing in [0, 3] {
+        let cache = nearly_full(missing);
+        let mut asked = Recorded::new(params(Mode::Barrier), 100);
+        asked.is_wanted = |number| number % 10 != 3;
+        Driver::new(place().built.index.view(), Some(&cache), memory(32, 1), options(4, 2))
+            .run(&mut asked)
+            .unwrap();
+        assert_eq!(asked.waited.len(), 90);
+        asked.dropped.sort_unstable();
+        assert_eq!(asked.dropped, (0..100).filter(|n| n % 10 == 3).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn steps_allocate_nothing_once_the_driver_is_warm() {
+    for mode in [Mode::Barrier, Mode::Eager] {
+        for cache in [Some(nearly_full(0)), None] {
+            let mut driver =
+                Driver::new(place().built.index.view(), cache.as_ref(), memory(32, 1), options(16, 4));
+            for _ in 0..3 {
+                driver.run(&mut Recorded::new(params(mode), 300)).unwrap();
+            }
+            // Preparing a query makes its tables of distances in memory that lives no longer than that.
+            let mut scratch = Scratch::default();
+            let prepare =
+                |scratch: &mut Scratch| scratch.prepare(&place().built.index.view(), place().asked.row(0));
+            prepare(&mut scratch);
+            let preparing = allocation_counter::measure(|| prepare(&mut scratch));
+            let mut asked = Recorded::new(params(mode), 300);
+            let used = allocation_counter::measure(|| driver.run(&mut asked).unwrap());
+            assert_eq!(asked.waited.len(), 300);
+            let steps = used.count_total - 300 * preparing.count_total;
+            assert_eq!(steps, 0, "{mode:?}, cached: {}", cache.is_some());
+        }
+    }
+}
