@@ -495,7 +495,8 @@ impl Techniques {
     }
 
     pub(crate) fn switches(&self) -> stratann_engine::search::ProbeSwitches {
-        use stratann_core::query::{Bounds, Order};
+        use stratann_core::plan::hybrid_ivf::Order;
+        use stratann_core::verify::Bounds;
         let bounds = match self.bounds {
             _ if self.no_bounds => Bounds::Off,
             BoundsName::Centroid => Bounds::Centroid,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_core::format::block::{self, BlockLayout};
-use stratann_core::query::Loss;
+use stratann_core::query::{Extent, Loss};
 use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
 
@@ -109,6 +109,24 @@ impl Base {
             return Ok(());
         }
         Err(Error::bad_input(format!("the query has {} bytes, the index has {wanted}", query.len())))
+    }
+
+    /// Replaces `out` by the bytes of an extent, read past any cache and not verified.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
+        let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
+        let first = at.first_page() * stratann_core::PAGE as u64;
+        match self.blocks_file.read_exact_at(buffer.bytes_mut(), first) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
+            Err(_) => return Err(Loss::Failed),
+            Ok(()) => {}
+        }
+        let skip = (at.offset - first) as usize;
+        out.clear();
+        out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
+        Ok(())
     }
 
     /// One block, read past any cache and verified.

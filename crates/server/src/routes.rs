@@ -220,12 +220,10 @@ async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejec
     let mut used = None;
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the answers arrive.
     let server = shared.versions.current();
-    let block_bytes = server.block_bytes();
-    let kind = server.kind();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
         // Computed for each query: the width depends on the load, which includes the queries of this request.
         let params = server.params(&request.options).map_err(|e| Rejection::bad(e.message))?;
-        used.get_or_insert(Used::of(kind, &params));
+        used.get_or_insert(Used::of(&params));
         let (sender, receiver) = oneshot::channel();
         let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
         let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
@@ -235,16 +233,16 @@ async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejec
     drop(server);
     let mut answers = Vec::with_capacity(waiting.len());
     for mut pending in waiting {
-        answers.push(answered(pending.wait().await, block_bytes));
+        answers.push(answered(pending.wait().await));
     }
     let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
     Ok(Reply { error: overload(&answers), answers, server: shared.number, params })
 }
 
-fn answered(answer: Result<Answer, Unanswered>, block_bytes: usize) -> Answered {
+fn answered(answer: Result<Answer, Unanswered>) -> Answered {
     match answer {
         Ok(answer) => Answered::Found(Found {
-            per_query: Counters::of(&answer.stats, block_bytes),
+            per_query: Counters(answer.stats),
             ids: answer.ids,
             distances: answer.distances,
             partial: answer.is_partial,
@@ -384,7 +382,7 @@ mod tests {
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let params = Used::of(Kind::Flat, &Params::flat(1));
+        let params = Used::of(&Params::flat(1));
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

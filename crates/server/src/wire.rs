@@ -1,10 +1,8 @@
 //! JSON of requests and answers over HTTP, written by the server and read by clients.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stratann_core::PAGE;
-use stratann_core::query::{Params, Probe, QueryStats};
-use stratann_engine::kinds::kind::Kind;
-use stratann_engine::kinds::setting;
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::kinds::{Setting, params_of, setting};
 
 /// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;
@@ -95,55 +93,24 @@ impl FailureKind {
     }
 }
 
-/// Every counter of a query that is the same in [`QueryStats`] and in JSON, in their order in JSON. `bytes_read` follows from `pages_read`.
-macro_rules! counters {
-    ($($name:ident)*; $($later:ident)*) => {
-        /// Counters of one query, by their names in every report. Cache hits are subtracted from reads and pages.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(default)]
-        #[allow(missing_docs, reason = "`QueryStats` explains them")]
-        pub struct Counters {
-            $(pub $name: u64,)*
-            pub bytes_read: u64,
-            $(pub $later: u64,)*
-        }
+/// Counters of one query in JSON: a member for each, by the names of [`QueryStats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters(pub QueryStats);
 
-        impl From<&QueryStats> for Counters {
-            fn from(stats: &QueryStats) -> Counters {
-                Counters { $($name: stats.$name,)* bytes_read: 0, $($later: stats.$later,)* }
-            }
-        }
-
-        impl From<&Counters> for QueryStats {
-            fn from(counters: &Counters) -> QueryStats {
-                QueryStats { $($name: counters.$name,)* $($later: counters.$later,)* }
-            }
-        }
-    };
-}
-
-counters! {
-    code_comparisons full_comparisons pruned reads pages_read;
-    cache_hits hops hand_overs unreachable expanded rescored repeats clusters fruitful_clusters lists pinned_hits
-    result_clusters edge_reads record_reads
-}
-
-impl Counters {
-    /// The counters of a query on an index with blocks of `block_bytes`.
-    pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
-        let reads = stats.reads - stats.cache_hits;
-        // The cache holds whole blocks.
-        let pages_read = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
-        Counters { reads, pages_read, bytes_read: pages_read * PAGE as u64, ..Counters::from(stats) }
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(QueryStats::NAMES.iter().zip(self.0.values()))
     }
+}
 
-    /// The engine's counters, for an index with blocks of `block_bytes`.
-    pub fn stats(&self, block_bytes: usize) -> QueryStats {
-        QueryStats {
-            reads: self.reads + self.cache_hits,
-            pages_read: self.pages_read + self.cache_hits * (block_bytes / PAGE) as u64,
-            ..QueryStats::from(self)
+impl<'de> Deserialize<'de> for Counters {
+    /// Counters that are missing are 0; those of a newer server are ignored.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut stats = QueryStats::default();
+        for (name, value) in std::collections::BTreeMap::<String, u64>::deserialize(deserializer)? {
+            stats.set(&name, value);
         }
+        Ok(Counters(stats))
     }
 }
 
@@ -168,8 +135,8 @@ pub struct Used {
 
 impl Used {
     /// The part of the parameters that a client wants to know.
-    pub fn of(kind: Kind, params: &Params) -> Used {
-        let setting = setting(kind, params);
+    pub fn of(params: &Params) -> Used {
+        let setting = setting(params);
         Used {
             k: params.k,
             search_list: setting.search_list,
@@ -182,13 +149,17 @@ impl Used {
 
     /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
-        let usual = Params::new(self.k, self.search_list);
-        let early_stop = self.early_stop.unwrap_or(f32::INFINITY);
-        Params {
-            stop_slack: self.stop_slack.unwrap_or(f32::INFINITY),
+        params_of(self.k, &self.setting())
+    }
+
+    fn setting(&self) -> Setting {
+        Setting {
+            effort: self.nprobe.unwrap_or(self.search_list),
+            search_list: self.search_list,
+            slack: self.stop_slack,
             patience: self.patience,
-            probe: self.nprobe.map_or(usual.probe, |n| Probe { early_stop, ..Probe::new(n) }),
-            ..usual
+            nprobe: self.nprobe,
+            early_stop: self.early_stop,
         }
     }
 }
@@ -271,7 +242,7 @@ mod tests {
             distances: vec![0.1, 1.0e-30, 3.4e38],
             partial: true,
             latency_us: 123,
-            per_query: Counters::of(&stats, 8192),
+            per_query: Counters(stats),
         });
         let failed = Answered::Failed(Failed { error: "gone".into(), kind: FailureKind::Unreachable });
         let text = serde_json::to_string(&[&found, &failed]).unwrap();

@@ -5,11 +5,11 @@ use stratann_core::build::hash;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::place::{LocalShard, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, wire};
+use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
 use crate::runner::{is_good, run_steps};
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
-use crate::{Blocks, Cluster, SubmittedQuery};
+use crate::{Cluster, Stores, SubmittedQuery};
 
 /// An index over one server's share of the rows.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Partition<'a> {
     /// Its part in RAM.
     pub view: IndexView<'a>,
     /// The bytes of its blocks.
-    pub blocks: &'a dyn Blocks,
+    pub stores: &'a dyn Stores,
 }
 
 /// Result of a query, and its costs.
@@ -125,7 +125,7 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
 
 fn answer_bytes(state: &QueryState) -> u32 {
     let mut bytes = Vec::new();
-    wire::encode(&state.without_beam(), wire::Carry::Ids, &mut bytes);
+    wire::encode(&state.answer(), wire::Carry::Ids, &mut bytes);
     let query = QueryId { origin: 0, incarnation: 0, number: 0 };
     let mut frame = Vec::new();
     Message::Answer { query, attempt: 0, visited: 0, state: &bytes }.encode(0, 0, &mut frame);
@@ -139,19 +139,21 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
     let (mut draft, origin) = (Draft::default(), query.origin);
     let loads = [0; SERVERS_MAX];
     let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
-    let part = Partition { view: IndexView { here: None, ..cluster.view }, blocks: cluster.blocks };
+    let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
-    let block_bytes = cluster.view.block.block_bytes;
-    let (mut fetched, mut came, mut last) = (0u64, 0u32, 0);
+    let (mut fetched, mut fetched_bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
     let mut tail: Vec<TaskId> = Vec::new();
     let state = run_steps(&part, query, |mut work, wanted| {
-        let far = wanted.iter().filter(|&&block| !shard.holds(block)).count() as u32;
+        let is_far = |read: &&Read| !shard.holds(read.unit());
+        let far = wanted.iter().filter(is_far).count() as u32;
+        fetched_bytes += wanted.iter().filter(is_far).map(|read| u64::from(read.at.bytes)).sum::<u64>();
         work.messages += came + far;
         came = far;
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
-        let mut read = |block: u32| {
+        let read = |wanted: &Read| {
+            let block = wanted.unit();
             let replica = if shard.holds(block) { origin } else { a_replica(&shard, block) };
             reads[usize::from(replica)] += 1;
             if replica == origin {
@@ -163,9 +165,9 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
             let read = draft.add(replica, Task::Read, &[received]);
             let reply = Work { reads: 1, messages: 1, ..Work::default() };
             let prepared = draft.add(replica, Task::Think(reply), &[read]);
-            draft.add(replica, Task::Send { bytes: (REQUEST_BYTES + block_bytes) as u32 }, &[prepared])
+            draft.add(replica, Task::Send { bytes: REQUEST_BYTES as u32 + wanted.at.bytes }, &[prepared])
         };
-        tail = wanted.iter().map(|&block| read(block)).collect();
+        tail = wanted.iter().map(read).collect();
     });
     BaselineResult {
         results: state.results().to_vec(),
@@ -173,7 +175,7 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
         stats: *state.stats(),
         reads,
         messages: 2 * fetched,
-        bytes: fetched * (2 * REQUEST_BYTES + block_bytes) as u64,
+        bytes: fetched * 2 * REQUEST_BYTES as u64 + fetched_bytes,
         fetched,
         trace: draft.finish(last),
     }

@@ -28,12 +28,12 @@ use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_core::query::{Budget, Params, QueryState};
+use stratann_core::query::{Budget, Extent, Params, QueryState};
 
-/// The bytes of all blocks: the file of an index, or memory.
-pub trait Blocks {
-    /// Replaces `out` by the verified bytes of a block. False when it cannot be read.
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool;
+/// The stores of an index: its files, or memory.
+pub trait Stores {
+    /// Replaces `out` by the bytes of an extent. Returns false when it cannot be read.
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool;
 }
 
 /// The index of a cluster, of any kind.
@@ -43,8 +43,8 @@ pub struct Cluster<'a> {
     pub view: IndexView<'a>,
     /// Replicas of all blocks.
     pub placement: &'a Placement,
-    /// The bytes of blocks.
-    pub blocks: &'a dyn Blocks,
+    /// The bytes of its stores.
+    pub stores: &'a dyn Stores,
 }
 
 /// A query that a client submits.

@@ -5,27 +5,18 @@
 use stratann_core::peer::is_answer;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{
-    Arrival, Arrived, Loss, Outcome, QueryState, QueryStats, Scratch, Step, Tag, Want,
+    Arrival, Loss, Outcome, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome,
 };
 
 use crate::baselines::Partition;
 use crate::trace::Work;
-use crate::{Blocks, SubmittedQuery};
+use crate::{Stores, SubmittedQuery};
 
 /// A read that a state waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
+pub(crate) struct Pending {
     pub(crate) tag: Tag,
-    /// First block.
-    pub(crate) block: u32,
-    /// Number of blocks.
-    pub(crate) count: u32,
-}
-
-impl Read {
-    pub(crate) fn blocks(&self) -> core::ops::Range<u32> {
-        self.block..self.block.saturating_add(self.count)
-    }
+    pub(crate) read: Read,
 }
 
 /// A state with its scratch, and the reads that have completed for it.
@@ -33,7 +24,7 @@ pub(crate) struct Runner {
     pub(crate) state: Box<QueryState>,
     scratch: Scratch,
     // The read, and whether it succeeded.
-    completed: Vec<(Read, bool)>,
+    completed: Vec<(Pending, bool)>,
 }
 
 impl Runner {
@@ -45,70 +36,63 @@ impl Runner {
     }
 
     /// Notes a completed read. Returns whether the state can be stepped.
-    pub(crate) fn complete(&mut self, read: Read, is_read: bool) -> bool {
-        self.completed.push((read, is_read));
+    pub(crate) fn complete(&mut self, pending: Pending, is_read: bool) -> bool {
+        self.completed.push((pending, is_read));
         self.state.is_ready(self.completed.len())
     }
 
     /// Steps the state with the completed reads.
-    pub(crate) fn step(&mut self, view: &IndexView<'_>, blocks: &dyn Blocks) -> (Step, Work) {
-        let held: Vec<(Tag, Option<Vec<u8>>)> = self
-            .completed
-            .drain(..)
-            .map(|(read, is_read)| (read.tag, is_read.then(|| bytes(blocks, read)).flatten()))
-            .collect();
-        let arrivals: Vec<Arrival<'_>> = held
-            .iter()
-            .map(|(tag, bytes)| Arrival {
-                tag: *tag,
-                what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-            })
-            .collect();
+    pub(crate) fn step(&mut self, view: &IndexView<'_>, stores: &dyn Stores) -> (Step, Work) {
+        let read = |pending: Pending, is_read: bool| {
+            let bytes = if is_read { bytes(view, stores, &pending.read) } else { Err(Loss::Failed) };
+            (pending.tag, bytes)
+        };
+        let held: Vec<(Tag, Result<Vec<u8>, Loss>)> =
+            self.completed.drain(..).map(|(pending, is_read)| read(pending, is_read)).collect();
+        let arrivals: Vec<Arrival<'_>> =
+            held.iter().map(|(tag, bytes)| Arrival { tag: *tag, what: outcome(bytes) }).collect();
         let before = *self.state.stats();
         let step = self.state.step(view, &mut self.scratch, &arrivals);
         (step, Work::step(&before, self.state.stats(), arrivals.len()))
     }
 
     /// The reads that the last step asked for.
-    pub(crate) fn wanted(&self) -> Vec<Read> {
-        let read = |&Want::Fetch { tag, block, count }: &Want| Read { tag, block, count };
-        self.state.wants().iter().map(read).collect()
+    pub(crate) fn wanted(&self) -> Vec<Pending> {
+        let pending = |&Want::Fetch { tag, .. }: &Want| Some(Pending { tag, read: self.state.read_of(tag)? });
+        self.state.wants().iter().filter_map(pending).collect()
     }
 }
 
-/// The bytes of a read; `None` when one of its blocks cannot be read.
-fn bytes(blocks: &dyn Blocks, read: Read) -> Option<Vec<u8>> {
-    let (mut all, mut one) = (Vec::new(), Vec::new());
-    for block in read.blocks() {
-        if !blocks.read(block, &mut one) {
-            return None;
-        }
-        all.extend_from_slice(&one);
+/// The verified bytes of a read.
+fn bytes(view: &IndexView<'_>, stores: &dyn Stores, read: &Read) -> Result<Vec<u8>, Loss> {
+    let mut bytes = Vec::new();
+    if !stores.read(read.at, &mut bytes) {
+        return Err(Loss::Failed);
     }
-    Some(all)
+    view.verify(read, &bytes).map(|()| bytes)
 }
 
-/// Runs a state to its end where all blocks are local. After each step `round` receives the work of the step, and the first blocks of the
-/// reads that it asked for.
+/// Runs a state to its end where everything is local. After each step `round` receives the work of the step, and the reads that it
+/// asked for.
 pub(crate) fn run_steps(
     part: &Partition<'_>,
     query: &SubmittedQuery<'_>,
-    mut round: impl FnMut(Work, &[u32]),
+    mut round: impl FnMut(Work, &[Read]),
 ) -> QueryState {
     let state = Box::new(QueryState::new(query.params, query.budget));
     let mut runner = Runner::new(state, &part.view, query.vector);
     loop {
         let is_first = *runner.state.stats() == QueryStats::default();
-        let (step, mut work) = runner.step(&part.view, part.blocks);
+        let (step, mut work) = runner.step(&part.view, part.stores);
         work.prepared = u32::from(is_first);
         let wanted = runner.wanted();
-        let blocks: Vec<u32> = wanted.iter().map(|read| read.block).collect();
-        round(work, &blocks);
+        let reads: Vec<Read> = wanted.iter().map(|pending| pending.read).collect();
+        round(work, &reads);
         if step != Step::Wait || wanted.is_empty() {
             return *runner.state;
         }
-        for read in wanted {
-            runner.complete(read, true);
+        for pending in wanted {
+            runner.complete(pending, true);
         }
     }
 }

@@ -12,9 +12,9 @@ use stratann_core::query::wire::Carry;
 use stratann_core::query::{QueryState, Step};
 
 use crate::recorder::{Recorder, Sent};
-use crate::runner::{Read, Runner};
+use crate::runner::{Pending, Runner};
 use crate::trace::{Trace, Work};
-use crate::{Blocks, Cluster, FaultModel, Partition, Reply, Report, SubmittedQuery};
+use crate::{Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery};
 
 const EVENTS_MAX: u64 = 10_000_000;
 /// The build that all servers serve.
@@ -47,16 +47,18 @@ impl<'a> Setting<'a> {
             Setting::HandOver(cluster) => {
                 let (live, loads) = (peer.live(), peer.loads());
                 let shard = LocalShard { placement: cluster.placement, server, live, loads };
-                IndexView { here: Some(shard), ..cluster.view }
+                let mut view = cluster.view;
+                view.base.here = Some(shard);
+                view
             }
             Setting::ScatterGather(partitions) => partitions[usize::from(server)].view,
         }
     }
 
-    fn blocks(&self, server: u8) -> &'a dyn Blocks {
+    fn stores(&self, server: u8) -> &'a dyn Stores {
         match self {
-            Setting::HandOver(cluster) => cluster.blocks,
-            Setting::ScatterGather(partitions) => partitions[usize::from(server)].blocks,
+            Setting::HandOver(cluster) => cluster.stores,
+            Setting::ScatterGather(partitions) => partitions[usize::from(server)].stores,
         }
     }
 
@@ -65,9 +67,9 @@ impl<'a> Setting<'a> {
             Setting::HandOver(cluster) => (&cluster.view, None),
             Setting::ScatterGather(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
         };
-        let (vector_bytes, rescores) = (view.dim * view.dtype.size(), view.rescores());
+        let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
         let carry = if rescores { faults.carry } else { Carry::Distances };
-        let (nodes, results) = (view.nodes, faults.results);
+        let (nodes, results) = (view.base.nodes, faults.results);
         Served { build: BUILD, vector_bytes, nodes, carry, results, rescores, scatter_gather }
     }
 }
@@ -79,7 +81,7 @@ const TICK_US: u64 = 5000;
 enum Event {
     Submit(usize),
     Frame { from: u8, to: u8, bytes: Vec<u8> },
-    Read { server: u8, incarnation: u32, run: Run, read: Read },
+    Read { server: u8, incarnation: u32, run: Run, read: Pending },
     Tick { server: u8, incarnation: u32 },
     Crash(u8),
     Restart(u8),
@@ -348,7 +350,7 @@ impl<'a> World<'a> {
     /// Steps a state with its completed reads, or drops it when its answer is no longer wanted.
     fn advance(&mut self, server: u8, run: Run) {
         let view = self.view(server);
-        let blocks = self.setting.blocks(server);
+        let stores = self.setting.stores(server);
         let s = &mut self.servers[usize::from(server)];
         let mut actions = Vec::new();
         if !s.peer.is_wanted(self.now_us, &run) {
@@ -358,7 +360,7 @@ impl<'a> World<'a> {
             return self.act(server, actions);
         }
         let Some(runner) = s.running.get_mut(&run) else { return };
-        let (step, work) = runner.step(&view, blocks);
+        let (step, work) = runner.step(&view, stores);
         if let Some(recorder) = &mut self.recorder {
             recorder.worked(&run.query, &work);
         }
@@ -376,17 +378,17 @@ impl<'a> World<'a> {
             recorder.reads(&run.query, server, wanted.len());
         }
         for read in wanted {
-            let is_local = view.here.is_none_or(|shard| read.blocks().all(|block| shard.holds(block)));
-            assert!(is_local, "block {} is not on server {server}", read.block);
+            let is_local = view.base.here.is_none_or(|shard| shard.holds(read.read.unit()));
+            assert!(is_local, "unit {} is not on server {server}", read.read.unit());
             self.report.reads[usize::from(server)] += 1;
             let at = self.now_us + self.delay(self.faults.disk_us);
             self.schedule(at, Event::Read { server, incarnation, run, read });
         }
     }
 
-    fn read(&mut self, server: u8, incarnation: u32, run: Run, read: Read) {
+    fn read(&mut self, server: u8, incarnation: u32, run: Run, read: Pending) {
         let fails = self.faults.failing_reads > 0.0 && self.draw() < self.faults.failing_reads;
-        let fails = fails || read.blocks().any(|block| self.is_bad(server, block));
+        let fails = fails || self.is_bad(server, read.read.unit());
         let s = &mut self.servers[usize::from(server)];
         if s.incarnation != incarnation || !s.is_up {
             return;

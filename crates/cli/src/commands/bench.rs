@@ -241,6 +241,6 @@ fn row(swept: &Swept) -> Vec<String> {
         format!("{:.0}", run.latency_us.mean),
         format!("{:.0}", run.latency_us.p99),
         format!("{:.0}", run.cpu_us),
-        format!("{:.1}", run.per_query.reads),
+        format!("{:.1}", run.per_query.mean(|s| s.reads)),
     ]
 }

@@ -112,9 +112,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return plan::run(args, &index, &options, output);
     }
     let row = row(args, &index, output)?;
-    let block_bytes = index.view().block.block_bytes;
+    let block_bytes = index.block_bytes();
     let (complete, stop) = match explain(&index, &row, &options)? {
-        Explained::Lists(trace) => clusters::show(args.query, trace, block_bytes, output)?,
+        Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
         Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }
@@ -139,8 +139,7 @@ fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
 
 /// Traces a query that reads blocks. Returns whether it is complete, and why it ended.
 fn show(args: &Args, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
-    let document =
-        Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(args, &trace, block_bytes))?;
     Ok((trace.complete, trace.stop))
 }

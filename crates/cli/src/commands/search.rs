@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::PAGE;
+use serde::ser::SerializeMap;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
@@ -203,60 +203,40 @@ impl Stages {
     }
 }
 
-/// Mean counters per query.
-#[derive(Clone, Copy, Serialize)]
+/// Mean counters per query, by the names of [`QueryStats`].
+#[derive(Clone, Copy)]
 pub(crate) struct PerQuery {
-    pub(crate) code_comparisons: f64,
-    repeats: f64,
-    full_comparisons: f64,
-    pruned: f64,
-    pub(crate) reads: f64,
-    edge_reads: f64,
-    record_reads: f64,
-    pages_read: f64,
-    bytes_read: f64,
-    cache_hits: f64,
-    pub(crate) hops: f64,
-    pub(crate) hand_overs: f64,
+    stats: QueryStats,
+    queries: usize,
+    /// Bytes sent to other servers.
     pub(crate) bytes_sent: f64,
-    pub(crate) round_trips: f64,
-    gpu_bytes: f64,
-    clusters: f64,
-    fruitful_clusters: f64,
-    lists: f64,
-    pinned_hits: f64,
-    result_clusters: f64,
+    /// Requests to other servers that the query waited for; `None` where no query makes any.
+    pub(crate) round_trips: Option<f64>,
 }
 
 impl PerQuery {
-    /// Computes means. The engine counts cache hits as reads; reports do not.
-    pub(crate) fn of(stats: &QueryStats, queries: usize, block_bytes: usize) -> PerQuery {
-        let each = |x: u64| x as f64 / queries.max(1) as f64;
-        let reads = stats.reads - stats.cache_hits;
-        // A cache holds whole blocks.
-        let pages = stats.pages_read - stats.cache_hits * (block_bytes / PAGE) as u64;
-        PerQuery {
-            code_comparisons: each(stats.code_comparisons),
-            repeats: each(stats.repeats),
-            full_comparisons: each(stats.full_comparisons),
-            pruned: each(stats.pruned),
-            reads: each(reads),
-            edge_reads: each(stats.edge_reads),
-            record_reads: each(stats.record_reads),
-            pages_read: each(pages),
-            bytes_read: each(pages * PAGE as u64),
-            cache_hits: each(stats.cache_hits),
-            hops: each(stats.hops),
-            hand_overs: each(stats.hand_overs),
-            bytes_sent: 0.0,
-            round_trips: 0.0,
-            gpu_bytes: 0.0,
-            clusters: each(stats.clusters),
-            fruitful_clusters: each(stats.fruitful_clusters),
-            lists: each(stats.lists),
-            pinned_hits: each(stats.pinned_hits),
-            result_clusters: each(stats.result_clusters),
+    /// The means of `queries` queries whose counters add up to `stats`.
+    pub(crate) fn of(stats: &QueryStats, queries: usize) -> PerQuery {
+        PerQuery { stats: *stats, queries, bytes_sent: 0.0, round_trips: None }
+    }
+
+    /// The mean of one counter.
+    pub(crate) fn mean(&self, counter: impl Fn(&QueryStats) -> u64) -> f64 {
+        counter(&self.stats) as f64 / self.queries.max(1) as f64
+    }
+}
+
+impl Serialize for PerQuery {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in QueryStats::NAMES.iter().zip(self.stats.values()) {
+            map.serialize_entry(name, &(value as f64 / self.queries.max(1) as f64))?;
         }
+        map.serialize_entry("bytes_sent", &self.bytes_sent)?;
+        if let Some(round_trips) = self.round_trips {
+            map.serialize_entry("round_trips", &round_trips)?;
+        }
+        map.end()
     }
 }
 
@@ -362,13 +342,7 @@ impl Bench {
         }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
-        Ok(sum.into_run(
-            options,
-            account,
-            self.index.view().block.block_bytes,
-            self.ram_budget,
-            self.truth.is_some(),
-        ))
+        Ok(sum.into_run(options, account, self.ram_budget, self.truth.is_some()))
     }
 
     /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated
@@ -619,8 +593,8 @@ fn row(run: &Run) -> Vec<String> {
         us(run.latency_us.p50),
         us(run.latency_us.p99),
         us(run.cpu_us),
-        format!("{:.1}", run.per_query.reads),
-        format!("{:.0}", run.per_query.bytes_read / 1024.0),
-        format!("{:.1}", run.per_query.hops),
+        format!("{:.1}", run.per_query.mean(|s| s.reads)),
+        format!("{:.0}", run.per_query.mean(|s| s.bytes_read) / 1024.0),
+        format!("{:.1}", run.per_query.mean(|s| s.hops)),
     ]
 }

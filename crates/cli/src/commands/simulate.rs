@@ -7,6 +7,7 @@ use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
@@ -204,7 +205,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let failed = runs.iter().any(|r| r.failed_queries > 0);
     let document = Document {
         params: serde_json::json!({
-            "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
+            "k": params.k, "search_list": kinds::setting(&params).search_list, "width": params.width, "replicas": args.replicas,
             "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
             "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
         }),
@@ -287,7 +288,7 @@ impl Job<'_> {
         let threads = prices.threads.min(options::all_cores());
         let options = SearchOptions { threads, width: Width::Fixed(self.args.width), ..*options };
         let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.printer)?;
-        let blocks = self.passes.index.view().blocks as usize;
+        let blocks = self.passes.index.manifest().blocks.count as usize;
         let here = Placement::new(1, vec![1; blocks])
             .ok_or_else(|| Error::bad_input("the index has no blocks; build it again"))?;
         let pass = self.passes.baton(&here, self.params)?;
@@ -339,8 +340,7 @@ impl Job<'_> {
 
     /// Adds one row per load.
     fn rows(&self, mode: ModeName, pass: &Pass, servers: usize) -> Vec<Row> {
-        let block_bytes = self.passes.index.view().block.block_bytes;
-        let row = || Row::new(mode, pass, block_bytes, self.passes.truth.is_some());
+        let row = || Row::new(mode, pass, self.passes.truth.is_some());
         let Some(costs) = self.prices.as_ref().map(Prices::costs) else { return vec![row()] };
         let mut loads: Vec<Option<f64>> = self.args.rate.iter().copied().map(Some).collect();
         if loads.is_empty() {
@@ -394,7 +394,7 @@ impl Job<'_> {
 
     fn scattered(&self, indexes: &[&Index], handed_over: Option<&Pass>) -> Result<Pass> {
         let pass = |list: u32| self.passes.scatter(indexes, self.with_list(list));
-        let longest = self.params.search_list;
+        let longest = kinds::setting(&self.params).search_list;
         let Some(target) = handed_over.filter(|_| self.args.scatter.match_recall).map(Pass::recall) else {
             return pass(self.args.scatter.partition_list.unwrap_or(longest));
         };
@@ -419,14 +419,11 @@ impl Job<'_> {
     /// Returns the same search with another beam; patience is a share of it.
     fn with_list(&self, list: u32) -> Params {
         let list = list.clamp(self.params.k, MAX_SEARCH_LIST);
-        let plain = Params::new(self.params.k, list);
-        let patience = u64::from(self.params.patience) * u64::from(list);
-        Params {
-            search_list: list,
-            head_list: plain.head_list,
-            patience: patience.div_ceil(u64::from(self.params.search_list)) as u32,
-            ..self.params
-        }
+        let used = kinds::setting(&self.params);
+        let patience = u64::from(used.patience) * u64::from(list);
+        let patience = patience.div_ceil(u64::from(used.search_list.max(1))) as u32;
+        let longer = kinds::Setting { effort: list, search_list: list, patience, ..used };
+        Params { kind: kinds::params_of(self.params.k, &longer).kind, ..self.params }
     }
 }
 

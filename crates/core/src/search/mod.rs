@@ -122,7 +122,6 @@ impl Query {
     /// Begins a round of reads, or ends the query when the budget allows none. Called when something was asked for.
     pub(crate) fn count_hop(&mut self) {
         self.stats.hops += 1;
-        self.stats.round_trips += 1;
         self.budget.hops = self.budget.hops.saturating_sub(1);
     }
 

@@ -68,8 +68,6 @@ counters! {
     hops,
     /// Times the query went on to another server.
     hand_overs,
-    /// Times the query waited for data outside of RAM: rounds of reads, and hand-overs.
-    round_trips,
     /// Candidates given up because no server that holds them answers.
     unreachable,
     /// Nodes whose adjacency lists were followed.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use stratann_core::check::Blocks;
 use stratann_core::plan::IndexView;
-use stratann_core::query::Loss;
 use stratann_core::query::wire::Carry;
+use stratann_core::query::{Extent, Loss};
 
 pub use crate::base::{OpenOptions, Reserve};
 
@@ -108,6 +108,16 @@ impl Index {
         self.kind.checked(&self.base)
     }
 
+    /// Bytes of a vector, and of a query.
+    pub fn row_bytes(&self) -> usize {
+        self.base.row_bytes()
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> usize {
+        self.base.block.block_bytes
+    }
+
     /// What queries see.
     pub fn view(&self) -> IndexView<'_> {
         self.kind.view(&self.base)
@@ -161,6 +171,14 @@ impl Index {
     pub fn clusters_of(&self, ids: &HashSet<u64>) -> Result<HashMap<u64, u32>> {
         let lists = self.kind.lists(&self.base)?;
         lists.tables.clusters_of(&self.base.blocks_file, &self.base.blocks_path, ids)
+    }
+
+    /// Replaces `out` by the bytes of an extent, read past any cache and not verified.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
+        self.base.read_extent(at, out)
     }
 
     /// One block, read past any cache and verified.

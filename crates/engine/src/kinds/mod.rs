@@ -330,6 +330,22 @@ pub fn setting(params: &Params) -> Setting {
     }
 }
 
+/// Parameters with the values of a setting, and defaults for the others.
+pub fn params_of(k: u32, setting: &Setting) -> Params {
+    match setting.nprobe {
+        Some(nprobe) => hybrid_ivf::calibration::nprobe_params(k, nprobe, setting.slack, setting.early_stop),
+        None => disk_graph::calibration::params_of(k, setting),
+    }
+}
+
+/// The parameters of the kind that a report shows besides its setting, by their names in JSON.
+pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
+    match &params.kind {
+        KindParams::Flat(_) | KindParams::DiskGraph(_) => Vec::new(),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
+    }
+}
+
 /// Checks the data files of an index.
 pub(crate) fn verify(
     folder: &Path,

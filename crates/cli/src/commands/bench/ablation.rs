@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::query::{Bounds, Order};
+use stratann_core::plan::hybrid_ivf::Order;
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};

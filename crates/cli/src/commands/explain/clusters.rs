@@ -17,8 +17,8 @@ struct Document<'a> {
 }
 
 /// Traces a query that reads lists. Returns whether it is complete, and why it ended.
-pub(super) fn show(query: usize, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
-    let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+pub(super) fn show(query: usize, trace: Trace, output: Output) -> Result<(bool, String)> {
+    let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(query, &trace))?;
     Ok((trace.complete, trace.stop))
 }

@@ -93,9 +93,8 @@ impl Searcher for Servers {
             ));
         }
         let cost = Cost::between(&before, &self.remote.statuses());
-        let (account, block_bytes) = (cost.account, self.remote.block_bytes);
-        let mut run =
-            sum.into_run(options, account, block_bytes, cost.ram_budget_bytes, self.truth.is_some());
+        let account = cost.account;
+        let mut run = sum.into_run(options, account, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
@@ -217,12 +216,7 @@ impl<'a> Batch<'a> {
         answers.seconds = started.elapsed().as_secs_f64();
         answers.failed.sort_unstable_by_key(|f| f.0);
         if let Some(used) = used {
-            answers.params = Params {
-                mode: options.mode,
-                head: options.head,
-                whole_blocks: options.whole_blocks,
-                ..used.params()
-            };
+            answers.params = Params { mode: options.mode, ..used.params() };
         }
         Ok((answers, partial))
     }
@@ -268,7 +262,7 @@ impl<'a> Batch<'a> {
             };
             // The latency of a request of one query is that which the client sees.
             answers.latency_ns[query] = if self.each == 1 { latency_ns } else { found.latency_us * 1000 };
-            answers.stats.add(&found.per_query.stats(self.remote.block_bytes));
+            answers.stats.add(&found.per_query.0);
             *partial += usize::from(found.partial);
             let results = found.ids.len().min(self.k);
             answers.short += usize::from(results < self.k);
@@ -296,7 +290,7 @@ fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
         short: 0,
         seconds: 0.0,
         cpu_us: 0,
-        params: Params::new(k as u32, list),
+        params: Params::disk_graph(k as u32, list),
         io_backend: String::new(),
         account: Account::default(),
     }

@@ -4,6 +4,7 @@ use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::{self, Account};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
+use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 
 use super::{PerQuery, Run, Stages};
@@ -71,7 +72,6 @@ impl Sum {
         self,
         options: &SearchOptions,
         account: Account,
-        block_bytes: usize,
         ram_budget: Option<u64>,
         truth: bool,
     ) -> Run {
@@ -98,8 +98,8 @@ impl Sum {
             queries,
             failed_queries: self.failed.len(),
             threads: options.threads,
-            params: params_json(options, self.params.as_ref(), self.k, self.stats.clusters > 0),
-            per_query: PerQuery::of(&self.stats, queries, block_bytes),
+            params: params_json(options, self.params.as_ref(), self.k),
+            per_query: PerQuery::of(&self.stats, queries),
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
@@ -112,23 +112,18 @@ impl Sum {
 /// Most failed queries that are listed on stderr.
 const FAILURES_PRINTED: usize = 5;
 
-fn params_json(
-    options: &SearchOptions,
-    used: Option<&Params>,
-    k: usize,
-    in_clusters: bool,
-) -> serde_json::Value {
+fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
     let asked = match options.effort {
         Effort::Recall(recall) => Some(recall),
         Effort::List(..) | Effort::Clusters(..) => None,
     };
-    let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
+    let setting = used.map(setting);
     let mut params = serde_json::json!({
         "k": k,
         "recall": asked,
-        "search_list": used.map(|p| p.search_list),
-        "stop_slack": slack,
-        "patience": used.map(|p| p.patience),
+        "search_list": setting.map(|s| s.search_list),
+        "stop_slack": setting.and_then(|s| s.slack),
+        "patience": setting.map(|s| s.patience),
         "width": options::width_name(options.width),
         "mode": options.mode.name(),
         "in_flight": options.in_flight,
@@ -136,14 +131,8 @@ fn params_json(
         "head": options.head,
         "whole_blocks": options.whole_blocks,
     });
-    if let (true, Some(probe)) = (in_clusters, used.map(|p| p.probe)) {
-        params["nprobe"] = probe.clusters.into();
-        params["votes"] = probe.votes.into();
-        params["early_stop"] = Some(probe.early_stop).filter(|s| s.is_finite()).into();
-        params["order"] = probe.order.name().into();
-        params["bounds"] = probe.bounds.name().into();
-        params["local_lists"] = probe.local_lists.into();
-        params["local_list"] = probe.local_list.into();
+    for (name, value) in used.map(reported_params).unwrap_or_default() {
+        params[name] = value;
     }
     params
 }

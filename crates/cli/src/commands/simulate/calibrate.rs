@@ -14,13 +14,14 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_core::peer::message::{Message, QueryId, decode};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch, Step, Tag,
-    Want, wire,
+    self, Arrival, Arrived, Budget, Extent, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch,
+    Step, Tag, Want, wire,
 };
 use stratann_engine::driver::Width;
 use stratann_engine::index::Index;
+use stratann_engine::kinds;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_engine::tier::{Buffer, IoChoice};
+use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
 
 use super::costs::{CostArgs, Prices, network};
@@ -56,12 +57,13 @@ pub(super) fn measure(
     progress: &dyn Progress,
 ) -> Result<Prices> {
     progress.stage("measuring costs of work", 4, "steps");
-    let size = index.view().block.vector_bytes;
+    let size = index.row_bytes();
     let rows = &rows[..rows.len().min(SAMPLE * size)];
     let cores = options::all_cores();
     let threads = args.threads.unwrap_or(cores);
     let mut searches = Vec::new();
-    for list in [params.search_list, params.search_list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
+    let list = kinds::setting(&params).search_list;
+    for list in [list, list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
         let effort = Effort::List(list, None);
         let options = SearchOptions {
             k: params.k as usize,
@@ -120,7 +122,7 @@ struct Walks {
 impl Walks {
     fn time(index: &Index, rows: &[u8], params: Params) -> Walks {
         let mut sum = Walks::default();
-        for vector in rows.chunks_exact(index.view().block.vector_bytes).take(WALKED) {
+        for vector in rows.chunks_exact(index.row_bytes()).take(WALKED) {
             let (mut held, mut best, mut last) = (BTreeMap::new(), Vec::new(), (0, QueryStats::default()));
             for _ in 0..ROUNDS {
                 let mut taken_ns = Vec::new();
@@ -146,7 +148,7 @@ fn walk(
     index: &Index,
     vector: &[u8],
     params: Params,
-    held: &mut BTreeMap<u32, Option<Buffer>>,
+    held: &mut BTreeMap<Extent, Option<Vec<u8>>>,
     taken_ns: &mut Vec<u64>,
 ) -> (u64, QueryStats) {
     let view = index.view();
@@ -154,14 +156,14 @@ fn walk(
     let started = Instant::now();
     scratch.prepare(&view, vector);
     taken_ns.push(started.elapsed().as_nanos() as u64);
-    let (mut came, mut first): (Vec<(Tag, u32)>, _) = (Vec::new(), None);
+    let (mut came, mut first): (Vec<(Tag, Extent)>, _) = (Vec::new(), None);
     loop {
-        let bytes = |block: &u32| held.get(block).and_then(Option::as_ref).map(Buffer::bytes);
+        let bytes = |at: &Extent| held.get(at).and_then(Option::as_deref);
         let arrivals: Vec<Arrival<'_>> = came
             .iter()
-            .map(|(tag, block)| Arrival {
+            .map(|(tag, at)| Arrival {
                 tag: *tag,
-                what: bytes(block).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+                what: bytes(at).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
             })
             .collect();
         let started = Instant::now();
@@ -171,11 +173,18 @@ fn walk(
         if step != Step::Wait || state.wants().is_empty() {
             return (first, *state.stats());
         }
-        came = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
-        for &(_, block) in &came {
-            held.entry(block).or_insert_with(|| index.read_block(block).ok());
+        came = state.wants().iter().map(|&Want::Fetch { tag, at }| (tag, at)).collect();
+        for &(tag, at) in &came {
+            held.entry(at).or_insert_with(|| read(index, &state.read_of(tag)?));
         }
     }
+}
+
+/// The verified bytes of a read; `None` when there are none.
+fn read(index: &Index, read: &query::Read) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    index.read_extent(read.at, &mut bytes).and_then(|()| index.view().verify(read, &bytes)).ok()?;
+    Some(bytes)
 }
 
 /// Nanoseconds of each kind of work.
@@ -214,7 +223,7 @@ fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
 /// Measures an exact distance with rows in cache, nanoseconds.
 fn time_full(index: &Index, rows: &[u8]) -> f64 {
     let view = index.view();
-    let size = view.block.vector_bytes;
+    let size = index.row_bytes();
     let mut scratch = Scratch::default();
     let rows = &rows[..rows.len().min(64 * size)];
     let count = rows.len() / size;
@@ -224,7 +233,7 @@ fn time_full(index: &Index, rows: &[u8]) -> f64 {
         scratch.prepare(&view, vector);
         let started = Instant::now();
         for _ in 0..64 {
-            scratch.exact.distances(rows, &norms, &mut out);
+            scratch.exact().distances(rows, &norms, &mut out);
         }
         best = best.min(started.elapsed().as_nanos() as f64 / (64 * count) as f64);
     }
@@ -292,7 +301,7 @@ pub(super) fn search(
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<OneServer> {
-    let size = index.view().block.vector_bytes;
+    let size = index.row_bytes();
     let many = rows.repeat(COMPARED.div_ceil((rows.len() / size).max(1)));
     progress.stage("searching, to compare", ROUNDS as u64, "rounds");
     let mut runs = Vec::new();

@@ -3,13 +3,14 @@
 use rayon::prelude::*;
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
-use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
+use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch, Want};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
+use stratann_engine::kinds;
 use stratann_engine::search::recall;
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
-    BaselineResult, Blocks, Cluster, FaultModel, Partition, Reply, Report, SubmittedQuery, Trace, fetch,
+    BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Trace, fetch,
     record, scatter_gather,
 };
 
@@ -27,10 +28,9 @@ const TIME_US: u64 = 60_000_000;
 
 struct FromFile<'a>(&'a Index);
 
-impl Blocks for FromFile<'_> {
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        self.0.read_block(block).map(|b| out.extend_from_slice(b.bytes())).is_ok()
+impl Stores for FromFile<'_> {
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
+        self.0.read_extent(at, out).is_ok()
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Pass {
 
 impl Pass {
     fn new(servers: usize, params: &Params) -> Pass {
-        Pass { reads: vec![0; servers], search_list: params.search_list, ..Pass::default() }
+        Pass { reads: vec![0; servers], search_list: kinds::setting(params).search_list, ..Pass::default() }
     }
 
     /// Share of the true neighbours that were found.
@@ -106,7 +106,7 @@ impl Passes<'_> {
                 })
                 .collect();
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
+            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
             let faults = FaultModel {
                 seed: self.seed,
                 carry: self.carry,
@@ -122,7 +122,7 @@ impl Passes<'_> {
     pub(super) fn fetch(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("fetching", placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
+            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
             let answer = |(q, &vector): (usize, &&[u8])| {
                 let origin = self.origin(placement, params, vector, first + q);
                 fetch(&cluster, &asked(vector, origin, params))
@@ -137,7 +137,7 @@ impl Passes<'_> {
         self.all("scattering", indexes.len(), params, &|first, rows| {
             let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
             let parts: Vec<Partition<'_>> =
-                files.iter().map(|file| Partition { view: file.0.view(), blocks: file }).collect();
+                files.iter().map(|file| Partition { view: file.0.view(), stores: file }).collect();
             let answer = |(q, &vector): (usize, &&[u8])| {
                 let origin = ((first + q) % indexes.len()) as u8;
                 scatter_gather(&parts, &asked(vector, origin, params))
@@ -189,7 +189,8 @@ impl Passes<'_> {
         scratch.prepare(&view, vector);
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
-        let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
+        let first = state.wants().first().and_then(|&Want::Fetch { tag, .. }| state.read_of(tag));
+        let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
         let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
         if shard.holds(block) {
             return turn as u8;

@@ -55,12 +55,12 @@ pub(super) struct Document {
 }
 
 impl Row {
-    pub(super) fn new(mode: ModeName, pass: &Pass, block_bytes: usize, has_truth: bool) -> Row {
+    pub(super) fn new(mode: ModeName, pass: &Pass, has_truth: bool) -> Row {
         let each = |x: u64| x as f64 / pass.queries.max(1) as f64;
         let stats = &pass.stats;
-        let mut per_query = PerQuery::of(stats, pass.queries, block_bytes);
+        let mut per_query = PerQuery::of(stats, pass.queries);
         per_query.bytes_sent = each(pass.bytes);
-        per_query.round_trips = each(pass.fetched);
+        per_query.round_trips = (pass.fetched > 0).then(|| each(pass.fetched));
         let busiest = pass.reads.iter().copied().max().unwrap_or(0) as f64;
         let mean = pass.reads.iter().sum::<u64>() as f64 / pass.reads.len().max(1) as f64;
         Row {
@@ -111,9 +111,9 @@ const COUNTED: [(&str, Cell); 11] = [
     ("mode", |r| r.mode.into()),
     ("list", |r| r.search_list.to_string()),
     ("recall", |r| r.recall.map_or("-".into(), |x| format!("{x:.4}"))),
-    ("reads", |r| format!("{:.1}", r.per_query.reads)),
-    ("codes compared", |r| format!("{:.0}", r.per_query.code_comparisons)),
-    ("hand-overs", |r| format!("{:.2}", r.per_query.hand_overs)),
+    ("reads", |r| format!("{:.1}", r.per_query.mean(|s| s.reads))),
+    ("codes compared", |r| format!("{:.0}", r.per_query.mean(|s| s.code_comparisons))),
+    ("hand-overs", |r| format!("{:.2}", r.per_query.mean(|s| s.hand_overs))),
     ("share of hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
     ("messages", |r| format!("{:.1}", r.messages_per_query)),
     ("bytes sent", |r| format!("{:.0}", r.per_query.bytes_sent)),

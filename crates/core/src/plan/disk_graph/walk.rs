@@ -198,7 +198,6 @@ fn settle(cx: &mut Cx<'_, Marker>, remote_blocks: &mut Vec<u32>) {
             cx.q.next = Some(server);
             cx.q.budget.hand_overs -= 1;
             cx.q.stats.hand_overs += 1;
-            cx.q.stats.round_trips += 1;
         }
         _ => cx.q.finish(Outcome::OutOfBudget),
     }

@@ -44,6 +44,15 @@ pub(crate) fn beam_params(k: u32, list: u32, slack: Option<f32>) -> Params {
     params
 }
 
+/// Parameters with the values of a setting.
+pub(crate) fn params_of(k: u32, setting: &Setting) -> Params {
+    let mut params = beam_params(k, setting.search_list, setting.slack);
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.patience = setting.patience;
+    }
+    params
+}
+
 /// Applies the switches of a search.
 ///
 /// # Errors

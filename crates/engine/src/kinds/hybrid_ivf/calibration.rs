@@ -105,3 +105,16 @@ pub(crate) fn setting(k: u32, own: &hybrid_ivf::Params) -> Setting {
         early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
     }
 }
+
+/// The parameters that a report shows, by their names in JSON.
+pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("nprobe", own.nprobe.into()),
+        ("votes", own.sample_hits.into()),
+        ("early_stop", Some(own.early_stop).filter(|s| s.is_finite()).into()),
+        ("order", own.order.name().into()),
+        ("bounds", own.bounds.name().into()),
+        ("local_lists", own.local_lists.into()),
+        ("local_list", own.local_list.into()),
+    ]
+}

@@ -3,7 +3,6 @@
 pub mod plan;
 
 use std::collections::HashMap;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -20,7 +19,6 @@ use super::open::ListIndex;
 use super::snapshot::Snapshot;
 use crate::base::Base;
 use crate::driver::failure;
-use crate::tier::Buffer;
 
 /// One cluster that was visited.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -342,17 +340,9 @@ impl Tracer<'_> {
     }
 
     fn fetch(&self, read: &Read) -> std::result::Result<Vec<u8>, Loss> {
-        let mut buffer = Buffer::new(read.at.pages() as usize * PAGE);
-        let first = read.at.first_page() * PAGE as u64;
-        match self.base.blocks_file.read_exact_at(buffer.bytes_mut(), first) {
-            Ok(()) => {
-                let skip = (read.at.offset - first) as usize;
-                let bytes = &buffer.bytes()[skip..skip + read.at.bytes as usize];
-                self.view().verify(read, bytes).map(|()| bytes.to_vec())
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
-            Err(_) => Err(Loss::Failed),
-        }
+        let mut bytes = Vec::new();
+        self.base.read_extent(read.at, &mut bytes)?;
+        self.view().verify(read, &bytes).map(|()| bytes)
     }
 
     fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<Visit> {
