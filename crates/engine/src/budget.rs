@@ -128,7 +128,8 @@ fn peak_rss() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Gives memory that was freed back to the kernel, so that one stage of a long job does not pay for what an earlier one held.
+/// Gives memory that was freed back to the kernel, so that one stage of a long job does not pay for what an earlier
+/// one held.
 pub fn release_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim touches free memory only.
@@ -149,10 +150,11 @@ pub(crate) fn yield_cores() {
     }
 }
 
-/// Has the allocator give large memory back as soon as it is freed: a program that keeps to a budget calls this before its first thread.
+/// Has the allocator give large memory back as soon as it is freed: a program that keeps to a budget calls this
+/// before its first thread.
 ///
-/// Left alone, glibc learns from the largest block that is freed to keep twice as much at the end of a thread's arena, where
-/// [`release_freed`] does not reach: after a stage of a build whose live memory was 2 MiB it held 17.
+/// Left alone, glibc learns from the largest block that is freed to keep twice as much at the end of a thread's
+/// arena, where [`release_freed`] does not reach: after a stage of a build whose live memory was 2 MiB it held 17.
 pub fn keep_little_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt sets numbers of the allocator; no other thread runs yet.
@@ -162,8 +164,8 @@ pub fn keep_little_freed() {
     }
 }
 
-/// Blocks of this many bytes come from the kernel, and go back to it; as much may lie free at the end of an arena. Less would cost time:
-/// each block is then paged in anew.
+/// Blocks of this many bytes come from the kernel, and go back to it; as much may lie free at the end of an arena.
+/// Less would cost time: each block is then paged in anew.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: libc::c_int = 1 << 20;
 

@@ -1,4 +1,5 @@
-//! The public error: a few kinds that say what the caller should do, and one line that says what, where and how to go on.
+//! The public error: a few kinds that say what the caller should do, and one line that says what, where and how to go
+//! on.
 
 use std::path::Path;
 

@@ -19,15 +19,16 @@ use crate::{Error, Progress, Result};
 
 /// The exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
 ///
-/// Distances are those of [`Exact::distance`](stratann_kernel::distance::Exact::distance), bit for bit. Queries and base
-/// have the same component type, or one has f32 and the other f16; f16 is then widened, which is exact. With fewer than
-/// `k` rows the result has as many columns as there are rows, and a note says so. The budget covers everything but the
-/// pages that a Parquet file decodes.
+/// Distances are those of [`Exact::distance`](stratann_kernel::distance::Exact::distance), bit for bit. Queries and
+/// base have the same component type, or one has f32 and the other f16; f16 is then widened, which is exact. With
+/// fewer than `k` rows the result has as many columns as there are rows, and a note says so. The budget covers
+/// everything but the pages that a Parquet file decodes.
 ///
 /// # Errors
 ///
-/// Dimensions or types that do not match, a query or base row that [`check_row`] refuses, `k` = 0, more rows than
-/// u32 can number: `BadInput`. Less memory than the smallest plan takes: `Budget`, which names it. `Interrupted` on request.
+/// Dimensions or types that do not match, a query or base row that [`check_row`] refuses, `k` = 0, more rows than u32
+/// can number: `BadInput`. Less memory than the smallest plan takes: `Budget`, which names it. `Interrupted` on
+/// request.
 pub fn exact(
     base: &Reader,
     queries: &Reader,

@@ -1,7 +1,7 @@
 //! The last stage: what recall costs on this index, measured with rows of its own.
 //!
-//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
-//! rows come to queries that the index has never seen.
+//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth.
+//! That is as near as rows come to queries that the index has never seen.
 
 use super::stages::Build;
 use crate::budget::{PROGRAM_BYTES, release_freed};

@@ -1,7 +1,8 @@
 //! Which kind of index suits a set of vectors, and the RAM that searches will have.
 //!
-//! A graph needs a code of every vector in RAM, clusters next to nothing. Where there is RAM for either, what counts is in how many dimensions the
-//! vectors really spread around each other: a walk through a graph takes the more steps the more dimensions there are, a visit of a cluster does not.
+//! A graph needs a code of every vector in RAM, clusters next to nothing. Where there is RAM for either, what counts
+//! is in how many dimensions the vectors really spread around each other: a walk through a graph takes the more steps
+//! the more dimensions there are, a visit of a cluster does not.
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
@@ -21,7 +22,8 @@ const SAMPLE_BYTES: u64 = 32 << 20;
 /// Of these, those whose neighbours are looked for, and how many neighbours.
 const QUERIES: usize = 300;
 const NEIGHBOURS: usize = 20;
-/// From so many intrinsic dimensions on clusters need less time than a graph; what it was measured on is in `decisions/`.
+/// From so many intrinsic dimensions on clusters need less time than a graph; what it was measured on is in
+/// `decisions/`.
 const DIMENSIONS: f64 = 22.0;
 /// What searches of a graph take besides what grows with the rows, and for each node of the head graph.
 const GRAPH_BYTES: u64 = PROGRAM_BYTES + (9 << 20);
@@ -64,7 +66,8 @@ pub fn choose(base: &Reader, options: &BuildOptions, progress: &dyn Progress) ->
     Ok(Choice { kind, why })
 }
 
-/// The median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances within a sample.
+/// The median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances within a
+/// sample.
 fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<f64> {
     let shape = base.shape();
     let dim = shape.dim;

@@ -43,7 +43,8 @@ const REFINED_DIM_MAX: usize = 1024;
 const COARSE_ROUNDS: usize = 15;
 /// Rows of the sample a coarse centroid needs, below which there are fewer centroids and one stage.
 const ROWS_PER_COARSE: usize = 24;
-/// Coarse stages. More of them fit clustered data better, but each costs 256 distances to encode and to prepare a query.
+/// Coarse stages. More of them fit clustered data better, but each costs 256 distances to encode and to prepare a
+/// query.
 const STAGES: usize = 4;
 /// Rounds of k-means after the last change of the rotation.
 const FINAL_ROUNDS: usize = 8;
@@ -51,15 +52,18 @@ const FINAL_ROUNDS: usize = 8;
 const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
-/// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections, codes and numbers.
+/// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections,
+/// codes and numbers.
 pub(crate) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
 }
 
-/// Bytes that training takes whatever the size of its sample: the matrices of the rotation with what a product of them packs, and centroids.
+/// Bytes that training takes whatever the size of its sample: the matrices of the rotation with what a product of
+/// them packs, and centroids.
 pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     let (rotates, refines) = rotation_of(kind, dim);
-    // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a decomposition.
+    // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a
+    // decomposition.
     let matrices = if refines { 4 + 3 * 8 } else { 4 + 2 * 8 } * dim * dim;
     let packed = (dim.min(1024) + 64) * 256 * 8;
     let centroids = (STAGES + 1) * CENTROIDS * dim * 4;
@@ -82,9 +86,9 @@ fn tile(dim: usize) -> usize {
 /// between encoding and the rotation that brings the sample nearest to what was encoded (Ge et al., "Optimized Product
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
-/// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a codebook
-/// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result
-/// depends on the sample, the options and the machine's instruction set, not on the number of threads.
+/// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a
+/// codebook of zeros. The sample is worked on in place, so that a small budget holds many rows. The result depends on
+/// the sample, the options and the machine's instruction set, not on the number of threads.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,
@@ -160,7 +164,8 @@ fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32]) {
     });
 }
 
-/// Trains rotation and centroids on `rows`, to which `book`'s one coarse centroid, zero, is the centre. `rows` end up rotated.
+/// Trains rotation and centroids on `rows`, to which `book`'s one coarse centroid, zero, is the centre. `rows` end up
+/// rotated.
 fn fit(
     book: &mut Codebook,
     rows: &mut [f32],
@@ -286,8 +291,9 @@ fn squared(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum()
 }
 
-/// Chooses the range of the corrections: of those that leave out a few of the outermost at either end, the one with the
-/// least mean error over the sample. (The squared error would serve a few outliers at the cost of everyone's precision.)
+/// Chooses the range of the corrections: of those that leave out a few of the outermost at either end, the one with
+/// the least mean error over the sample. (The squared error would serve a few outliers at the cost of everyone's
+/// precision.)
 fn fit_correction(book: &mut Codebook, sample: &[f32]) {
     let dim = book.dim;
     let tiles = sample.par_chunks(tile(dim) * dim).map(|rows| {

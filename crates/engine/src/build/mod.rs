@@ -7,13 +7,14 @@
 //! | divide | all rows, when the graph does not fit | `order.tmp`, `members.tmp`: the rows of each cell |
 //! | graph | rows, as points | `graph-C.tmp`, `order.tmp`: neighbours of each row, cell by cell |
 //! | layout | graph, all rows | `blocks.bin`, `map.bin`, `ids.tmp`: where each row went |
-//! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes: then this stage comes before the blocks are written |
+//! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes, then before the blocks |
 //! | head | a sample | `head.bin`, `head-codes.bin` |
 //! | calibrate | the index so far | `curves.json` |
 //!
 //! Several processes can share the work over one folder: [`tasks`] are its pieces, [`split`] knows their order.
 //!
-//! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates the manifest.
+//! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates
+//! the manifest.
 
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
@@ -60,8 +61,8 @@ pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
 /// Builds an index of `base` in the folder `out`.
 ///
 /// # Errors
-/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the smallest that
-/// does is named), a disk that is full, an interruption. What `out` held before is never harmed.
+/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the
+/// smallest that does is named), a disk that is full, an interruption. What `out` held before is never harmed.
 pub fn build(
     base: &Reader,
     out: &Path,

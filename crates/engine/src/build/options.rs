@@ -16,7 +16,8 @@ use crate::{Error, Result};
 pub enum CodePlace {
     /// In RAM, all of them.
     Ram,
-    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's nodes.
+    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's
+    /// nodes.
     Disk,
 }
 

@@ -13,7 +13,8 @@ pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
 pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
 /// What each thread of a build takes.
 pub(crate) const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
-/// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes would.
+/// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes
+/// would.
 pub(crate) const THREADS_PART: u64 = 8;
 
 /// How a build divides its work.

@@ -19,8 +19,8 @@ pub(crate) struct Regions<'a> {
 }
 
 impl<'a> Regions<'a> {
-    /// Regions of `file` that begin at the bytes `starts`, for records of `record` bytes. What waits takes up to half of `memory_bytes`, or
-    /// one record for each region.
+    /// Regions of `file` that begin at the bytes `starts`, for records of `record` bytes. What waits takes up to half
+    /// of `memory_bytes`, or one record for each region.
     pub(crate) fn new(
         file: &'a File,
         path: &'a Path,

@@ -1,8 +1,9 @@
 //! The space a graph is built in: always squared l2, whatever the metric of the search.
 //!
-//! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one more component, √(M² − ‖x‖²), that gives all rows the norm M
-//! (Bachrach et al., RecSys 2014), so that the graph is not drawn to long vectors. Bytes stay bytes. Floats are reduced to bytes when a sample
-//! shows that this keeps the order of near neighbours: a quarter of the memory, and integer distances.
+//! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one more component, √(M² − ‖x‖²), that gives all
+//! rows the norm M (Bachrach et al., RecSys 2014), so that the graph is not drawn to long vectors. Bytes stay bytes.
+//! Floats are reduced to bytes when a sample shows that this keeps the order of near neighbours: a quarter of the
+//! memory, and integer distances.
 
 use rayon::prelude::*;
 
@@ -198,8 +199,9 @@ impl Space {
         self.offset = middle.iter().map(|m| m - 127.5 * self.step).collect();
     }
 
-    /// The relative error that bytes make in the distance of a row of the sample to its nearest neighbour there: the median over rows, or a
-    /// fifth of the 90th percentile when that is more, so that a part of the set on a finer scale is not lost.
+    /// The relative error that bytes make in the distance of a row of the sample to its nearest neighbour there: the
+    /// median over rows, or a fifth of the 90th percentile when that is more, so that a part of the set on a finer
+    /// scale is not lost.
     fn byte_error(&self, sample: &[f32]) -> f32 {
         let dim = self.point_dim();
         let restored: Vec<f32> = sample

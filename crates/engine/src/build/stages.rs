@@ -20,7 +20,8 @@ use crate::dataset::{self, Reader, Scan};
 use crate::manifest::Manifest;
 use crate::{Error, Progress, Result, budget, files};
 
-/// A set's rows in parts, for work that takes row by row. They depend on the set alone, since sums of floats depend on them.
+/// A set's rows in parts, for work that takes row by row. They depend on the set alone, since sums of floats depend
+/// on them.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     /// Rows of the set.
@@ -192,7 +193,8 @@ impl<'a> Build<'a> {
         Space::choose(self.base, self.options.metric, scan, self.options.exact_points)
     }
 
-    /// The manifest of the finished files, whose checksums are kept: a build that is killed while they move up finds them there.
+    /// The manifest of the finished files, whose checksums are kept: a build that is killed while they move up finds
+    /// them there.
     pub(crate) fn manifest(
         &mut self,
         scan: &Scan,

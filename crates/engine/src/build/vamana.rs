@@ -1,7 +1,9 @@
-//! The Vamana graph (DiskANN, NeurIPS 2019), built in parallel and still the same for a seed whatever the number of threads.
+//! The Vamana graph (DiskANN, NeurIPS 2019), built in parallel and still the same for a seed whatever the number of
+//! threads.
 //!
-//! Points are inserted in batches that grow with the graph (ParlayANN, PPoPP 2024, §3): every point of a batch searches the graph as it was before the batch
-//! and prunes what it visited; then the edges back are added, target by target, in order of their sources.
+//! Points are inserted in batches that grow with the graph (ParlayANN, PPoPP 2024, §3): every point of a batch
+//! searches the graph as it was before the batch and prunes what it visited; then the edges back are added, target by
+//! target, in order of their sources.
 
 use rayon::prelude::*;
 
@@ -86,7 +88,8 @@ struct Scratch {
     kept: Vec<u32>,
 }
 
-/// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and pass.
+/// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and
+/// pass.
 pub fn build<P: Points>(
     points: &P,
     entry: u32,
@@ -154,7 +157,8 @@ fn neighbours_of<P: Points>(
     kept.clone()
 }
 
-/// Adds the edges `(target, source)`, sorted: appended where there is room, else the list is pruned with all of its newcomers.
+/// Adds the edges `(target, source)`, sorted: appended where there is room, else the list is pruned with all of its
+/// newcomers.
 fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)], options: &VamanaOptions) {
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
     let overfull: Vec<&[(u32, u32)]> = groups

@@ -8,7 +8,8 @@ use super::source::Source;
 use super::{bin, npy};
 use crate::{Error, Result};
 
-/// Reads one id for each of `rows` rows from a `.u64bin` (u32 rows, u32 1, ids) or a `.npy` of `<u8` or non-negative `<i8`.
+/// Reads one id for each of `rows` rows from a `.u64bin` (u32 rows, u32 1, ids) or a `.npy` of `<u8` or non-negative
+/// `<i8`.
 ///
 /// Takes 12 bytes of memory a row.
 ///

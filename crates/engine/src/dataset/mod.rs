@@ -5,7 +5,7 @@
 //! | `.fbin .f16bin .u8bin .i8bin` | u32 rows, u32 dim, rows (big-ann-benchmarks) | f32, f16, u8, i8 |
 //! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
 //! | `.npy` | NumPy format 1, 2 or 3, C order, two dimensions | `<f4 <f2 \|u1 \|i1` |
-//! | `.parquet` (feature `parquet`) | one list column, `FILE.parquet#COLUMN` where there are several | f32 (doubles are narrowed, int32 converted), f16, u8, i8 |
+//! | `.parquet` (feature `parquet`) | a list column, or `FILE.parquet#COLUMN` | f32 (also f64, i32), f16, u8, i8 |
 //!
 //! Everything is little-endian. Files that belong to a set are beside it: [`ids`] (one u64 a row) and [`truth`] (true
 //! neighbours). [`validate`] finds rows that no distance can be computed for.
@@ -120,7 +120,8 @@ impl Reader {
             }
             _ => {
                 let message = format!(
-                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or .parquet",
+                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
+                     .parquet",
                     path.display()
                 );
                 return Err(Error::bad_input(message));
@@ -183,8 +184,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// Gives each of `rows` (ascending) in turn. Rows that lie close together come with one read, the gaps between them read and ignored:
-    /// that is cheaper than a read for each.
+    /// Gives each of `rows` (ascending) in turn. Rows that lie close together come with one read, the gaps between
+    /// them read and ignored: that is cheaper than a read for each.
     pub(crate) fn for_each(&self, rows: &[u32], mut take: impl FnMut(&[u8])) -> Result<()> {
         const SPAN_BYTES: usize = 256 << 10;
         const GAP: u32 = 64;

@@ -1,9 +1,9 @@
 //! Parquet: one column of lists of equal length, decoded page by page.
 //!
-//! FLOAT stays f32, DOUBLE is narrowed to f32, half precision (FLOAT16) stays f16, 8-bit integers stay u8 or i8, other
-//! INT32 become f32, which is exact for the sizes accepted.
-//! Pages can only be decoded in order inside a row group. A few decoders are therefore kept where they stopped, so that
-//! several threads that move forward cost no second decoding; memory is a page for each, whatever the size of a row group.
+//! FLOAT stays f32, DOUBLE is narrowed to f32, half precision (FLOAT16) stays f16, 8-bit integers stay u8 or i8,
+//! other INT32 become f32, which is exact for the sizes accepted. Pages can only be decoded in order inside a row
+//! group. A few decoders are therefore kept where they stopped, so that several threads that move forward cost no
+//! second decoding; memory is a page for each, whatever the size of a row group.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -145,7 +145,8 @@ const WAVE: u64 = 64;
 ///
 /// # Errors
 ///
-/// A bad row under [`OnBadRow::Fail`] (the first one is named), no good row at all: `BadInput`. `Interrupted` on request.
+/// A bad row under [`OnBadRow::Fail`] (the first one is named), no good row at all: `BadInput`. `Interrupted` on
+/// request.
 pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Progress) -> Result<Scan> {
     let rows = reader.shape().rows;
     progress.stage("checking vectors", rows, "rows");

@@ -31,7 +31,7 @@ use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
-use crate::search::SearchOptions;
+use crate::search::options::SearchOptions;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;

@@ -13,7 +13,8 @@ use super::fit;
 use crate::tier::Resident;
 use crate::{Error, Progress, Result};
 
-/// What a distance of one kind takes by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative errors.
+/// What a distance of one kind takes by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative
+/// errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistanceCost {
     /// Whatever the size, nanoseconds.
@@ -113,8 +114,8 @@ pub(super) fn measure(time: Duration, progress: &dyn Progress) -> Result<Compute
     })
 }
 
-/// Runs `round` for `time`, at least twice; it says how long its `count` distances took. What one took in the fastest round, which another program
-/// seldom disturbs, nanoseconds.
+/// Runs `round` for `time`, at least twice; it says how long its `count` distances took. What one took in the fastest
+/// round, which another program seldom disturbs, nanoseconds.
 fn fastest_ns(time: Duration, count: usize, mut round: impl FnMut() -> Duration) -> f64 {
     let (started, mut best, mut rounds) = (Instant::now(), Duration::MAX, 0);
     while rounds < 2 || started.elapsed() < time {

@@ -1,7 +1,8 @@
 //! A straight line through measurements.
 
-/// The line `fixed + slope × x` whose relative errors at the points `(x, y)` have the least sum of squares, both of its terms 0 or more; x and y are
-/// above 0. Relative, because what is small is measured as well as what is large, and asked for more often.
+/// The line `fixed + slope × x` whose relative errors at the points `(x, y)` have the least sum of squares, both of
+/// its terms 0 or more; x and y are above 0. Relative, because what is small is measured as well as what is large,
+/// and asked for more often.
 pub(super) fn line(points: &[(f64, f64)]) -> (f64, f64) {
     // With u = 1 / y and v = x / y the wanted line has fixed · u + slope · v = 1 at every point.
     let sum = |f: &dyn Fn(f64, f64) -> f64| points.iter().map(|&(x, y)| f(1.0 / y, x / y)).sum::<f64>();

@@ -75,7 +75,8 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     })
 }
 
-/// Kind and source of the file system that holds `path`, by the longest mount point; of several on one the last is on top.
+/// Kind and source of the file system that holds `path`, by the longest mount point; of several on one the last is on
+/// top.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, &str, &str)> = None;
     for line in mountinfo.lines() {

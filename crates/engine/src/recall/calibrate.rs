@@ -1,7 +1,8 @@
 //! Measures recall curves.
 //!
-//! A curve holds measured points: with this beam and this slack, so much recall for so many reads. It is measured on queries whose
-//! neighbours are known exactly: rows of the index, each hidden from its own search (build), or the user's own queries (`tune`).
+//! A curve holds measured points: with this beam and this slack, so much recall for so many reads. It is measured on
+//! queries whose neighbours are known exactly: rows of the index, each hidden from its own search (build), or the
+//! user's own queries (`tune`).
 
 use super::curve::{Curve, Point};
 use crate::driver::Width;
@@ -10,7 +11,8 @@ use crate::kinds;
 use crate::search::{self, SearchOptions};
 use crate::{Error, Progress, Result};
 
-/// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k` ids each).
+/// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k`
+/// ids each).
 ///
 /// `hidden` names for each query a node that it must not see; it may be empty.
 #[allow(clippy::too_many_arguments)]

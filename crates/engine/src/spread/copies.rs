@@ -1,5 +1,5 @@
-//! Further homes of blocks: each copy goes where most edges of its block lead to or come from, so that copies which must exist anyway,
-//! for the day a server dies, save hand-overs until then.
+//! Further homes of blocks: each copy goes where most edges of its block lead to or come from, so that copies which
+//! must exist anyway, for the day a server dies, save hand-overs until then.
 
 use rayon::prelude::*;
 
@@ -12,7 +12,8 @@ use crate::Result;
 /// Servers that are remembered for each block.
 const WISHES: usize = 4;
 
-/// For each block the servers with most of its edges besides its first home, most first: edges × 64 + server, 0 for none.
+/// For each block the servers with most of its edges besides its first home, most first: edges × 64 + server, 0 for
+/// none.
 pub(super) struct Wishes(Vec<[u32; WISHES]>);
 
 impl Wishes {
@@ -103,8 +104,9 @@ impl Homes {
         }
     }
 
-    /// For a block that all servers with room hold already: another block's copy moves to one of them and makes room. Every copy is looked
-    /// at once at most in a round; when none will do, the emptiest server holds more than it should.
+    /// For a block that all servers with room hold already: another block's copy moves to one of them and makes room.
+    /// Every copy is looked at once at most in a round; when none will do, the emptiest server holds more than it
+    /// should.
     fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
         let homes = self.of[block as usize];
         while *from < self.of.len() {
@@ -188,7 +190,8 @@ mod tests {
 
     #[test]
     fn an_exchange_makes_room() {
-        // Blocks 0 to 3 live on 0, 4 to 7 on 1, 8 to 11 on 2; the wishes fill 0 and 1 first, and only 2 has room for copies from 2.
+        // Blocks 0 to 3 live on 0, 4 to 7 on 1, 8 to 11 on 2; the wishes fill 0 and 1 first, and only 2 has room for
+        // copies from 2.
         let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
         let gain = |b: u32| (100 - b) << 6;
         let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];

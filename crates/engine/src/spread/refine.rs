@@ -1,9 +1,9 @@
-//! Moves single blocks to the server that most of their edges lead to (greedy refinement, as in the last step of a multilevel
-//! partitioner), while the blocks stream by.
+//! Moves single blocks to the server that most of their edges lead to (greedy refinement, as in the last step of a
+//! multilevel partitioner), while the blocks stream by.
 //!
-//! The edges out of a block are at hand when it passes; those into it are counted in a table, block by server, which every move keeps right.
-//! So each move is judged by all edges of its block, and none can make the cut larger. Counting is parallel, deciding is in
-//! the order of the blocks.
+//! The edges out of a block are at hand when it passes; those into it are counted in a table, block by server, which
+//! every move keeps right. So each move is judged by all edges of its block, and none can make the cut larger.
+//! Counting is parallel, deciding is in the order of the blocks.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -97,8 +97,8 @@ impl Division {
         Division { owner, sizes, room }
     }
 
-    /// Where a block should go: to the server with most of its edges that has room, when these are more than here, or when this server
-    /// holds too much.
+    /// Where a block should go: to the server with most of its edges that has room, when these are more than here, or
+    /// when this server holds too much.
     fn better(&self, own: usize, tally: &Tally) -> Option<usize> {
         let others = (0..self.sizes.len()).filter(|&s| s != own && self.sizes[s] < self.room);
         let best = others.max_by_key(|&s| (tally[s], std::cmp::Reverse((self.sizes[s], s))))?;

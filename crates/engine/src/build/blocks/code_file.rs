@@ -1,4 +1,5 @@
-//! The codes of all nodes in a file, in the order of ids, while a build puts them into blocks: there may be too many for the memory.
+//! The codes of all nodes in a file, in the order of ids, while a build puts them into blocks: there may be too many
+//! for the memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

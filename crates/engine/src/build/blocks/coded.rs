@@ -1,8 +1,8 @@
-//! Blocks that carry the codes of their nodes and of all neighbours: how large they are, how many nodes share one, and what is cut from
-//! lists that are too long.
+//! Blocks that carry the codes of their nodes and of all neighbours: how large they are, how many nodes share one,
+//! and what is cut from lists that are too long.
 //!
-//! A code takes much more room than an id, but a block has each code once, however many of its lists name the node. So what counts is how
-//! many different nodes the lists name together.
+//! A code takes much more room than an id, but a block has each code once, however many of its lists name the node.
+//! So what counts is how many different nodes the lists name together.
 
 use std::cmp::Reverse;
 
@@ -13,12 +13,13 @@ use stratann_core::format::block::{BlockLayout, CodedNodes};
 const PAGES_MAX: usize = 256;
 /// So many pages more than the fewest are looked at.
 const PAGES_TRIED: usize = 6;
-/// g nodes that are packed together name about g^SHARING times as many different nodes as one of them does. What was measured is in
-/// decisions/0021-codes-on-disk.md, of the next two as well.
+/// g nodes that are packed together name about g^SHARING times as many different nodes as one of them does. What was
+/// measured is in decisions/0021-codes-on-disk.md, of the next two as well.
 const SHARING: f64 = 0.93;
 /// Blocks of g nodes are read about g^-READS times as often as blocks of one.
 const READS: f64 = 0.2;
-/// Share of the mean list that a block must have room for. Two nodes with shorter lists are worth more than one with all of its own.
+/// Share of the mean list that a block must have room for. Two nodes with shorter lists are worth more than one with
+/// all of its own.
 const KEEP: f64 = 0.85;
 /// Bytes of an id and of a rank that go with a code, at least.
 const NAME_BYTES: usize = 1;
@@ -56,7 +57,8 @@ impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
         (2..).take_while(fits).last().unwrap_or(1)
     }
 
-    /// Pages of a block: at least as many as hold one node with its whole list, and as many as make the pages that a query reads fewest.
+    /// Pages of a block: at least as many as hold one node with its whole list, and as many as make the pages that a
+    /// query reads fewest.
     pub(crate) fn pages_per_block(&self) -> usize {
         let holds_one = |&pages: &usize| {
             let shape = (self.shape)(pages);
@@ -75,8 +77,8 @@ pub(crate) fn most_nodes(shape: &BlockLayout) -> usize {
     shape.payload_bytes().saturating_sub(ids) / (shape.node_bytes() + EMPTY_LIST_BYTES)
 }
 
-/// Cuts the lists of a block (closest first), whose own nodes begin with `first_id`, until all of it fits. First goes what no other list names,
-/// for its code goes with it, from the far ends. Returns the number of ids cut.
+/// Cuts the lists of a block (closest first), whose own nodes begin with `first_id`, until all of it fits. First goes
+/// what no other list names, for its code goes with it, from the far ends. Returns the number of ids cut.
 pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &BlockLayout) -> u64 {
     lists.iter_mut().for_each(|l| l.truncate(adjacency::MAX_LEN));
     let room = shape.payload_bytes().saturating_sub(lists.len() * shape.node_bytes());
@@ -106,7 +108,8 @@ fn list_bytes(lists: &[Vec<u32>], first_id: u32, shape: &BlockLayout) -> usize {
     coded.list_bytes(each()) + coded.others().len() * shape.code_bytes
 }
 
-/// Cuts up to `wanted` ids that one list alone names, those that are farthest in theirs; where there is none, the last of the longest list.
+/// Cuts up to `wanted` ids that one list alone names, those that are farthest in theirs; where there is none, the
+/// last of the longest list.
 fn cut_far(lists: &mut [Vec<u32>], first_id: u32, wanted: usize) -> u64 {
     let own = |id: u32| id >= first_id && ((id - first_id) as usize) < lists.len();
     let mut named: Vec<(u32, usize, usize)> = Vec::new();

@@ -1,5 +1,5 @@
-//! The graph between two stages of a build, a file for each cell: one record of `degree + 1` u32 per node (length, then rows of the
-//! neighbours, closest first), in the order of the cell's rows.
+//! The graph between two stages of a build, a file for each cell: one record of `degree + 1` u32 per node (length,
+//! then rows of the neighbours, closest first), in the order of the cell's rows.
 
 use std::fs::File;
 use std::io::Read;

@@ -38,7 +38,8 @@ pub(crate) struct BlockJob<'a> {
     pub(crate) external: Option<&'a [u64]>,
     /// Bytes that vectors may take in RAM.
     pub(crate) memory_bytes: u64,
-    /// Folder for vectors that are sorted first, by one pass over all rows; without one each is looked for where it lies.
+    /// Folder for vectors that are sorted first, by one pass over all rows; without one each is looked for where it
+    /// lies.
     pub(crate) spill: Option<&'a Path>,
 }
 
@@ -284,7 +285,8 @@ impl BlockJob<'_> {
         Ok(())
     }
 
-    /// Blocks made at once: enough to keep all threads busy, few enough to stay small. Where they carry codes, these are in memory twice.
+    /// Blocks made at once: enough to keep all threads busy, few enough to stay small. Where they carry codes, these
+    /// are in memory twice.
     fn batch(&self) -> usize {
         const BATCH: usize = 512;
         const BATCH_BYTES: usize = 1 << 20;
@@ -378,8 +380,8 @@ impl BlockJob<'_> {
     }
 }
 
-/// Cuts lists (closest first) until their encodings together fit in `room`: always the longest, from its far end, since far edges matter
-/// least once the head graph has brought a query near. Returns the number of ids cut.
+/// Cuts lists (closest first) until their encodings together fit in `room`: always the longest, from its far end,
+/// since far edges matter least once the head graph has brought a query near. Returns the number of ids cut.
 fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
     let encoded = |l: &[u32]| {
         let mut sorted = l.to_vec();

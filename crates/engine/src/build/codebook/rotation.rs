@@ -1,4 +1,5 @@
-//! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and refinement (§4.1).
+//! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and
+//! refinement (§4.1).
 
 use std::ops::Range;
 
@@ -44,8 +45,8 @@ pub(super) fn pca(rows: &[f32], dim: usize, starts: &[u32]) -> Vec<f32> {
     out
 }
 
-/// Which of the eigenvalues (descending) each rotated component takes: each goes to the subspace with room whose product
-/// is smallest so far.
+/// Which of the eigenvalues (descending) each rotated component takes: each goes to the subspace with room whose
+/// product is smallest so far.
 fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     let largest = eigenvalues.first().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
     // Scaled so that every logarithm is positive and a subspace grows by taking one.
@@ -65,8 +66,8 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     taken.into_iter().flatten().collect()
 }
 
-/// Turns the rotation such that `rotated` rows (n × dim) come nearest to what `codes` stand for: by the polar factor of ŶᵀZ, which is
-/// returned (`dim × dim`, row-major) for the rows to be turned alike.
+/// Turns the rotation such that `rotated` rows (n × dim) come nearest to what `codes` stand for: by the polar factor
+/// of ŶᵀZ, which is returned (`dim × dim`, row-major) for the rows to be turned alike.
 pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Option<Vec<f32>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut product = cross_product(

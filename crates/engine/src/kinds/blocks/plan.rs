@@ -14,8 +14,8 @@ use crate::build::vamana::Graph;
 use crate::dataset::Reader;
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
-/// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and the blocks in the
-/// making lie beside them.
+/// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
+/// the blocks in the making lie beside them.
 const BLOCK_PART: u64 = 3;
 /// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
 const MEMBERSHIP_BYTES: u64 = 2;
@@ -98,7 +98,8 @@ impl Needs {
         let node = self.row + 2 * options.degree as u64 + 8;
         let blocks = match options.codes {
             CodePlace::Ram => n * node * 5 / 4,
-            // The codes of a node's neighbours, some of them shared with others of its block; and pages that they do not fill.
+            // The codes of a node's neighbours, some of them shared with others of its block; and pages that they do
+            // not fill.
             CodePlace::Disk => n * node + codes * (options.degree as u64 + 1),
         };
         let graph = n * (options.degree as u64 + 1) * 4;

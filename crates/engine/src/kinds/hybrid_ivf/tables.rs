@@ -109,7 +109,8 @@ impl ListTables {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
-    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it was met.
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it
+    /// was met.
     pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
         let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
         let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();

@@ -1,4 +1,5 @@
-//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before are done.
+//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before
+//! are done.
 
 pub mod tasks;
 
@@ -268,7 +269,8 @@ impl Split {
         }
     }
 
-    /// Takes what came of the tasks of this phase, by name; those that were done before it knows itself. `seconds` is how long they took.
+    /// Takes what came of the tasks of this phase, by name; those that were done before it knows itself. `seconds` is
+    /// how long they took.
     ///
     /// # Errors
     /// A row that cannot be indexed, by number; tasks that are missing.

@@ -1,7 +1,8 @@
 //! A build as tasks that processes on several machines do, over one folder that all of them share.
 //!
-//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that nobody else uses, each whole or not at all,
-//! and gives facts. So it may be done twice, even at the same time. What must come before what, [`super`] knows.
+//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that nobody else uses,
+//! each whole or not at all, and gives facts. So it may be done twice, even at the same time. What must come before
+//! what, [`super`] knows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -155,11 +156,12 @@ pub(crate) struct ScanPart {
     pub(crate) max_squared_norm: f64,
 }
 
-/// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with; threads may differ.
+/// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with;
+/// threads may differ.
 ///
 /// # Errors
-/// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task itself
-/// meets. A task that fails leaves nothing that counts.
+/// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task
+/// itself meets. A task that fails leaves nothing that counts.
 pub fn run(
     base: &Reader,
     out: &Path,

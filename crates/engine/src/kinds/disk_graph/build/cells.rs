@@ -1,9 +1,10 @@
 //! The graph of a set that does not fit in the budget: many overlapping cells, each built in RAM, their edges merged.
 //!
-//! After DiskANN (NeurIPS 2019, §3.3), with three changes. Rows are first assigned to many small k-means cells, which are then chained into
-//! cells of equal size, so that no cell outgrows the budget ([`divide`]). A row is built into a further cell only when that one holds one of
-//! the small cells nearest to it: rows deep inside a cell are built once, rows near a border several times, and it is they that join the cells.
-//! And the lists of such a row are pruned together ([`merge`]), where DiskANN draws from them at random.
+//! After DiskANN (NeurIPS 2019, §3.3), with three changes. Rows are first assigned to many small k-means cells, which
+//! are then chained into cells of equal size, so that no cell outgrows the budget ([`divide`]). A row is built into a
+//! further cell only when that one holds one of the small cells nearest to it: rows deep inside a cell are built
+//! once, rows near a border several times, and it is they that join the cells. And the lists of such a row are pruned
+//! together ([`merge`]), where DiskANN draws from them at random.
 
 use std::path::{Path, PathBuf};
 
@@ -27,8 +28,9 @@ pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<G
     merge::run(build, space, &division)
 }
 
-/// What was found for the rows of a cell: for each home one u64, where its rows' lists begin in the file, and where the last ones end; then
-/// the lists by home, ascending by row: row, length, rows of the neighbours, closest first, all u32.
+/// What was found for the rows of a cell: for each home one u64, where its rows' lists begin in the file, and where
+/// the last ones end; then the lists by home, ascending by row: row, length, rows of the neighbours, closest first,
+/// all u32.
 pub(crate) fn lists_path(build: &Build<'_>, cell: usize) -> PathBuf {
     build.partial.path(&format!("cell-{cell}.tmp"))
 }

@@ -1,5 +1,5 @@
-//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids. Where blocks
-//! will carry the codes, as many of these are held at a time as the memory allows.
+//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the
+//! order of ids. Where blocks will carry the codes, as many of these are held at a time as the memory allows.
 
 use std::fs::File;
 use std::io::Read;

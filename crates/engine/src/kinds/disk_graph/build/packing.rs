@@ -109,8 +109,8 @@ pub(crate) struct Packing<'a> {
     pub(crate) packed: bool,
     /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
     pub(crate) make_reachable: bool,
-    /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
-    /// all on one page, as no real query does.
+    /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would
+    /// find them all on one page, as no real query does.
     pub(crate) apart: &'a [u32],
 }
 
@@ -158,7 +158,10 @@ mod tests {
     proptest! {
         /// A plain table says the same.
         #[test]
-        fn rows_are_numbered_in_their_order(rows in 1usize..300, chosen in prop::collection::btree_set(0u32..300, 0..200)) {
+        fn rows_are_numbered_in_their_order(
+            rows in 1usize..300,
+            chosen in prop::collection::btree_set(0u32..300, 0..200),
+        ) {
             let chosen: Vec<u32> = chosen.into_iter().filter(|&r| (r as usize) < rows).collect();
             let numbers = Numbered::new(rows, chosen.iter().copied());
             for row in 0..rows as u32 {

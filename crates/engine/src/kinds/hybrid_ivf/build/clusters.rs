@@ -1,5 +1,5 @@
-//! Clusters: k-means over a sample, then every row to the nearest centroid, part by part. The sizes come out as the data has them; nothing is
-//! moved between clusters afterwards (OrchANN §3.2).
+//! Clusters: k-means over a sample, then every row to the nearest centroid, part by part. The sizes come out as the
+//! data has them; nothing is moved between clusters afterwards (OrchANN §3.2).
 
 use rayon::prelude::*;
 
@@ -19,7 +19,8 @@ const ROUNDS: usize = 8;
 /// Rows that are assigned at a time, on each thread.
 pub(crate) const CHUNK: usize = 1024;
 
-/// How many clusters so many rows get: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
+/// How many clusters so many rows get: 4·√n, so that neither finding the nearest of them nor scanning one grows
+/// faster than √n.
 pub(crate) fn count(rows: u64) -> usize {
     ((4.0 * (rows as f64).sqrt()) as usize).clamp(1, rows.max(1) as usize)
 }

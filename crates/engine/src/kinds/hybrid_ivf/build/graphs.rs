@@ -1,5 +1,5 @@
-//! The graphs of the clusters that are to be walked through: a Vamana over the members of each, from the records as they were written, with
-//! the lengths of its edges.
+//! The graphs of the clusters that are to be walked through: a Vamana over the members of each, from the records as
+//! they were written, with the lengths of its edges.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,10 +20,12 @@ use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::{Error, Progress, Result, files};
 
-/// Graphs are built together as long as what they take stays below this share of the memory for parts; a larger one alone.
+/// Graphs are built together as long as what they take stays below this share of the memory for parts; a larger one
+/// alone.
 const COPIES: u64 = 2;
 
-/// Writes the edges of all clusters that have a place for them into the file of lists, and says in the directory where walks begin.
+/// Writes the edges of all clusters that have a place for them into the file of lists, and says in the directory
+/// where walks begin.
 pub(crate) fn write(
     build: &Build<'_>,
     space: &Space,

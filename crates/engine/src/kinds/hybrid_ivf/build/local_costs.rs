@@ -1,7 +1,8 @@
-//! Fits the constants of the cost model from short builds of every local index, at equal local recall (OrchANN §5.1, Auto Profiler).
+//! Fits the constants of the cost model from short builds of every local index, at equal local recall (OrchANN §5.1,
+//! Auto Profiler).
 //!
-//! Clusters of several sizes are cut out of a sample; the hops of a graph and the lists of a divided cluster that find [`RECALL`] of the nearest members are
-//! counted. Counted, not timed: times come from the profile alone.
+//! Clusters of several sizes are cut out of a sample; the hops of a graph and the lists of a divided cluster that
+//! find [`RECALL`] of the nearest members are counted. Counted, not timed: times come from the profile alone.
 
 use rayon::prelude::*;
 use stratann_core::build::costs::{UnitCosts, VisitCostModel};

@@ -20,7 +20,8 @@ use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 use stratann_core::format::directory::LocalKind;
 
-/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list is made of.
+/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
+/// is made of.
 const TABLE_BYTES: u64 = 20;
 /// Rows that k-means has for each centroid, at least.
 const SAMPLE_LEAST: u64 = 8;
@@ -150,16 +151,11 @@ impl Sizes {
     }
 }
 
-/// Plans for the rows of `base`.
-///
-/// # Errors
-/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
-pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    let sizes = Sizes::of(base, options);
+/// The stages of the build, and the least memory of each.
+fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static str, u64)> {
     let n = sizes.rows;
-    let trained = codebook::training_bytes(base.shape().dim);
-    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let trained = codebook::training_bytes(dim);
+    let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
     let sample_least = n.min(SAMPLE_LEAST * sizes.clusters);
     let mut stages = vec![
         (
@@ -174,6 +170,20 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     if options.calibration_queries > 0 {
         stages.push(("calibration", sizes.calibration_bytes()));
     }
+    stages
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options);
+    let n = sizes.rows;
+    let trained = codebook::training_bytes(base.shape().dim);
+    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let stages = stages(&sizes, options, base.shape().dim);
     let (what, work) = stages.iter().max_by_key(|s| s.1).copied().unwrap_or(("", 0));
     let program = PROGRAM_BYTES + BUFFER_BYTES;
     let each_thread = sizes.thread_bytes();

@@ -1,4 +1,5 @@
-//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
+//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global
+//! Optimization).
 
 use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
 use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
@@ -26,7 +27,8 @@ pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
-                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another \
+                     better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
                 ));
             }
             Ok(profile.clone())
@@ -95,7 +97,8 @@ pub(crate) fn code_budget(
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
         return Err(Error::budget(format!(
-            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case takes {}; give {}MiB or more",
+            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case \
+             takes {}; give {}MiB or more",
             size(budget),
             rows,
             size(fixed),
@@ -157,7 +160,8 @@ impl Planner<'_> {
         Ok((kinds, report))
     }
 
-    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
+    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does
+    /// not fit in the budget.
     pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
         let allowed = |cluster: usize, way: LocalIndex| {
             // A graph whose codes find no place in RAM is scanned.
@@ -189,7 +193,8 @@ impl Planner<'_> {
             && LOCAL_INDEXES.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
         {
             return Error::budget(format!(
-                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at \
+                 most; give a larger \
                  budget, more --clusters, or --plan auto",
                 self.graph_members
             ));
@@ -202,7 +207,8 @@ impl Planner<'_> {
         let left = self.budget.unwrap_or(0);
         let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
         Error::budget(format!(
-            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, or --plan auto",
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, \
+             or --plan auto",
             size(least),
             size(left),
             enough.div_ceil(1 << 20)
