@@ -11,7 +11,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{self, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
 use stratann_kernel::codes::Codebook;
 
-use super::BuildReport;
 use super::blocks::layout::LayoutFacts;
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use super::publish;
+use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};

@@ -35,7 +35,8 @@ fn suffix_of(dtype: DType) -> &'static str {
 pub(super) fn header(path: &Path, source: &Source) -> Result<(u32, u32)> {
     if source.len() < HEADER {
         let message = format!(
-            "{} is truncated: a header of {HEADER} bytes is expected, but it has {} (no row is complete); copy it again",
+            "{} is truncated: a header of {HEADER} bytes is expected, but it has {} (no row is complete); copy it \
+             again",
             path.display(),
             source.len()
         );

@@ -5,7 +5,7 @@
 //! | `.fbin .f16bin .u8bin .i8bin` | u32 rows, u32 dim, rows (big-ann-benchmarks) | f32, f16, u8, i8 |
 //! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
 //! | `.npy` | NumPy format 1, 2 or 3, C order, two dimensions | `<f4 <f2 \|u1 \|i1` |
-//! | `.parquet` (feature `parquet`) | one list column, `FILE.parquet#COLUMN` where there are several | f32 (doubles are narrowed, int32 converted), f16, u8, i8 |
+//! | `.parquet` (feature `parquet`) | a list column, or `FILE.parquet#COLUMN` | f32 (also f64, i32), f16, u8, i8 |
 //!
 //! All numbers are little-endian. Other files of a set: [`ids`] (one u64 per row) and [`truth`] (true
 //! neighbours). [`validate`] finds rows without valid distances.
@@ -120,7 +120,8 @@ impl Reader {
             }
             _ => {
                 let message = format!(
-                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or .parquet",
+                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
+                     .parquet",
                     path.display()
                 );
                 return Err(Error::bad_input(message));

@@ -30,7 +30,8 @@ pub(super) fn open(path: &Path) -> Result<Reader> {
         "|i1" => DType::I8,
         other => {
             let message = format!(
-                "{name}: components of type {other:?} are not supported; save array.astype(\"float32\"), \"float16\", \"uint8\" or \"int8\""
+                "{name}: components of type {other:?} are not supported; save array.astype(\"float32\"), \
+                 \"float16\", \"uint8\" or \"int8\""
             );
             return Err(Error::bad_input(message));
         }

@@ -51,7 +51,8 @@ impl GroundTruth {
         let actual = u128::from(source.len());
         if actual != ids_only && actual != full {
             let message = format!(
-                "{name} has {actual} bytes; ground truth of {queries} queries × {k} takes {full} (ids alone {ids_only}); \
+                "{name} has {actual} bytes; ground truth of {queries} queries × {k} takes {full} (ids alone \
+                 {ids_only}); \
                  check that it is a ground-truth file and complete"
             );
             return Err(Error::bad_input(message));

@@ -16,7 +16,8 @@ pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, 
     }
     if len < 4 {
         let message = format!(
-            "{name} is truncated: a dimension of 4 bytes is expected, but it has {len} (no row is complete); copy it again"
+            "{name} is truncated: a dimension of 4 bytes is expected, but it has {len} (no row is complete); copy \
+             it again"
         );
         return Err(Error::bad_input(message));
     }
@@ -37,7 +38,8 @@ pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, 
             format!("the last complete row is {}", rows - 1)
         };
         let message = format!(
-            "{name} is truncated: rows of {stride} bytes ask for {expected} bytes, but it has {len} ({last}); copy it again"
+            "{name} is truncated: rows of {stride} bytes ask for {expected} bytes, but it has {len} ({last}); copy \
+             it again"
         );
         return Err(Error::bad_input(message));
     }

@@ -158,7 +158,10 @@ mod tests {
     proptest! {
         /// Agrees with a plain table.
         #[test]
-        fn rows_are_numbered_in_their_order(rows in 1usize..300, chosen in prop::collection::btree_set(0u32..300, 0..200)) {
+        fn rows_are_numbered_in_their_order(
+            rows in 1usize..300,
+            chosen in prop::collection::btree_set(0u32..300, 0..200),
+        ) {
             let chosen: Vec<u32> = chosen.into_iter().filter(|&r| (r as usize) < rows).collect();
             let numbers = Numbered::new(rows, chosen.iter().copied());
             for row in 0..rows as u32 {

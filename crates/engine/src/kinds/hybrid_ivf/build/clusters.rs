@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use super::list_plan;
 use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
@@ -53,7 +54,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> 
 
 fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Result<Vec<f32>> {
     let dim = space.point_dim();
-    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.sample);
+    let room = list_plan(build).map_or(usize::MAX, |plan| plan.sample);
     let count = (SAMPLE_PER_CLUSTER * clusters).min(live.len()).min(room.max(clusters));
     let stride = live.len() as f64 / count as f64;
     let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
