@@ -332,6 +332,7 @@ fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
 }
 
 /// Files of an authority and of two servers that it signed, one for loopback and one for another host; and a second authority's.
+#[cfg(feature = "tls")]
 fn certificates(folder: &std::path::Path) {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     for authority in ["ours", "theirs"] {
@@ -351,6 +352,7 @@ fn certificates(folder: &std::path::Path) {
     }
 }
 
+#[cfg(feature = "tls")]
 #[test]
 fn under_tls_both_sides_must_be_signed_and_be_who_they_say() {
     let folder = tempfile::tempdir().unwrap();
