@@ -87,7 +87,7 @@ def show_questions(answers):
     for question in SHOWN_QUESTIONS:
         number = number_of[question]
         say(f"\n  > {question}")
-        for row, distance in zip(ids[number, :3], distances[number, :3]):
+        for row, distance in zip(ids[number, :3], distances[number, :3], strict=True):
             title, text = texts[row]["title"], texts[row]["text"]
             start = text[len(title):].lstrip(" :.\n") if text.startswith(title) else text
             say(f"    {distance:.3f}  {title:<38.38}  {' '.join(start.split())[:60]}")
@@ -99,8 +99,8 @@ def show_runs(runs, k=10):
     for run in runs:
         cost, latency = run["per_query"], run["latency_us"]
         say(f"  {run['params']['search_list']:>11}  {run['recall']:>9.4f}  {run['qps']:>9,.0f}  "
-            f"{latency['p50'] / 1e3:>7.2f}  {latency['p99'] / 1e3:>7.2f}  {run['cpu_us']:>7.0f}  {cost['pages_read']:>10.1f}  "
-            f"{cost['full_comparisons']:>9.1f}")
+            f"{latency['p50'] / 1e3:>7.2f}  {latency['p99'] / 1e3:>7.2f}  {run['cpu_us']:>7.0f}  "
+            f"{cost['pages_read']:>10.1f}  {cost['full_comparisons']:>9.1f}")
     say("  (CPU, 4 KiB pages and exact distances are per query; latency is under full load, many queries at once)")
 
 
@@ -145,8 +145,8 @@ def larger_than_memory(stratann, out, args):
                     "--dim", str(args.dim)], check=True)
     say("  made demo-out/large.fbin (synthetic clusters)")
     budget = ("--ram-budget", args.ram_budget)
-    built = stratann.call("build", base, "-o", index, "--kind", "disk-graph", *budget, "--degree", 32, "--build-list", 64,
-                          "--calibration-queries", 100, "--force")
+    built = stratann.call("build", base, "-o", index, "--kind", "disk-graph", *budget, "--degree", 32,
+                          "--build-list", 64, "--calibration-queries", 100, "--force")
     parts = built["facts"]["cells"]
     say(f"  built in {built['seconds']:.0f} s in {parts} part(s): {built['index_bytes'] / MIB:.0f} MiB on disk")
     stratann.call("groundtruth", base, queries, "-k", 10, "-o", truth, *budget)
