@@ -18,7 +18,7 @@ VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
 
-.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools nightly docs clean
+.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,9 +73,15 @@ bench: build $(VENV)/.tools ## Compare with the peers that are installed: make b
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
 
 # What is there already is not installed again.
-tools: ## Install the servers that some tests need: etcd (by apt-get, as root) and versitygw (by Go)
+tools: tools-etcd tools-s3 ## Install the servers that some tests need: etcd (by apt-get, as root) and versitygw (by Go)
+
+tools-etcd:
 	@command -v etcd >/dev/null || { apt-get update -q && apt-get install -y -q etcd-server; }
-	@[ -x .tools/bin/versitygw ] || GOBIN=$(CURDIR)/.tools/bin go install $(VERSITYGW)
+
+tools-s3: .tools/bin/versitygw
+
+.tools/bin/versitygw:
+	GOBIN=$(CURDIR)/.tools/bin go install $(VERSITYGW)
 
 nightly: wheel ## The long tests: many more random cases, builds killed again and again, and the wheel in an environment of its own
 	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored
