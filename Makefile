@@ -17,6 +17,7 @@ KILL_ROUNDS := 20
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
+PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
 .PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 nightly docs clean
 
@@ -53,18 +54,18 @@ test-rust: test-build
 test-python: test-build $(VENV)/.tests
 	cp target/debug/lib_stratann.so python/stratann/_stratann.abi3.so
 	cd python && $(CURDIR)/$(VENV)/bin/maturin pep517 write-dist-info --metadata-directory $(CURDIR)/target/wheel-metadata
-	STRATANN_LEFT_OUT=$(LEFT_OUT) STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann $(VENV_PYTHON) -m pytest python/tests
+	STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann $(PYTEST) python/tests
 
 test-sample: $(VENV)/.tools
 	$(VENV_PYTHON) sample/check_sample.py
 
 test-bench: $(VENV)/.tools
-	$(VENV_PYTHON) -m pytest bench/tests
+	$(PYTEST) bench/tests
 
 lint: $(VENV)/.tools ## Format and lints, without changing anything
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
-	$(VENV)/bin/ruff check python bench demo sample
+	$(VENV)/bin/ruff check .ci python bench demo sample
 
 wheel: $(VENV)/.tests ## The Python package to install, in target/wheels
 	cd python && $(CURDIR)/$(VENV)/bin/maturin build --release --locked

@@ -1,4 +1,3 @@
-import os
 import signal
 
 import numpy as np
@@ -36,28 +35,6 @@ def brute_force(base, queries, k, metric):
 
 def recall(found, truth):
     return np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, truth)])
-
-
-def pytest_runtest_logreport(report):
-    """Record a test that was left out, for `make test` to list."""
-    if report.skipped and not hasattr(report, "wasxfail"):
-        leave_out(report)
-
-
-def pytest_collectreport(report):
-    """Record a file of tests that was left out."""
-    if report.skipped:
-        leave_out(report)
-
-
-def leave_out(report):
-    """Append a line to the file that STRATANN_LEFT_OUT names: what is missing, the test, the reason."""
-    path = os.environ.get("STRATANN_LEFT_OUT")
-    if path:
-        why = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-        line = "\t".join(["a Python package or a program", report.nodeid, " ".join(why.split())])
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
 
 
 @pytest.fixture(scope="session", autouse=True)
