@@ -15,6 +15,10 @@ mod dial;
 mod greeting;
 mod listen;
 mod outbox;
+#[cfg(feature = "tls")]
+mod secure;
+#[cfg(not(feature = "tls"))]
+#[path = "clear.rs"]
 mod secure;
 
 use std::io;

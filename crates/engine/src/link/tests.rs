@@ -338,6 +338,7 @@ fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
 }
 
 /// Files of an authority and of two servers that it signed, one for loopback and one for another host; and a second authority's.
+#[cfg(feature = "tls")]
 fn certificates(folder: &std::path::Path) {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     for authority in ["ours", "theirs"] {
@@ -357,6 +358,7 @@ fn certificates(folder: &std::path::Path) {
     }
 }
 
+#[cfg(feature = "tls")]
 #[test]
 fn under_tls_both_sides_need_a_certificate_for_their_host() {
     let folder = tempfile::tempdir().unwrap();
