@@ -84,7 +84,7 @@ fn tile(dim: usize) -> usize {
 ///
 /// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a codebook
 /// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result
-/// depends on the sample, the options and the machine's instruction set, not on the number of threads.
+/// depends on the sample and the options, neither on the number of threads nor on the machine's instruction set.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,
