@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
 const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
 const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
-// Opened without codes in RAM: scanned like a flat one. See `local_graph.rs` for walks.
+// Opened without codes in RAM: they are read before the walk. See `local_graph.rs` for walks.
 const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
@@ -40,12 +40,17 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
     (dir, index)
 }
 
-/// Visits so many clusters, all lists of each, with bounds that are certain.
+/// Visits so many clusters, all lists and members of each, with bounds that are certain.
 fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches { bounds, local_lists: Some(u32::MAX), ..ProbeSwitches::default() },
+        probe: ProbeSwitches {
+            bounds,
+            local_lists: Some(u32::MAX),
+            local_list: Some(4096),
+            ..ProbeSwitches::default()
+        },
         ..SearchOptions::default()
     }
 }

@@ -87,7 +87,7 @@ fn tile(dim: usize) -> usize {
 ///
 /// `progress` receives the share done, 0 to 1; `None` is returned as soon as it returns false. An empty sample gives a
 /// codebook of zeros. The sample is modified in place, so that a small budget holds many rows. The result depends on
-/// the sample, the options and the machine's instruction set, not on the number of threads.
+/// the sample and the options, not on the number of threads or the machine's instruction set.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,

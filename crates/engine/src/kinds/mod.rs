@@ -156,7 +156,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat => 0,
             KindIndex::DiskGraph(graph) => disk_graph::account::query_bytes(graph.code_bytes(), base),
-            KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(&lists.tables, base, local_beam),
+            KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(lists, base, local_beam),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stratann_core::plan::hybrid_ivf::{Pinned, View};
 
+use super::account::IN_FLIGHT_LOW_MEMORY;
 use super::facts::ListSection;
 use super::learning::{self, Learning, LearningSource};
 use super::lists::ListReader;
@@ -78,7 +79,10 @@ impl ListIndex {
         let left_by =
             |reserve: u64| options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken + reserve));
         self.low_memory = self.tables.all_codes_bytes() > left_by(bytes);
-        let left = left_by(if self.low_memory { tight_bytes } else { bytes });
+        // Queries read the codes of graphs that are not resident before they search them.
+        let local = self.tables.local_codes_bytes(&ResidentLists::default());
+        let local = local * (IN_FLIGHT_LOW_MEMORY * threads.max(1)) as u64;
+        let left = left_by(if self.low_memory { tight_bytes + local } else { bytes });
         let codes_bytes = options.head_budget.unwrap_or(u64::MAX).min(left);
         // Records are loaded only when it is known that codes leave memory for them.
         let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();
