@@ -8,7 +8,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::explain::blocks::{Round, Trace};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 

@@ -9,7 +9,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};

@@ -14,8 +14,8 @@ pub enum Effort {
     Recall(f64),
     /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
     List(u32, Option<f32>),
-    /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of fruitless clusters in a row that end the
-    /// visits (`None` for all).
+    /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of
+    /// fruitless clusters in a row that end the visits (`None` for all).
     Clusters(u32, Option<f32>, Option<f32>),
 }
 

@@ -5,7 +5,7 @@ use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Params};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
-use crate::kinds::{self, hybrid_ivf::calibration::nprobe_params};
+use crate::kinds::{self, nprobe_params};
 use crate::recall::curve;
 use crate::{Error, Result};
 

@@ -98,8 +98,8 @@ fn said(file: &str, what: String) -> Finding {
     Finding { file: file.into(), what, ..Finding::default() }
 }
 
-/// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be equal, and what must hold
-/// between blocks must hold.
+/// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be
+/// equal, and what must hold between blocks must hold.
 pub(crate) fn check(
     folder: &Path,
     manifest: &Manifest,

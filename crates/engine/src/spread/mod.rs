@@ -1,19 +1,20 @@
 //! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
-//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph, placement); the blocks are divided. A query
-//! that needs a block which is elsewhere is handed over, so blocks that a search reads one after the other should lie together:
+//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
+//! placement); the blocks are divided. A query that needs a block which is elsewhere is handed over, so blocks that a
+//! search reads one after the other should lie together:
 //!
 //! 1. First homes: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
 //!    (after Gottesbüren et al. 2024, as in BatANN).
 //! 2. For cells, refinement: single blocks move to where most of their edges lead.
 //! 3. Copies: further homes where most edges of a block lead to.
 //!
-//! Each of these reads the file of blocks a few times, in order. In memory are, for each block, 2 bytes of the map, 1 for its first home, 2 for
-//! its cell, 2 for each server (edges into the block; left out under a small budget), 20 for wishes of copies, 8 for its homes; and the
-//! sample that trains the cells, and their graph.
+//! Each of these reads the file of blocks a few times, in order. In memory are, for each block, 2 bytes of the map, 1
+//! for its first home, 2 for its cell, 2 for each server (edges into the block; left out under a small budget), 20
+//! for wishes of copies, 8 for its homes; and the sample that trains the cells, and their graph.
 //!
-//! The result is a folder like any index's, with one file of blocks for each server. It is published like a build: files first, synced; the
-//! manifest last, under a name that must be free.
+//! The result is a folder like any index's, with one file of blocks for each server. It is published like a build:
+//! files first, synced; the manifest last, under a name that must be free.
 
 mod cells;
 pub(crate) mod check;
@@ -125,9 +126,12 @@ impl PartitionOptions {
             return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
         }
         if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
-            return wrong("overlap copies blocks that have one home among several; give it without --replicas, and with two \
+            return wrong(
+                "overlap copies blocks that have one home among several; give it without --replicas, and \
+            with two \
                           servers or more"
-                .into());
+                    .into(),
+            );
         }
         if self.threads == 0 {
             return wrong("threads is 0; use 1 or more".into());
@@ -177,7 +181,8 @@ pub struct PartitionReport {
     pub blocks: u32,
     /// Blocks on all servers together.
     pub copies: u64,
-    /// Of the edges between different blocks, the share of those without a common home: what a query may have to be handed over for.
+    /// Of the edges between different blocks, the share of those without a common home: what a query may have to be
+    /// handed over for.
     pub cut_share: f64,
     /// Blocks of the fullest server over the mean.
     pub largest_over_mean: f64,
@@ -224,9 +229,9 @@ fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
 /// Spreads the blocks of the newest version in `index` over servers, and publishes the result in the folder `out`.
 ///
 /// # Errors
-/// Options that cannot be, an index of another kind, a folder that holds an index already (unless `force`), a budget that cannot work (the
-/// smallest that does is named), damage, a disk that is full, an interruption. `index` is never changed, and what `out` held before is never
-/// harmed.
+/// Options that cannot be, an index of another kind, a folder that holds an index already (unless `force`), a budget
+/// that cannot work (the smallest that does is named), damage, a disk that is full, an interruption. `index` is never
+/// changed, and what `out` held before is never harmed.
 pub fn partition(
     index: &Path,
     out: &Path,
@@ -374,7 +379,8 @@ fn share(
         let from = index.join(name);
         if files::entry(&from)? != *entry {
             return Err(Error::corrupt(format!(
-                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index again",
+                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index \
+                 again",
                 from.display()
             )));
         }

@@ -13,8 +13,8 @@ use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, placement_bytes, r
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
 
-/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept for 64 blocks;
-/// within these the placement is counted.
+/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept
+/// for 64 blocks; within these the placement is counted.
 #[derive(Clone, Debug)]
 struct Ranks {
     server: usize,
@@ -54,8 +54,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers hold. The files of
-    /// other servers need not be there.
+    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers
+    /// hold. The files of other servers need not be there.
     ///
     /// # Errors
     /// As [`Index::open`]; an index that is not spread over servers, or over fewer.
@@ -129,7 +129,8 @@ impl Shard {
         self.index.manifest()
     }
 
-    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not there.
+    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not
+    /// there.
     pub fn offset(&self, block: u32) -> Option<u64> {
         let rank = self.ranks.of(&self.placement, block)?;
         Some(u64::from(rank) * self.index.base.block.block_bytes as u64)
@@ -142,8 +143,8 @@ impl Shard {
         account
     }
 
-    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as in the file of all
-    /// blocks, as the driver gives them.
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as
+    /// in the file of all blocks, as the driver gives them.
     ///
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.

@@ -10,7 +10,7 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::{Profile, ProfileOptions};
 use stratann_engine::search::{Effort, ProbeSwitches, SearchOptions, recall};

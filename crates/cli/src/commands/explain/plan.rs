@@ -6,9 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::build::PlanReport;
 use stratann_engine::explain::lists::plan::{self, Asked, Measured, WayMeasured};
 use stratann_engine::index::Index;
+use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
 use stratann_engine::search::SearchOptions;
 

@@ -85,8 +85,9 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the block of a node where a
-/// graph is searched; without it all blocks are scanned. A lost block ends the trace, which names it.
+/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the
+/// block of a node where a graph is searched; without it all blocks are scanned. A lost block ends the trace, which
+/// names it.
 pub(crate) fn explain(
     base: &Base,
     kind: &KindIndex,
@@ -228,7 +229,8 @@ impl Tracer<'_> {
             Some((rank, next)) => {
                 let kth = self.state.results().last().map_or(0.0, |h| h.distance);
                 format!(
-                    "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
+                    "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies \
+                     beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
                     self.estimate(next),
                     setting(self.state.params()).patience
                 )

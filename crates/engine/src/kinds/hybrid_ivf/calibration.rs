@@ -6,7 +6,7 @@ use stratann_core::query::Params;
 
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::search::SearchOptions;
+use crate::search::options::SearchOptions;
 use crate::{Error, Result};
 
 /// Clusters that are tried.
@@ -39,7 +39,8 @@ fn is_needless(nprobe: u32, rule: &StopRule) -> bool {
     rule.slack.is_none() && nprobe > EXACT_BOUNDS_MAX
 }
 
-/// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the visits.
+/// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the
+/// visits.
 pub(crate) fn params(k: u32, point: &Point, variant: Option<&str>) -> Params {
     let early_stop = Some(point.stop.share).filter(|&share| share > 0.0);
     let mut params = nprobe_params(k, point.effort, point.stop.slack, early_stop);
@@ -89,7 +90,8 @@ pub(crate) fn apply_switches(
         Ok(())
     } else {
         Err(Error::bad_input(format!(
-            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; check them"
+            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; \
+             check them"
         )))
     }
 }

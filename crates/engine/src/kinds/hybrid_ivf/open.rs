@@ -63,7 +63,8 @@ impl ListIndex {
         }
         self.learning.stop();
         Some(format!(
-            "the RAM budget of {} has no room for learning from queries, which would take {}: give --ram-budget {} or more, or --no-learning",
+            "the RAM budget of {} has no room for learning from queries, which would take {}: give --ram-budget {} \
+             or more, or --no-learning",
             size(budget),
             size(bytes),
             size_up(least)

@@ -176,7 +176,8 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace, which names it.
+/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
+/// which names it.
 pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
     let snapshot = lists.learning.newest();
     let base_view = view(base, lists, &snapshot);
@@ -398,7 +399,8 @@ impl Tracer<'_> {
             lost @ (Outcome::Lost { .. } | Outcome::WrongKind) => failure(lost, &self.base.blocks_path)
                 .unwrap_or_else(|| "a read brought nothing of use".into()),
             Outcome::Complete if visited < all => format!(
-                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of {all} were visited",
+                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of \
+                 {all} were visited",
                 self.state.hybrid_ivf().map_or(0.0, |trace| trace.fruitless())
             ),
             Outcome::Complete => format!("all {all} clusters that it may visit have been visited"),

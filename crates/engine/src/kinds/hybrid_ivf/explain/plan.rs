@@ -1,4 +1,5 @@
-//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the plan expected.
+//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the
+//! plan expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +59,8 @@ pub struct Measured {
     pub predicted_us: f64,
     /// See `predicted_us`.
     pub measured_us: f64,
-    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan reckons with them.
+    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan
+    /// reckons with them.
     pub survivor_reads: f64,
     /// KiB of them.
     pub survivor_kib: f64,

@@ -1,7 +1,8 @@
-//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to be another.
+//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
+//! be another.
 //!
-//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name; the new version is published
-//! by its manifest, last, so that until then the old one is what there is.
+//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name;
+//! the new version is published by its manifest, last, so that until then the old one is what there is.
 
 mod moved;
 mod rewrite;
@@ -17,12 +18,13 @@ use stratann_kernel::{DType, Metric};
 
 use crate::base::shape;
 use crate::budget::PROGRAM_BYTES;
-use crate::build::{LocalPlan, lock_folder};
+use crate::build::state::lock as lock_folder;
 use crate::durable::sync_folder;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
 use crate::kinds::hybrid_ivf::learning::TrafficSummary;
 use crate::kinds::hybrid_ivf::learning::file as learnt_file;
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
@@ -64,7 +66,8 @@ pub struct Replanned {
     pub copied_bytes: u64,
     /// Bytes of files that both versions name.
     pub shared_bytes: u64,
-    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they do not fit in it.
+    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they
+    /// do not fit in it.
     pub visit_us_before: Option<f64>,
     /// The same with those that are.
     pub visit_us: f64,
@@ -92,8 +95,8 @@ struct Old {
 /// Plans anew, rebuilds what changes, and publishes the result.
 ///
 /// # Errors
-/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file, a full disk, an
-/// interruption. The index stays as it was then.
+/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file,
+/// a full disk, an interruption. The index stays as it was then.
 pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
     check_kind(folder, &Manifest::read(folder)?.1)?;
     let lock = lock_folder(folder)?;
@@ -142,7 +145,8 @@ fn check_kind(folder: &Path, manifest: &Manifest) -> Result<()> {
         return Ok(());
     }
     Err(Error::bad_input(format!(
-        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to search with it",
+        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to \
+         search with it",
         folder.display(),
         manifest.kind
     )))

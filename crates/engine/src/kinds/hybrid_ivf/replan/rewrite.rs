@@ -1,4 +1,5 @@
-//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own records.
+//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own
+//! records.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,7 @@ use stratann_kernel::{DType, Metric};
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
-use crate::build::check_disk;
+use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
@@ -286,7 +287,8 @@ impl<'a> Rewrite<'a> {
 
     fn damaged(&self, what: &str, at: u64) -> Error {
         Error::corrupt(format!(
-            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the index again",
+            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the \
+             index again",
             self.source_path.display()
         ))
     }
@@ -408,7 +410,8 @@ impl Target<'_> {
         graphs.graph(cluster)
     }
 
-    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their old ones.
+    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their
+    /// old ones.
     fn list_anew(&self, cluster: u32) -> Result<Vec<u32>> {
         let rewrite = self.rewrite;
         let tables = &rewrite.old.tables;
