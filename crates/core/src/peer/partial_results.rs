@@ -192,10 +192,10 @@ mod tests {
             wire::decode(&bytes)
         };
         let there = write(&state).expect("a state");
-        let told = vec![-f32::INFINITY, -2.0, -1.5, 0.0, 0.5, f32::MAX];
+        let reported = vec![-f32::INFINITY, -2.0, -1.5, 0.0, 0.5, f32::MAX];
         assert_eq!(
             (there.q.top.reports_sent, there.q.top.hits, there.q.top.reported_distances),
-            (4, vec![], told)
+            (4, vec![], reported)
         );
         state.params.k = 5;
         assert!(write(&state).is_err(), "six results of five");
