@@ -231,7 +231,8 @@ fn effort(fields: &RequestFields<'_>) -> Result<Effort, String> {
     }
 }
 
-/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has the reason.
+/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has
+/// the reason.
 struct Rows<'a> {
     shape: &'a RowShape,
     limits: &'a Limits,
@@ -330,11 +331,11 @@ mod tests {
         let request = json(r#"{"queries":[[1,2]]}"#, DType::F32).unwrap();
         assert_eq!((request.options.k, request.options.effort), (10, Effort::Recall(0.95)));
         assert_eq!((request.timeout, request.partial), (Duration::from_secs(5), false));
-        let text = r#"{"queries":[[1,2]],"k":3,"search_list":40,"stop_slack":1.5,"width":4,"mode":"eager","partial":true,
-                       "timeout_ms":70,"patience":9,"head":false,"whole_blocks":false}"#;
+        let text = r#"{"queries":[[1,2]],"k":3,"search_list":40,"stop_slack":1.5,"width":4,"mode":"eager",
+                       "partial":true,"timeout_ms":70,"patience":9,"head":false,"whole_blocks":false}"#;
         let body = json(text, DType::F32).unwrap();
-        let url = "k=3&search_list=40&stop_slack=1.5&width=4&mode=eager&partial=true&timeout_ms=70&patience=9&head=false\
-                   &whole_blocks=false";
+        let url = "k=3&search_list=40&stop_slack=1.5&width=4&mode=eager&partial=true&timeout_ms=70&patience=9\
+                   &head=false&whole_blocks=false";
         let shape = shape(DType::F32, Metric::Cosine);
         let octets = from_octets(body.rows.clone(), url, &shape, &Limits::default()).unwrap();
         for request in [body, octets] {
