@@ -128,7 +128,7 @@ impl<'a> Driver<'a> {
     ) -> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
-        let buffers = BufferPool::new(tier.buffers(), view.block.block_bytes);
+        let buffers = BufferPool::new(tier.buffers());
         Driver {
             view,
             cache,
