@@ -1,4 +1,4 @@
-//! `stratann`: builds, searches and examines indexes of vectors on disk. One file of [`commands`] per subcommand; no search logic here.
+//! Command line program. One file of [`commands`] per subcommand; it contains no search logic.
 
 mod commands;
 mod memory;
@@ -17,15 +17,20 @@ use crate::output::Output;
 
 /// Vector search for collections that outgrow memory.
 #[derive(Parser)]
-#[command(name = "stratann", version, about, long_about = OVERVIEW, after_long_help = EXIT_CODES, subcommand_required = true,
-          args_override_self = true, propagate_version = true, max_term_width = 110)]
+#[command(name = "stratann", version, about, long_about = OVERVIEW, after_long_help = EXIT_CODES)]
+#[command(
+    subcommand_required = true,
+    args_override_self = true,
+    propagate_version = true,
+    max_term_width = 110
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Print one JSON document on stdout, and nothing else there.
+    /// Print one JSON document on stdout, and nothing else.
     #[arg(long, global = true)]
     json: bool,
-    /// No progress and no notes on stderr; errors still come.
+    /// Print no progress and no notes on stderr, only errors.
     #[arg(long, short, global = true)]
     quiet: bool,
 }
@@ -33,24 +38,26 @@ struct Cli {
 const OVERVIEW: &str = "\
 Vector search for collections that outgrow memory.
 
-An index is a folder. Vectors and a graph over them lie on disk in blocks; codes of a few bytes per vector lie in RAM and
-say which block to read next. In three steps:
+An index is a folder. Vectors and a graph over them are on disk in blocks. Codes of a few bytes per vector are in RAM
+and select the block to read next. Three steps:
 
-  1. Build it. The RAM budget holds for the whole build; what it will take is said beforehand.
+  1. Build it. The RAM budget limits the whole build, which prints a forecast first.
        stratann build base.fbin -o base.idx --kind disk-graph --metric cosine --ram-budget 2GiB
 
-  2. Search it. Ask for a recall, not for knobs: the build measured what each recall costs.
+  2. Search it. Ask for a recall; the build has measured the parameters that reach it.
        stratann search base.idx query.fbin -k 10 --recall 0.95 -o answers.ibin
 
   3. Check the answers against exact ones.
        stratann groundtruth base.fbin query.fbin -k 100 -o truth.ibin --metric cosine
        stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin
 
-Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, and Parquet as FILE.parquet#COLUMN.
-`stratann COMMAND --help` explains a command; `stratann doctor` says what this machine offers.";
+Vector files: .fbin .f16bin .u8bin .i8bin (u32 rows, u32 dimensions, rows), .fvecs .bvecs, .npy, and Parquet as
+FILE.parquet#COLUMN.
+`stratann COMMAND --help` describes a command; `stratann doctor` shows what this machine supports.";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 failed (also when some queries failed); 2 bad usage, bad input or an impossible budget; 130 interrupted.";
+Exit codes: 0 success; 1 failure (also when some queries failed); 2 bad usage, bad input or an impossible budget;
+130 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -71,7 +78,7 @@ enum Command {
     Completions(commands::completions::Args),
 }
 
-/// What a command has to say in the end: that all is well, that something it reported is not, or that Ctrl-C ended what runs until then.
+/// Outcome of a command: success, a failure that was reported, or the end of a command that runs until Ctrl-C.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Fine,
@@ -125,7 +132,7 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
     }
 }
 
-/// Help goes to stdout; a mistake becomes one line on stderr.
+/// Prints help to stdout, or a usage error as one line to stderr.
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
@@ -137,11 +144,14 @@ fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = error.to_string();
-    // The hint names the subcommand; what is between is the mistake itself, sometimes over several lines.
+    // The error may have several lines; the usage and the hint after it are left out.
     let lines =
         text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"));
     let mistake: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
     let mistake = mistake.join(" ");
-    output::tell(&format!("stratann: {}; see --help", mistake.strip_prefix("error: ").unwrap_or(&mistake)));
+    output::eprint_line(&format!(
+        "stratann: {}; see --help",
+        mistake.strip_prefix("error: ").unwrap_or(&mistake)
+    ));
     ExitCode::from(2)
 }

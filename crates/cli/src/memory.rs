@@ -1,4 +1,4 @@
-//! What a search will take, said before the index is loaded, so that a budget that is refused is refused once.
+//! Memory forecast of a search, computed before the index is loaded, so that a budget is refused only once.
 
 use stratann_engine::Result;
 use stratann_engine::budget::{Account, size};
@@ -8,17 +8,17 @@ use stratann_engine::search::{Reserve, SearchOptions, reserve};
 
 use crate::queries::Queries;
 
-/// Fewer queries than this are not worth a part.
+/// Smallest number of queries in a part.
 const FEWEST_QUERIES: usize = 64;
 
-/// The account of an open index that has searched nothing yet, the cache full.
+/// Computes the account of an open index without searches and with a full cache.
 pub(crate) fn opened(manifest: &Manifest, cache_budget: u64, extra: &[(&str, u64)]) -> Account {
-    let mut account = Account::planned(manifest, cache_budget);
+    let mut account = manifest.planned_account(cache_budget);
     extra.iter().for_each(|(what, bytes)| account.add(what, *bytes));
     account
 }
 
-/// `account` with a search added, as far as the manifest tells and rounded up where it does not: [`of_search`] says less.
+/// Adds a search to `account`, rounded up where the manifest lacks figures: [`of_search`] is at most this.
 pub(crate) fn planned(
     manifest: &Manifest,
     options: &SearchOptions,
@@ -33,12 +33,13 @@ pub(crate) fn planned(
     account
 }
 
-/// Bytes per query of a part that the engine does not count: conversion, and its truth.
+/// Bytes per query of a part that the engine does not count: its conversion and its ground truth.
 pub(crate) fn part_bytes(queries: &Queries, options: &SearchOptions) -> u64 {
     queries.conversion_bytes() as u64 + 8 * options.k as u64
 }
 
-/// Bytes to leave to a search when codes are brought into RAM: enough that its queries are not cut into small parts.
+/// Bytes to reserve for a search before list codes are loaded into RAM, so that its queries need not be cut into small
+/// parts.
 pub(crate) fn set_aside(
     manifest: &Manifest,
     options: &SearchOptions,
@@ -48,12 +49,13 @@ pub(crate) fn set_aside(
     const PART_BYTES: u64 = 2 << 20;
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     let part = (PART_BYTES / each).max(FEWEST_QUERIES as u64).min(queries.count() as u64);
-    let fixed = |is_tight| reserve(manifest, options, is_tight).iter().chain(extra).map(|e| e.1).sum::<u64>();
+    let fixed =
+        |low_memory| reserve(manifest, options, low_memory).iter().chain(extra).map(|e| e.1).sum::<u64>();
     let parts = 2 * part * each;
     Reserve { bytes: fixed(false) + parts, tight_bytes: fixed(true) + parts, threads: options.threads }
 }
 
-/// The account of a search of an open index that handles `queries` at a time, the cache full.
+/// Computes the account of a search that handles `queries` queries at a time, with a full cache.
 pub(crate) fn of_search(
     index: &Index,
     options: &SearchOptions,
@@ -71,10 +73,10 @@ pub(crate) fn of_search(
     account
 }
 
-/// How many of `queries` can be handled at a time within `budget`.
+/// Computes how many of `queries` fit into `budget` at a time.
 ///
 /// # Errors
-/// `Kind::Budget` when not even a few fit.
+/// `Kind::Budget` when not even a few queries fit.
 pub(crate) fn part(
     index: &Index,
     options: &SearchOptions,
@@ -91,18 +93,18 @@ pub(crate) fn part(
     };
     let least = queries.min(FEWEST_QUERIES);
     let Some(budget) = budget else {
-        // Without a budget: all at once, unless that is out of proportion.
+        // Without a budget: all at once, within reason.
         const PART_BYTES: u64 = 512 << 20;
         let each = total(1).total() - total(0).total();
         return Ok(queries.min((PART_BYTES / each.max(1)) as usize).max(least));
     };
-    total(least).check(Some(budget), "search this index so")?;
+    total(least).check(Some(budget), "search this index with these options")?;
     let each = total(1).total() - total(0).total();
     let room = (budget - total(0).total()) / each.max(1);
     Ok(queries.min(room as usize).max(least))
 }
 
-/// The account as JSON: bytes by component, and their sum.
+/// Returns the account as JSON: bytes by component, and their sum.
 pub(crate) fn json(account: &Account) -> serde_json::Value {
     let mut all = serde_json::Map::new();
     for (what, bytes) in &account.components {
@@ -112,8 +114,8 @@ pub(crate) fn json(account: &Account) -> serde_json::Value {
     all.into()
 }
 
-/// The account in words: `codes 3.1 MiB, …, together 12.0 MiB`.
-pub(crate) fn words(account: &Account) -> String {
+/// Returns the account as text: `codes 3.1 MiB, …, together 12.0 MiB`.
+pub(crate) fn text(account: &Account) -> String {
     let parts: Vec<String> = account
         .components
         .iter()

@@ -1,4 +1,4 @@
-//! Options that several commands share, and how their values are read.
+//! Options that several commands share, and their parsers.
 
 use std::path::{Path, PathBuf};
 
@@ -37,18 +37,18 @@ impl From<MetricName> for Metric {
 /// `--kind`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum KindName {
-    /// What suits the vectors, and the RAM of --search-budget.
+    /// Choose by the vectors and the RAM of --search-budget.
     Auto,
-    /// A graph on disk, walked by codes in RAM.
+    /// A graph on disk with codes in RAM.
     DiskGraph,
-    /// Clusters on disk, each with a local index of its own: for memory far smaller than the vectors.
+    /// Inverted lists on disk, each with its own local index: for RAM far below the size of the vectors.
     HybridIvf,
     /// All vectors on disk, scanned: exact, for small sets.
     Flat,
 }
 
 impl KindName {
-    /// The kind; `None` for the one that suits.
+    /// Returns the kind, or `None` for automatic choice.
     pub(crate) fn kind(self) -> Option<build::Kind> {
         match self {
             KindName::Auto => None,
@@ -62,11 +62,11 @@ impl KindName {
 /// `--code-kind`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CodeKindName {
-    /// Product quantisation of the vectors as they are.
+    /// Product quantisation.
     Pq,
-    /// After a learned rotation.
+    /// Product quantisation after a learned rotation.
     Opq,
-    /// After a learned rotation, of what a coarse centroid leaves.
+    /// Product quantisation of the residual to a coarse centroid, after a learned rotation.
     ResidualOpq,
 }
 
@@ -83,9 +83,9 @@ impl From<CodeKindName> for build::CodeKind {
 /// `--codes`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CodePlaceName {
-    /// In RAM, all of them: the fewest bytes read, the smallest index.
+    /// All codes in RAM: fewest bytes read, smallest index.
     Ram,
-    /// On disk, in each block those of all neighbours: a quarter of the RAM, an index about three times as large.
+    /// Each block stores the codes of all neighbours: a quarter of the RAM, an index about three times as large.
     Disk,
 }
 
@@ -101,9 +101,9 @@ impl From<CodePlaceName> for build::CodePlace {
 /// `--on-bad-row`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OnBadRowName {
-    /// Stop, and name the first one.
+    /// Stop at the first bad row and name it.
     Fail,
-    /// Leave them out, and say how many.
+    /// Leave bad rows out and count them.
     Skip,
 }
 
@@ -119,13 +119,13 @@ impl From<OnBadRowName> for dataset::OnBadRow {
 /// `--plan`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PlanName {
-    /// The one that costs least, cluster by cluster.
+    /// The cheapest local index for each list.
     Auto,
-    /// All codes of a cluster are scanned.
+    /// Scan all codes of a list.
     UniformFlat,
-    /// Every cluster is a graph.
+    /// A graph over the vectors of each list.
     UniformGraph,
-    /// Every cluster is divided into lists.
+    /// Divide each list into sub-lists.
     UniformIvf,
 }
 
@@ -145,9 +145,9 @@ impl From<PlanName> for build::LocalPlan {
 /// `--mode`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ModeName {
-    /// A step waits for all of its reads: equal answers on every run.
+    /// A step waits for all of its reads: equal results on every run.
     Barrier,
-    /// A step uses what came first: lower latency, a few more reads.
+    /// A step uses the reads that have arrived: lower latency, a few more reads.
     Eager,
 }
 
@@ -165,7 +165,7 @@ impl From<ModeName> for Mode {
 pub(crate) enum AdmissionName {
     /// One query at a time per thread.
     One,
-    /// A batch at a time: the next starts when all of it has ended.
+    /// A batch at a time: the next batch starts when the previous one has ended.
     Batch,
     /// A fixed number: a query that ends is replaced at once.
     Fixed,
@@ -181,7 +181,7 @@ impl From<AdmissionName> for Admission {
     }
 }
 
-/// The name that `--admission` takes for it.
+/// Returns the name of an admission policy for `--admission`.
 pub(crate) fn admission_name(admission: Admission) -> &'static str {
     match admission {
         Admission::One => "one",
@@ -214,20 +214,20 @@ impl From<IoName> for IoChoice {
 /// `--carry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum CarryName {
-    /// Which they are: short; the receiver compares their codes again. Not with --codes disk.
+    /// Ids only: shorter; the receiver recomputes distances from codes. Not with --codes disk.
     Ids,
-    /// Their distances too: twice as long, and nothing is compared again.
+    /// Ids and distances: twice as long, and nothing is recomputed.
     Distances,
 }
 
 impl CarryName {
-    pub(crate) fn word(self) -> &'static str {
-        carry_word(self.into())
+    pub(crate) fn name(self) -> &'static str {
+        carry_name(self.into())
     }
 }
 
-/// The name that `--carry` takes for it.
-pub(crate) fn carry_word(carry: Carry) -> &'static str {
+/// Returns the name of a form for `--carry`.
+pub(crate) fn carry_name(carry: Carry) -> &'static str {
     match carry {
         Carry::Ids => "ids",
         Carry::Distances => "distances",
@@ -246,15 +246,15 @@ impl From<CarryName> for Carry {
 /// `--results`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ResultsName {
-    /// With their query.
+    /// With the query.
     #[default]
     Along,
-    /// To the server that the query came to first, from those that found them: shorter hand-overs, more messages.
+    /// Directly to the server that received the query: shorter hand-overs, more messages.
     Origin,
 }
 
 impl ResultsName {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             ResultsName::Along => "along",
             ResultsName::Origin => "origin",
@@ -271,12 +271,12 @@ impl From<ResultsName> for Results {
     }
 }
 
-/// A size such as `512MiB`.
+/// Parses a size such as `512MiB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     parse_size(text)
 }
 
-/// A number of threads: 1 to 1024.
+/// Parses a number of threads: 1 to 1024.
 pub(crate) fn threads(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if (1..=1024).contains(&n) => Ok(n),
@@ -284,12 +284,12 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The number of threads when none is given: the cores that this process may use.
+/// Returns the default number of threads: the cores that this process may use.
 pub(crate) fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// `auto` or a number of reads.
+/// Parses `auto` or a number of reads.
 pub(crate) fn width(text: &str) -> Result<Width, String> {
     const MOST: u32 = stratann_core::query::MAX_WIDTH;
     if text == "auto" {
@@ -301,7 +301,7 @@ pub(crate) fn width(text: &str) -> Result<Width, String> {
     }
 }
 
-/// The name that `--width` takes for it.
+/// Returns the value of `--width` for a report.
 pub(crate) fn width_name(width: Width) -> serde_json::Value {
     match width {
         Width::Auto => "auto".into(),
@@ -309,7 +309,7 @@ pub(crate) fn width_name(width: Width) -> serde_json::Value {
     }
 }
 
-/// A number of queries in flight: 1 to 4096.
+/// Parses a number of queries in flight: 1 to 4096.
 pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if (1..=4096).contains(&n) => Ok(n),
@@ -317,8 +317,8 @@ pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The element type's name and size, for a person.
-pub(crate) fn dtype_words(dtype: DType) -> &'static str {
+/// Returns the name and size of an element type for a message.
+pub(crate) fn dtype_text(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32 (4 bytes)",
         DType::F16 => "f16 (2 bytes)",
@@ -327,24 +327,25 @@ pub(crate) fn dtype_words(dtype: DType) -> &'static str {
     }
 }
 
-/// What is searched, and with which queries: shared by `search` and `bench`.
+/// Index or servers, and queries: shared by `search` and `bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Searched {
     /// The folder of the index; not given with --connect
     #[arg(value_name = "INDEX", required = true)]
-    // Always there, but where a subcommand takes its place.
+    // Optional only because a subcommand may take its place.
     first: Option<PathBuf>,
     /// Queries, in any vector format; f32 and f16 are converted to each other
     #[arg(value_name = "QUERIES")]
     second: Option<PathBuf>,
-    /// Ask running servers of one index instead of opening it, each in turn
+    /// Search on running servers instead of an opened index
     ///
-    /// A request that a server cannot answer goes to the next one, once to each. CPU time and memory are sums over the servers that are named.
+    /// Several addresses of one index are used in turn. A request that one server cannot answer goes to the next one,
+    /// once to each. CPU time and memory are sums over the listed servers.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = remote::address)]
     pub(crate) connect: Vec<String>,
 }
 
-/// What [`Searched`] comes to.
+/// Target of a search, from [`Searched`].
 pub(crate) enum Target<'a> {
     /// An index on this machine.
     Index { index: &'a Path, queries: &'a Path },
@@ -354,20 +355,20 @@ pub(crate) enum Target<'a> {
 
 impl Searched {
     /// # Errors
-    /// One path too many or too few.
+    /// When a path is missing or superfluous.
     pub(crate) fn target(&self) -> Checked<Target<'_>> {
         let Some(first) = self.first.as_deref() else {
-            return Err(Error::bad_input("name an index and queries; see --help"));
+            return Err(Error::bad_input("an index and queries are required; see --help"));
         };
         match (self.connect.as_slice(), &self.second) {
             ([], Some(queries)) => Ok(Target::Index { index: first, queries }),
             ([], None) => Err(Error::bad_input(format!(
-                "{} is one path, an index and a file of queries are needed; or name servers with --connect",
+                "{} is one path; give an index and a file of queries, or servers with --connect",
                 first.display()
             ))),
             (addresses, None) => Ok(Target::Servers { addresses, queries: first }),
             (_, Some(queries)) => Err(Error::bad_input(format!(
-                "with --connect the servers have the index; leave out {}, give {} alone",
+                "--connect uses the index of the servers; leave out {} and give {} only",
                 first.display(),
                 queries.display()
             ))),
@@ -375,84 +376,86 @@ impl Searched {
     }
 }
 
-/// How a search is run: shared by `search` and `explain`.
+/// Search effort: shared by `search` and `explain`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Effort {
-    /// Mean recall@k wanted, above 0 and up to 1; several make one run each [default: 0.95]
+    /// Target recall@k, above 0 and up to 1; several values make one run each [default: 0.95]
     ///
-    /// The index holds a curve, measured when it was built, of what each recall costs; it picks the length of the beam and
-    /// when to stop. `stratann tune` measures the curve anew with queries of your own.
+    /// The build measured a curve of recall and cost. This option picks the beam length and the stop rule from it.
+    /// `stratann tune` measures the curve again with your queries.
     #[arg(long, value_delimiter = ',', value_name = "SHARE", conflicts_with = "search_list")]
     pub(crate) recall: Vec<f64>,
-    /// Length of the beam instead of a recall (L in DiskANN, ef in HNSW); several make one run each
+    /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "L")]
     pub(crate) search_list: Vec<u32>,
-    /// Clusters visited at most, on a hybrid-ivf; several make one run each
+    /// Most inverted lists to visit in a hybrid-ivf; several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
     pub(crate) nprobe: Vec<u32>,
-    /// With --nprobe: stop after this share of the clusters, one after another, brought nothing [default: never]
+    /// With --nprobe: stop after this share of the lists, consecutively without a new result [default: never]
     #[arg(long, value_name = "SHARE", requires = "nprobe")]
     pub(crate) early_stop: Option<f32>,
-    /// With --search-list: stop once the best unread candidate is farther than the k-th result by so many standard errors of
-    /// its code distance [default: never]
+    /// With --search-list: stop when the best unread candidate is this many standard errors of its code distance
+    /// farther than the k-th result [default: never]
     ///
-    /// With --nprobe: discard a vector that lies beyond the k-th result by so many [default: only when it is certain to].
+    /// With --nprobe: prune vectors that are this many standard errors beyond the k-th result [default: prune by exact
+    /// bounds only]
     #[arg(long, value_name = "X", conflicts_with = "recall", allow_negative_numbers = true)]
     pub(crate) stop_slack: Option<f32>,
-    /// Stop after so many reads in a row that changed none of the k results; 0 for never [default: as the curve says; never with --search-list]
+    /// Stop after this many consecutive reads without a new result; 0 for never [default: from the curve; never with
+    /// --search-list]
     #[arg(long, value_name = "READS")]
     pub(crate) patience: Option<u32>,
 }
 
 impl Effort {
-    /// One for each run.
+    /// Returns one effort per run.
     pub(crate) fn each(&self) -> Vec<stratann_engine::search::Effort> {
-        use stratann_engine::search::Effort as Asked;
+        use stratann_engine::search::Effort as SearchEffort;
         if !self.search_list.is_empty() {
-            return self.search_list.iter().map(|&l| Asked::List(l, self.stop_slack)).collect();
+            return self.search_list.iter().map(|&l| SearchEffort::List(l, self.stop_slack)).collect();
         }
         if !self.nprobe.is_empty() {
-            let clusters = |&n: &u32| Asked::Clusters(n, self.stop_slack, self.early_stop);
+            let clusters = |&n: &u32| SearchEffort::Clusters(n, self.stop_slack, self.early_stop);
             return self.nprobe.iter().map(clusters).collect();
         }
         if self.recall.is_empty() {
-            return vec![Asked::Recall(0.95)];
+            return vec![SearchEffort::Recall(0.95)];
         }
-        self.recall.iter().map(|&r| Asked::Recall(r)).collect()
+        self.recall.iter().map(|&r| SearchEffort::Recall(r)).collect()
     }
 }
 
-/// Techniques of hybrid-ivf, to be switched off for comparison.
+/// Techniques of hybrid-ivf, to switch off for comparison.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Techniques of hybrid-ivf (to compare)")]
 pub(crate) struct Techniques {
-    /// Visit the cluster with the nearest centroid first, whatever the navigation graph found
+    /// Rank lists by the distance to their centroids only, without the navigation graph
     #[arg(long, conflicts_with = "order")]
     no_reorder: bool,
-    /// Which clusters are visited first
+    /// Order in which lists are visited
     ///
-    /// [default: what suits the index best, as its calibration found]
+    /// [default: chosen by calibration]
     #[arg(long, value_enum)]
     order: Option<OrderName>,
-    /// Visit all clusters that --nprobe or --recall allow
+    /// Visit all lists that --nprobe or --recall allow
     #[arg(long)]
     no_early_stop: bool,
-    /// Count every cluster that brings nothing as one towards the early stop, as in the paper, whatever was to be expected of it
+    /// Count every list without a new result as one towards the early stop, as in the paper, without weights
     #[arg(long)]
     no_weights: bool,
-    /// Read every vector of a cluster that is visited
+    /// Read every vector of a visited list
     #[arg(long, conflicts_with = "bounds")]
     no_bounds: bool,
-    /// Which bounds discard vectors before they are read; none changes an answer
+    /// Bounds that prune vectors before they are read; they never change a result
     #[arg(long, value_enum, default_value = "both")]
     bounds: BoundsName,
-    /// Lists that are scanned of a cluster that is divided into lists [default: as planned]
+    /// Sub-lists to scan in a divided list [default: as planned]
     #[arg(long, value_name = "N")]
     local_lists: Option<u32>,
-    /// Length of the beam in a cluster that is a graph [default: 32]
+    /// Length of the beam in a list with a graph [default: 32]
     #[arg(long, value_name = "L")]
     local_list: Option<u32>,
-    /// Vectors found by the navigation graph that speak for their clusters [default: 64]
+    /// Sampled vectors of the navigation graph that count towards the rank of their lists [default: 64]
     #[arg(long, value_name = "N")]
     votes: Option<u32>,
 }
@@ -460,11 +463,11 @@ pub(crate) struct Techniques {
 /// `--order`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OrderName {
-    /// By distance to the centroid, less what the vectors found say.
+    /// By distance to the centroid, less a gain for sampled vectors that were found.
     Evidence,
-    /// By the number of vectors found, as in the paper.
+    /// By the number of sampled vectors that were found, as in the paper.
     Votes,
-    /// By how many vectors are to be expected near enough.
+    /// By the expected number of results.
     Expected,
 }
 
@@ -473,7 +476,7 @@ pub(crate) enum OrderName {
 pub(crate) enum BoundsName {
     /// Distances to centroids, as in the paper.
     Centroid,
-    /// Codes, with the radius of what they lost.
+    /// Codes with the radius of their error.
     Code,
     /// Both.
     Both,
@@ -481,18 +484,19 @@ pub(crate) enum BoundsName {
 
 impl Techniques {
     /// # Errors
-    /// One that is switched, where servers have the index.
+    /// When a technique is switched with --connect.
     pub(crate) fn check_usual(&self) -> Checked<()> {
         if self.switches() == stratann_engine::search::ProbeSwitches::default() {
             return Ok(());
         }
         Err(Error::bad_input(
-            "the techniques of hybrid-ivf are switched where the index is open; leave out --connect, or the switches",
+            "techniques of hybrid-ivf cannot be switched with --connect; leave out --connect or the switches",
         ))
     }
 
     pub(crate) fn switches(&self) -> stratann_engine::search::ProbeSwitches {
-        use stratann_core::query::{Bounds, Order};
+        use stratann_core::plan::hybrid_ivf::Order;
+        use stratann_core::verify::Bounds;
         let bounds = match self.bounds {
             _ if self.no_bounds => Bounds::Off,
             BoundsName::Centroid => Bounds::Centroid,

@@ -1,4 +1,4 @@
-//! Where words go: results to stdout, everything else to stderr.
+//! Output: results to stdout, everything else to stderr.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use serde::Serialize;
 use stratann_engine::{Error, Kind, Result};
 
-/// How the user wants to be told.
+/// Output options of the user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// One JSON document on stdout.
+    /// Print one JSON document on stdout.
     pub(crate) json: bool,
-    /// Nothing but errors on stderr.
+    /// Print only errors on stderr.
     pub(crate) quiet: bool,
 }
 
@@ -26,16 +26,16 @@ impl Output {
         print(&(document + "\n"))
     }
 
-    /// A line for those who read along.
+    /// Prints a note to stderr.
     pub(crate) fn note(self, line: &str) {
         if !self.quiet {
-            tell(line);
+            eprint_line(line);
         }
     }
 
-    /// The end of a command that failed.
+    /// Prints the error that ended a command.
     pub(crate) fn error(self, error: &Error) {
-        tell(&format!("stratann: {}", error.message));
+        eprint_line(&format!("stratann: {}", error.message));
         if self.json {
             let kind = match error.kind {
                 Kind::BadInput => "bad_input",
@@ -50,7 +50,7 @@ impl Output {
     }
 }
 
-/// Writes to stdout. A reader that has gone (`| head`) ends the program quietly: nobody is left to be told.
+/// Writes to stdout. Exits quietly when the reader has closed the pipe (`| head`).
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -59,12 +59,12 @@ pub(crate) fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Writes a line to stderr, whether or not anybody reads it.
-pub(crate) fn tell(line: &str) {
+/// Writes a line to stderr and ignores errors.
+pub(crate) fn eprint_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Rows under headings, columns aligned: the first to the left, the others to the right.
+/// Formats rows under headings, with aligned columns: the first to the left, the others to the right.
 pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|r| r.get(column).map_or(0, |c| c.chars().count()));
@@ -88,7 +88,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A whole number with separators: `12,345`.
+/// Formats a whole number with separators: `12,345`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -101,7 +101,7 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
-/// A stretch of time for a person: `3.2 s`, `4 min`, `2.5 h`.
+/// Formats a duration: `3.2 s`, `4 min`, `2.5 h`.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),

@@ -1,4 +1,4 @@
-//! Progress on stderr: bars on a terminal, plain lines elsewhere; and the wish to stop.
+//! Progress on stderr, as bars on a terminal and as lines otherwise, and the stop flag of Ctrl-C.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use stratann_engine::Progress;
 
-use crate::output::{Output, count, duration, tell};
+use crate::output::{Output, count, duration, eprint_line};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Before the first plain line of a stage, and between two of them.
+/// Delay before the first line of a stage, and between lines.
 const FIRST_LINE: Duration = Duration::from_secs(2);
 const NEXT_LINE: Duration = Duration::from_secs(5);
-/// Stages shorter than this end without a line.
+/// Shortest stage that gets a line when it ends.
 const WORTH_A_LINE: Duration = Duration::from_millis(500);
 
-/// Asks running work to stop at the first Ctrl-C (or SIGTERM); the second ends the program at once.
+/// Sets a flag at the first Ctrl-C (or SIGTERM) that stops running work; the second one ends the program at once.
 pub(crate) fn heed_interrupts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -25,16 +25,16 @@ pub(crate) fn heed_interrupts() {
             if INTERRUPTED.swap(true, Ordering::SeqCst) {
                 std::process::exit(130);
             }
-            tell("stopping; press Ctrl-C again to end at once");
+            eprint_line("stopping; press Ctrl-C again to end at once");
         });
         if let Err(e) = heeded {
-            tell(&format!("note: Ctrl-C will end this at once ({e})"));
+            eprint_line(&format!("note: Ctrl-C will end this at once ({e})"));
         }
     });
 }
 
-/// Tells a person how far work is.
-pub(crate) struct Teller {
+/// Reports progress to a person.
+pub(crate) struct ProgressPrinter {
     quiet: bool,
     bars: bool,
     done: AtomicU64,
@@ -50,11 +50,11 @@ struct Stage {
     bar: Option<ProgressBar>,
 }
 
-impl Teller {
-    /// Says what `output` allows, and heeds Ctrl-C from now on.
-    pub(crate) fn new(output: Output) -> Teller {
+impl ProgressPrinter {
+    /// Creates a reporter within the limits of `output` that handles Ctrl-C.
+    pub(crate) fn new(output: Output) -> ProgressPrinter {
         heed_interrupts();
-        Teller {
+        ProgressPrinter {
             quiet: output.quiet,
             bars: std::io::stderr().is_terminal(),
             done: AtomicU64::new(0),
@@ -71,7 +71,7 @@ impl Teller {
     }
 }
 
-impl Progress for Teller {
+impl Progress for ProgressPrinter {
     fn stage(&self, name: &str, total: u64, unit: &str) {
         if self.quiet {
             return;
@@ -95,11 +95,11 @@ impl Progress for Teller {
 
     fn advance(&self, count: u64) {
         let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
-        // Whoever finds the stage busy leaves the telling to the one who holds it.
+        // A thread that finds the stage locked leaves the report to the thread that holds it.
         if let Ok(mut stage) = self.stage.try_lock()
             && let Some(stage) = stage.as_mut()
         {
-            stage.tell(done);
+            stage.show(done);
         }
     }
 
@@ -109,8 +109,8 @@ impl Progress for Teller {
         }
         let stage = self.stage.lock().unwrap_or_else(|e| e.into_inner());
         match stage.as_ref().and_then(|s| s.bar.as_ref()) {
-            Some(bar) => bar.suspend(|| tell(line)),
-            None => tell(line),
+            Some(bar) => bar.suspend(|| eprint_line(line)),
+            None => eprint_line(line),
         }
     }
 
@@ -119,7 +119,7 @@ impl Progress for Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for ProgressPrinter {
     fn drop(&mut self) {
         self.finish();
     }
@@ -138,7 +138,7 @@ fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
 }
 
 impl Stage {
-    fn tell(&mut self, done: u64) {
+    fn show(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(done.min(self.total));
             return;
@@ -149,7 +149,7 @@ impl Stage {
         }
         self.next_line = now + NEXT_LINE;
         let seconds = (now - self.started).as_secs_f64();
-        tell(&line(&self.name, done, self.total, &self.unit, seconds));
+        eprint_line(&line(&self.name, done, self.total, &self.unit, seconds));
     }
 
     fn end(self, done: u64) {
@@ -160,12 +160,12 @@ impl Stage {
         if took >= WORTH_A_LINE {
             let what =
                 if self.unit == "%" { String::new() } else { format!("{} {} in ", count(done), self.unit) };
-            tell(&format!("{}: {what}{}", self.name, duration(took.as_secs_f64())));
+            eprint_line(&format!("{}: {what}{}", self.name, duration(took.as_secs_f64())));
         }
     }
 }
 
-/// One plain line: how far, how fast, how long still.
+/// Formats one line: share, rate, time left.
 fn line(name: &str, done: u64, total: u64, unit: &str, seconds: f64) -> String {
     let done = done.min(total);
     let rate = done as f64 / seconds.max(1e-9);

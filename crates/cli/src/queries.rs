@@ -1,4 +1,4 @@
-//! The file of queries, as rows of the index' own element type, read a part at a time.
+//! File of queries, read part by part as rows of the index's element type.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use stratann_engine::{DType, Error, Metric, Result};
 
 use crate::output::Output;
 
-/// What an index wants queries to look like.
+/// Dimensions, type and metric that an index requires of queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) dim: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Wanted {
     pub(crate) metric: Metric,
 }
 
-/// Queries that fit an index.
+/// Queries that match an index.
 pub(crate) struct Queries {
     reader: Reader,
     dtype: DType,
@@ -25,7 +25,7 @@ pub(crate) struct Queries {
 }
 
 impl Queries {
-    /// Opens the file and compares it with the index. Floats of the other width are converted, and a note says so.
+    /// Opens the file and checks it against the index. Converts floats of the other width and notes it.
     pub(crate) fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
         let (Some(dtype), Some(metric)) = (manifest.dtype(), manifest.metric()) else {
             return Err(Error::bad_input("the index is of a newer version; use a newer stratann"));
@@ -33,7 +33,7 @@ impl Queries {
         Queries::open_for(path, Wanted { dim: manifest.dim, dtype, metric }, output)
     }
 
-    /// Like [`Queries::open`], when it is known what the index wants.
+    /// As [`Queries::open`], for known requirements.
     pub(crate) fn open_for(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
         let reader = Reader::open(path)?;
         let (found, name) = (reader.shape(), path.display());
@@ -52,7 +52,9 @@ impl Queries {
         }
         if found.dtype != dtype {
             let how = if dtype == DType::F16 { "narrowed" } else { "widened" };
-            output.note(&format!("note: the queries are {have} and are {how} to {want}, the index' type"));
+            output.note(&format!(
+                "note: the queries are {have} and are {how} to {want}, the type of the index"
+            ));
         }
         Ok(Queries { reader, dtype, metric })
     }
@@ -62,17 +64,17 @@ impl Queries {
         self.reader.shape().rows as usize
     }
 
-    /// Bytes of one query as the index takes it.
+    /// Bytes of one query in the index's type.
     pub(crate) fn row_bytes(&self) -> usize {
         self.reader.shape().dim * self.dtype.size()
     }
 
-    /// Bytes that reading takes for each query of a part besides the query itself.
+    /// Bytes per query of a part that reading takes besides the query itself.
     pub(crate) fn conversion_bytes(&self) -> usize {
         if self.reader.shape().dtype == self.dtype { 0 } else { self.reader.shape().row_bytes() }
     }
 
-    /// Queries `first..first + count`, checked and converted, in place of what `out` held.
+    /// Replaces `out` with queries `first..first + count`, checked and converted.
     pub(crate) fn read(&self, first: usize, count: usize, out: &mut Vec<u8>) -> Result<()> {
         self.reader.read_rows(first as u64, count, out)?;
         self.check(first, out, self.reader.shape().dtype)?;
@@ -99,7 +101,7 @@ impl Queries {
         for (i, row) in rows.chunks_exact(self.reader.shape().dim * dtype.size()).enumerate() {
             if let Some(bad) = check_row(dtype, self.metric, row) {
                 let message = bad.message(&self.reader, (first + i) as u64);
-                return Err(Error::bad_input(format!("{message}; mend the query")));
+                return Err(Error::bad_input(format!("{message}; correct the query")));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Running servers, asked over HTTP.
+//! HTTP client of running servers.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use ureq::Agent;
 
 use crate::queries::Wanted;
 
-/// Longest wait for a connection: a machine that is gone says nothing.
+/// Longest wait for a connection, because a machine that is down does not reply.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
-/// What an answer may take on top of the time that the server has for it.
+/// Additional time for a reply, beyond the time limit of the server.
 const TRANSFER_TIME: Duration = Duration::from_secs(10);
-/// Longest answer that is read, bytes.
+/// Longest reply that is read, bytes.
 const REPLY_BYTES: u64 = 256 << 20;
-/// Connections that are kept for the next request, to each server.
+/// Idle connections that are kept per server.
 const KEPT: usize = 1024;
 
-/// What a client reads of a server's status.
+/// Fields of a server's status that a client reads.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Status {
     rows: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Whether two servers serve one index; while they change to a new version each may be at another point.
+    /// Returns whether two servers serve one index. During a change of versions they may have different builds.
     fn has_in_common(&self, other: &Status) -> bool {
         let is_held = |build: &String| *build == other.build_id || other.builds.contains(build);
         is_held(&self.build_id) || self.builds.iter().any(is_held)
@@ -54,41 +54,40 @@ impl Status {
 pub(crate) struct Remote {
     addresses: Vec<String>,
     agent: Agent,
-    /// What they serve.
+    /// Status of the index they serve.
     pub(crate) rows: u64,
     /// Bytes of a block.
-    pub(crate) block_bytes: usize,
-    /// What queries must look like.
+    /// Requirements of queries.
     pub(crate) wanted: Wanted,
 }
 
-/// Answers to the queries of one request, in their order, and what it came to when there was an answer.
-pub(crate) struct Asked {
+/// Answers to the queries of one request, in their order, and the parameters used when there is an answer.
+pub(crate) struct Replies {
     pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
 }
 
-/// Runs `count` clients, each on a thread of its own; the first error of any.
+/// Runs `count` clients, each on its own thread. Returns the first error.
 ///
 /// # Errors
-/// Theirs; one that ends unexpectedly.
+/// Errors of the clients, or an unexpected end of one.
 pub(crate) fn run_clients(count: usize, client: impl Fn() -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..count).map(|_| scope.spawn(&client)).collect();
         clients.into_iter().try_for_each(|client| {
             let ended = client.join();
             ended.unwrap_or_else(|_| {
-                Err(Error::corrupt("a client thread ended unexpectedly; please report it"))
+                Err(Error::corrupt("a client thread ended unexpectedly; please report this"))
             })
         })
     })
 }
 
 impl Remote {
-    /// Asks all servers what they serve.
+    /// Requests the status of all servers.
     ///
     /// # Errors
-    /// None answers, or they serve different indexes.
+    /// When no server responds, or they serve different indexes.
     pub(crate) fn connect(addresses: &[String]) -> Result<Remote> {
         let agent = agent();
         let mut found: Option<(&String, Status)> = None;
@@ -104,7 +103,7 @@ impl Remote {
             match &found {
                 Some((first, other)) if !other.has_in_common(&status) => {
                     return Err(Error::bad_input(format!(
-                        "{first} and {address} serve different indexes; name servers of one"
+                        "{first} and {address} serve different indexes; give servers of one index"
                     )));
                 }
                 Some(_) => {}
@@ -122,32 +121,26 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote {
-            addresses: addresses.to_vec(),
-            agent,
-            rows: status.rows,
-            block_bytes: status.block_bytes,
-            wanted,
-        })
+        Ok(Remote { addresses: addresses.to_vec(), agent, rows: status.rows, wanted })
     }
 
-    /// The servers as they were given.
+    /// The addresses as given.
     pub(crate) fn name(&self) -> String {
         self.addresses.join(",")
     }
 
-    /// The status of every server; `None` for one that does not answer.
+    /// The status of every server; `None` for one that does not respond.
     pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
         let status = |address: &String| Some(get(&self.agent, address, "/v1/status").ok()?.1);
         self.addresses.iter().map(status).collect()
     }
 
-    /// Asks for the neighbours of `rows`, beginning with server `turn`, counted round and round. What one server cannot answer the
-    /// next one is asked for, each once.
+    /// Searches for the neighbours of `rows`, starting with server number `turn`, round robin. Queries that one server
+    /// cannot answer go to the next server, once to each.
     ///
     /// # Errors
-    /// A request that is wrong: no server would answer it.
-    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Asked> {
+    /// When the request is invalid for every server.
+    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
@@ -175,14 +168,14 @@ impl Remote {
                         };
                     }
                 }
-                Ok(_) => set(&mut answers, &open, &unreachable(format!("{address}: a senseless answer"))),
+                Ok(_) => set(&mut answers, &open, &unreachable(format!("{address}: an invalid reply"))),
                 Err(failed) => set(&mut answers, &open, &failed),
             }
         }
-        Ok(Asked { answers, used })
+        Ok(Replies { answers, used })
     }
 
-    /// One request to one server. The outer error is for requests that are wrong everywhere.
+    /// Sends one request to one server. The outer error is for requests that are invalid everywhere.
     fn post(
         &self,
         address: &str,
@@ -213,19 +206,19 @@ impl Remote {
     }
 }
 
-/// What a server says about its health: whether all of the index can be reached.
+/// Requests a server's health: whether the whole index is reachable.
 ///
 /// # Errors
-/// Why it does not answer.
+/// The reason why it does not respond.
 pub(crate) fn healthy(agent: &Agent, address: &str) -> std::result::Result<bool, String> {
     get::<Value>(agent, address, "/v1/health").map(|(status, _)| status == 200)
 }
 
-/// A client that keeps its connections.
+/// Creates a client that keeps its connections.
 pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
-        // Servers are named by the user; what the environment says of proxies is for the wide web.
+        // Servers are addressed directly; proxies of the environment are ignored.
         .proxy(None)
         .max_redirects(0)
         .max_idle_connections(8 * KEPT)
@@ -236,7 +229,7 @@ pub(crate) fn agent() -> Agent {
         .new_agent()
 }
 
-/// Time that a server has for a request of this program, milliseconds.
+/// Time limit of a request on the server, milliseconds.
 const TIMEOUT_MS: u64 = 60_000;
 
 fn get<T: DeserializeOwned>(
@@ -249,14 +242,14 @@ fn get<T: DeserializeOwned>(
     let body = response.body_mut().read_to_vec().map_err(|e| e.to_string())?;
     let status = response.status().as_u16();
     let read = serde_json::from_slice(&body);
-    read.map(|body| (status, body)).map_err(|_| format!("status {status}, and it is no stratann server"))
+    read.map(|body| (status, body)).map_err(|_| format!("status {status}; this is not a stratann server"))
 }
 
 fn unreachable(error: String) -> Failed {
     Failed { error, kind: FailureKind::Unreachable }
 }
 
-/// Whether another server may know better.
+/// Returns whether another server may succeed.
 fn is_open(answer: &std::result::Result<Found, Failed>) -> bool {
     matches!(answer, Err(f) if matches!(f.kind, FailureKind::Overloaded | FailureKind::Unreachable))
 }
@@ -267,7 +260,7 @@ fn set(answers: &mut [std::result::Result<Found, Failed>], which: &[usize], fail
     }
 }
 
-/// Options as the parameters of a URL.
+/// Encodes options as URL parameters.
 pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: bool) -> String {
     let mut text = format!("k={}&timeout_ms={}", options.k, timeout_ms.unwrap_or(TIMEOUT_MS));
     match options.effort {
@@ -296,7 +289,7 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
     text
 }
 
-/// A server's address, `HOST:PORT`.
+/// Parses a server's address, `HOST:PORT`.
 pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
     let plain = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
     let port =
@@ -327,7 +320,8 @@ mod tests {
         };
         assert_eq!(
             parameters(&options, None, true),
-            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false&whole_blocks=false&partial=true"
+            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false\
+             &whole_blocks=false&partial=true"
         );
     }
 

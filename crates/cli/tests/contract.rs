@@ -199,7 +199,7 @@ fn a_profile_is_measured_kept_and_shown() {
     let shown = profile(&["--show", arg(&file)]);
     assert!(shown.status.success());
     let words = String::from_utf8(shown.stdout).unwrap();
-    assert!(words.contains("sequential reads") && words.contains("codes, a byte"), "{words}");
+    assert!(words.contains("sequential reads") && words.contains("codes, per byte"), "{words}");
 
     let other = folder.path().join("other.json");
     std::fs::write(&other, "{}").unwrap();

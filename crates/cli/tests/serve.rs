@@ -83,7 +83,7 @@ fn what_cannot_apply_is_refused_by_name() {
     assert!(refused(&["bench", "--rate", "5", "index", queries], 2).contains("--connect"));
     assert!(refused(&["search", "--partial", "index", queries], 2).contains("--connect"));
     let error = refused(&["search", queries], 2);
-    assert!(error.contains("an index and a file of queries are needed"), "{error}");
+    assert!(error.contains("give an index and a file of queries"), "{error}");
     let error = refused(&[&search[..3], &["index", queries]].concat(), 2);
     assert!(error.contains("leave out index"), "{error}");
     assert!(refused(&["search", "--connect", "nowhere", queries], 2).contains("HOST:PORT"));
@@ -119,7 +119,7 @@ fn the_next_server_is_asked_when_one_is_down() {
     let args = ["search", "--connect", &both, arg(&data.queries), "--search-list", "20", "--in-flight", "3"];
     let output = run(&[&args[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("1 servers do not answer"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 servers do not respond"), "{}", stderr(&output));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["runs"][0]["failed_queries"], 0);
 
@@ -180,7 +180,7 @@ fn queries_arrive_at_a_rate() {
     assert_eq!(runs[2]["params"]["search_list"], 30);
     assert_eq!(runs[0]["requests"], json(&args)["runs"][0]["requests"], "equal seeds, equal arrivals");
     let text = String::from_utf8(run(&args).stdout).unwrap();
-    assert!(text.contains("reached/s"), "{text}");
+    assert!(text.contains("actual/s"), "{text}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
     std::fs::write(data.path("short"), "0123456789\n").unwrap();
     for (text, said) in [
         ("index = \"flat\"\ncolour = 1", "line 2: unknown field `colour`, expected one of `index`"),
-        ("http = \"127.0.0.1:0\"", "names no index"),
+        ("http = \"127.0.0.1:0\"", "has no index"),
         ("index = ", "line 1"),
         ("index = \"flat\"\nthreads = 0", "threads is 0"),
         ("index = \"flat\"\nqueue = 0", "queue is 0"),

@@ -1,11 +1,11 @@
-//! What a cluster keeps outside of its servers: versions of its index in a [`store`], and who is there in etcd ([`membership`]).
+//! Data of a cluster outside of its servers: versions of its index in a [`store`], and its members in etcd ([`membership`]).
 //!
-//! Neither is in the way of a query. A server that serves goes on when both are gone.
+//! No query needs either. A running server continues without them.
 
 pub mod membership;
 pub mod store;
 
-/// A client for both: this crate is asynchronous inside and nowhere else.
+/// Returns a runtime for the clients of both. The interface of this crate is synchronous.
 fn runtime() -> stratann_engine::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| stratann_engine::Error {
         kind: stratann_engine::Kind::Io,
@@ -13,7 +13,7 @@ fn runtime() -> stratann_engine::Result<tokio::runtime::Runtime> {
     })
 }
 
-/// One implementation of cryptography for all connections; who has installed another already keeps it.
+/// Installs one implementation of cryptography for all connections, unless another one is installed already.
 fn install_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,14 +1,14 @@
-//! Who is in a cluster, and where: keys in etcd that live as long as their servers do.
+//! The members of a cluster and their addresses: keys in etcd that live as long as their servers do.
 //!
 //! | key | value |
 //! |---|---|
-//! | `/stratann/CLUSTER/servers/NN` | JSON: where server NN is reached by the others and by clients, and what it serves. Under a lease: it goes a few seconds after its server |
-//! | `/stratann/CLUSTER/version` | the number of the newest version in the store. A wake-up: what counts is the store |
+//! | `/stratann/CLUSTER/servers/NN` | JSON: addresses of server NN for the others and for clients, and its build. Under a lease: it expires a few seconds after its server |
+//! | `/stratann/CLUSTER/version` | number of the newest version in the store. It only wakes the servers: the store decides |
 //!
-//! Nothing here could be lost for ever, and nothing waits for it: a server that etcd does not answer serves on with the addresses that it
-//! knows, and says so once. Whether a server lives, its connections tell sooner than a lease.
+//! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it knows, and logs so once.
+//! Connections notice a dead server sooner than a lease does.
 //!
-//! etcd is spoken to in JSON over HTTP (its gateway, `/v3/…`), so no gRPC has to be compiled.
+//! The protocol is JSON over HTTP (etcd's gateway, `/v3/…`), so that no gRPC library is needed.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use stratann_engine::{Error, Kind, Result};
 use tokio::sync::watch;
 
-/// What a server says of itself.
+/// A server, as its key describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// `HOST:PORT` for other servers.
@@ -34,25 +34,25 @@ pub struct Member {
     pub build: String,
 }
 
-/// What etcd knows of a cluster.
+/// The members of a cluster, as in etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// Servers by number.
     pub servers: BTreeMap<u8, Member>,
-    /// Newest version in the store, when somebody said.
+    /// Newest version in the store, if announced.
     pub version: Option<u64>,
 }
 
-/// Where etcd is, and which cluster is meant.
+/// Addresses of etcd, and the name of the cluster.
 #[derive(Clone)]
 pub struct EtcdOptions {
     /// `http://HOST:PORT` of its members; the first that answers is used.
     pub endpoints: Vec<String>,
     /// Name of the cluster: letters, digits, dashes.
     pub cluster: String,
-    /// Seconds after which a silent server's key goes.
+    /// Seconds after which the key of a silent server expires.
     pub lease_s: u64,
-    /// Where to say what happens.
+    /// Receives each line of the log.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -61,7 +61,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server's presence in etcd: a thread that keeps its key alive and watches those of the others. Dropping it takes the key away.
+/// A server's membership: a thread that keeps its key alive and watches those of the others. Dropping it removes the key.
 pub struct Membership {
     stop: watch::Sender<bool>,
     own: watch::Sender<String>,
@@ -69,11 +69,11 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Announces server `number`, and tells `changed` who is there: once etcd answers, and at every change. Comes back at once, whether or not
-    /// etcd answers.
+    /// Announces server `number`, and calls `changed` with the members: once etcd answers, and at every change. Returns at once, whether or
+    /// not etcd answers.
     ///
     /// # Errors
-    /// A name or an address that cannot be; a system without threads.
+    /// An invalid name or address; a system without threads.
     pub fn join(
         options: EtcdOptions,
         number: u8,
@@ -89,12 +89,12 @@ impl Membership {
         Ok(Membership { stop, own, thread: Some(thread) })
     }
 
-    /// Says something else of this server from now on.
+    /// Changes the entry of this server.
     ///
     /// # Errors
-    /// What JSON cannot say.
+    /// A value that cannot be written as JSON.
     pub fn update(&self, member: &Member) -> Result<()> {
-        // Who keeps the key has ended with the process alone.
+        // The thread that keeps the key ends only with this struct.
         let _ = self.own.send(text(member)?);
         Ok(())
     }
@@ -137,11 +137,11 @@ impl EtcdOptions {
         format!("{}servers/{number:02}", self.prefix())
     }
 
-    /// Takes the lowest number below `servers` that no server has, and holds it for one lease: time to fetch that server's parts is not
-    /// counted, for the number is kept alive by a thread until it is handed to [`Membership::join`] or dropped.
+    /// Claims the lowest number below `servers` that no server has. A thread keeps the claim alive, for example while the server's files are
+    /// fetched, until the claim is dropped.
     ///
     /// # Errors
-    /// When etcd does not answer, or all numbers are taken.
+    /// An etcd that does not answer; no free number.
     pub fn claim(&self, servers: usize) -> Result<Claim> {
         self.check()?;
         let runtime = crate::runtime()?;
@@ -156,10 +156,10 @@ impl EtcdOptions {
         answer.map(|number| Claim { number, _holder: holder })
     }
 
-    /// Tells all servers that version `number` was published.
+    /// Announces version `number` to all servers.
     ///
     /// # Errors
-    /// When etcd does not answer: who polls the store learns of it later.
+    /// An etcd that does not answer: servers find the version when they poll the store.
     pub fn announce_version(&self, number: u64) -> Result<()> {
         self.check()?;
         let runtime = crate::runtime()?;
@@ -175,27 +175,27 @@ impl EtcdOptions {
     }
 }
 
-/// What a server keeps saying of itself.
+/// The entry of this server.
 struct Own {
     number: u8,
     address: String,
     value: watch::Receiver<String>,
 }
 
-/// A member as its key says it.
+/// The value of a member's key.
 fn text(member: &Member) -> Result<String> {
     serde_json::to_string(member).map_err(|e| Error::bad_input(e.to_string()))
 }
 
-/// A number that no other server can take meanwhile.
+/// A number that no other server can claim.
 pub struct Claim {
     /// The number.
     pub number: u8,
     _holder: Membership,
 }
 
-/// Why something did not work, in words.
-type Words<T> = std::result::Result<T, String>;
+/// A result whose error is a description.
+type Described<T> = std::result::Result<T, String>;
 
 /// One member of etcd, over HTTP.
 struct Etcd {
@@ -217,8 +217,8 @@ fn number(value: &Value) -> Option<u64> {
 }
 
 impl Etcd {
-    /// The first endpoint that answers, and the revision of its data.
-    async fn reach(options: &EtcdOptions) -> Words<(Etcd, u64)> {
+    /// Returns the first endpoint that answers, and the revision of its data.
+    async fn reach(options: &EtcdOptions) -> Described<(Etcd, u64)> {
         crate::install_cryptography();
         let client =
             reqwest::Client::builder().connect_timeout(TIMEOUT).build().map_err(|e| e.to_string())?;
@@ -234,12 +234,12 @@ impl Etcd {
         Err(why)
     }
 
-    async fn call(&self, path: &str, body: &Value) -> Words<Value> {
+    async fn call(&self, path: &str, body: &Value) -> Described<Value> {
         let request =
             self.client.post(format!("{}/v3/{path}", self.endpoint)).timeout(TIMEOUT).body(body.to_string());
-        let response = request.send().await.map_err(|e| self.words(&e))?;
+        let response = request.send().await.map_err(|e| self.describe(&e))?;
         let status = response.status();
-        let text = response.text().await.map_err(|e| self.words(&e))?;
+        let text = response.text().await.map_err(|e| self.describe(&e))?;
         let value: Value = serde_json::from_str(text.lines().next().unwrap_or_default())
             .map_err(|_| format!("{} answers what etcd would not ({status})", self.endpoint))?;
         match value["error"].as_str().or(value["error"]["message"].as_str()) {
@@ -249,7 +249,7 @@ impl Etcd {
         }
     }
 
-    fn words(&self, error: &reqwest::Error) -> String {
+    fn describe(&self, error: &reqwest::Error) -> String {
         let mut all = format!("{} does not answer", self.endpoint);
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
@@ -259,13 +259,13 @@ impl Etcd {
         all
     }
 
-    async fn grant(&self, seconds: u64) -> Words<u64> {
+    async fn grant(&self, seconds: u64) -> Described<u64> {
         let answer = self.call("lease/grant", &json!({ "TTL": seconds.to_string() })).await?;
         number(&answer["ID"]).ok_or_else(|| "a lease without a number".into())
     }
 
-    /// Fails when the lease has ended.
-    async fn keep_alive(&self, lease: u64) -> Words<()> {
+    /// Fails when the lease has expired.
+    async fn keep_alive(&self, lease: u64) -> Described<()> {
         let answer = self.call("lease/keepalive", &json!({ "ID": lease.to_string() })).await?;
         match number(&answer["result"]["TTL"]) {
             Some(seconds) if seconds > 0 => Ok(()),
@@ -274,12 +274,12 @@ impl Etcd {
     }
 
     async fn revoke(&self, lease: u64) {
-        // Should this fail, the lease ends by itself.
+        // If this fails, the lease expires by itself.
         let _ = self.call("lease/revoke", &json!({ "ID": lease.to_string() })).await;
     }
 
     /// Creates a key under a lease. False when it exists.
-    async fn create(&self, key: &str, value: &str, lease: u64) -> Words<bool> {
+    async fn create(&self, key: &str, value: &str, lease: u64) -> Described<bool> {
         let asked = json!({
             "compare": [{ "key": code(key), "target": "CREATE", "create_revision": "0" }],
             "success": [{ "request_put": { "key": code(key), "value": code(value), "lease": lease.to_string() } }],
@@ -287,8 +287,8 @@ impl Etcd {
         Ok(self.call("kv/txn", &asked).await?["succeeded"].as_bool().unwrap_or(false))
     }
 
-    /// All that is said of a cluster, and the revision of that.
-    async fn members(&self, options: &EtcdOptions) -> Words<(Members, u64)> {
+    /// Reads all keys of a cluster, and their revision.
+    async fn members(&self, options: &EtcdOptions) -> Described<(Members, u64)> {
         let answer = self.call("kv/range", &range(options)).await?;
         let mut members = Members::default();
         for kv in answer["kvs"].as_array().into_iter().flatten() {
@@ -306,7 +306,7 @@ fn range(options: &EtcdOptions) -> Value {
 }
 
 impl Members {
-    /// Takes in one key; what makes no sense is left out.
+    /// Applies one key; an invalid key is ignored.
     fn put(&mut self, options: &EtcdOptions, kv: &Value, is_gone: bool) {
         let Some(key) = decode(&kv["key"]) else { return };
         let Some(name) = key.strip_prefix(&options.prefix()) else { return };
@@ -322,7 +322,7 @@ impl Members {
     }
 }
 
-/// Holds the lowest free number until it is told to stop.
+/// Holds the lowest free number until it is stopped.
 async fn hold(
     options: &EtcdOptions,
     servers: usize,
@@ -333,7 +333,7 @@ async fn hold(
         let (etcd, _) = Etcd::reach(options).await?;
         let lease = etcd.grant(options.lease_s).await?;
         for server in 0..servers.min(64) as u8 {
-            // The key of the claim is not that of the server: that one says where it is, once it serves.
+            // The key of the claim differs from that of the server, which has an address once the server runs.
             let key = format!("{}claims/{server:02}", options.prefix());
             let is_free = !etcd.members(options).await?.0.servers.contains_key(&server);
             if is_free && etcd.create(&key, "claimed", lease).await? {
@@ -367,7 +367,7 @@ async fn hold(
     etcd.revoke(lease).await;
 }
 
-/// Announces and watches, again and again, until it is told to stop.
+/// Announces and watches, again and again, until it is stopped.
 async fn stay(
     options: EtcdOptions,
     own: Own,
@@ -375,7 +375,7 @@ async fn stay(
     changed: impl Fn(&Members),
 ) {
     let known = Mutex::new(None);
-    // The same news is told once, however often etcd is asked.
+    // Unchanged members are reported once, however often etcd is read.
     let tell = |members: &Members| {
         let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
         if known.as_ref() != Some(members) {
@@ -383,7 +383,7 @@ async fn stay(
             *known = Some(members.clone());
         }
     };
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let why = tokio::select! {
             why = session(&options, &own, &tell, stopped.clone()) => why,
@@ -391,9 +391,9 @@ async fn stay(
         };
         match why {
             Ok(()) => return,
-            Err(why) if why != told => {
+            Err(why) if why != logged => {
                 (options.log)(&format!("etcd: {why}; serving on with what is known"));
-                told = why;
+                logged = why;
             }
             Err(_) => {}
         }
@@ -403,18 +403,18 @@ async fn stay(
     }
 }
 
-/// One lease, from its beginning to its end, or until told to stop.
+/// One lease, from its beginning to its end, or until stopped.
 async fn session(
     options: &EtcdOptions,
     own: &Own,
-    tell: &impl Fn(&Members),
+    changed: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
-) -> Words<()> {
+) -> Described<()> {
     let (etcd, _) = Etcd::reach(options).await?;
     let (members, _) = etcd.members(options).await?;
-    tell(&members);
+    changed(&members);
     if let Some(other) = members.servers.get(&own.number).filter(|m| m.address != own.address) {
-        // Its own earlier life, or one that took the number while this one was silent for longer than its lease.
+        // An earlier process of this server, or another server that took the number after its lease had expired.
         return Err(format!(
             "server {} is at {} already, and this one says nothing there until that key goes; stop one of the two",
             own.number, other.address
@@ -426,53 +426,53 @@ async fn session(
     let first = put(&value.borrow_and_update());
     etcd.call("kv/put", &first).await?;
     let (members, revision) = etcd.members(options).await?;
-    tell(&members);
+    changed(&members);
     let keeping = async {
         let every = Duration::from_secs(options.lease_s) / 3;
         loop {
             let is_new = tokio::time::timeout(every, value.changed()).await.is_ok_and(|c| c.is_ok());
-            let said = match is_new {
+            let sent = match is_new {
                 true => {
-                    let anew = put(&value.borrow_and_update());
-                    etcd.call("kv/put", &anew).await.map(|_| ())
+                    let entry = put(&value.borrow_and_update());
+                    etcd.call("kv/put", &entry).await.map(|_| ())
                 }
                 false => etcd.keep_alive(lease).await,
             };
-            if let Err(why) = said {
+            if let Err(why) = sent {
                 return why;
             }
         }
     };
     let ended = tokio::select! {
         why = keeping => Err(why),
-        why = watch_keys(&etcd, options, members, revision, tell) => Err(why),
+        why = watch_keys(&etcd, options, members, revision, changed) => Err(why),
         _ = stopped.wait_for(|stop| *stop) => Ok(()),
     };
     etcd.revoke(lease).await;
     ended
 }
 
-/// Follows the keys of the cluster from a revision on; comes back when the stream ends.
+/// Watches the keys of the cluster from a revision on. Returns when the stream ends.
 async fn watch_keys(
     etcd: &Etcd,
     options: &EtcdOptions,
     mut members: Members,
     revision: u64,
-    tell: &impl Fn(&Members),
+    changed: &impl Fn(&Members),
 ) -> String {
     let mut create = range(options);
     create["start_revision"] = (revision + 1).to_string().into();
     let request = etcd.client.post(format!("{}/v3/watch", etcd.endpoint));
     let mut response = match request.body(json!({ "create_request": create }).to_string()).send().await {
         Ok(response) => response,
-        Err(e) => return etcd.words(&e),
+        Err(e) => return etcd.describe(&e),
     };
     let mut line = Vec::new();
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => line.extend_from_slice(&chunk),
             Ok(None) => return format!("{} ended the watch", etcd.endpoint),
-            Err(e) => return etcd.words(&e),
+            Err(e) => return etcd.describe(&e),
         }
         // One answer a line; a line may come in parts.
         while let Some(end) = line.iter().position(|&b| b == b'\n') {
@@ -485,7 +485,7 @@ async fn watch_keys(
             for event in answer["result"]["events"].as_array().into_iter().flatten() {
                 members.put(options, &event["kv"], event["type"] == "DELETE");
             }
-            tell(&members);
+            changed(&members);
         }
         if line.len() > 1 << 20 {
             return format!("{} sends lines without end", etcd.endpoint);

@@ -101,7 +101,7 @@ fn until(news: &Receiver<Members>, servers: &[u8]) -> Members {
 }
 
 #[test]
-fn servers_come_and_go_and_all_others_hear_of_it() {
+fn servers_join_and_leave_and_all_others_are_notified() {
     let Some(mut etcd) = Etcd::start() else { return };
     let said = Arc::default();
     let (first, heard) = join(etcd.options(&said), 0);
@@ -111,7 +111,7 @@ fn servers_come_and_go_and_all_others_hear_of_it() {
     assert_eq!(until(&heard, &[0, 1]).servers[&1], member(1001));
     etcd.options(&said).announce_version(7).unwrap();
     assert_eq!(heard.recv_timeout(PATIENCE).unwrap().version, Some(7));
-    // A server that changes to another build says so.
+    // A server that changes to another build updates its key.
     first.update(&Member { build: "c".into(), ..member(1000) }).unwrap();
     while other.recv_timeout(PATIENCE).expect("news come").servers[&0].build != "c" {}
     until(&heard, &[0, 1]);
@@ -174,7 +174,7 @@ fn a_number_that_another_server_has_is_left_to_it() {
 }
 
 #[test]
-fn what_cannot_be_etcd_is_refused_or_waited_for() {
+fn invalid_addresses_are_refused_and_a_missing_etcd_is_waited_for() {
     let options = |endpoint: &str, cluster: &str| EtcdOptions {
         endpoints: vec![endpoint.into()],
         cluster: cluster.into(),

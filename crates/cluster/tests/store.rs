@@ -1,4 +1,4 @@
-//! Publishing and fetching: in a folder, and on an S3-compatible server where the program `versitygw` is at hand.
+//! Publishing and fetching: in a folder, and on an S3-compatible server where the program `versitygw` is installed.
 
 mod gateway;
 
@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
 use stratann_cluster::store::{Store, drop_others};
-use stratann_engine::manifest::{BlockShape, Cluster, FORMAT_VERSION, FileEntry, Manifest, hex};
+use stratann_engine::durable::hex;
+use stratann_engine::kinds::section::Section;
+use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
 use stratann_engine::{Kind, Progress, Quiet};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,9 +43,8 @@ fn index(seed: u64) -> TempDir {
         build_id: String::new(),
         files,
         curves: Vec::new(),
-        clusters: None,
-        plan: None,
-        cluster: Some(Cluster {
+        section: Section::None {},
+        spread: Some(SpreadFacts {
             servers: SERVERS,
             replicas: 1,
             overlap: 0.0,
@@ -126,7 +127,7 @@ fn conforms(open: &(dyn Fn() -> Store + Sync)) {
     interruptions(open);
 }
 
-/// Of many who publish different builds at once each version has one winner, and all versions are whole.
+/// When many publish different builds at once, each version has one winner, and all versions are whole.
 fn race(open: &(dyn Fn() -> Store + Sync)) {
     let before = *open().versions().unwrap().last().unwrap();
     let indexes: Vec<TempDir> = (10..14).map(index).collect();
@@ -207,7 +208,7 @@ fn an_s3_server_is_a_store() {
 }
 
 #[test]
-fn what_is_damaged_is_neither_published_nor_taken() {
+fn damaged_files_are_neither_published_nor_fetched() {
     let (dir, place) = (index(5), tempfile::tempdir().unwrap());
     let store = Store::open(place.path().to_str().unwrap()).unwrap();
     let path = dir.path().join("v1-codes.bin");

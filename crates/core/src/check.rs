@@ -3,9 +3,35 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::format::block::{Block, Damage, verify};
-use crate::format::checksum;
-use crate::plan::{Codes, IndexView};
+use crate::format::block::{Block, BlockLayout, Damage, verify};
+use crate::format::block_map::BlockMap;
+use crate::hash::checksum;
+use crate::route::HeadGraph;
+use crate::view::Base;
+
+/// An index of blocks, as far as it is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// What all kinds have.
+    pub base: Base<'a>,
+    /// The layout of all blocks.
+    pub layout: &'a BlockLayout,
+    /// Number of blocks.
+    pub count: u32,
+    /// How a search reaches blocks; `None` where it reads all of them.
+    pub links: Option<Links<'a>>,
+}
+
+/// How a search reaches blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Links<'a> {
+    /// Which block holds a node.
+    pub map: &'a BlockMap,
+    /// The entry of every search.
+    pub head: &'a HeadGraph,
+    /// The codes of the head graph's nodes, where blocks carry all others.
+    pub head_codes: Option<&'a [u8]>,
+}
 
 /// A violated invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +93,23 @@ pub struct Checker {
 impl Checker {
     /// Creates a checker before the first block. Takes three bytes per block, and four per node where blocks carry
     /// codes.
-    pub fn new(view: &IndexView<'_>) -> Checker {
-        let blocks = view.blocks as usize;
+    pub fn new(index: &Blocks<'_>) -> Checker {
+        let blocks = index.count as usize;
         let mut checker = Checker {
             next_id: Some(0),
-            is_reached: vec![view.graph.is_none(); blocks],
+            is_reached: vec![index.links.is_none(); blocks],
             counts: vec![0; blocks],
             list: Vec::new(),
-            wide: vec![0.0; view.dim],
-            codes: vec![0; if view.block.code_bytes > 0 { view.nodes as usize } else { 0 }],
+            wide: vec![0.0; index.base.dim],
+            codes: vec![0; if index.layout.code_bytes > 0 { index.base.nodes as usize } else { 0 }],
             unreachable: 0,
             edges: 0,
         };
-        if let Some(graph) = &view.graph {
-            graph.head.ids.iter().for_each(|&id| checker.mark_reached(graph.map.block_of(id)));
-            if let (Codes::Head(codes), 1..) = (graph.codes, view.block.code_bytes) {
-                let codes = codes.chunks_exact(view.block.code_bytes);
-                graph.head.ids.iter().zip(codes).for_each(|(&id, code)| {
+        if let Some(links) = &index.links {
+            links.head.ids.iter().for_each(|&id| checker.mark_reached(links.map.block_of(id)));
+            if let (Some(codes), 1..) = (links.head_codes, index.layout.code_bytes) {
+                let codes = codes.chunks_exact(index.layout.code_bytes);
+                links.head.ids.iter().zip(codes).for_each(|(&id, code)| {
                     checker.agrees(id, code);
                 });
             }
@@ -98,8 +124,9 @@ impl Checker {
     }
 
     /// Checks block number `block`, the successor of the previous one.
-    pub fn block(&mut self, view: &IndexView<'_>, block: u32, bytes: &[u8], found: &mut Vec<Violation>) {
-        let opened = match verify(&view.block, block, bytes).and_then(|()| Block::open(&view.block, bytes)) {
+    pub fn block(&mut self, index: &Blocks<'_>, block: u32, bytes: &[u8], found: &mut Vec<Violation>) {
+        let opened = match verify(index.layout, block, bytes).and_then(|()| Block::open(index.layout, bytes))
+        {
             Ok(opened) => opened,
             Err(damage) => {
                 self.next_id = None;
@@ -108,7 +135,7 @@ impl Checker {
             }
         };
         let (first, count) = (opened.first_id(), opened.count() as u32);
-        if !self.is_in_place(view, block, first, count) {
+        if !self.is_in_place(index, block, first, count) {
             self.next_id = None;
             found.push(Violation::Misplaced { block });
             return;
@@ -118,25 +145,25 @@ impl Checker {
             *c = opened.count() as u16;
         }
         for slot in 0..opened.count() {
-            self.vector(view, &opened, slot, found);
-            self.list(view, &opened, block, slot, found);
+            self.vector(index, &opened, slot, found);
+            self.list(index, &opened, block, slot, found);
         }
-        self.codes(view, &opened, block, found);
+        self.codes(index, &opened, block, found);
     }
 
-    fn is_in_place(&self, view: &IndexView<'_>, block: u32, first: u32, count: u32) -> bool {
-        let Some(end) = first.checked_add(count).filter(|&end| count > 0 && end <= view.nodes) else {
+    fn is_in_place(&self, index: &Blocks<'_>, block: u32, first: u32, count: u32) -> bool {
+        let Some(end) = first.checked_add(count).filter(|&end| count > 0 && end <= index.base.nodes) else {
             return false;
         };
-        let Some(graph) = &view.graph else { return self.next_id.is_none_or(|next| next == first) };
-        let is_here = |id: u32| graph.map.block_of(id) == block;
+        let Some(links) = &index.links else { return self.next_id.is_none_or(|next| next == first) };
+        let is_here = |id: u32| links.map.block_of(id) == block;
         let begins = first == 0 || !is_here(first - 1);
-        let ends = end == view.nodes || !is_here(end);
+        let ends = end == index.base.nodes || !is_here(end);
         is_here(first) && is_here(end - 1) && begins && ends
     }
 
-    fn vector(&mut self, view: &IndexView<'_>, block: &Block<'_>, slot: usize, found: &mut Vec<Violation>) {
-        stratann_kernel::element::widen(view.dtype, block.vector(slot), &mut self.wide);
+    fn vector(&mut self, index: &Blocks<'_>, block: &Block<'_>, slot: usize, found: &mut Vec<Violation>) {
+        stratann_kernel::element::widen(index.base.dtype, block.vector(slot), &mut self.wide);
         if !block.inverse_norm(slot).is_finite() || self.wide.iter().any(|x| !x.is_finite()) {
             found.push(Violation::Vector { node: block.first_id() + slot as u32 });
         }
@@ -144,25 +171,25 @@ impl Checker {
 
     fn list(
         &mut self,
-        view: &IndexView<'_>,
+        index: &Blocks<'_>,
         block: &Block<'_>,
         number: u32,
         slot: usize,
         found: &mut Vec<Violation>,
     ) {
-        if !view.block.adjacency {
+        if !index.layout.adjacency {
             return;
         }
         let node = block.first_id() + slot as u32;
         let mut list = core::mem::take(&mut self.list);
         list.clear();
         let read = block.neighbours(slot, &mut list);
-        if read.is_none() || list.iter().any(|&n| n >= view.nodes || n == node) {
+        if read.is_none() || list.iter().any(|&n| n >= index.base.nodes || n == node) {
             found.push(Violation::List { node });
         } else {
             self.edges += list.len() as u64;
-            if let Some(graph) = &view.graph {
-                let others = list.iter().map(|&n| graph.map.block_of(n)).filter(|&b| b != number);
+            if let Some(links) = &index.links {
+                let others = list.iter().map(|&n| links.map.block_of(n)).filter(|&b| b != number);
                 others.for_each(|b| self.mark_reached(b));
             }
         }
@@ -171,10 +198,10 @@ impl Checker {
 
     /// Compares the codes in a block with earlier codes of the same nodes. Invalid ids were found with the adjacency
     /// lists.
-    fn codes(&mut self, view: &IndexView<'_>, block: &Block<'_>, number: u32, found: &mut Vec<Violation>) {
+    fn codes(&mut self, index: &Blocks<'_>, block: &Block<'_>, number: u32, found: &mut Vec<Violation>) {
         let mut ids = core::mem::take(&mut self.list);
-        if view.block.code_bytes > 0 && block.coded_ids(&mut ids).is_some() {
-            for (&node, code) in ids.iter().zip(block.codes().chunks_exact(view.block.code_bytes)) {
+        if index.layout.code_bytes > 0 && block.coded_ids(&mut ids).is_some() {
+            for (&node, code) in ids.iter().zip(block.codes().chunks_exact(index.layout.code_bytes)) {
                 if !self.agrees(node, code) {
                     found.push(Violation::Code { block: number, node });
                 }
@@ -194,9 +221,9 @@ impl Checker {
     }
 
     /// Checks what is known only after the last block.
-    pub fn finish(mut self, view: &IndexView<'_>, found: &mut Vec<Violation>) -> Checker {
-        if self.next_id.is_some_and(|next| next != view.nodes) {
-            found.push(Violation::Misplaced { block: view.blocks });
+    pub fn finish(mut self, index: &Blocks<'_>, found: &mut Vec<Violation>) -> Checker {
+        if self.next_id.is_some_and(|next| next != index.base.nodes) {
+            found.push(Violation::Misplaced { block: index.count });
         }
         let lost = self.is_reached.iter().zip(&self.counts).filter(|(is_reached, _)| !**is_reached);
         self.unreachable = lost.map(|(_, &count)| u64::from(count)).sum();

@@ -11,8 +11,9 @@ use stratann_kernel::{DType, Metric, sqrt};
 use crate::format::directory::{Directory, LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
 use crate::format::inverted_list::{ListCodes, Record};
-use crate::plan::{ClusterView, IndexView};
+use crate::plan::hybrid_ivf::View;
 use crate::route::NONE;
+use crate::view::Base;
 
 /// A violated invariant of an inverted list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,14 +80,14 @@ struct Pivot {
 }
 
 impl Pivot {
-    fn set(&mut self, clusters: &ClusterView<'_>, halves: &[u8]) {
+    fn set(&mut self, clusters: &View<'_>, halves: &[u8]) {
         widen(DType::F16, halves, &mut self.plain);
         clusters.codebook.rotate(&self.plain, &mut self.rotated);
     }
 }
 
 /// Returns the nodes of the navigation graph that are members as `(id, node)`, by id.
-pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
+pub fn members_of_nav(clusters: &View<'_>) -> Vec<(u32, u32)> {
     let mut members: Vec<(u32, u32)> =
         clusters.nav.ids.iter().zip(0..).filter(|m| *m.0 != NONE).map(|(&id, node)| (id, node)).collect();
     members.sort_unstable();
@@ -95,8 +96,8 @@ pub fn members_of_nav(clusters: &ClusterView<'_>) -> Vec<(u32, u32)> {
 
 impl ListChecker {
     /// Creates a checker of an index.
-    pub fn new(view: &IndexView<'_>) -> ListChecker {
-        let zeros = vec![0f32; view.dim];
+    pub fn new(base: &Base<'_>) -> ListChecker {
+        let zeros = vec![0f32; base.dim];
         let pivot = Pivot { plain: zeros.clone(), rotated: zeros.clone() };
         ListChecker {
             wide: zeros.clone(),
@@ -112,8 +113,8 @@ impl ListChecker {
     #[allow(clippy::too_many_arguments)] // Two of them are outputs.
     pub fn list(
         &mut self,
-        view: &IndexView<'_>,
-        clusters: &ClusterView<'_>,
+        base: &Base<'_>,
+        clusters: &View<'_>,
         list: u32,
         (codes, records): (&[u8], &[u8]),
         in_nav: &[(u32, u32)],
@@ -145,22 +146,22 @@ impl ListChecker {
                 continue;
             };
             ids.push(record.external_id());
-            if !self.load(view, &record) {
+            if !self.load(base, &record) {
                 found.push(ListFault::Vector(id));
                 continue;
             }
-            self.member(view, clusters, id, code, stored, found);
-            if let Some(node) = node.filter(|&n| !self.is_node_valid(view, clusters, n)) {
+            self.member(base, clusters, id, code, stored, found);
+            if let Some(node) = node.filter(|&n| !self.is_node_valid(base, clusters, n)) {
                 found.push(ListFault::Nav(node));
             }
         }
     }
 
     /// Loads a vector as it is encoded: a unit vector under cosine. Returns false when it is not finite.
-    fn load(&mut self, view: &IndexView<'_>, record: &Record<'_>) -> bool {
-        widen(view.dtype, record.vector(), &mut self.wide);
-        if view.metric == Metric::Cosine {
-            let scale = inverse_norm(view.dtype, record.vector());
+    fn load(&mut self, base: &Base<'_>, record: &Record<'_>) -> bool {
+        widen(base.dtype, record.vector(), &mut self.wide);
+        if base.metric == Metric::Cosine {
+            let scale = inverse_norm(base.dtype, record.vector());
             self.wide.iter_mut().for_each(|x| *x *= scale);
         }
         record.inverse_norm().is_finite() && self.wide.iter().all(|x| x.is_finite())
@@ -168,8 +169,8 @@ impl ListChecker {
 
     fn member(
         &mut self,
-        view: &IndexView<'_>,
-        clusters: &ClusterView<'_>,
+        base: &Base<'_>,
+        clusters: &View<'_>,
         id: u32,
         code: &[u8],
         ((term, radius), (least, most)): ((f32, f32), (f32, f32)),
@@ -187,20 +188,20 @@ impl ListChecker {
         if !is_within {
             found.push(ListFault::Distance(id));
         }
-        if !is_term(view, term, &self.own, &self.decoded) {
+        if !is_term(base, term, &self.own, &self.decoded) {
             found.push(ListFault::Term(id));
         }
     }
 
     /// Returns whether a node of the navigation graph matches the loaded vector.
-    fn is_node_valid(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, node: u32) -> bool {
+    fn is_node_valid(&mut self, base: &Base<'_>, clusters: &View<'_>, node: u32) -> bool {
         let (nav, size) = (clusters.nav, clusters.shape.code_bytes);
         let at = (node - clusters.directory.clusters()) as usize * size;
         let Some(code) = nav.codes.get(at..at + size) else { return false };
         let (error, _) =
             code_error(clusters, &self.wide, &self.cluster, code, &mut self.rotated, &mut self.decoded);
         error <= nav.radii[node as usize] * (1.0 + ROUNDING)
-            && is_term(view, nav.terms[node as usize], &self.cluster, &self.decoded)
+            && is_term(base, nav.terms[node as usize], &self.cluster, &self.decoded)
     }
 }
 
@@ -215,19 +216,19 @@ pub struct GraphChecker {
 
 impl GraphChecker {
     /// Creates a checker of the edges of this cluster.
-    pub fn new(view: &IndexView<'_>, cluster: u32) -> GraphChecker {
-        GraphChecker { cluster, dim: view.dim, rows: Vec::new() }
+    pub fn new(base: &Base<'_>, cluster: u32) -> GraphChecker {
+        GraphChecker { cluster, dim: base.dim, rows: Vec::new() }
     }
 
     /// Adds the records of the next list of the cluster.
-    pub fn list(&mut self, view: &IndexView<'_>, clusters: &ClusterView<'_>, list: u32, records: &[u8]) {
-        let mut checker = ListChecker::new(view);
+    pub fn list(&mut self, base: &Base<'_>, clusters: &View<'_>, list: u32, records: &[u8]) {
+        let mut checker = ListChecker::new(base);
         let directory = clusters.directory;
         let sizes = records.chunks(clusters.shape.record_bytes()).chain(core::iter::repeat(&[][..]));
         let ids = directory.ids[list as usize]..directory.ids[list as usize + 1];
         for (id, bytes) in ids.zip(sizes) {
             match Record::verify(&clusters.shape, id, bytes) {
-                Some(record) if checker.load(view, &record) => self.rows.extend_from_slice(&checker.wide),
+                Some(record) if checker.load(base, &record) => self.rows.extend_from_slice(&checker.wide),
                 _ => self.rows.resize(self.rows.len() + self.dim, f32::NAN),
             }
         }
@@ -276,7 +277,7 @@ impl GraphChecker {
 
 /// Computes the distance of a vector to its decoded code, and to the centroid. Leaves the decoded code in `decoded`.
 fn code_error(
-    clusters: &ClusterView<'_>,
+    clusters: &View<'_>,
     vector: &[f32],
     pivot: &Pivot,
     code: &[u8],
@@ -294,8 +295,8 @@ fn square(x: &[f32]) -> f32 {
     dot_f32(x, bytemuck::cast_slice(x))
 }
 
-fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> bool {
-    if view.metric == Metric::Ip {
+fn is_term(base: &Base<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> bool {
+    if base.metric == Metric::Ip {
         return term == 0.0;
     }
     let own = square(decoded);
@@ -305,7 +306,7 @@ fn is_term(view: &IndexView<'_>, term: f32, pivot: &Pivot, decoded: &[f32]) -> b
 }
 
 /// Checks the tables in RAM against each other. Ranges were checked when the tables were opened.
-pub fn tables(clusters: &ClusterView<'_>, found: &mut Vec<TableFault>) {
+pub fn tables(clusters: &View<'_>, found: &mut Vec<TableFault>) {
     let directory = clusters.directory;
     let mut parts: Vec<(u64, u64, u32)> = Vec::with_capacity(2 * directory.codes.len());
     for list in 0..directory.list_count() {

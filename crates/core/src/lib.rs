@@ -19,14 +19,18 @@ pub mod access;
 pub mod build;
 pub mod check;
 pub mod check_lists;
+pub mod codec;
 pub mod format;
-mod likelihood;
+pub mod hash;
+mod order;
 pub mod peer;
 pub mod place;
 pub mod plan;
 pub mod query;
 pub mod route;
+pub mod search;
 pub mod verify;
+pub mod view;
 
 /// Bytes of the unit that disks are asked for.
 pub const PAGE: usize = 4096;

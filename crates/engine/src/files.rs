@@ -5,7 +5,7 @@
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
 //! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
 //! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
-//! | `vN-codebook.bin` | u32: dim, ip, lengths of rotation, coarse, starts, centroids; f32: correction low, step; then the four arrays |
+//! | `vN-codebook.bin` | u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
@@ -13,32 +13,48 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::inverted_list`, then edges of clusters that are graphs, see `stratann_core::format::edges`, up to a whole page |
-//! | `vN-directory.bin` | u32: clusters c, lists l, neighbours of a member of a graph at most; u64: where each head and each record begins (l, l), where the edges of each cluster begin or u64::MAX (c); u32: first id of each list (l + 1), first list of each cluster (c + 1), entry of each cluster (c); u8: kind of each cluster (c) |
+//! | `vN-lists.bin` | list codes, records (see `stratann_core::format::inverted_list`), edges; whole pages |
+//! | `vN-directory.bin` | u32: clusters c, lists l, degree of local graphs; then seven arrays, see below |
 //! | `vN-centroids.bin` | c × dim f16 |
-//! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; u32: first entry of each cluster (c); f32: terms (e); codes (e) |
-//! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then clusters (n), members (n), terms (n), radii (n), neighbours (n × degree), codes (m) |
+//! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; first entry by cluster (c); f32: terms (e); codes (e) |
+//! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then six arrays |
+//!
+//! The arrays of the codebook: rotation, coarse, starts, centroids. The arrays of the directory: offsets of list
+//! codes (u64, l), of records (u64, l), of the edges of each cluster or `u64::MAX` (u64, c); first id of each list
+//! (u32, l + 1), first list of each cluster (u32, c + 1), entry of each cluster (u32, c); local index of each cluster
+//! (u8, c). Those of the navigation graph: clusters (n), members (n), terms (n), radii (n), neighbours (n × degree),
+//! codes (m).
 //!
 //! An index that is spread over the servers of a cluster has instead of `vN-blocks.bin`
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-placement.bin` | u32: servers n, blocks; then for each block ⌈n / 8⌉ bytes, little-endian: bit s is set when server s holds it |
+//! | `vN-placement.bin` | u32: servers n, blocks; for each block ⌈n / 8⌉ bytes, little-endian, bit s for server s |
 //! | `vN-blocks-SS.bin` | the blocks that server SS (from 00) holds, whole, ascending by number |
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::place::Placement;
-use stratann_core::plan::SubLists;
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::{HeadGraph, NavGraph};
 use stratann_kernel::codes::Codebook;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::manifest::{FileEntry, Manifest, hex};
+use crate::durable::hex;
 use crate::{Error, Result};
+
+/// One data file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Length.
+    pub bytes: u64,
+    /// xxh3-64 of the content, 16 hexadecimal digits.
+    pub xxh3: String,
+}
 
 pub(crate) const BLOCKS: &str = "blocks.bin";
 pub(crate) const CODES: &str = "codes.bin";
@@ -77,15 +93,6 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
         return Some(PARTS);
     }
     BUILT.into_iter().chain([PLACEMENT]).find(|r| *r == role)
-}
-
-/// The file that has this role.
-pub(crate) fn find<'a>(manifest: &'a Manifest, wanted: &str) -> Result<(&'a str, &'a FileEntry)> {
-    let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
-    let found = manifest.files.iter().find(|(name, _)| is_it(name) && !name.contains('/'));
-    let (name, entry) = found
-        .ok_or_else(|| Error::corrupt(format!("the manifest names no {wanted}; build the index again")))?;
-    Ok((name, entry))
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {
@@ -302,22 +309,6 @@ pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
             return Ok(sum.entry());
         }
         sum.add(&buffer[..count]);
-    }
-}
-
-/// Removes the files of versions before `number`, now that it is published, but for those that it shares.
-pub(crate) fn remove_older(out: &Path, number: u64, manifest: &Manifest) {
-    let Ok(entries) = std::fs::read_dir(out) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
-            role(name).and_then(|_| name.strip_prefix('v')).and_then(|n| n.split_once('-')).map(|n| n.0)
-        });
-        let is_older = version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number);
-        if is_older && !manifest.files.contains_key(name) {
-            let _ = std::fs::remove_file(entry.path());
-        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! The world: files, builds, disks, threads, the memory budget. It runs what `stratann-core` decides.
 
+mod base;
 pub mod budget;
 pub mod build;
 pub mod cache;
 pub mod dataset;
 pub mod doctor;
 pub mod driver;
+pub mod durable;
 pub mod error;
 pub mod explain;
 mod files;

@@ -1,34 +1,30 @@
 //! The manifest: what an index folder holds, in JSON that a person can read.
 //!
-//! A folder may hold several, `manifest-1.json`, `manifest-2.json`, …: the highest number counts. Data files are written and synced first; a version is
-//! published by creating its manifest under a name that must not exist yet. Its own checksum is over its canonical JSON
-//! (keys sorted, no spaces) without the field `checksum`.
+//! A folder may hold several, `manifest-1.json`, `manifest-2.json`, …: the highest number counts. Data files are
+//! written and synced first; a version is published by creating its manifest under a name that must not exist yet.
+//! Its own checksum is over its canonical JSON (keys sorted, no spaces) without the field `checksum`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::build::PlanReport;
+use crate::budget::Account;
+use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
+pub use crate::files::FileEntry;
+
 use crate::files;
+use crate::kinds::kind::Kind;
+use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
 
 /// The newest version of the format that this program reads.
 pub const FORMAT_VERSION: u32 = 3;
-
-/// One data file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Length.
-    pub bytes: u64,
-    /// xxh3-64 of the content, 16 hexadecimal digits.
-    pub xxh3: String,
-}
 
 /// What all blocks have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +35,8 @@ pub struct BlockShape {
     pub bytes: usize,
     /// Bytes of an external id.
     pub id_bytes: usize,
-    /// Bytes of a code, where blocks carry those of their neighbours; absent (0) where codes have a file of their own and lie in RAM.
+    /// Bytes of a code, where blocks carry those of their neighbours; absent (0) where codes have a file of their own
+    /// and lie in RAM.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub code_bytes: usize,
 }
@@ -55,9 +52,9 @@ impl BlockShape {
     }
 }
 
-/// How an index is spread over the servers of a cluster.
+/// How an index is spread over servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cluster {
+pub struct SpreadFacts {
     /// Number of servers.
     pub servers: usize,
     /// Servers that hold each block, at least.
@@ -74,66 +71,6 @@ pub struct Cluster {
     pub held: Vec<u32>,
     /// Share of the edges that leave their block and lead to one without a common home.
     pub cut_share: f64,
-}
-
-/// How the sizes of clusters are distributed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SizeStats {
-    /// Number of clusters.
-    pub count: u64,
-    /// Members of the smallest.
-    pub min: u64,
-    /// Members of the largest.
-    pub max: u64,
-    /// Mean.
-    pub mean: f64,
-    /// Standard deviation.
-    pub std: f64,
-    /// Gini coefficient: 0 when all are of one size, near 1 when one holds nearly all.
-    pub gini: f64,
-}
-
-impl SizeStats {
-    /// Of clusters with so many members each.
-    pub fn of(sizes: &[u64]) -> SizeStats {
-        let mut sorted = sizes.to_vec();
-        sorted.sort_unstable();
-        let n = sorted.len() as f64;
-        let total: u64 = sorted.iter().sum();
-        if total == 0 {
-            return SizeStats { count: sorted.len() as u64, ..SizeStats::default() };
-        }
-        let mean = total as f64 / n;
-        let variance = sorted.iter().map(|&s| (s as f64 - mean).powi(2)).sum::<f64>() / n;
-        let ranked: f64 = sorted.iter().zip(1u64..).map(|(&s, rank)| rank as f64 * s as f64).sum();
-        SizeStats {
-            count: sorted.len() as u64,
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
-            mean,
-            std: variance.sqrt(),
-            gini: 2.0 * ranked / (n * total as f64) - (n + 1.0) / n,
-        }
-    }
-}
-
-/// What a `hybrid-ivf` is made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ClusterFacts {
-    /// Posting lists.
-    pub lists: u32,
-    /// Clusters that are flat, graphs, and divided into lists.
-    pub kinds: [u32; 3],
-    /// Members of clusters.
-    pub sizes: SizeStats,
-    /// Nodes of the navigation graph.
-    pub nav_nodes: u32,
-    /// Bytes of a code.
-    pub code_bytes: usize,
-    /// Bytes of one read at most.
-    pub read_max: u32,
-    /// Bytes read in vain rather than making two reads of one.
-    pub gap_max: u32,
 }
 
 /// A published version of an index.
@@ -163,18 +100,74 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileEntry>,
     /// What recall costs, for several k.
     pub curves: Vec<Curve>,
-    /// Present in a `hybrid-ivf`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clusters: Option<ClusterFacts>,
-    /// Why its clusters have the local indexes that they have.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<PlanReport>,
-    /// Present when the blocks lie in one file for each server of a cluster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<Cluster>,
+    /// What its kind adds.
+    #[serde(flatten)]
+    pub section: Section,
+    /// Present when the blocks lie in one file for each server.
+    #[serde(rename = "cluster", default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<SpreadFacts>,
 }
 
 impl Manifest {
+    /// Kind, when known to this program.
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::from_name(&self.kind)
+    }
+
+    /// The seed of the build.
+    pub fn seed(&self) -> u64 {
+        self.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1)
+    }
+
+    /// The section of a `hybrid-ivf`.
+    ///
+    /// # Errors
+    /// A manifest without one.
+    pub(crate) fn lists(&self, folder: &Path) -> Result<&ListSection> {
+        self.section.lists().ok_or_else(|| {
+            Error::corrupt(format!("{}: the manifest has no section of clusters", folder.display()))
+        })
+    }
+
+    /// The file that has this role.
+    pub(crate) fn file(&self, wanted: &str) -> Result<(&str, &FileEntry)> {
+        let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
+        let found = self.files.iter().find(|(name, _)| is_it(name) && !name.contains('/'));
+        let (name, entry) = found.ok_or_else(|| {
+            Error::corrupt(format!("the manifest names no {wanted}; build the index again"))
+        })?;
+        Ok((name, entry))
+    }
+
+    /// The role of the file that queries read.
+    pub(crate) fn data_role(&self) -> &'static str {
+        self.kind().map_or(files::BLOCKS, Kind::data_role)
+    }
+
+    /// What opening will take, from the manifest alone.
+    pub fn planned_account(&self, cache_budget: u64) -> Account {
+        let mut account = Account::new();
+        for (name, entry) in &self.files {
+            match files::role(name) {
+                Some(files::CODES) => account.add("codes", entry.bytes),
+                Some(files::HEAD_CODES) => account.add("head codes", entry.bytes),
+                Some(files::HEAD) => account.add("head graph", entry.bytes),
+                Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
+                Some(files::NAV) => account.add("navigation graph", entry.bytes),
+                Some(files::CENTROIDS) => account.add("centroids", entry.bytes),
+                Some(files::DIRECTORY) => account.add("directory of lists", entry.bytes + LIST_CHOICE_BYTES),
+                Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
+                Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
+                Some(files::PLACEMENT) => account.add("placement", placement_bytes(self.blocks.count)),
+                _ => {}
+            }
+        }
+        if cache_budget > 0 {
+            account.add("block cache", cache_budget);
+        }
+        account
+    }
+
     /// Element type, when known to this program.
     pub fn dtype(&self) -> Option<DType> {
         DType::from_name(&self.dtype)
@@ -191,12 +184,10 @@ impl Manifest {
             "kind": self.kind, "metric": self.metric, "dtype": self.dtype, "rows": self.rows, "dim": self.dim,
             "blocks": self.blocks, "build": self.build, "files": self.files,
         });
-        if let Some(cluster) = &self.cluster {
-            parts["cluster"] = serde_json::json!(cluster);
+        if let Some(spread) = &self.spread {
+            parts["cluster"] = serde_json::json!(spread);
         }
-        if let Some(clusters) = &self.clusters {
-            parts["clusters"] = serde_json::json!(clusters);
-        }
+        self.section.identify(&mut parts);
         hex(xxh3_64(parts.to_string().as_bytes()))
     }
 
@@ -247,7 +238,7 @@ impl Manifest {
                 "the manifest names {bad:?}, which no index has; build the index again"
             )));
         }
-        let servers = self.cluster.as_ref().map_or(0, |c| c.servers);
+        let servers = self.spread.as_ref().map_or(0, |c| c.servers);
         if let Some(server) = server.filter(|&s| s >= servers) {
             return Err(Error::bad_input(format!(
                 "the index is spread over {servers} servers, there is no server {server}"
@@ -270,7 +261,8 @@ impl Manifest {
     pub fn publish(&self, folder: &Path, number: u64) -> Result<()> {
         let text = self.to_text()?;
         let path = path_of(folder, number);
-        // Written aside, then linked: the name appears with its whole content or not at all, and never replaces another.
+        // Written aside, then linked: the name appears with its whole content or not at all, and never replaces
+        // another.
         let aside = folder.join(format!(".manifest-{number}.{}", std::process::id()));
         let published =
             write_synced(&aside, text.as_bytes()).and_then(|()| std::fs::hard_link(&aside, &path));
@@ -278,6 +270,17 @@ impl Manifest {
         published.map_err(|e| Error::io("publishing", &path, &e))?;
         sync_folder(folder)
     }
+}
+
+/// What choosing the resident lists takes: the plan and the curves of the manifest, and what is sorted.
+pub(crate) const LIST_CHOICE_BYTES: u64 = 256 << 10;
+
+/// Blocks between two counts of the ranks of a placement.
+pub(crate) const BLOCKS_PER_RANK: usize = 64;
+
+/// What a placement and its ranks take in memory.
+pub(crate) fn placement_bytes(blocks: u32) -> u64 {
+    u64::from(blocks) * 8 + u64::from(blocks).div_ceil(BLOCKS_PER_RANK as u64) * 4
 }
 
 /// Where an unfinished build keeps its stages, inside the index folder.
@@ -301,17 +304,6 @@ fn parse(text: &str, path: &Path) -> Result<Manifest> {
     serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
 }
 
-/// Gives a JSON object a checksum over all else that it holds.
-pub(crate) fn seal(document: &mut serde_json::Value) {
-    document["checksum"] = hex(xxh3_64(document.to_string().as_bytes())).into();
-}
-
-/// Takes the checksum out again; false when it is not that of the rest.
-pub(crate) fn unseal(document: &mut serde_json::Value) -> bool {
-    let sum = document.as_object_mut().and_then(|o| o.remove("checksum"));
-    sum.as_ref().and_then(|s| s.as_str()) == Some(&hex(xxh3_64(document.to_string().as_bytes())))
-}
-
 fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("manifest-{number}.json"))
 }
@@ -333,23 +325,6 @@ pub fn newest(folder: &Path) -> Result<Option<u64>> {
         name.to_str()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
     });
     Ok(numbers.max())
-}
-
-/// 16 hexadecimal digits.
-pub fn hex(sum: u64) -> String {
-    format!("{sum:016x}")
-}
-
-/// Writes a file and makes it durable.
-pub fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// Makes the names in a folder durable.
-pub fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::io("syncing", folder, &e))
 }
 
 /// Reads a whole data file and checks it against the manifest.
@@ -396,4 +371,23 @@ fn check_sum(path: &Path, bytes: &[u8], entry: &FileEntry) -> Result<()> {
         "{} is damaged: its checksum does not match; restore it or build the index again",
         path.display()
     )))
+}
+
+/// Removes the files of versions before `number`, now that it is published, but for those that it shares.
+pub(crate) fn remove_older(out: &Path, number: u64, manifest: &Manifest) {
+    let Ok(entries) = std::fs::read_dir(out) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
+            files::role(name)
+                .and_then(|_| name.strip_prefix('v'))
+                .and_then(|n| n.split_once('-'))
+                .map(|n| n.0)
+        });
+        let is_older = version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number);
+        if is_older && !manifest.files.contains_key(name) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }

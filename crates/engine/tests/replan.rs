@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Impatient, Set, clustered, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::query::{Bounds, MAX_PROBES};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::verify::Bounds;
 use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions, describe};
+use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, Replanned, replan};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::LocalCosts;
 use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
@@ -101,7 +103,7 @@ struct Lists {
 impl Lists {
     fn of(folder: &Path) -> Lists {
         let index = open(folder);
-        let clusters = index.view().clusters.unwrap();
+        let clusters = index.view().kind.hybrid_ivf().copied().unwrap();
         let (directory, shape) = (clusters.directory.clone(), clusters.shape);
         let name = index.manifest().files.keys().find(|n| n.ends_with("-lists.bin")).unwrap();
         Lists { directory, shape, bytes: std::fs::read(folder.join(name)).unwrap() }
@@ -178,7 +180,7 @@ fn every_kind_becomes_every_other_and_stays_exact() {
             assert_eq!((replanned.version, replanned.rebuilt), (number, 25), "{replanned:?}");
             assert_eq!(replanned.kinds_after[kind as usize], 25);
             let (version, manifest) = Manifest::read(dir.path()).unwrap();
-            let facts = manifest.clusters.unwrap();
+            let facts = manifest.section.lists().unwrap().facts;
             assert_eq!((version, facts.kinds), (number, replanned.kinds_after));
             assert_exact(dir.path(), &set, metric);
             assert_eq!(assert_only_changed_move(&before, &Lists::of(dir.path())), 0);
@@ -306,7 +308,10 @@ fn a_budget_that_changes_nothing_shares_all_files() {
     assert!(before == after, "nothing else is touched");
     let (_, new) = Manifest::read(dir.path()).unwrap();
     assert_eq!((&new.files, &new.build_id), (&old.files, &old.build_id));
-    assert_eq!(new.plan.unwrap().budget_bytes, Some(replanned.code_budget_bytes));
+    assert_eq!(
+        new.section.lists().unwrap().plan.as_ref().unwrap().budget_bytes,
+        Some(replanned.code_budget_bytes)
+    );
 
     // The next one shares what it can with the first, and removes the rest.
     assert!(done(dir.path(), &asked(less, LocalPlan::Auto)).rebuilt > 0);
@@ -348,7 +353,7 @@ fn what_was_learnt_is_kept_and_weighs() {
 
     let replanned = done(dir.path(), &asked(AMPLE, uniform(LocalKind::Ivf)));
     assert!(replanned.observed && replanned.rebuilt == 40);
-    assert!(Manifest::read(dir.path()).unwrap().1.plan.unwrap().observed);
+    assert!(Manifest::read(dir.path()).unwrap().1.section.lists().unwrap().plan.as_ref().unwrap().observed);
     assert_eq!(facts(dir.path()), learnt);
     let after = Lists::of(dir.path());
     let now = hot(dir.path());

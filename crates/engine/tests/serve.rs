@@ -1,5 +1,5 @@
-//! Running servers, alone and together, over real sockets on loopback: equal answers, deaths, overload, expiry. Processes are killed in the
-//! tests of the program; here servers are dropped.
+//! Running servers, alone and together, over real sockets on loopback: equal answers, failing servers, overload, deadlines, cancellation.
+//! Servers are dropped here; the tests of the program kill processes.
 
 mod common;
 
@@ -64,7 +64,7 @@ struct Cluster {
     like: Like,
 }
 
-/// What is special about the servers of a cluster.
+/// Changes the options of the servers of a cluster.
 type Like = Box<dyn Fn(&mut ServeOptions)>;
 
 impl Cluster {
@@ -72,7 +72,7 @@ impl Cluster {
         Cluster::start_with(count, replicas, |_| {})
     }
 
-    /// `change` may do to the folder what it likes before the servers open it.
+    /// `change` changes the folder before the servers open it.
     fn start_with(count: usize, replicas: usize, change: impl Fn(&Path)) -> Cluster {
         Cluster::start_of(source(), count, replicas, change)
     }
@@ -118,7 +118,7 @@ impl Cluster {
         self.servers.iter().flatten()
     }
 
-    /// Waits until all that run know of each other, and of nobody else.
+    /// Waits until all running servers know of each other, and of no others.
     fn settle(&self) {
         let alive: Vec<bool> = self.servers.iter().map(Option::is_some).collect();
         let start = Instant::now();
@@ -128,22 +128,42 @@ impl Cluster {
         }
     }
 
-    fn ask(&self, server: usize, vector: &[u8], partial: bool) -> Receiver<Result<Answer, Unanswered>> {
+    fn ask(&self, server: usize, vector: &[u8], partial: bool) -> Answering {
         ask(self.servers[server].as_ref().unwrap(), vector, partial, PATIENCE)
     }
 }
 
-fn ask(
+type Answering = Receiver<Result<Answer, Unanswered>>;
+
+fn ask(server: &Server, vector: &[u8], partial: bool, timeout: Duration) -> Answering {
+    ask_with(server, &one_at_a_time(), vector, partial, timeout).1
+}
+
+/// Asks a query. Returns its number for cancellation, too.
+fn ask_with(
     server: &Server,
+    options: &SearchOptions,
     vector: &[u8],
     partial: bool,
     timeout: Duration,
-) -> Receiver<Result<Answer, Unanswered>> {
+) -> (u64, Answering) {
     let (sender, answer) = channel();
-    let params = server.params(&one_at_a_time()).unwrap();
+    let params = server.params(options).unwrap();
     let question = Question { vector, params, timeout, partial };
-    server.ask(question, Box::new(move |got| drop(sender.send(got))));
-    answer
+    (server.ask(question, Box::new(move |got| drop(sender.send(got)))), answer)
+}
+
+/// A search that reads nearly all blocks, one after the other: hundreds of steps.
+fn long_search() -> SearchOptions {
+    SearchOptions { effort: Effort::List(4000, None), ..one_at_a_time() }
+}
+
+fn waits_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}: it never happens");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 fn check(asked: &Set, expected: &Answers, i: usize, got: &Answer) {
@@ -179,7 +199,7 @@ fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
     let asked = queries(50, DIM);
     let expected = expected(&asked);
     for (replicas, results) in [(1, Results::Along), (2, Results::Along), (2, Results::Origin)] {
-        // However slow the machine, no attempt is given up: it would have handed over, too.
+        // No attempt is given up, however slow the machine: a second one would hand over, too.
         let like =
             move |options: &mut ServeOptions| (options.results, options.patience) = (results, PATIENCE);
         let cluster = Cluster::start_like(Box::new(like), source(), 4, replicas, |_| {});
@@ -199,17 +219,17 @@ fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
         assert_eq!((sum(|s| s.hand_overs_out), sum(|s| s.hand_overs_in)), (handed, handed));
         assert!(handed > 100 && sum(|s| s.dropped_frames) == 0, "{handed} hand-overs");
         assert!(sum(|s| s.frames_sent) > handed && sum(|s| s.bytes_sent) > 100 * handed);
-        // Releases are on their way; then nobody holds anything.
+        // After the last release no server holds anything.
         let start = Instant::now();
         while cluster.up().any(|s| s.held() != (0, 0)) {
-            assert!(start.elapsed() < PATIENCE, "something is kept for ever");
+            assert!(start.elapsed() < PATIENCE, "something is never freed");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
 #[test]
-fn with_two_homes_a_server_dies_and_comes_back_and_no_answer_is_lost_or_wrong() {
+fn with_two_replicas_a_server_fails_and_returns_and_no_answer_is_lost_or_wrong() {
     let asked = queries(50, DIM);
     let expected = expected(&asked);
     let mut cluster = Cluster::start(4, 2);
@@ -236,7 +256,7 @@ fn with_two_homes_a_server_dies_and_comes_back_and_no_answer_is_lost_or_wrong() 
 }
 
 #[test]
-fn without_a_live_home_the_answer_is_partial_or_refused_as_was_asked() {
+fn without_a_live_replica_the_answer_is_partial_or_refused_as_asked() {
     let asked = queries(50, DIM);
     let mut cluster = Cluster::start(3, 1);
     cluster.servers[1] = None;
@@ -260,13 +280,13 @@ fn without_a_live_home_the_answer_is_partial_or_refused_as_was_asked() {
 fn damage(folder: &Path, server: usize) {
     let path = folder.join(format!("v1-blocks-{server:02}.bin"));
     let mut bytes = std::fs::read(&path).unwrap();
-    let block = source().index.view().block.block_bytes;
+    let block = source().index.block_bytes();
     bytes.chunks_exact_mut(3 * block).for_each(|three| three[100..200].fill(0xA5));
     std::fs::write(&path, bytes).unwrap();
 }
 
 #[test]
-fn a_bad_disk_costs_no_answer_while_another_home_can_read() {
+fn a_bad_disk_costs_no_answer_while_another_replica_can_read() {
     let asked = queries(50, DIM);
     let expected = expected(&asked);
     let cluster = Cluster::start_with(4, 2, |folder| damage(folder, 1));
@@ -280,7 +300,7 @@ fn a_bad_disk_costs_no_answer_while_another_home_can_read() {
     }
     let bad = cluster.servers[1].as_ref().unwrap().status();
     assert!(bad.lost_reads > 0 && bad.unreadable_ranges > 0, "{bad:?}");
-    // What failed was read again; attempts that were given up are in no answer.
+    // Failed reads are repeated on another server; attempts that were given up are in no answer.
     let again = reads - 4 * expected.stats.reads;
     assert!(again > 0 && again <= bad.lost_reads, "{again} reads more, {} lost", bad.lost_reads);
     let said = cluster.said.lock().unwrap();
@@ -290,7 +310,7 @@ fn a_bad_disk_costs_no_answer_while_another_home_can_read() {
 }
 
 #[test]
-fn without_another_home_a_bad_block_is_named_or_left_out_as_was_asked() {
+fn without_another_replica_a_bad_block_is_named_or_left_out_as_asked() {
     let asked = queries(50, DIM);
     let cluster = Cluster::start_with(3, 1, |folder| damage(folder, 2));
     let (mut named, mut partial) = (0, 0);
@@ -311,7 +331,7 @@ fn without_another_home_a_bad_block_is_named_or_left_out_as_was_asked() {
 }
 
 #[test]
-fn too_many_queries_are_refused_at_once_and_late_ones_expire() {
+fn too_many_queries_are_refused_at_once() {
     let (asked, said) = (queries(50, DIM), Said::default());
     let narrow = ServeOptions { queue: 20, in_flight: Some(1), ..options(source().dir.path(), &said) };
     let server = Server::start(narrow).unwrap();
@@ -319,19 +339,121 @@ fn too_many_queries_are_refused_at_once_and_late_ones_expire() {
     let got: Vec<_> = answers.iter().map(|a| a.recv_timeout(PATIENCE).unwrap()).collect();
     let overloaded = got.iter().filter(|g| matches!(g, Err(Unanswered::Overloaded))).count();
     assert!(overloaded > 0 && got.iter().filter(|g| g.is_ok()).count() == 500 - overloaded);
-    let late = ask(&server, asked.row(0), false, Duration::ZERO).recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(late, Ok(_) | Err(Unanswered::Expired)), "{late:?}");
     let wrong = ask(&server, &asked.bytes[..7], false, PATIENCE).recv_timeout(PATIENCE).unwrap();
     assert!(matches!(&wrong, Err(Unanswered::Failed(why)) if why.contains("bytes")), "{wrong:?}");
     let waiting: Vec<_> = (0..20).map(|i| ask(&server, asked.row(i), false, PATIENCE)).collect();
     drop(server);
     for answer in waiting {
-        answer.recv_timeout(PATIENCE).expect("who waits is told, whatever happens").ok();
+        answer.recv_timeout(PATIENCE).expect("every client that waits gets a reply").ok();
     }
 }
 
 #[test]
-fn what_cannot_be_served_is_refused() {
+fn a_query_without_time_expires_and_never_runs() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let server = Server::start(options(source().dir.path(), &said)).unwrap();
+    let late: Vec<_> = (0..50).map(|i| ask(&server, asked.row(i), false, Duration::ZERO)).collect();
+    for answer in late {
+        assert_eq!(answer.recv_timeout(PATIENCE).unwrap().unwrap_err(), Unanswered::Expired);
+    }
+    waits_until("all runs are dropped", || server.status().dropped_runs == 50);
+    let status = server.status();
+    assert_eq!((status.answered, status.refused, status.in_flight, status.waiting), (0, 50, 0, 0));
+    assert_eq!(server.held(), (0, 0));
+}
+
+/// One slot, and many queries with more steps than they have time for: those that wait are dropped where they wait, the one that runs at
+/// its next step.
+#[test]
+fn queries_past_their_deadline_are_dropped_wherever_they_are() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let narrow = ServeOptions { in_flight: Some(1), ..options(source().dir.path(), &said) };
+    let server = Server::start(narrow).unwrap();
+    let search = long_search();
+    let alone = ask_with(&server, &search, asked.row(0), false, PATIENCE).1.recv_timeout(PATIENCE).unwrap();
+    let alone = alone.unwrap();
+    assert!(alone.stats.reads > 300, "{:?}", alone.stats);
+    // Time for a few of 200.
+    let timeout = Duration::from_micros(alone.latency_us * 4 + 1000);
+    let answers: Vec<_> =
+        (0..200).map(|i| ask_with(&server, &search, asked.row(i % 50), false, timeout).1).collect();
+    let (mut answered, mut expired) = (0, 0);
+    for answer in answers {
+        match answer.recv_timeout(PATIENCE).expect("every query gets a reply") {
+            Ok(_) => answered += 1,
+            Err(why) => {
+                assert_eq!(why, Unanswered::Expired);
+                expired += 1;
+            }
+        }
+    }
+    assert!(expired > 100, "{expired} expired, {answered} answered");
+    waits_until("all runs are dropped", || server.status().dropped_runs == expired);
+    waits_until("the slot is free", || server.status().in_flight == 0);
+    let status = server.status();
+    assert_eq!((status.answered, status.refused, status.waiting), (answered + 1, expired, 0));
+    assert_eq!(server.held(), (0, 0));
+    // The slot is free for the next query.
+    let next = ask_with(&server, &search, asked.row(0), false, PATIENCE).1.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(next.unwrap().ids, alone.ids);
+}
+
+#[test]
+fn cancelled_queries_free_their_slots_and_get_no_reply() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let narrow = ServeOptions { in_flight: Some(2), ..options(source().dir.path(), &said) };
+    let server = Server::start(narrow).unwrap();
+    let search = long_search();
+    let pending: Vec<_> =
+        (0..300).map(|i| ask_with(&server, &search, asked.row(i % 50), false, PATIENCE)).collect();
+    pending.iter().for_each(|(number, _)| server.cancel(*number));
+    let answered = pending.iter().filter(|(_, answer)| answer.recv().is_ok()).count() as u64;
+    let cancelled = server.status().cancelled;
+    assert!(cancelled == 300 - answered && cancelled > 100, "{cancelled} cancelled, {answered} answered");
+    waits_until("all runs are dropped", || server.status().dropped_runs == cancelled);
+    waits_until("the slots are free", || server.status().in_flight == 0);
+    let status = server.status();
+    assert_eq!((status.answered, status.refused, status.waiting), (answered, 0, 0));
+    assert_eq!(server.held(), (0, 0));
+    server.cancel(pending[0].0);
+    assert_eq!(server.status().cancelled, cancelled, "a query is cancelled once");
+}
+
+#[test]
+fn a_cluster_drops_expired_and_cancelled_queries_on_all_servers() {
+    let asked = queries(50, DIM);
+    let like = |options: &mut ServeOptions| (options.in_flight, options.patience) = (Some(2), PATIENCE);
+    let cluster = Cluster::start_like(Box::new(like), source(), 3, 1, |_| {});
+    let server = |i: usize| cluster.servers[i % 3].as_ref().unwrap();
+    let search = long_search();
+    let late: Vec<_> = (0..150)
+        .map(|i| ask_with(server(i), &search, asked.row(i % 50), false, Duration::from_millis(30)).1)
+        .collect();
+    // A release may overtake a baton between two other servers: that run ends at its deadline.
+    let limit = Duration::from_secs(10);
+    let cancelled: Vec<_> =
+        (0..150).map(|i| ask_with(server(i), &search, asked.row(i % 50), false, limit)).collect();
+    for (i, (number, _)) in cancelled.iter().enumerate() {
+        server(i).cancel(*number);
+    }
+    for answer in late {
+        let got = answer.recv_timeout(PATIENCE).expect("every query gets a reply");
+        assert!(matches!(got, Ok(_) | Err(Unanswered::Expired)), "{got:?}");
+    }
+    waits_until("all servers are idle", || {
+        cluster.up().all(|s| (s.held(), s.status().in_flight, s.status().waiting) == ((0, 0), 0, 0))
+    });
+    let sum =
+        |of: fn(&stratann_engine::serve::Status) -> u64| cluster.up().map(|s| of(&s.status())).sum::<u64>();
+    assert_eq!(sum(|s| s.answered + s.refused + s.cancelled), 300);
+    assert!(sum(|s| s.dropped_runs) > 100 && sum(|s| s.refused_frames) == 0);
+    let expected = expected(&asked);
+    let again = cluster.ask(0, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
+    check(&asked, &expected, 0, &again);
+}
+
+#[test]
+fn invalid_options_are_refused() {
     let said = Said::default();
     let dir = tempfile::tempdir().unwrap();
     partition(source().dir.path(), dir.path(), &PartitionOptions::new(3), &Quiet).unwrap();

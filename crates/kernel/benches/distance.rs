@@ -1,7 +1,7 @@
 //! Nanoseconds per distance for every instruction set that this machine has, one process each.
 //!
-//! `pair` scores rows one by one, `many` with one call for all rows, `block` all rows against all rows. The rows start at
-//! a cache line and stay in the cache; of several rounds the fastest counts.
+//! `pair` scores rows one by one, `many` with one call for all rows, `block` all rows against all rows. The rows start
+//! at a cache line and stay in the cache; of several rounds the fastest counts.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
 use std::hint::black_box;

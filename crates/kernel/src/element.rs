@@ -1,4 +1,4 @@
-//! Element types and metrics. They are orthogonal: no type here is their product.
+//! Element types and metrics, independent of each other.
 
 use half::f16;
 
@@ -50,7 +50,7 @@ impl DType {
     }
 }
 
-/// How far apart two vectors are. Smaller is always closer.
+/// Distance between two vectors. Smaller is always closer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Metric {
@@ -81,7 +81,8 @@ impl Metric {
     }
 }
 
-/// A row as f16, little-endian bytes. What lies beyond their range becomes the largest of them, so that distances stay numbers.
+/// Converts a row to f16, little-endian bytes. Values beyond the range become the largest f16, so that distances stay
+/// finite.
 pub fn narrow_f16(row: &[f32]) -> impl Iterator<Item = u8> + '_ {
     let most = f16::MAX.to_f32();
     row.iter().flat_map(move |x| f16::from_f32(x.clamp(-most, most)).to_le_bytes())

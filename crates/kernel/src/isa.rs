@@ -1,8 +1,8 @@
-//! Which instruction set the kernels use, decided once per process.
+//! Instruction set of the kernels, chosen once per process.
 
 use std::sync::OnceLock;
 
-/// An instruction set for which kernels exist.
+/// An instruction set with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust.
@@ -52,7 +52,7 @@ pub fn best() -> Isa {
     Isa::Scalar
 }
 
-/// True where this machine can run the kernels of `isa`.
+/// Returns whether this machine can run the kernels of `isa`.
 pub fn is_available(isa: Isa) -> bool {
     match isa {
         Isa::Scalar => true,

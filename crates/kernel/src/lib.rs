@@ -2,9 +2,11 @@
 //!
 //! Nothing here does I/O, keeps state or starts threads. Each SIMD form has a scalar twin that gives the same bits:
 //! floating-point sums run in 16 lanes (element `i` goes to lane `i % 16`), every lane accumulates with a fused
-//! multiply-add, and the lanes are folded in one fixed order (8, 4, 2, 1). A beam that travels between machines depends on it.
+//! multiply-add, and the lanes are folded in one fixed order (8, 4, 2, 1). Batons between machines depend on equal
+//! distances.
 //!
-//! Rows come as little-endian bytes, because they are scored where they lie in a page that was read; alignment is never assumed.
+//! Rows are little-endian bytes, because they are scored inside the page that was read; alignment is never
+//! assumed.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("StratANN's files and kernels are little-endian");

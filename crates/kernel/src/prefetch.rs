@@ -1,6 +1,6 @@
-//! A hint to the memory system.
+//! Prefetch hints.
 
-/// Asks for the cache lines of `bytes`, which will be needed soon. Changes nothing that the program can see.
+/// Prefetches the cache lines of `bytes`. Has no effect that the program can see.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]

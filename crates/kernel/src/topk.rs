@@ -16,7 +16,7 @@ impl Scored {
     }
 }
 
-/// Keeps the k smallest of what is pushed; the kept set does not depend on the order of pushes.
+/// Keeps the k smallest entries, independent of the order of pushes.
 #[derive(Clone, Debug)]
 pub struct TopK {
     k: usize,
@@ -25,12 +25,12 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// An empty set that will keep at most `k` entries.
+    /// Creates an empty set of at most `k` entries.
     pub fn new(k: usize) -> Self {
         TopK { k, heap: Vec::with_capacity(k) }
     }
 
-    /// The largest kept distance once k are kept, infinity before: what a scan may prune with.
+    /// The largest kept distance once k entries are kept, infinity before: the pruning threshold of a scan.
     pub fn threshold(&self) -> f32 {
         if self.heap.len() < self.k {
             f32::INFINITY
@@ -39,7 +39,7 @@ impl TopK {
         }
     }
 
-    /// Offers one entry.
+    /// Inserts an entry if it is among the k smallest.
     pub fn push(&mut self, entry: Scored) {
         if self.heap.len() < self.k {
             self.heap.push(entry);

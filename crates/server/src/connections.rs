@@ -1,4 +1,4 @@
-//! Connections: accepted up to a limit, served, and let go in an orderly way.
+//! Connections: accepted up to a limit, served, and closed in order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use tokio::task::JoinHandle;
 
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
-use crate::request::Shape;
-use crate::routes::{Shared, router};
+use crate::request::RowShape;
+use crate::routes::{FrontState, router};
 
-/// A connection on which no request begins for so long is closed.
+/// A connection without a new request for this long is closed.
 const IDLE_TIME: Duration = Duration::from_secs(60);
-/// What runs may take so long to finish once the front stops.
+/// Time for requests under way once the front stops.
 const GRACE: Duration = Duration::from_secs(8);
-/// After an accept that failed (no file handle left), before the next.
+/// Pause after a failed accept (no file handle left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes one line for each event.
+/// Receives one line for each event.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a front is started.
+/// Options of a front.
 pub struct FrontOptions {
-    /// Where it listens; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free one.
     pub http: SocketAddr,
-    /// What it may take.
+    /// Its limits.
     pub limits: Limits,
-    /// Threads for HTTP alone; searches have their own.
+    /// Threads for HTTP; searches have their own.
     pub threads: usize,
-    /// Takes one line for each event.
+    /// Receives one line for each event.
     pub log: Log,
 }
 
@@ -53,12 +53,12 @@ pub struct Front {
 }
 
 impl Front {
-    /// Listens, and answers from now on.
+    /// Listens, and begins to answer.
     ///
     /// # Errors
     /// An address that cannot be listened on; an index of a newer version.
     pub fn start(versions: Arc<Versions>, options: FrontOptions) -> Result<Front> {
-        let shape = Shape::of(versions.current().manifest())
+        let shape = RowShape::of(versions.current().manifest())
             .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
         let refused = |e: std::io::Error| Error {
             kind: Kind::Io,
@@ -73,41 +73,46 @@ impl Front {
             .map_err(refused)?;
         let listener = runtime.block_on(TcpListener::bind(options.http)).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let shared = Arc::new(Shared::new(versions, shape, options.limits, threads));
+        let shared = Arc::new(FrontState::new(versions, shape, options.limits, threads));
         let (stop, stopped) = watch::channel(false);
         let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
         Ok(Front { address, runtime, stop, accepting })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more connections, finishes the requests that run, within some seconds, and closes.
+    /// Accepts no more connections, finishes the requests under way within some seconds, and closes.
     pub fn stop(self) {
         self.stop.send_replace(true);
         let finished = async { tokio::time::timeout(GRACE, self.accepting).await };
-        // What did not finish in time ends with the runtime.
+        // Requests that did not finish in time end with the runtime.
         let _ = self.runtime.block_on(finished);
         self.runtime.shutdown_timeout(Duration::from_secs(1));
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>, log: Log) {
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<FrontState>,
+    mut stopped: watch::Receiver<bool>,
+    log: Log,
+) {
     let slots = Arc::new(Semaphore::new(shared.limits.connections));
     let graceful = GracefulShutdown::new();
     let router = router(Arc::clone(&shared));
     loop {
-        let came = tokio::select! {
-            came = next(&listener, &slots) => came,
+        let accepted = tokio::select! {
+            accepted = next(&listener, &slots) => accepted,
             _ = stopped.changed() => break,
         };
-        match came {
+        match accepted {
             Ok((stream, slot)) => {
                 let stream = Patient::new(stream, shared.limits.patience);
                 let served = serve(stream, router.clone(), graceful.watcher());
-                // Counted from now on, not from when its task first runs.
+                // Counted at once, not when its task first runs.
                 let counted = Counted::new(&shared, slot);
                 tokio::spawn(async move {
                     served.await;
@@ -124,14 +129,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::
     graceful.shutdown().await;
 }
 
-/// A connection that is open: it has a slot and is counted.
+/// An open connection: it has a slot and is counted.
 struct Counted {
-    shared: Arc<Shared>,
+    shared: Arc<FrontState>,
     _slot: OwnedSemaphorePermit,
 }
 
 impl Counted {
-    fn new(shared: &Arc<Shared>, slot: OwnedSemaphorePermit) -> Counted {
+    fn new(shared: &Arc<FrontState>, slot: OwnedSemaphorePermit) -> Counted {
         shared.connections.fetch_add(1, Ordering::Relaxed);
         Counted { shared: Arc::clone(shared), _slot: slot }
     }
@@ -150,7 +155,7 @@ async fn next(
 ) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    // Answers are small: waiting to fill a packet would only cost time. A socket that refuses is slower, not wrong.
+    // Answers are small: waiting for a full packet would only cost time. Without this option a socket is slower, not wrong.
     let _ = stream.set_nodelay(true);
     Ok((stream, slot))
 }
@@ -161,6 +166,6 @@ async fn serve(stream: Patient, router: Router, watcher: Watcher) {
         .header_read_timeout(IDLE_TIME)
         .max_buf_size(CONNECTION_BYTES / 2)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // Clients hang up and send nonsense as they like: that is no event.
+    // A client that hangs up or sends invalid bytes is no event.
     let _ = watcher.watch(connection).await;
 }

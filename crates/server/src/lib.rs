@@ -1,4 +1,4 @@
-//! The HTTP front: requests in, questions to the engine, answers out. It decides nothing about a search.
+//! The HTTP front: it passes requests to the engine and returns the answers. It takes no decision about a search.
 //!
 //! `POST /v1/search`, `GET /v1/health` and `GET /v1/status`; `docs/book/serve.md` describes them for users.
 

@@ -1,18 +1,18 @@
-//! What the front may take at once.
+//! Limits of the HTTP front.
 
 use std::time::Duration;
 
 use stratann_engine::budget::THREAD_BYTES;
 
-/// Bytes that a connection may hold: buffers of what is read and written, its state.
+/// Bytes of a connection: its state, and buffers for reads and writes.
 pub(crate) const CONNECTION_BYTES: usize = 32 << 10;
-/// Bytes of an answer for each result: id and distance as JSON, and before that as numbers.
+/// Bytes of an answer for each result: id and distance, as numbers and as JSON.
 const RESULT_BYTES: usize = 48;
-/// Bytes of an answer besides its results: counters as JSON, and what waits for it.
+/// Bytes of an answer without its results: counters as JSON, and the waiting request.
 const ANSWER_BYTES: usize = 1024;
-/// What the front takes when nobody says how much it may.
+/// Memory of the front without a RAM budget, bytes.
 const USUAL_BYTES: u64 = 64 << 20;
-/// With less it does not work.
+/// Smallest memory of the front, bytes.
 const LEAST_BYTES: u64 = 2 << 20;
 
 /// Limits of the front. Half of its memory is for connections, half for bodies and answers.
@@ -20,20 +20,20 @@ const LEAST_BYTES: u64 = 2 << 20;
 pub struct Limits {
     /// Connections at a time; more wait to be accepted.
     pub connections: usize,
-    /// Bytes of the bodies and answers of all requests at a time; more are refused as overload.
+    /// Bytes of the bodies and answers of all requests at a time; one request more is refused as overload.
     pub memory_bytes: usize,
     /// Bytes of the body of one request.
     pub body_bytes: usize,
     /// Queries of one request.
     pub queries: usize,
-    /// Longest time that a request may allow, milliseconds.
+    /// Longest timeout of a request, milliseconds.
     pub timeout_ms: u64,
-    /// Time that a client has to send a body, and to go on taking an answer.
+    /// Time for a client to send a body, and between two reads of an answer.
     pub patience: Duration,
 }
 
 impl Limits {
-    /// Limits for a process that may take `ram_budget` bytes in all: an eighth of it, from 2 to 64 MiB.
+    /// Limits for a process with a budget of `ram_budget` bytes: an eighth of it, from 2 to 64 MiB.
     pub fn within(ram_budget: Option<u64>) -> Limits {
         let bytes = ram_budget.map_or(USUAL_BYTES, |b| (b / 8).clamp(LEAST_BYTES, USUAL_BYTES)) as usize;
         let memory_bytes = bytes / 2;
@@ -47,12 +47,12 @@ impl Limits {
         }
     }
 
-    /// All memory of a front with these limits and so many threads.
+    /// All memory of a front with these limits and `threads` threads, bytes.
     pub fn bytes(&self, threads: usize) -> u64 {
         (self.connections * CONNECTION_BYTES + self.memory_bytes) as u64 + threads as u64 * THREAD_BYTES
     }
 
-    /// Bytes that the answers to `queries` queries take.
+    /// Bytes of the answers to `queries` queries.
     pub(crate) fn answer_bytes(queries: usize, k: usize) -> usize {
         queries.saturating_mul(k.saturating_mul(RESULT_BYTES).saturating_add(ANSWER_BYTES))
     }

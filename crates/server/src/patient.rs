@@ -1,4 +1,4 @@
-//! A connection whose other end may not stop listening: an answer that is not taken would hold its memory for ever.
+//! A connection that closes when its client stops reading: an answer that is not read would hold its memory for ever.
 
 use std::future::Future;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A stream on which a write fails once nothing has been taken for so long. Reads wait as long as they must.
+/// A stream whose writes fail once the client has read nothing for `patience`. Reads wait without a limit.
 pub(crate) struct Patient {
     stream: TcpStream,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! A search request: what it asks for, checked, and its queries as rows of the index' own type.
+//! Search requests: their parameters, checked, and their queries as rows of the index's element type.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,19 +20,19 @@ const USUAL_K: usize = 10;
 const USUAL_RECALL: f64 = 0.95;
 const USUAL_TIMEOUT_MS: u64 = 5000;
 
-/// What the rows of an index look like.
+/// Layout of the rows of an index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct RowShape {
     pub(crate) dim: usize,
     pub(crate) dtype: DType,
     pub(crate) metric: Metric,
 }
 
-impl Shape {
+impl RowShape {
     /// `None` for types that this program does not know.
-    pub(crate) fn of(manifest: &Manifest) -> Option<Shape> {
+    pub(crate) fn of(manifest: &Manifest) -> Option<RowShape> {
         let (dtype, metric) = (manifest.dtype()?, manifest.metric()?);
-        Some(Shape { dim: manifest.dim, dtype, metric })
+        Some(RowShape { dim: manifest.dim, dtype, metric })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// A request that can be answered.
+/// A checked request.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// At least one row.
@@ -53,7 +53,7 @@ pub(crate) struct Request {
 /// The fields of a body in JSON, or the parameters of a URL.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked<'a> {
+struct RequestFields<'a> {
     #[serde(borrow)]
     queries: Option<&'a RawValue>,
     k: Option<usize>,
@@ -115,29 +115,29 @@ impl<'de> Deserialize<'de> for WidthName {
 ///
 /// # Errors
 /// One line for the client.
-pub(crate) fn from_json(body: &[u8], shape: &Shape, limits: &Limits) -> Result<Request, String> {
-    let asked: Asked<'_> = serde_json::from_slice(body).map_err(|e| format!("the body: {e}"))?;
-    let queries = asked.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
+pub(crate) fn from_json(body: &[u8], shape: &RowShape, limits: &Limits) -> Result<Request, String> {
+    let fields: RequestFields<'_> = serde_json::from_slice(body).map_err(|e| format!("the body: {e}"))?;
+    let queries = fields.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
     let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
     let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
     if let Some(wrong) = rows.wrong {
         return Err(wrong);
     }
     read.map_err(|_| "\"queries\" is no list of vectors; give [[…], …]".to_string())?;
-    finish(&asked, rows.bytes, shape, limits)
+    finish(&fields, rows.bytes, shape, limits)
 }
 
-/// Reads a body of rows as they lie in memory, with its parameters from the URL.
+/// Reads a body of rows as bytes, with parameters from the URL.
 ///
 /// # Errors
 /// One line for the client.
 pub(crate) fn from_octets(
     body: Vec<u8>,
     url_query: &str,
-    shape: &Shape,
+    shape: &RowShape,
     limits: &Limits,
 ) -> Result<Request, String> {
-    let asked: Asked<'_> =
+    let fields: RequestFields<'_> =
         serde_urlencoded::from_str(url_query).map_err(|e| format!("the parameters of the URL: {e}"))?;
     if !body.len().is_multiple_of(shape.row_bytes()) {
         return Err(format!(
@@ -155,37 +155,42 @@ pub(crate) fn from_octets(
     for (i, row) in body.chunks_exact(shape.row_bytes()).enumerate() {
         check(i, row, shape)?;
     }
-    finish(&asked, body, shape, limits)
+    finish(&fields, body, shape, limits)
 }
 
 fn too_many(count: usize, limits: &Limits) -> String {
     format!("{count} queries in one request; up to {} are taken, send more requests", limits.queries)
 }
 
-fn check(number: usize, row: &[u8], shape: &Shape) -> Result<(), String> {
+fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
     match check_row(shape.dtype, shape.metric, row) {
         None => Ok(()),
         Some(bad) => Err(format!("query {number}: {bad}; mend the query")),
     }
 }
 
-fn finish(asked: &Asked<'_>, rows: Vec<u8>, shape: &Shape, limits: &Limits) -> Result<Request, String> {
+fn finish(
+    fields: &RequestFields<'_>,
+    rows: Vec<u8>,
+    shape: &RowShape,
+    limits: &Limits,
+) -> Result<Request, String> {
     let count = rows.len() / shape.row_bytes();
     if count == 0 {
         return Err("there are no queries; send at least one".into());
     }
     let usual = SearchOptions::default();
     let options = SearchOptions {
-        k: asked.k.unwrap_or(USUAL_K),
-        effort: effort(asked)?,
-        mode: match asked.mode {
+        k: fields.k.unwrap_or(USUAL_K),
+        effort: effort(fields)?,
+        mode: match fields.mode {
             Some(ModeName::Eager) => Mode::Eager,
             Some(ModeName::Barrier) | None => Mode::Barrier,
         },
-        width: asked.width.map_or(usual.width, |w| w.0),
-        head: asked.head.unwrap_or(true),
-        whole_blocks: asked.whole_blocks.unwrap_or(true),
-        patience: asked.patience,
+        width: fields.width.map_or(usual.width, |w| w.0),
+        head: fields.head.unwrap_or(true),
+        whole_blocks: fields.whole_blocks.unwrap_or(true),
+        patience: fields.patience,
         ..usual
     };
     let most = limits.memory_bytes / 2;
@@ -195,40 +200,40 @@ fn finish(asked: &Asked<'_>, rows: Vec<u8>, shape: &Shape, limits: &Limits) -> R
             options.k
         ));
     }
-    let timeout_ms = asked.timeout_ms.unwrap_or(USUAL_TIMEOUT_MS);
+    let timeout_ms = fields.timeout_ms.unwrap_or(USUAL_TIMEOUT_MS);
     if !(1..=limits.timeout_ms).contains(&timeout_ms) {
         return Err(format!("timeout_ms is {timeout_ms}; give 1 to {}", limits.timeout_ms));
     }
-    let partial = asked.partial.unwrap_or(false);
+    let partial = fields.partial.unwrap_or(false);
     Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial })
 }
 
-fn effort(asked: &Asked<'_>) -> Result<Effort, String> {
+fn effort(fields: &RequestFields<'_>) -> Result<Effort, String> {
     let given = [
-        ("recall", asked.recall.is_some()),
-        ("search_list", asked.search_list.is_some()),
-        ("nprobe", asked.nprobe.is_some()),
+        ("recall", fields.recall.is_some()),
+        ("search_list", fields.search_list.is_some()),
+        ("nprobe", fields.nprobe.is_some()),
     ];
     let named: Vec<&str> = given.iter().filter(|g| g.1).map(|g| g.0).collect();
     if let [first, second, ..] = named.as_slice() {
         return Err(format!("{first} and {second} are both given; give one of them"));
     }
-    if asked.early_stop.is_some() && asked.nprobe.is_none() {
+    if fields.early_stop.is_some() && fields.nprobe.is_none() {
         return Err("early_stop goes with nprobe; leave it out, or give both".into());
     }
-    match (asked.search_list, asked.nprobe) {
-        (Some(list), _) => Ok(Effort::List(list, asked.stop_slack)),
-        (None, Some(clusters)) => Ok(Effort::Clusters(clusters, asked.stop_slack, asked.early_stop)),
-        (None, None) if asked.stop_slack.is_some() => {
+    match (fields.search_list, fields.nprobe) {
+        (Some(list), _) => Ok(Effort::List(list, fields.stop_slack)),
+        (None, Some(clusters)) => Ok(Effort::Clusters(clusters, fields.stop_slack, fields.early_stop)),
+        (None, None) if fields.stop_slack.is_some() => {
             Err("stop_slack goes with search_list or nprobe; leave it out, or give both".into())
         }
-        (None, None) => Ok(Effort::Recall(asked.recall.unwrap_or(USUAL_RECALL))),
+        (None, None) => Ok(Effort::Recall(fields.recall.unwrap_or(USUAL_RECALL))),
     }
 }
 
-/// Turns a list of lists of numbers into rows, one list at a time. A wrong one ends it: `wrong` says why.
+/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has the reason.
 struct Rows<'a> {
-    shape: &'a Shape,
+    shape: &'a RowShape,
     limits: &'a Limits,
     bytes: Vec<u8>,
     count: usize,
@@ -259,7 +264,7 @@ impl Rows<'_> {
         if number == self.limits.queries {
             return Err(too_many(number + 1, self.limits));
         }
-        // Counted before anything is read: the memory for a vector is that of one of this index.
+        // Components are counted before they are read, so that a vector takes no more memory than one of the index.
         let found = if text.contains(|c: char| !c.is_whitespace() && !"[]".contains(c)) {
             text.bytes().filter(|&b| b == b',').count() + 1
         } else {
@@ -301,8 +306,8 @@ fn whole(x: f64, dtype: DType) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn shape(dtype: DType, metric: Metric) -> Shape {
-        Shape { dim: 2, dtype, metric }
+    fn shape(dtype: DType, metric: Metric) -> RowShape {
+        RowShape { dim: 2, dtype, metric }
     }
 
     fn json(text: &str, dtype: DType) -> Result<Request, String> {
@@ -321,18 +326,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_its_usual_value() {
+    fn missing_parameters_have_their_defaults() {
         let request = json(r#"{"queries":[[1,2]]}"#, DType::F32).unwrap();
         assert_eq!((request.options.k, request.options.effort), (10, Effort::Recall(0.95)));
         assert_eq!((request.timeout, request.partial), (Duration::from_secs(5), false));
         let text = r#"{"queries":[[1,2]],"k":3,"search_list":40,"stop_slack":1.5,"width":4,"mode":"eager","partial":true,
                        "timeout_ms":70,"patience":9,"head":false,"whole_blocks":false}"#;
-        let asked = json(text, DType::F32).unwrap();
+        let body = json(text, DType::F32).unwrap();
         let url = "k=3&search_list=40&stop_slack=1.5&width=4&mode=eager&partial=true&timeout_ms=70&patience=9&head=false\
                    &whole_blocks=false";
         let shape = shape(DType::F32, Metric::Cosine);
-        let octets = from_octets(asked.rows.clone(), url, &shape, &Limits::default()).unwrap();
-        for request in [asked, octets] {
+        let octets = from_octets(body.rows.clone(), url, &shape, &Limits::default()).unwrap();
+        for request in [body, octets] {
             let options = request.options;
             assert_eq!((options.k, options.effort), (3, Effort::List(40, Some(1.5))));
             assert_eq!((options.width, options.mode), (Width::Fixed(4), Mode::Eager));
@@ -342,17 +347,17 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_asked_for_by_number() {
-        let asked =
+    fn nprobe_is_a_number_of_lists() {
+        let body =
             json(r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#, DType::F32).unwrap();
-        assert_eq!(asked.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
+        assert_eq!(body.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
         let shape = shape(DType::F32, Metric::Cosine);
-        let octets = from_octets(asked.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
+        let octets = from_octets(body.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
         assert_eq!(octets.options.effort, Effort::Clusters(7, None, None));
     }
 
     #[test]
-    fn a_wrong_request_is_told_what_is_wrong() {
+    fn an_invalid_request_gets_the_reason() {
         for (text, said) in [
             ("", "the body: EOF"),
             ("{}", "no \"queries\""),
@@ -395,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_octets_are_told_what_is_wrong() {
+    fn invalid_octets_get_the_reason() {
         let shape = shape(DType::F32, Metric::L2);
         let nan = [1.0f32, f32::NAN].map(f32::to_le_bytes).concat();
         for (body, url, said) in [

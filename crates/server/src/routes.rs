@@ -1,9 +1,9 @@
-//! What each path answers.
+//! The handlers of all paths.
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 use serde_json::{Value, json};
-use stratann_engine::serve::{Answer, Question, Unanswered, Versions};
+use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::limits::Limits;
-use crate::request::{self, Request, Shape};
+use crate::request::{self, Request, RowShape};
 use crate::wire::{Answered, Counters, Failed, FailureKind, Found, Refusal, Reply, Used};
 
-/// Memory for requests is handed out in pieces of this size.
+/// Unit of the memory that requests reserve, bytes.
 const PIECE_BYTES: usize = 1024;
 
-/// What all requests share.
-pub(crate) struct Shared {
+/// State that all requests share.
+pub(crate) struct FrontState {
     pub(crate) versions: Arc<Versions>,
     pub(crate) limits: Limits,
     threads: usize,
-    shape: Shape,
+    shape: RowShape,
     number: u8,
     memory: Arc<Semaphore>,
     pub(crate) connections: AtomicUsize,
@@ -40,10 +40,15 @@ pub(crate) struct Shared {
     refused: AtomicU64,
 }
 
-impl Shared {
-    pub(crate) fn new(versions: Arc<Versions>, shape: Shape, limits: Limits, threads: usize) -> Shared {
+impl FrontState {
+    pub(crate) fn new(
+        versions: Arc<Versions>,
+        shape: RowShape,
+        limits: Limits,
+        threads: usize,
+    ) -> FrontState {
         let number = versions.status().server;
-        Shared {
+        FrontState {
             versions,
             limits,
             threads,
@@ -56,14 +61,14 @@ impl Shared {
         }
     }
 
-    /// Memory for a request, or `None` when other requests have it.
-    fn take_memory(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    /// Reserves memory for a request. `None` when other requests have it.
+    fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let pieces = u32::try_from(bytes.div_ceil(PIECE_BYTES)).ok()?;
         Arc::clone(&self.memory).try_acquire_many_owned(pieces).ok()
     }
 }
 
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<FrontState>) -> Router {
     Router::new()
         .route("/v1/search", post(search))
         .route("/v1/health", get(health))
@@ -74,7 +79,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn search(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<FrontState>>,
     RawQuery(url_query): RawQuery,
     headers: HeaderMap,
     body: Body,
@@ -89,20 +94,20 @@ async fn search(
     }
 }
 
-/// Why a request is not answered.
-struct Refused {
+/// The reason why a request is not answered.
+struct Rejection {
     status: StatusCode,
     error: String,
 }
 
-impl Refused {
-    fn bad(error: impl Into<String>) -> Refused {
-        Refused { status: StatusCode::BAD_REQUEST, error: error.into() }
+impl Rejection {
+    fn bad(error: impl Into<String>) -> Rejection {
+        Rejection { status: StatusCode::BAD_REQUEST, error: error.into() }
     }
 
-    fn overloaded() -> Refused {
+    fn overloaded() -> Rejection {
         let error = "the server has no memory left for more requests; ask again later".into();
-        Refused { status: StatusCode::SERVICE_UNAVAILABLE, error }
+        Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }
     }
 
     fn response(self) -> Response {
@@ -111,18 +116,18 @@ impl Refused {
 }
 
 async fn answer(
-    shared: &Arc<Shared>,
+    shared: &Arc<FrontState>,
     url_query: &str,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Response, Refused> {
+) -> Result<Response, Rejection> {
     let is_octets = is_octets(headers)?;
-    // A body that does not say its length is taken for the longest.
-    let said = body.size_hint().exact().map_or(shared.limits.body_bytes, |n| n as usize);
-    let length = said.min(shared.limits.body_bytes);
+    // A body without a declared length counts as one of the largest size.
+    let declared = body.size_hint().exact().map_or(shared.limits.body_bytes, |n| n as usize);
+    let length = declared.min(shared.limits.body_bytes);
     let charge = if is_octets { length } else { 3 * length };
-    let Some(mut memory) = shared.take_memory(charge) else {
-        return Err(Refused::overloaded());
+    let Some(mut memory) = shared.reserve(charge) else {
+        return Err(Rejection::overloaded());
     };
     let body = read_body(body, shared.limits.body_bytes, shared.limits.patience).await?;
     let read = if is_octets {
@@ -132,32 +137,32 @@ async fn answer(
     } else {
         Err("parameters in the URL go with application/octet-stream; put them into the body".into())
     };
-    let request = read.map_err(Refused::bad)?;
+    let request = read.map_err(Rejection::bad)?;
     let count = request.rows.len() / shared.shape.row_bytes();
-    match shared.take_memory(Limits::answer_bytes(count, request.options.k)) {
+    match shared.reserve(Limits::answer_bytes(count, request.options.k)) {
         Some(more) => memory.merge(more),
-        None => return Err(Refused::overloaded()),
+        None => return Err(Rejection::overloaded()),
     }
     let reply = ask(shared, &request).await?;
     Ok(finish(&reply, memory))
 }
 
-fn is_octets(headers: &HeaderMap) -> Result<bool, Refused> {
+fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(false) };
     let kind = kind.to_str().unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     match kind.as_str() {
         "application/octet-stream" => Ok(true),
-        // What curl says unless told otherwise.
+        // The default of curl.
         "application/json" | "application/x-www-form-urlencoded" | "" => Ok(false),
-        other => Err(Refused::bad(format!(
+        other => Err(Rejection::bad(format!(
             "Content-Type {other:?} is not read; send application/json or application/octet-stream"
         ))),
     }
 }
 
-/// Reads a body of up to `limit` bytes. What is beyond it is read as well, within reason, and dropped: a client that is still
-/// sending would not read the refusal.
-async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<Vec<u8>, Refused> {
+/// Reads a body of up to `limit` bytes. A longer body is read to eight times that and dropped: a client that is still sending would not
+/// read the rejection.
+async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<Vec<u8>, Rejection> {
     let mut bytes = Vec::with_capacity(body.size_hint().exact().unwrap_or(0).min(limit as u64) as usize);
     let mut length = 0;
     let read = async {
@@ -173,50 +178,71 @@ async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<V
         Ok::<(), axum::Error>(())
     };
     match tokio::time::timeout(patience, read).await {
-        Err(_) => Err(Refused {
+        Err(_) => Err(Rejection {
             status: StatusCode::REQUEST_TIMEOUT,
             error: format!("the body did not come within {} s", patience.as_secs()),
         }),
-        Ok(Err(e)) => Err(Refused::bad(format!("the body broke off: {e}"))),
-        Ok(Ok(())) if length > limit => Err(Refused::bad(format!(
+        Ok(Err(e)) => Err(Rejection::bad(format!("the body broke off: {e}"))),
+        Ok(Ok(())) if length > limit => Err(Rejection::bad(format!(
             "the body is longer than {limit} bytes; send fewer queries in one request"
         ))),
         Ok(Ok(())) => Ok(bytes),
     }
 }
 
+/// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that hangs up.
+struct Pending {
+    server: Weak<Server>,
+    number: u64,
+    answer: oneshot::Receiver<Result<Answer, Unanswered>>,
+    is_answered: bool,
+}
+
+impl Pending {
+    async fn wait(&mut self) -> Result<Answer, Unanswered> {
+        let answer = (&mut self.answer).await;
+        self.is_answered = true;
+        answer.unwrap_or_else(|_| Err(Unanswered::Failed("the server is stopping; ask another".into())))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.upgrade().filter(|_| !self.is_answered) {
+            server.cancel(self.number);
+        }
+    }
+}
+
 /// Asks all queries of a request at once and waits for all answers.
-async fn ask(shared: &Arc<Shared>, request: &Request) -> Result<Reply, Refused> {
+async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejection> {
     let mut waiting = Vec::new();
     let mut used = None;
-    // All queries of a request are asked of one version; it is let go of before their answers are waited for.
+    // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the answers arrive.
     let server = shared.versions.current();
-    let block_bytes = server.block_bytes();
-    let in_clusters = server.manifest().clusters.is_some();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
-        // Anew for each: the width follows the load, and this request is a part of it.
-        let params = server.params(&request.options).map_err(|e| Refused::bad(e.message))?;
-        used.get_or_insert(Used::of(&params, in_clusters));
+        // Computed for each query: the width depends on the load, which includes the queries of this request.
+        let params = server.params(&request.options).map_err(|e| Rejection::bad(e.message))?;
+        used.get_or_insert(Used::of(&params));
         let (sender, receiver) = oneshot::channel();
         let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
-        // A client that hung up has dropped the receiver; its answer goes nowhere.
-        server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
-        waiting.push(receiver);
+        let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
+        let server = Arc::downgrade(&server);
+        waiting.push(Pending { server, number, answer: receiver, is_answered: false });
     }
     drop(server);
     let mut answers = Vec::with_capacity(waiting.len());
-    for receiver in waiting {
-        let stopping = || Err(Unanswered::Failed("the server is stopping; ask another".into()));
-        answers.push(answered(receiver.await.unwrap_or_else(|_| stopping()), block_bytes));
+    for mut pending in waiting {
+        answers.push(answered(pending.wait().await));
     }
-    let params = used.ok_or_else(|| Refused::bad("there are no queries; send at least one"))?;
+    let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
     Ok(Reply { error: overload(&answers), answers, server: shared.number, params })
 }
 
-fn answered(answer: Result<Answer, Unanswered>, block_bytes: usize) -> Answered {
+fn answered(answer: Result<Answer, Unanswered>) -> Answered {
     match answer {
         Ok(answer) => Answered::Found(Found {
-            per_query: Counters::of(&answer.stats, block_bytes),
+            per_query: Counters(answer.stats),
             ids: answer.ids,
             distances: answer.distances,
             partial: answer.is_partial,
@@ -234,7 +260,7 @@ fn answered(answer: Result<Answer, Unanswered>, block_bytes: usize) -> Answered 
     }
 }
 
-/// What is said when the server took none of the queries.
+/// The error of a request whose queries were all refused as overload.
 fn overload(answers: &[Answered]) -> Option<String> {
     let is_refused = |a: &Answered| matches!(a, Answered::Failed(f) if f.kind == FailureKind::Overloaded);
     match answers.first() {
@@ -248,7 +274,7 @@ fn finish(reply: &Reply, memory: OwnedSemaphorePermit) -> Response {
     json_response(status, reply, Some(memory))
 }
 
-async fn health(State(shared): State<Arc<Shared>>) -> Response {
+async fn health(State(shared): State<Arc<FrontState>>) -> Response {
     let status = shared.versions.status();
     let missing: Vec<usize> = (0..status.live.len()).filter(|&s| !status.live[s]).collect();
     let code = if status.is_complete { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -261,7 +287,7 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
     json_response(code, &body, None)
 }
 
-async fn status(State(shared): State<Arc<Shared>>) -> Response {
+async fn status(State(shared): State<Arc<FrontState>>) -> Response {
     let mut status = shared.versions.status();
     let own = shared.limits.bytes(shared.threads);
     status.memory.push(("HTTP".into(), own));
@@ -269,7 +295,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
     let memory = by_component(&status.memory);
     let Ok(mut body) = serde_json::to_value(status) else {
         let error = "the status cannot be written as JSON; please report it".into();
-        return Refused { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response();
+        return Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response();
     };
     body["memory"] = memory;
     body["http"] = json!({
@@ -280,7 +306,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Response {
     json_response(StatusCode::OK, &body, None)
 }
 
-/// An account as one number for each component and their sum, as in the reports of searches.
+/// An account as one number for each component, and their sum, as in the reports of searches.
 fn by_component(components: &[(String, u64)]) -> Value {
     let mut all = serde_json::Map::new();
     for (what, bytes) in components {
@@ -292,12 +318,12 @@ fn by_component(components: &[(String, u64)]) -> Value {
 
 async fn no_such_path() -> Response {
     let error = "no such path; there are POST /v1/search, GET /v1/health and GET /v1/status".into();
-    Refused { status: StatusCode::NOT_FOUND, error }.response()
+    Rejection { status: StatusCode::NOT_FOUND, error }.response()
 }
 
 async fn wrong_method() -> Response {
     let error = "wrong method; POST goes to /v1/search, GET to /v1/health and /v1/status".into();
-    Refused { status: StatusCode::METHOD_NOT_ALLOWED, error }.response()
+    Rejection { status: StatusCode::METHOD_NOT_ALLOWED, error }.response()
 }
 
 fn json_response<T: Serialize>(
@@ -306,7 +332,7 @@ fn json_response<T: Serialize>(
     memory: Option<OwnedSemaphorePermit>,
 ) -> Response {
     let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let body = Body::new(Held { bytes: Some(bytes.into()), _memory: memory });
+    let body = Body::new(ReservedBody { bytes: Some(bytes.into()), _memory: memory });
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -317,13 +343,13 @@ fn json_response<T: Serialize>(
     response
 }
 
-/// A body that holds its share of the memory until it is sent.
-struct Held {
+/// A body that keeps its reserved memory until it is sent.
+struct ReservedBody {
     bytes: Option<Bytes>,
     _memory: Option<OwnedSemaphorePermit>,
 }
 
-impl HttpBody for Held {
+impl HttpBody for ReservedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -349,13 +375,13 @@ mod tests {
     use stratann_core::query::Params;
 
     #[test]
-    fn a_server_that_takes_nothing_says_so_for_the_request() {
-        let failed = |why| answered(Err(why), 4096);
+    fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
+        let failed = |why| answered(Err(why));
         let (refused, expired) = (failed(Unanswered::Overloaded), failed(Unanswered::Expired));
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let params = Used::of(&Params::new(1, 1), false);
+        let params = Used::of(&Params::flat(1));
         let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

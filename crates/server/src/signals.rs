@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM, told apart.
+//! The signals SIGINT (Ctrl-C) and SIGTERM.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What asked the process to end.
+/// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT: Ctrl-C.
@@ -13,10 +13,10 @@ pub enum Signal {
     Terminate,
 }
 
-/// Calls `act` for every signal from now on, from a thread of its own.
+/// Calls `act` for every signal, from a thread of its own.
 ///
 /// # Errors
-/// The operating system's.
+/// Errors of the operating system.
 pub fn watch_signals(act: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut interrupt, mut terminate) = runtime.block_on(async {
@@ -24,11 +24,11 @@ pub fn watch_signals(act: impl Fn(Signal) + Send + 'static) -> io::Result<()> {
     })?;
     let watch = async move {
         loop {
-            let came = tokio::select! {
+            let received = tokio::select! {
                 _ = interrupt.recv() => Signal::Interrupt,
                 _ = terminate.recv() => Signal::Terminate,
             };
-            act(came);
+            act(received);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(move || runtime.block_on(watch))?;

@@ -1,10 +1,14 @@
-//! What goes over HTTP as JSON: written by the server, read by clients.
+//! JSON of requests and answers over HTTP, written by the server and read by clients.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stratann_core::PAGE;
-use stratann_core::query::{Params, Probe, QueryStats};
+use stratann_core::query::{Params, QueryStats};
+use stratann_engine::kinds::{Setting, params_of, setting};
 
-/// Largest number of queries that clients of this project put into one request.
+/// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;
 
 /// The answer to `POST /v1/search`.
@@ -12,9 +16,9 @@ pub const QUERIES_PER_REQUEST: usize = 16;
 pub struct Reply {
     /// One for each query, in their order.
     pub answers: Vec<Answered>,
-    /// The server that was asked.
+    /// The server that received the request.
     pub server: u8,
-    /// What the request came to.
+    /// Parameters of its queries.
     pub params: Used,
     /// One line, when there is no answer because the server is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,11 +28,11 @@ pub struct Reply {
 /// The answer to any request that was refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What is wrong, where, what to do.
+    /// The problem, its place, and what to do, in one line.
     pub error: String,
 }
 
-/// What became of one query.
+/// Result of one query.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Answered {
@@ -41,25 +45,25 @@ pub enum Answered {
 /// The answer to one query.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Found {
-    /// Closest first. As decimal strings: many readers of JSON mangle numbers above 2^53.
+    /// Closest first. Decimal strings, since many JSON readers round numbers above 2^53.
     #[serde(serialize_with = "decimal")]
     pub ids: Vec<u64>,
     /// Their distances.
     pub distances: Vec<f32>,
     /// Whether a part of the index could not be reached.
     pub partial: bool,
-    /// From the question to the answer on the server, microseconds.
+    /// Time on the server from question to answer, microseconds.
     pub latency_us: u64,
-    /// What it cost.
+    /// Its counters.
     pub per_query: Counters,
 }
 
 /// Why a query has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failed {
-    /// What, where, what to do.
+    /// The problem, its place, and what to do, in one line.
     pub error: String,
-    /// For programs.
+    /// The reason, for programs.
     pub kind: FailureKind,
 }
 
@@ -69,7 +73,7 @@ pub struct Failed {
 pub enum FailureKind {
     /// The server holds as many queries as it may.
     Overloaded,
-    /// The time that the request allowed is over.
+    /// Its timeout has passed.
     Expired,
     /// No live server holds a part of the index, or none answers.
     Unreachable,
@@ -82,7 +86,7 @@ impl FailureKind {
     pub const ALL: [FailureKind; 4] =
         [FailureKind::Overloaded, FailureKind::Expired, FailureKind::Unreachable, FailureKind::Failed];
 
-    /// As in JSON.
+    /// The name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             FailureKind::Overloaded => "overloaded",
@@ -93,131 +97,91 @@ impl FailureKind {
     }
 }
 
-/// Counters of one query, by their names in every report. What a cache answered was not read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-#[allow(missing_docs, reason = "`QueryStats` explains them")]
-pub struct Counters {
-    pub code_comparisons: u64,
-    pub full_comparisons: u64,
-    pub pruned: u64,
-    pub reads: u64,
-    pub pages_read: u64,
-    pub bytes_read: u64,
-    pub cache_hits: u64,
-    pub hops: u64,
-    pub hand_overs: u64,
-    pub unreachable: u64,
-    pub expanded: u64,
-    pub rescored: u64,
-    pub repeats: u64,
-    pub clusters: u64,
-    pub fruitful_clusters: u64,
-    pub lists: u64,
-    pub pinned_hits: u64,
-    pub result_clusters: u64,
-    pub edge_reads: u64,
-    pub record_reads: u64,
-}
+/// Counters of one query as JSON: an object with the names of [`QueryStats::NAMES`]. A missing counter is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters(pub QueryStats);
 
-impl Counters {
-    /// Of what the engine counted, with blocks of this size.
-    pub fn of(stats: &QueryStats, block_bytes: usize) -> Counters {
-        let reads = stats.reads - stats.cache_hits;
-        // A cache holds whole blocks.
-        let pages = stats.pages_read.saturating_sub(stats.cache_hits * (block_bytes / PAGE) as u64);
-        Counters {
-            code_comparisons: stats.code_comparisons,
-            full_comparisons: stats.full_comparisons,
-            pruned: stats.pruned,
-            reads,
-            pages_read: pages,
-            bytes_read: pages * PAGE as u64,
-            cache_hits: stats.cache_hits,
-            hops: stats.hops,
-            hand_overs: stats.hand_overs,
-            unreachable: stats.unreachable,
-            expanded: stats.expanded,
-            rescored: stats.rescored,
-            repeats: stats.repeats,
-            clusters: stats.clusters,
-            fruitful_clusters: stats.fruitful_clusters,
-            lists: stats.lists,
-            pinned_hits: stats.pinned_hits,
-            result_clusters: stats.result_clusters,
-            edge_reads: stats.edge_reads,
-            record_reads: stats.record_reads,
-        }
-    }
-
-    /// As the engine counts, with blocks of this size.
-    pub fn stats(&self, block_bytes: usize) -> QueryStats {
-        QueryStats {
-            code_comparisons: self.code_comparisons,
-            full_comparisons: self.full_comparisons,
-            pruned: self.pruned,
-            reads: self.reads + self.cache_hits,
-            pages_read: self.pages_read + self.cache_hits * (block_bytes / PAGE) as u64,
-            cache_hits: self.cache_hits,
-            hops: self.hops,
-            hand_overs: self.hand_overs,
-            unreachable: self.unreachable,
-            expanded: self.expanded,
-            rescored: self.rescored,
-            repeats: self.repeats,
-            clusters: self.clusters,
-            fruitful_clusters: self.fruitful_clusters,
-            lists: self.lists,
-            pinned_hits: self.pinned_hits,
-            result_clusters: self.result_clusters,
-            edge_reads: self.edge_reads,
-            record_reads: self.record_reads,
-        }
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(QueryStats::NAMES.iter().zip(self.0.values()))
     }
 }
 
-/// What a request came to.
+impl<'de> Deserialize<'de> for Counters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CountersVisitor)
+    }
+}
+
+struct CountersVisitor;
+
+impl<'de> Visitor<'de> for CountersVisitor {
+    type Value = Counters;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("counters by name")
+    }
+
+    /// Counters of a newer server that this program does not know are skipped.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Counters, A::Error> {
+        let mut stats = QueryStats::default();
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if QueryStats::NAMES.contains(&&*name) {
+                stats.set(&name, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Counters(stats))
+    }
+}
+
+/// Parameters of the queries of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Used {
     /// Results for each query.
     pub k: u32,
-    /// Length of the beam.
+    /// Length of the candidate queue.
     pub search_list: u32,
     /// Slack of the adaptive stop, standard errors; `None` when it is off.
     pub stop_slack: Option<f32>,
     /// Reads in a row without a change that end a query; 0 when that is off.
     pub patience: u32,
-    /// Clusters visited at most, of an index that has clusters.
+    /// Most inverted lists visited, for a kind that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nprobe: Option<u32>,
-    /// Share of them, one after another without a gain, that ends the visits; `None` when that is off.
+    /// Share of them, one after another without a gain, that ends the query; `None` when that is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stop: Option<f32>,
 }
 
 impl Used {
-    /// The part of the parameters that a client wants to know; `in_clusters` when the index has clusters.
-    pub fn of(params: &Params, in_clusters: bool) -> Used {
+    /// The parameters that concern a client.
+    pub fn of(params: &Params) -> Used {
+        let setting = setting(params);
         Used {
             k: params.k,
-            search_list: params.search_list,
-            stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
-            patience: params.patience,
-            nprobe: in_clusters.then_some(params.probe.clusters),
-            early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
+            search_list: setting.search_list,
+            stop_slack: setting.slack,
+            patience: setting.patience,
+            nprobe: setting.nprobe,
+            early_stop: setting.early_stop,
         }
     }
 
-    /// Parameters with these values, the rest as usual.
+    /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
-        let usual = Params::new(self.k, self.search_list);
-        let early_stop = self.early_stop.unwrap_or(f32::INFINITY);
-        Params {
-            stop_slack: self.stop_slack.unwrap_or(f32::INFINITY),
-            patience: self.patience,
-            probe: self.nprobe.map_or(usual.probe, |n| Probe { early_stop, ..Probe::new(n) }),
-            ..usual
-        }
+        params_of(
+            self.k,
+            &Setting {
+                effort: self.nprobe.unwrap_or(self.search_list),
+                search_list: self.search_list,
+                slack: self.stop_slack,
+                patience: self.patience,
+                nprobe: self.nprobe,
+                early_stop: self.early_stop,
+            },
+        )
     }
 }
 
@@ -241,7 +205,7 @@ impl<'de> Deserialize<'de> for Decimal {
     }
 }
 
-/// Both forms of [`Answered`] in one: reading it needs no second attempt.
+/// Both forms of [`Answered`] in one, so that it is read in one pass.
 #[derive(Deserialize)]
 struct Either {
     #[serde(default)]
@@ -283,37 +247,33 @@ mod tests {
 
     #[test]
     fn answers_survive_json() {
-        let stats = QueryStats {
-            reads: 9,
-            pages_read: 18,
-            cache_hits: 2,
-            hops: 7,
-            hand_overs: 3,
-            clusters: 5,
-            lists: 8,
-            pinned_hits: 1,
-            ..QueryStats::default()
-        };
+        let mut stats = QueryStats::default();
+        (1..).zip(QueryStats::NAMES).for_each(|(i, name)| assert!(stats.set(name, i)));
         let found = Answered::Found(Found {
             ids: vec![0, 7, u64::MAX - 1],
             distances: vec![0.1, 1.0e-30, 3.4e38],
             partial: true,
             latency_us: 123,
-            per_query: Counters::of(&stats, 8192),
+            per_query: Counters(stats),
         });
         let failed = Answered::Failed(Failed { error: "gone".into(), kind: FailureKind::Unreachable });
         let text = serde_json::to_string(&[&found, &failed]).unwrap();
         assert!(text.contains(r#""ids":["0","7","18446744073709551614"]"#), "{text}");
-        assert!(text.contains(r#""reads":7,"pages_read":14,"bytes_read":57344,"cache_hits":2"#), "{text}");
+        assert!(text.contains(r#""reads":4,"pages_read":5,"bytes_read":6,"cache_hits":7"#), "{text}");
         assert!(text.ends_with(r#"{"error":"gone","kind":"unreachable"}]"#), "{text}");
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, [found.clone(), failed]);
-        let Answered::Found(found) = found else { panic!() };
-        assert_eq!(found.per_query.stats(8192), stats);
+        assert_eq!(back, [found, failed]);
     }
 
     #[test]
-    fn answers_that_cannot_be_are_refused() {
+    fn missing_counters_are_0_and_unknown_ones_are_skipped() {
+        let counters: Counters = serde_json::from_str(r#"{"reads":3,"of_tomorrow":[1,2],"hops":2}"#).unwrap();
+        assert_eq!(counters.0, QueryStats { reads: 3, hops: 2, ..QueryStats::default() });
+        assert!(serde_json::from_str::<Counters>(r#"{"reads":-1}"#).is_err());
+    }
+
+    #[test]
+    fn invalid_answers_are_refused() {
         for text in [r#"{"ids":["1"],"distances":[]}"#, r#"{"ids":["x"],"distances":[1]}"#, "[]"] {
             assert!(serde_json::from_str::<Answered>(text).is_err(), "{text}");
         }

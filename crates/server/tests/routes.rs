@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
+use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
@@ -15,7 +16,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric, Quiet};
-use stratann_server::wire::{Answered, Counters, Reply};
+use stratann_server::wire::{Answered, Reply};
 use stratann_server::{Front, FrontOptions, Limits};
 
 const DIM: usize = 16;
@@ -106,7 +107,6 @@ fn answers_are_those_of_the_index() {
         ..SearchOptions::default()
     };
     let index = Index::open(place.folder.path(), OpenOptions::default()).unwrap();
-    let block_bytes = index.manifest().blocks.bytes;
     let here = index.search(&asked, &options, &Quiet).unwrap();
 
     let body = json!({ "queries": numbers(&asked), "k": 7, "search_list": 40, "width": 1 });
@@ -117,20 +117,20 @@ fn answers_are_those_of_the_index() {
         assert!(reply["answers"][0]["ids"][0].is_string() && reply["server"] == 0, "{reply}");
         let reply: Reply = serde_json::from_str(&reply.to_string()).unwrap();
         assert_eq!((reply.params.k, reply.params.search_list), (7, 40));
-        let mut sum = Counters::default().stats(block_bytes);
+        let mut sum = QueryStats::default();
         for (i, answer) in reply.answers.iter().enumerate() {
             let Answered::Found(found) = answer else { panic!("{answer:?}") };
             assert_eq!(found.ids, here.ids[7 * i..7 * (i + 1)]);
             assert_eq!(found.distances, here.distances[7 * i..7 * (i + 1)]);
-            assert!(!found.partial && found.per_query.reads > 0);
-            sum.add(&found.per_query.stats(block_bytes));
+            assert!(!found.partial && found.per_query.0.reads > 0);
+            sum.add(&found.per_query.0);
         }
-        assert_eq!(Counters::of(&sum, block_bytes), Counters::of(&here.stats, block_bytes));
+        assert_eq!(sum, here.stats);
     }
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_one_line() {
+fn invalid_requests_are_refused_in_one_line() {
     let place = Place::new(1000, Limits::default());
     let row = numbers(&rows(1, 2));
     for (body, said) in [
@@ -186,7 +186,7 @@ fn a_body_has_a_limit() {
 }
 
 #[test]
-fn an_overloaded_server_says_when_to_come_again() {
+fn an_overloaded_server_returns_retry_after() {
     // One query is held: of many that come together most are refused, each in its place.
     let place = Place::new(1, Limits::default());
     let (status, _, reply) = place.post(&json!({ "queries": numbers(&rows(500, 2)), "search_list": 200 }));
@@ -308,7 +308,7 @@ fn connections_beyond_the_limit_wait() {
 }
 
 #[test]
-fn a_front_that_stops_closes_what_is_idle() {
+fn a_front_that_stops_closes_idle_connections() {
     let mut place = Place::new(1000, Limits::default());
     let mut idle = place.connect();
     send(&mut idle, "GET", "/v1/health", "", b"");
@@ -316,4 +316,29 @@ fn a_front_that_stops_closes_what_is_idle() {
     place.front.take().unwrap().stop();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "closed");
     assert!(TcpStream::connect(place.address).is_err(), "nobody listens");
+}
+
+#[test]
+fn a_client_that_hangs_up_cancels_its_queries() {
+    let place = Place::new(1000, Limits::default());
+    let status = || place.ask("GET", "/v1/status", "", b"").2;
+    let number = |status: &Value, key: &str| status[key].as_u64().unwrap();
+    let waits_until = |what: &str, is_so: &dyn Fn(&Value) -> bool| {
+        let started = Instant::now();
+        while !is_so(&status()) {
+            assert!(started.elapsed() < Duration::from_secs(60), "{what}: {}", status());
+        }
+    };
+    let mut stream = place.connect();
+    // Queries that read nearly the whole index, one block after the other.
+    let url = "/v1/search?k=10&search_list=1500&width=1";
+    send(&mut stream, "POST", url, "application/octet-stream", &rows(900, 2));
+    waits_until("the queries arrive", &|s| number(s, "queries") == 900);
+    drop(stream);
+    waits_until("no query waits", &|s| number(s, "waiting") == 0);
+    let cancelled = number(&status(), "cancelled");
+    assert!(cancelled > 0 && number(&status(), "answered") + cancelled == 900, "{}", status());
+    waits_until("their slots are free", &|s| {
+        number(s, "dropped_runs") == cancelled && number(s, "in_flight") == 0
+    });
 }

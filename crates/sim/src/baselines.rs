@@ -1,31 +1,32 @@
-//! Two other ways to search on several servers, to compare with handing states over: an index for each server of which all are asked
-//! (scatter-gather, BatANN §3.1), and a state that stays where it is and has blocks sent to it.
+//! Two other ways to search on several servers, for comparison with hand-overs: one index for each server, all of which are asked
+//! (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
+use stratann_core::peer::is_answer;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
-use stratann_core::place::{Here, SERVERS_MAX};
+use stratann_core::place::{LocalShard, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Scratch, Step, Tag, Want, wire};
+use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
+use crate::runner::run_steps;
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
-use crate::world::arrivals;
-use crate::{Asked, Blocks, Cluster};
+use crate::{Cluster, Stores, SubmittedQuery};
 
 /// An index over one server's share of the rows.
 #[derive(Clone, Copy)]
 pub struct Partition<'a> {
     /// Its part in RAM.
     pub view: IndexView<'a>,
-    /// The bytes of its blocks.
-    pub blocks: &'a dyn Blocks,
+    /// Its data.
+    pub stores: &'a dyn Stores,
 }
 
-/// What a query came to, and how.
+/// Result of a query, and its costs.
 #[derive(Clone, Debug)]
-pub struct Answered {
+pub struct BaselineResult {
     /// Closest first, at most k.
     pub results: Vec<Hit>,
-    /// How it ended: of several parts, the first that did not end well.
+    /// How it ended; of several parts, the first that failed.
     pub outcome: Outcome,
     /// Sum over all parts.
     pub stats: QueryStats,
@@ -35,56 +36,22 @@ pub struct Answered {
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Blocks that came from other servers.
+    /// Remote blocks that were fetched.
     pub fetched: u64,
     /// For [`crate::replay()`].
     pub trace: Trace,
 }
 
-/// Bytes of a request for a block, and of what comes before the block in the reply: a frame's header, a query's name, a tag and a number.
+/// Bytes of a request for a block, and of the part of the reply before the block: a frame's header, a query id, a tag and a number.
 const REQUEST_BYTES: usize = HEADER + 8 + 1 + 13 + 4 + 4;
 
-/// Runs a state to its end where all blocks are at hand. After each step `round` is given what the step took, and the blocks that are
-/// wanted next.
-fn alone(part: &Partition<'_>, asked: &Asked<'_>, mut round: impl FnMut(Work, &[u32])) -> QueryState {
-    let mut state = QueryState::new(asked.params, asked.budget);
-    let mut scratch = Scratch::default();
-    scratch.prepare(&part.view, asked.vector);
-    let mut held: Vec<(Tag, Option<Vec<u8>>)> = Vec::new();
-    loop {
-        let arrivals = arrivals(&held);
-        let before = *state.stats();
-        let step = state.step(&part.view, &mut scratch, &arrivals);
-        let mut work = Work::step(&before, state.stats(), arrivals.len());
-        work.prepared = u32::from(before == QueryStats::default());
-        let wanted: Vec<u32> = state.wants().iter().map(|&Want::Fetch { block, .. }| block).collect();
-        round(work, &wanted);
-        if step != Step::Wait || wanted.is_empty() {
-            return state;
-        }
-        held = state
-            .wants()
-            .iter()
-            .map(|&Want::Fetch { tag, block, .. }| {
-                let mut bytes = Vec::new();
-                let is_read = part.blocks.read(block, &mut bytes);
-                (tag, is_read.then_some(bytes))
-            })
-            .collect();
-    }
-}
-
-fn is_good(outcome: Outcome) -> bool {
-    stratann_core::peer::is_answer(outcome)
-}
-
-/// Asks all partitions and merges what they find. Partition s is on server s; the query comes to `asked.origin`, which asks the others.
-/// Time does not matter: `asked.at_us` and `asked.time_us` are not looked at.
-pub fn scatter_gather(partitions: &[Partition<'_>], asked: &Asked<'_>) -> Answered {
-    let (mut draft, origin) = (Draft::default(), asked.origin);
+/// Asks all partitions and merges their results. Partition s is on server s; the query is submitted to `query.origin`, which asks the
+/// others. `query.at_us` and `query.time_us` are not used.
+pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) -> BaselineResult {
+    let (mut draft, origin) = (Draft::default(), query.origin);
     let others = partitions.len().saturating_sub(1);
     let scattered = draft.add(origin, Task::Think(Work::messages(others as u32)), &[]);
-    let mut sum = Answered {
+    let mut sum = BaselineResult {
         results: Vec::new(),
         outcome: Outcome::Complete,
         stats: QueryStats::default(),
@@ -99,12 +66,12 @@ pub fn scatter_gather(partitions: &[Partition<'_>], asked: &Asked<'_>) -> Answer
         let is_far = server != origin;
         let mut tail = vec![scattered];
         if is_far {
-            let bytes = question_bytes(asked);
+            let bytes = question_bytes(query);
             sum.bytes += u64::from(bytes);
             tail = vec![draft.add(origin, Task::Send { bytes }, &tail)];
         }
         let mut first = Work::messages(u32::from(is_far));
-        let state = alone(part, asked, |mut work, wanted| {
+        let state = run_steps(part, query, |mut work, wanted| {
             work.add(&std::mem::take(&mut first));
             work.messages += u32::from(is_far && wanted.is_empty());
             let thought = draft.add(server, Task::Think(work), &tail);
@@ -123,33 +90,33 @@ pub fn scatter_gather(partitions: &[Partition<'_>], asked: &Asked<'_>) -> Answer
         sum.take(&state, usize::from(server));
     }
     sum.results.sort_by(|a, b| a.distance.total_cmp(&b.distance).then(a.external_id.cmp(&b.external_id)));
-    sum.results.truncate(asked.params.k as usize);
+    sum.results.truncate(query.params.k as usize);
     let merged = draft.add(origin, Task::Think(Work::default()), &gathered);
     sum.trace = draft.finish(merged);
     sum
 }
 
-impl Answered {
+impl BaselineResult {
     fn take(&mut self, state: &QueryState, server: usize) {
         self.results.extend_from_slice(state.results());
         self.stats.add(state.stats());
         self.reads[server] += state.stats().reads;
-        if is_good(self.outcome) && !is_good(state.outcome()) {
+        if is_answer(self.outcome) && !is_answer(state.outcome()) {
             self.outcome = state.outcome();
         }
     }
 }
 
-/// A query as it is sent to a server: as long as a state that has not begun, with its vector.
-fn question_bytes(asked: &Asked<'_>) -> u32 {
+/// Bytes of a query as it is sent to a server: a state that has not begun, with its vector.
+fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
     let mut state = Vec::new();
-    wire::encode(&QueryState::new(asked.params, asked.budget), wire::Carry::Ids, &mut state);
+    wire::encode(&QueryState::new(query.params, query.budget), wire::Carry::Ids, &mut state);
     let message = Message::Baton {
-        query: QueryId { origin: asked.origin, incarnation: 0, number: 0 },
+        query: QueryId { origin: query.origin, incarnation: 0, number: 0 },
         attempt: 0,
         visited: 0,
         left_us: 0,
-        vector: asked.vector,
+        vector: query.vector,
         state: &state,
     };
     let mut frame = Vec::new();
@@ -159,62 +126,65 @@ fn question_bytes(asked: &Asked<'_>) -> u32 {
 
 fn answer_bytes(state: &QueryState) -> u32 {
     let mut bytes = Vec::new();
-    wire::encode(&state.without_beam(), wire::Carry::Ids, &mut bytes);
+    wire::encode(&state.answer(), wire::Carry::Ids, &mut bytes);
     let query = QueryId { origin: 0, incarnation: 0, number: 0 };
     let mut frame = Vec::new();
     Message::Answer { query, attempt: 0, visited: 0, state: &bytes }.encode(0, 0, &mut frame);
     frame.len() as u32
 }
 
-/// Searches one index spread over servers without handing over: the state stays on `asked.origin`, and a block that is not there is asked of
-/// one of its homes, which reads and sends it. Two messages for each such block, where a hand-over is one for all blocks until the next.
-/// Time does not matter, as in [`scatter_gather`].
-pub fn fetch(cluster: &Cluster<'_>, asked: &Asked<'_>) -> Answered {
-    let (mut draft, origin) = (Draft::default(), asked.origin);
-    let here = Here { placement: cluster.placement, server: origin, live: u64::MAX, loads: [0; SERVERS_MAX] };
-    let part = Partition { view: IndexView { here: None, ..cluster.view }, blocks: cluster.blocks };
+/// Searches one index spread over servers without hand-overs: the state stays on `query.origin`, and a remote block is requested from one of
+/// its replicas, which reads and sends it. Each remote block takes two messages, where a hand-over takes one for all blocks until the
+/// next. `query.at_us` and `query.time_us` are not used.
+pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResult {
+    let (mut draft, origin) = (Draft::default(), query.origin);
+    let loads = [0; SERVERS_MAX];
+    let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
+    let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
-    let block_bytes = cluster.view.block.block_bytes;
-    let (mut fetched, mut came, mut last) = (0u64, 0u32, 0);
+    let (mut fetched, mut bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
     let mut tail: Vec<TaskId> = Vec::new();
-    let state = alone(&part, asked, |mut work, wanted| {
-        let far = wanted.iter().filter(|&&block| !here.holds(block)).count() as u32;
+    let state = run_steps(&part, query, |mut work, wanted| {
+        let far = wanted.iter().filter(|read| !shard.holds(read.unit())).count() as u32;
         work.messages += came + far;
         came = far;
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
-        let mut bring = |block: u32| {
-            let home = if here.holds(block) { origin } else { a_home(&here, block) };
-            reads[usize::from(home)] += 1;
-            if home == origin {
+        let mut add_read = |read: &Read| {
+            let unit = read.unit();
+            let replica = if shard.holds(unit) { origin } else { a_replica(&shard, unit) };
+            reads[usize::from(replica)] += 1;
+            if replica == origin {
                 return draft.add(origin, Task::Read, &[thought]);
             }
             let request = Task::Send { bytes: REQUEST_BYTES as u32 };
-            let asked = draft.add(origin, request, &[thought]);
-            let heard = draft.add(home, Task::Think(Work::messages(1)), &[asked]);
-            let read = draft.add(home, Task::Read, &[heard]);
-            let reply = Work { reads: 1, messages: 1, ..Work::default() };
-            let told = draft.add(home, Task::Think(reply), &[read]);
-            draft.add(home, Task::Send { bytes: (REQUEST_BYTES + block_bytes) as u32 }, &[told])
+            let requested = draft.add(origin, request, &[thought]);
+            let received = draft.add(replica, Task::Think(Work::messages(1)), &[requested]);
+            let completed = draft.add(replica, Task::Read, &[received]);
+            let work = Work { reads: 1, messages: 1, ..Work::default() };
+            let prepared = draft.add(replica, Task::Think(work), &[completed]);
+            let reply_bytes = REQUEST_BYTES as u32 + read.at.bytes;
+            bytes += u64::from(reply_bytes) + REQUEST_BYTES as u64;
+            draft.add(replica, Task::Send { bytes: reply_bytes }, &[prepared])
         };
-        tail = wanted.iter().map(|&block| bring(block)).collect();
+        tail = wanted.iter().map(|read| add_read(read)).collect();
     });
-    Answered {
+    BaselineResult {
         results: state.results().to_vec(),
         outcome: state.outcome(),
         stats: *state.stats(),
         reads,
         messages: 2 * fetched,
-        bytes: fetched * (2 * REQUEST_BYTES + block_bytes) as u64,
+        bytes,
         fetched,
         trace: draft.finish(last),
     }
 }
 
-/// One of a block's homes; copies share the load.
-fn a_home(here: &Here<'_>, block: u32) -> u8 {
-    let homes = here.placement.homes(block);
-    let turn = (hash(0, 21, u64::from(block)) % SERVERS_MAX as u64) as u32;
-    ((homes.rotate_right(turn).trailing_zeros() + turn) % SERVERS_MAX as u32) as u8
+/// One of a unit's replicas, drawn by the unit so that replicas share the load.
+fn a_replica(shard: &LocalShard<'_>, unit: u32) -> u8 {
+    let replicas = shard.placement.replicas(unit);
+    let turn = (hash(0, 21, u64::from(unit)) % SERVERS_MAX as u64) as u32;
+    ((replicas.rotate_right(turn).trailing_zeros() + turn) % SERVERS_MAX as u32) as u8
 }

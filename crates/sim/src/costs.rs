@@ -1,31 +1,31 @@
-//! What a server is made of, and what work costs there.
+//! Resources of a server, and prices of its work.
 
 use crate::trace::Work;
 
-/// Prices and capacities of every server. Whole numbers, so that a replay is the same on any machine.
+/// Prices and capacities of every server. They are integers, so that a replay is the same on any machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Threads of a server. What is ready waits for a free one.
+    /// Threads of a server. A ready task waits for a free one.
     pub threads: usize,
     /// Preparing a query on a server: the look-up tables of its codes.
     pub prepare_ns: u64,
     /// A step, besides its comparisons.
     pub step_ns: u64,
-    /// Asking for a block, taking it in, and checking it.
+    /// A read: submission, completion and checksum of a block.
     pub read_ns: u64,
-    /// A distance of codes, with what it takes to decode lists and to keep the beam. Picoseconds: it is a few nanoseconds.
+    /// A distance of codes, with its share of decoding adjacency lists and updating the beam. Picoseconds: it takes a few nanoseconds.
     pub code_comparison_ps: u64,
     /// A distance of full vectors. Picoseconds.
     pub full_comparison_ps: u64,
-    /// A message, on the server that sends it and again on the one that gets it: encoding or decoding, and its part of system calls.
+    /// A message, on the sender and again on the receiver: encoding or decoding, and its share of system calls.
     pub message_ns: u64,
-    /// A read of a block, at least.
+    /// Shortest latency of a read.
     pub disk_latency_ns: u64,
-    /// Reads that a server's disk begins a second; 0 for no limit.
+    /// Reads per second that a server's disk begins; 0 for no limit.
     pub disk_iops: u64,
-    /// From the last byte sent to the message at hand.
+    /// Latency from the last byte sent to the received message.
     pub network_latency_ns: u64,
-    /// Bits a second out of a server; 0 for no limit.
+    /// Bits per second that a server sends; 0 for no limit.
     pub network_bits: u64,
 }
 

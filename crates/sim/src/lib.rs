@@ -1,23 +1,24 @@
-//! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`]) over links, disks
-//! and a clock that exist only here.
+//! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`]) over simulated
+//! links, disks and a simulated clock.
 //!
-//! [`run`] is for what must hold: everything that happens is an event at a microsecond; links delay, reorder, duplicate and drop frames; disks
-//! delay and fail reads; servers crash, forget everything, and come back. Computing takes no time in it.
+//! [`run`] is for tests of invariants. Everything that happens is an event at a microsecond. Links delay, reorder, duplicate and
+//! drop frames; disks delay and fail reads; servers crash, lose their memory, and restart. Computation takes no time.
 //!
-//! How fast a cluster would be is asked in two steps. [`record`] runs each query once and writes down its [`Trace`]: how much was computed,
-//! read and sent, where, and what had to wait for what. [`replay()`] plays traces under a load, on servers with so many threads, a disk
+//! Throughput and latency are predicted in two steps. [`record`] runs each query once and writes its [`Trace`]: how much was computed, read
+//! and sent, on which server, and which of it had to wait for which. [`replay()`] plays traces under a load, on servers with threads, a disk
 //! and a link, at the prices of [`Costs`]. [`scatter_gather`] and [`fetch`] make the traces of two other ways to search.
 //!
-//! Equal seeds give equal runs, and equal replays.
+//! Equal seeds give equal runs, and equal replays. Nothing here depends on the kind of index: a query is a state that the index view steps.
 
 mod baselines;
 mod costs;
 mod recorder;
 mod replay;
+mod runner;
 mod trace;
 mod world;
 
-pub use baselines::{Answered, Partition, fetch, scatter_gather};
+pub use baselines::{BaselineResult, Partition, fetch, scatter_gather};
 pub use costs::Costs;
 pub use replay::{Load, Timing, Utilisation, replay};
 pub use trace::{Draft, Task, TaskId, Trace, Work};
@@ -26,57 +27,57 @@ use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_core::query::{Budget, Params, QueryState};
+use stratann_core::query::{Budget, Extent, Params, QueryState};
 
-/// The bytes of all blocks: an index' file, or memory.
-pub trait Blocks {
-    /// Puts the verified bytes of a block in the place of what `out` held. False when it cannot be read.
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool;
+/// The stores of an index: its files, or memory.
+pub trait Stores {
+    /// Replaces `out` by the bytes of an extent. False when they cannot be read.
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool;
 }
 
-/// The index that the cluster serves.
+/// The index of a cluster, of any kind.
 #[derive(Clone, Copy)]
 pub struct Cluster<'a> {
     /// Its part in RAM, which every server holds.
     pub view: IndexView<'a>,
-    /// Who holds which block.
+    /// Replicas of all blocks.
     pub placement: &'a Placement,
-    /// Where the bytes of blocks come from.
-    pub blocks: &'a dyn Blocks,
+    /// Its data.
+    pub stores: &'a dyn Stores,
 }
 
-/// A query, when it is asked, and where.
+/// A query that a client submits.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Microseconds after the start.
+pub struct SubmittedQuery<'a> {
+    /// Time of submission, microseconds after the start.
     pub at_us: u64,
-    /// The server that is asked.
+    /// The server that receives it.
     pub origin: u8,
-    /// Components of the index' element type.
+    /// Components of the index's element type, as bytes.
     pub vector: &'a [u8],
-    /// What is asked.
+    /// Parameters.
     pub params: Params,
-    /// What it may spend.
+    /// Budget.
     pub budget: Budget,
-    /// Microseconds that its client waits.
+    /// Microseconds until its deadline.
     pub time_us: u64,
 }
 
-/// A server that stops at once, without a word.
+/// A server that stops without notice.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
-    /// Which.
+    /// The server.
     pub server: u8,
-    /// When.
+    /// Time of the crash, microseconds.
     pub at_us: u64,
-    /// When it is started again, if ever.
+    /// Time of the restart, microseconds; `None` for never.
     pub back_at_us: Option<u64>,
 }
 
-/// How the world behaves.
+/// Delays and faults of a simulated cluster.
 #[derive(Clone, Debug)]
-pub struct Weather {
-    /// Decides everything that is drawn.
+pub struct FaultModel {
+    /// Seed of everything that is drawn.
     pub seed: u64,
     /// Shortest and longest delay of a frame, microseconds. Frames overtake each other when they differ.
     pub link_us: (u64, u64),
@@ -84,28 +85,28 @@ pub struct Weather {
     pub disk_us: (u64, u64),
     /// Share of frames that are lost.
     pub drop: f64,
-    /// Share of frames that come twice.
+    /// Share of frames that arrive twice.
     pub duplicate: f64,
     /// Share of reads that fail.
     pub failing_reads: f64,
-    /// Servers with a bad disk, and the share of the blocks that can never be read there.
+    /// Servers with a bad disk, and the share of blocks that can never be read there.
     pub bad_disks: Vec<(u8, f64)>,
-    /// Who crashes, and when.
+    /// Crashes.
     pub crashes: Vec<Crash>,
-    /// Microseconds until the others notice that a server has crashed, or is back.
+    /// Microseconds until the others notice that a server has crashed or restarted.
     pub notice_us: u64,
     /// Limits of every server.
     pub limits: Limits,
-    /// What batons say of their candidates.
+    /// How batons carry their candidates.
     pub carry: Carry,
-    /// Where results go when their query is handed over.
+    /// Where the results of handed-over queries travel.
     pub results: Results,
 }
 
-impl Default for Weather {
-    /// Nothing goes wrong.
+impl Default for FaultModel {
+    /// A cluster without faults.
     fn default() -> Self {
-        Weather {
+        FaultModel {
             seed: 1,
             link_us: (20, 60),
             disk_us: (60, 160),
@@ -122,67 +123,77 @@ impl Default for Weather {
     }
 }
 
-/// What a client was told.
+/// The reply to a client.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum Reply {
     /// The answer: its results and counters.
     Answer(Box<QueryState>),
-    /// There will be none.
+    /// The reason why there is no answer.
     Failed(Failure),
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// For each query everything that its client was told, and when: exactly one thing, unless its origin crashed.
-    pub told: Vec<Vec<(u64, Told)>>,
+    /// For each query all replies to its client, and their times: exactly one, unless its origin crashed.
+    pub replies: Vec<Vec<(u64, Reply)>>,
     /// Hand-overs that were sent.
     pub batons: u64,
-    /// Their bytes, headers included, vectors not.
+    /// Their bytes, headers included, without vectors.
     pub baton_bytes: u64,
-    /// Bytes of the vectors that went with them.
+    /// Bytes of the vectors in them.
     pub vector_bytes: u64,
-    /// Frames that told an origin of results, where these do not travel.
-    pub found: u64,
+    /// Frames with partial results.
+    pub reports: u64,
     /// Their bytes.
-    pub found_bytes: u64,
-    /// Frames of other kinds, and their bytes.
+    pub report_bytes: u64,
+    /// All other frames.
     pub other_frames: u64,
-    /// Bytes of those.
+    /// Their bytes.
     pub other_bytes: u64,
     /// Reads, by server.
     pub reads: Vec<u64>,
-    /// Of these, how many failed.
+    /// Reads that failed.
     pub lost_reads: u64,
-    /// What is still held when nothing is left to happen: queries of clients, vectors, states. All zero, or something is immortal.
+    /// States that were dropped because their answers were no longer wanted.
+    pub dropped_runs: u64,
+    /// Queries of clients, vectors and states that are held after the last event. All are zero unless there is a leak.
     pub left: (usize, usize, usize),
-    /// When the last event happened.
+    /// Time of the last event, microseconds.
     pub ended_us: u64,
     /// Frames that were refused.
     pub refused: u64,
 }
 
-/// Runs the cluster until nothing is left to happen.
+/// Runs the cluster until no event is left.
 ///
 /// # Panics
-/// When ten million events are not enough: something goes round in circles.
-pub fn run(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> Report {
-    world::World::new(world::Setting::Together(cluster), asked, weather).run()
+/// When ten million events are not enough: something runs in a circle.
+pub fn run(cluster: &Cluster<'_>, queries: &[SubmittedQuery<'_>], faults: &FaultModel) -> Report {
+    world::World::new(world::Setting::HandOver(cluster), queries, faults).run()
 }
 
-/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real protocol, over links and
-/// through faults.
+/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real protocol, over links
+/// and through faults.
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_apart(partitions: &[Partition<'_>], asked: &[Asked<'_>], weather: &Weather) -> Report {
-    world::World::new(world::Setting::Apart(partitions), asked, weather).run()
+pub fn run_scatter_gather(
+    partitions: &[Partition<'_>],
+    queries: &[SubmittedQuery<'_>],
+    faults: &FaultModel,
+) -> Report {
+    world::World::new(world::Setting::ScatterGather(partitions), queries, faults).run()
 }
 
-/// As [`run`], in weather without faults; gives besides what each query did that was answered, in the order in which they were asked.
+/// As [`run`], without faults. Also returns the traces of all answered queries, in order of submission.
 ///
 /// # Panics
 /// As [`run`].
-pub fn record(cluster: &Cluster<'_>, asked: &[Asked<'_>], weather: &Weather) -> (Report, Vec<Trace>) {
-    world::World::new(world::Setting::Together(cluster), asked, weather).record()
+pub fn record(
+    cluster: &Cluster<'_>,
+    queries: &[SubmittedQuery<'_>],
+    faults: &FaultModel,
+) -> (Report, Vec<Trace>) {
+    world::World::new(world::Setting::HandOver(cluster), queries, faults).record()
 }

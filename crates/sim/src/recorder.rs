@@ -1,4 +1,4 @@
-//! Writes down what the queries of a [`crate::world::World`] do.
+//! Records the traces of the queries of a [`crate::world::World`].
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use stratann_core::peer::message::QueryId;
 
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
 
-/// One query on its way.
+/// The trace of one query, as it grows.
 #[derive(Default)]
 struct Open {
     draft: Draft,
-    // What the thread that holds the query has done since the last task.
+    // Work on the query since its last task.
     work: Work,
-    // What the next task waits for.
+    // Tasks that the next one waits for.
     tail: Vec<TaskId>,
-    // Word of results that the answer waits for.
-    heard: Vec<TaskId>,
-    // Servers that are told to forget the query, and the bytes of the word.
+    // Received reports that the answer waits for.
+    reports: Vec<TaskId>,
+    // Servers that are released, and the bytes of the messages.
     releases: Vec<(u8, u32)>,
     answered: Option<TaskId>,
 }
@@ -28,15 +28,15 @@ impl Open {
     }
 }
 
-/// What kind of message was sent.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// The query goes on, or comes home, with it.
-    Carries,
-    /// Its origin is told of results.
-    Tells,
-    /// It is to be forgotten.
-    Releases,
+    /// A baton or an answer.
+    State,
+    /// Partial results.
+    Report,
+    /// The release of a query.
+    Release,
 }
 
 /// The traces of all queries, as they grow.
@@ -50,8 +50,8 @@ impl Recorder {
         Recorder { numbers: BTreeMap::new(), open: (0..queries).map(|_| Open::default()).collect() }
     }
 
-    /// A client's query number `q` is known to the servers as `query`.
-    pub(crate) fn asked(&mut self, query: QueryId, q: usize) {
+    /// Query `q` of the run has the id `query`.
+    pub(crate) fn submitted(&mut self, query: QueryId, q: usize) {
         self.numbers.insert(query, q);
     }
 
@@ -75,14 +75,14 @@ impl Recorder {
     pub(crate) fn sent(&mut self, query: &QueryId, from: u8, to: u8, kind: Sent, bytes: usize) {
         let Some(open) = self.of(query) else { return };
         let bytes = bytes as u32;
-        if kind == Sent::Releases {
+        if kind == Sent::Release {
             return open.releases.push((to, bytes));
         }
         open.work.messages += 1;
         let thought = open.think(from);
-        if kind == Sent::Tells {
+        if kind == Sent::Report {
             let sent = open.draft.add(from, Task::Send { bytes }, &[thought]);
-            open.heard.push(open.draft.add(to, Task::Think(Work::messages(1)), &[sent]));
+            open.reports.push(open.draft.add(to, Task::Think(Work::messages(1)), &[sent]));
             open.tail = vec![thought];
             return;
         }
@@ -90,25 +90,25 @@ impl Recorder {
         open.work.messages += 1;
     }
 
-    /// The client of query `q` has its answer from `server`. Others are told to forget the query when that is done.
-    pub(crate) fn told(&mut self, q: usize, server: u8) {
+    /// The client of query `q` has its answer from `server`. The other servers are released after that.
+    pub(crate) fn answered(&mut self, q: usize, server: u8) {
         let Some(open) = self.open.get_mut(q).filter(|o| o.answered.is_none()) else { return };
-        open.tail.append(&mut open.heard);
+        open.tail.append(&mut open.reports);
         let answered = open.think(server);
         open.answered = Some(answered);
         let releases = std::mem::take(&mut open.releases);
         if releases.is_empty() {
             return;
         }
-        let spoken = Task::Think(Work::messages(releases.len() as u32));
-        let spoken = open.draft.add(server, spoken, &[answered]);
+        let released = Task::Think(Work::messages(releases.len() as u32));
+        let released = open.draft.add(server, released, &[answered]);
         for (to, bytes) in releases {
-            let sent = open.draft.add(server, Task::Send { bytes }, &[spoken]);
+            let sent = open.draft.add(server, Task::Send { bytes }, &[released]);
             open.draft.add(to, Task::Think(Work::messages(1)), &[sent]);
         }
     }
 
-    /// The traces of the queries that were answered, in the order in which they were asked.
+    /// The traces of the answered queries, in order of submission.
     pub(crate) fn finish(self) -> Vec<Trace> {
         self.open.into_iter().filter_map(|o| Some(o.draft.finish(o.answered?))).collect()
     }

@@ -1,44 +1,44 @@
-//! Queries under load: their traces over threads, disks and links that are busy.
+//! Queries under load: their traces over busy threads, disks and links.
 //!
-//! A server has some threads, one disk and one way out. Each is a line: first come, first served, by the order in which things become
-//! ready. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
+//! A server has some threads, one disk and one outgoing link. Each is a queue, served in the order in which tasks become ready. Time is in
+//! whole nanoseconds; equal traces, costs, load and seed give equal times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 
 use crate::costs::Costs;
 use crate::trace::{Task, TaskId, Trace};
 
-/// How queries come.
+/// Arrival of queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// So many at a time: one that is answered is replaced at once. With enough of them this finds the most that the servers can do.
+    /// A fixed number in flight: an answered query is replaced at once. With enough of them this finds the largest throughput.
     Closed {
         /// Queries in flight in the whole cluster.
         in_flight: usize,
     },
-    /// As they like, so many a second on average (Poisson).
+    /// A Poisson process.
     Open {
-        /// Queries a second.
+        /// Mean queries per second.
         per_second: f64,
     },
 }
 
-/// Shares of the time for which something was busy, 0 to 1.
+/// Utilisation of a server, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Utilisation {
     /// Threads.
     pub cpu: f64,
     /// The disk.
     pub disk: f64,
-    /// The way out.
+    /// The outgoing link.
     pub network: f64,
 }
 
 impl Utilisation {
-    /// The name of what was busiest.
+    /// Name of the busiest resource.
     pub fn bottleneck(&self) -> &'static str {
         let all = [(self.cpu, "cpu"), (self.disk, "disk"), (self.network, "network")];
         all.into_iter().fold(all[0], |most, next| if next.0 > most.0 { next } else { most }).1
@@ -53,50 +53,50 @@ impl Utilisation {
     }
 }
 
-/// What a replay came to. The first queries, which find the cluster empty, are not in it.
+/// Result of a replay, without the first queries, which find the cluster empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    /// Queries answered a second.
+    /// Answered queries per second.
     pub qps: f64,
-    /// From asked to answered, nanoseconds, for each query in the order in which they were asked.
+    /// Latency of each query in order of submission, nanoseconds.
     pub latency_ns: Vec<u64>,
     /// By server.
     pub servers: Vec<Utilisation>,
-    /// When the last task ended, nanoseconds.
+    /// End of the last task, nanoseconds.
     pub ended_ns: u64,
 }
 
 impl Timing {
-    /// For threads, disks and links, that of the server where each is busiest.
+    /// Highest utilisation of any server, for each resource.
     pub fn busiest(&self) -> Utilisation {
         self.servers.iter().fold(Utilisation::default(), |most, &u| most.most(u))
     }
 }
 
-/// Some servants of one kind and what waits for them, first come, first served.
+/// A queue of tasks for equal servers of one resource, first come, first served.
 #[derive(Clone, Debug)]
-struct Line {
+struct Queue {
     free_at: Vec<u64>,
-    taken_ns: u64,
+    assigned_ns: u64,
 }
 
-impl Line {
-    fn new(servants: usize) -> Line {
-        Line { free_at: vec![0; servants.max(1)], taken_ns: 0 }
+impl Queue {
+    fn new(count: usize) -> Queue {
+        Queue { free_at: vec![0; count.max(1)], assigned_ns: 0 }
     }
 
-    /// Something is ready at `now` and keeps a servant busy for so long; gives when it ends.
+    /// Adds a task that is ready at `now` and takes `busy_ns`. Returns its end.
     fn take(&mut self, now: u64, busy_ns: u64) -> u64 {
-        self.taken_ns += busy_ns;
+        self.assigned_ns += busy_ns;
         let Some(first) = self.free_at.iter_mut().min() else { return now };
         *first = now.max(*first) + busy_ns;
         *first
     }
 
-    /// For how long servants were busy until `now`, all of them together.
+    /// Busy time of all together until `now`.
     fn busy_ns(&self, now: u64) -> u64 {
-        let promised: u64 = self.free_at.iter().map(|at| at.saturating_sub(now)).sum();
-        self.taken_ns - promised
+        let scheduled: u64 = self.free_at.iter().map(|at| at.saturating_sub(now)).sum();
+        self.assigned_ns - scheduled
     }
 
     fn share(&self, from: (u64, u64), to: (u64, u64)) -> f64 {
@@ -107,27 +107,27 @@ impl Line {
 
 #[derive(Clone, Debug)]
 struct Server {
-    threads: Line,
-    disk: Line,
-    out: Line,
+    threads: Queue,
+    disk: Queue,
+    out: Queue,
 }
 
 /// A query in flight.
 struct Live {
     trace: usize,
     number: usize,
-    asked_ns: u64,
+    submitted_ns: u64,
     waits: Vec<u32>,
     left: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Ask,
+    Submit,
     Ended { slot: usize, task: TaskId },
 }
 
-/// The state of all lines at one time.
+/// Busy times of all servers at one time.
 #[derive(Default)]
 struct Mark {
     at_ns: u64,
@@ -146,10 +146,10 @@ struct Replay<'a> {
     scheduled: u64,
     live: Vec<Live>,
     idle: Vec<usize>,
-    asked: usize,
+    submitted: usize,
     answered: usize,
-    next_ask_ns: f64,
-    // The queries with whose asking the time that counts begins and ends.
+    next_submit_ns: f64,
+    // The queries whose submission begins and ends the measured time.
     window: (usize, usize),
     latency_ns: Vec<u64>,
     marks: [Mark; 2],
@@ -157,9 +157,9 @@ struct Replay<'a> {
 
 /// Replays `queries` queries (the traces in turn, again and again) on `servers` servers.
 ///
-/// Rates and shares are over the time between the asking of two queries: one in the middle (or after those in flight, when they are
-/// more), and one of the last. Before that queues find their lengths. With a constant number in flight these are a multiple of it apart: queries that begin together may
-/// go on together, in waves, and a part of a wave would count too much or too little.
+/// Rates and utilisations are over the time between the submission of two queries: one in the middle (or after those in flight, when they
+/// are more), and one of the last. Before that queues find their lengths. With a constant number in flight the two are a multiple of it
+/// apart: queries that begin together may go on in waves, and a part of a wave would distort the rate.
 pub fn replay(
     traces: &[Trace],
     servers: usize,
@@ -168,7 +168,7 @@ pub fn replay(
     queries: usize,
     seed: u64,
 ) -> Timing {
-    let server = Server { threads: Line::new(costs.threads), disk: Line::new(1), out: Line::new(1) };
+    let server = Server { threads: Queue::new(costs.threads), disk: Queue::new(1), out: Queue::new(1) };
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
     let end = queries.saturating_sub(1);
     let first = in_flight.max(queries / 2).min(end);
@@ -185,9 +185,9 @@ pub fn replay(
         scheduled: 0,
         live: Vec::new(),
         idle: Vec::new(),
-        asked: 0,
+        submitted: 0,
         answered: 0,
-        next_ask_ns: 0.0,
+        next_submit_ns: 0.0,
         window: (first, last),
         latency_ns: vec![0; queries],
         marks: [Mark::default(), Mark::default()],
@@ -199,12 +199,12 @@ pub fn replay(
 impl Replay<'_> {
     fn run(&mut self) -> u64 {
         let at_once = if let Load::Closed { in_flight } = self.load { in_flight.max(1) } else { 1 };
-        (0..at_once.min(self.queries)).for_each(|_| self.schedule(0, Event::Ask));
+        (0..at_once.min(self.queries)).for_each(|_| self.schedule(0, Event::Submit));
         let mut now = 0;
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             now = at;
             match event {
-                Event::Ask => self.ask(now),
+                Event::Submit => self.submit(now),
                 Event::Ended { slot, task } => self.ended(now, slot, task),
             }
         }
@@ -216,12 +216,12 @@ impl Replay<'_> {
         self.scheduled += 1;
     }
 
-    fn ask(&mut self, now: u64) {
-        let number = self.asked;
+    fn submit(&mut self, now: u64) {
+        let number = self.submitted;
         if number == self.queries {
             return;
         }
-        self.asked += 1;
+        self.submitted += 1;
         if number == self.window.0 {
             self.marks[0] = self.mark(now);
         }
@@ -231,8 +231,8 @@ impl Replay<'_> {
         self.begin(now, number);
         if let Load::Open { per_second } = self.load {
             let draw = (hash(self.seed, 41, number as u64) >> 11) as f64 / (1u64 << 53) as f64;
-            self.next_ask_ns += -(1.0 - draw).ln() * 1e9 / per_second;
-            self.schedule((self.next_ask_ns as u64).max(now), Event::Ask);
+            self.next_submit_ns += -(1.0 - draw).ln() * 1e9 / per_second;
+            self.schedule((self.next_submit_ns as u64).max(now), Event::Submit);
         }
     }
 
@@ -240,7 +240,7 @@ impl Replay<'_> {
         let at = number % self.traces.len();
         let trace = &self.traces[at];
         let waits = trace.waits().to_vec();
-        let live = Live { trace: at, number, asked_ns: now, left: waits.len(), waits };
+        let live = Live { trace: at, number, submitted_ns: now, left: waits.len(), waits };
         let slot = match self.idle.pop() {
             Some(slot) => {
                 self.live[slot] = live;
@@ -256,7 +256,7 @@ impl Replay<'_> {
         }
     }
 
-    /// A task is ready: it takes its place in a line.
+    /// A task is ready: it enters a queue.
     fn start(&mut self, now: u64, slot: usize, task: TaskId) {
         let (server, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
         let costs = self.costs;
@@ -276,10 +276,10 @@ impl Replay<'_> {
         let trace = &self.traces[self.live[slot].trace];
         if task == trace.answered() {
             let live = &self.live[slot];
-            self.latency_ns[live.number] = now - live.asked_ns;
+            self.latency_ns[live.number] = now - live.submitted_ns;
             self.answered += 1;
             if let Load::Closed { .. } = self.load {
-                self.ask(now);
+                self.submit(now);
             }
         }
         for &next in trace.next(task) {
@@ -306,7 +306,7 @@ impl Replay<'_> {
         let spent_ns = to.at_ns.saturating_sub(from.at_ns);
         let answered = to.answered.saturating_sub(from.answered);
         let shares = self.servers.iter().zip(from.busy_ns.iter().zip(&to.busy_ns)).map(|(server, (a, b))| {
-            let share = |line: &Line, i: usize| line.share((from.at_ns, a[i]), (to.at_ns, b[i]));
+            let share = |queue: &Queue, i: usize| queue.share((from.at_ns, a[i]), (to.at_ns, b[i]));
             Utilisation {
                 cpu: share(&server.threads, 0),
                 disk: share(&server.disk, 1),

@@ -1,22 +1,22 @@
-//! What a query did, as a graph of tasks: work of a thread, reads, messages, and which of them had to wait for which.
+//! The trace of a query: a graph of tasks (work of a thread, reads, messages) and of their dependencies.
 //!
-//! In `Barrier` mode and while nothing goes wrong, what a query does depends on no time. So it is run once, with all that is real
-//! about it, and its trace is replayed ([`crate::replay()`]) under any load, for any costs.
+//! In `Barrier` mode and without faults, the tasks of a query do not depend on time. So a query is run once for real, and its trace is
+//! replayed ([`crate::replay()`]) under any load and any costs.
 
 use stratann_core::query::QueryStats;
 
 /// Work of a thread, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Times that a query was prepared: its tables, from its vector.
+    /// Preparations of a query: computing its tables from its vector.
     pub prepared: u32,
     /// Steps of a state.
     pub steps: u32,
-    /// Distances of codes, those of the head graph and of what came without distances included.
+    /// Distances of codes, including those of the head graph and of batons without distances.
     pub code_comparisons: u32,
     /// Distances of full vectors.
     pub full_comparisons: u32,
-    /// Blocks that came in.
+    /// Completed reads.
     pub reads: u32,
     /// Messages that were sent or received.
     pub messages: u32,
@@ -35,7 +35,7 @@ impl Work {
         }
     }
 
-    /// Messages alone.
+    /// Work on messages only.
     pub(crate) fn messages(count: u32) -> Work {
         Work { messages: count, ..Work::default() }
     }
@@ -51,24 +51,24 @@ impl Work {
     }
 }
 
-/// Something that takes time on a server.
+/// A unit of time on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// A thread works without waiting.
+    /// Work of a thread.
     Think(Work),
-    /// The disk reads a block.
+    /// A read of the disk.
     Read,
-    /// A message leaves for another server.
+    /// A message to another server.
     Send {
-        /// Its length.
+        /// Its length, bytes.
         bytes: u32,
     },
 }
 
-/// A task of a [`Draft`] or a [`Trace`].
+/// Number of a task in a [`Draft`] or a [`Trace`].
 pub type TaskId = u32;
 
-/// A trace in the making.
+/// A trace under construction.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     tasks: Vec<(u8, Task)>,
@@ -90,12 +90,12 @@ impl Draft {
         self.tasks.len()
     }
 
-    /// Whether nothing was added.
+    /// Whether there is no task yet.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    /// The trace; its client is answered when the task `answered` has ended.
+    /// Finishes the trace. Its client has the answer when the task `answered` ends.
     pub fn finish(mut self, answered: TaskId) -> Trace {
         self.edges.sort_unstable();
         let mut waits = vec![0u32; self.tasks.len()];
@@ -129,18 +129,18 @@ impl Trace {
         &self.tasks
     }
 
-    /// What waits for a task.
+    /// Tasks that wait for a task.
     pub(crate) fn next(&self, task: TaskId) -> &[TaskId] {
         let at = task as usize;
         &self.next[self.starts[at] as usize..self.starts[at + 1] as usize]
     }
 
-    /// For how many others each task waits.
+    /// Number of tasks that each task waits for.
     pub(crate) fn waits(&self) -> &[u32] {
         &self.waits
     }
 
-    /// The task with whose end the client has its answer.
+    /// The task at whose end the client has its answer.
     pub(crate) fn answered(&self) -> TaskId {
         self.answered
     }

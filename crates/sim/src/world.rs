@@ -1,38 +1,40 @@
-//! The event loop, and what each event does.
+//! The event loop, and the effect of each event.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::peer::message::{Message, decode};
-use stratann_core::peer::{Action, Peer, Run, Served};
-use stratann_core::place::Here;
+use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run, Served};
+use stratann_core::place::LocalShard;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
-use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, Want};
+use stratann_core::query::{QueryState, Step};
+use stratann_core::view::Base;
 
 use crate::recorder::{Recorder, Sent};
+use crate::runner::{Pending, Runner};
 use crate::trace::{Trace, Work};
-use crate::{Asked, Blocks, Cluster, Partition, Report, Told, Weather};
+use crate::{Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery};
 
 const EVENTS_MAX: u64 = 10_000_000;
-/// All servers serve the same build.
+/// The build that all servers serve.
 const BUILD: u64 = 0x5EED;
 
-/// What the servers serve.
+/// The indexes of the servers.
 #[derive(Clone, Copy)]
 pub(crate) enum Setting<'a> {
-    /// One index; queries are handed over.
-    Together(&'a Cluster<'a>),
-    /// An index each; all are asked.
-    Apart(&'a [Partition<'a>]),
+    /// One index. Queries are handed over.
+    HandOver(&'a Cluster<'a>),
+    /// One index for each server. Every query is asked of all.
+    ScatterGather(&'a [Partition<'a>]),
 }
 
 impl<'a> Setting<'a> {
     fn servers(&self) -> usize {
         match self {
-            Setting::Together(cluster) => cluster.placement.servers(),
-            Setting::Apart(partitions) => partitions.len(),
+            Setting::HandOver(cluster) => cluster.placement.servers(),
+            Setting::ScatterGather(partitions) => partitions.len(),
         }
     }
 
@@ -43,63 +45,46 @@ impl<'a> Setting<'a> {
 
     fn view(&self, server: u8, peer: &Peer) -> IndexView<'a> {
         match self {
-            Setting::Together(cluster) => {
+            Setting::HandOver(cluster) => {
                 let (live, loads) = (peer.live(), peer.loads());
-                let here = Here { placement: cluster.placement, server, live, loads };
-                IndexView { here: Some(here), ..cluster.view }
+                let shard = LocalShard { placement: cluster.placement, server, live, loads };
+                IndexView { base: Base { here: Some(shard), ..cluster.view.base }, ..cluster.view }
             }
-            Setting::Apart(partitions) => partitions[usize::from(server)].view,
+            Setting::ScatterGather(partitions) => partitions[usize::from(server)].view,
         }
     }
 
-    fn blocks(&self, server: u8) -> &'a dyn Blocks {
+    fn stores(&self, server: u8) -> &'a dyn Stores {
         match self {
-            Setting::Together(cluster) => cluster.blocks,
-            Setting::Apart(partitions) => partitions[usize::from(server)].blocks,
+            Setting::HandOver(cluster) => cluster.stores,
+            Setting::ScatterGather(partitions) => partitions[usize::from(server)].stores,
         }
     }
 
-    fn served(&self, server: usize, weather: &Weather) -> Served {
-        let (view, apart) = match self {
-            Setting::Together(cluster) => (&cluster.view, None),
-            Setting::Apart(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
+    fn served(&self, server: usize, faults: &FaultModel) -> Served {
+        let (view, scatter_gather) = match self {
+            Setting::HandOver(cluster) => (&cluster.view, None),
+            Setting::ScatterGather(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
         };
-        let (vector_bytes, rescores) = (view.dim * view.dtype.size(), view.rescores());
-        let carry = if rescores { weather.carry } else { Carry::Distances };
-        let (nodes, results) = (view.nodes, weather.results);
-        Served { build: BUILD, vector_bytes, nodes, carry, results, rescores, apart }
+        let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
+        let carry = if rescores { faults.carry } else { Carry::Distances };
+        let (kind, nodes, results) = (view.kind_number(), view.base.nodes, faults.results);
+        Served { build: BUILD, kind, vector_bytes, nodes, carry, results, rescores, scatter_gather }
     }
 }
 
-/// How often a server that holds something looks at the clock, microseconds.
+/// Interval of the ticks of a server that holds queries, microseconds.
 const TICK_US: u64 = 5000;
 
 #[derive(Debug)]
 enum Event {
-    Ask(usize),
+    Submit(usize),
     Frame { from: u8, to: u8, bytes: Vec<u8> },
-    Read { server: u8, incarnation: u32, run: Run, tag: Tag, block: u32 },
+    Read { server: u8, incarnation: u32, run: Run, pending: Pending },
     Tick { server: u8, incarnation: u32 },
     Crash(u8),
     Restart(u8),
     Notice { server: u8, other: u8, is_up: bool },
-}
-
-/// What was read, as a state takes it in; `None` is a read that failed.
-pub(crate) fn arrivals(held: &[(Tag, Option<Vec<u8>>)]) -> Vec<Arrival<'_>> {
-    held.iter()
-        .map(|(tag, bytes)| Arrival {
-            tag: *tag,
-            what: bytes.as_deref().map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-        })
-        .collect()
-}
-
-/// A state that waits for its reads.
-struct Running {
-    state: Box<QueryState>,
-    scratch: Scratch,
-    arrived: Vec<(Tag, Option<u32>)>,
 }
 
 struct Server {
@@ -107,13 +92,14 @@ struct Server {
     incarnation: u32,
     is_up: bool,
     is_ticking: bool,
-    running: BTreeMap<Run, Running>,
+    running: BTreeMap<Run, Runner>,
+    pool: BufferPool,
 }
 
 pub(crate) struct World<'a> {
     setting: Setting<'a>,
-    asked: &'a [Asked<'a>],
-    weather: &'a Weather,
+    queries: &'a [SubmittedQuery<'a>],
+    faults: &'a FaultModel,
     servers: Vec<Server>,
     // (time, order of scheduling) → event
     queue: BinaryHeap<Reverse<(u64, u64)>>,
@@ -126,19 +112,24 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(crate) fn new(setting: Setting<'a>, asked: &'a [Asked<'a>], weather: &'a Weather) -> World<'a> {
+    pub(crate) fn new(
+        setting: Setting<'a>,
+        queries: &'a [SubmittedQuery<'a>],
+        faults: &'a FaultModel,
+    ) -> World<'a> {
         let count = setting.servers();
         let server = |s: usize| Server {
-            peer: Peer::new(s as u8, 0, setting.served(s, weather), setting.all(), weather.limits),
+            peer: Peer::new(s as u8, 0, setting.served(s, faults), setting.all(), faults.limits),
             incarnation: 0,
             is_up: true,
             is_ticking: false,
             running: BTreeMap::new(),
+            pool: BufferPool::default(),
         };
         let mut world = World {
             setting,
-            asked,
-            weather,
+            queries,
+            faults,
             servers: (0..count).map(server).collect(),
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
@@ -147,13 +138,13 @@ impl<'a> World<'a> {
             now_us: 0,
             recorder: None,
             report: Report {
-                told: vec![Vec::new(); asked.len()],
+                replies: vec![Vec::new(); queries.len()],
                 reads: vec![0; count],
                 ..Report::default()
             },
         };
-        asked.iter().enumerate().for_each(|(q, a)| world.schedule(a.at_us, Event::Ask(q)));
-        for crash in &weather.crashes {
+        queries.iter().enumerate().for_each(|(q, query)| world.schedule(query.at_us, Event::Submit(q)));
+        for crash in &faults.crashes {
             world.schedule(crash.at_us, Event::Crash(crash.server));
             if let Some(at) = crash.back_at_us {
                 world.schedule(at, Event::Restart(crash.server));
@@ -162,9 +153,9 @@ impl<'a> World<'a> {
         world
     }
 
-    /// As [`World::run`], and what each query did. Of use in calm weather alone: attempts are not told apart.
+    /// As [`World::run`]. Also returns the traces of the queries. Attempts are not distinguished, so there must be no faults.
     pub(crate) fn record(mut self) -> (Report, Vec<Trace>) {
-        self.recorder = Some(Recorder::new(self.asked.len()));
+        self.recorder = Some(Recorder::new(self.queries.len()));
         self.play();
         let traces = self.recorder.take().map_or(Vec::new(), Recorder::finish);
         (self.report, traces)
@@ -179,7 +170,7 @@ impl<'a> World<'a> {
         let mut count = 0;
         while let Some(Reverse((at, number))) = self.queue.pop() {
             count += 1;
-            assert!(count < EVENTS_MAX, "seed {}: {EVENTS_MAX} events and no end", self.weather.seed);
+            assert!(count < EVENTS_MAX, "seed {}: {EVENTS_MAX} events and no end", self.faults.seed);
             let Some(event) = self.events.remove(&number) else { continue };
             self.now_us = at;
             self.happen(event);
@@ -201,7 +192,7 @@ impl<'a> World<'a> {
     /// A number from 0 to 1, never 1.
     fn draw(&mut self) -> f64 {
         self.drawn += 1;
-        (hash(self.weather.seed, 31, self.drawn) >> 11) as f64 / (1u64 << 53) as f64
+        (hash(self.faults.seed, 31, self.drawn) >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn delay(&mut self, (least, most): (u64, u64)) -> u64 {
@@ -212,33 +203,36 @@ impl<'a> World<'a> {
         let mut actions = Vec::new();
         let now = self.now_us;
         let at = match event {
-            Event::Ask(q) => {
-                let asked = self.asked[q];
-                let server = &mut self.servers[usize::from(asked.origin)];
+            Event::Submit(q) => {
+                let query = &self.queries[q];
+                let server = &mut self.servers[usize::from(query.origin)];
                 if !server.is_up {
                     return;
                 }
-                let what = (asked.params, asked.budget);
-                server.peer.ask(now, q as u64, what, asked.vector, asked.time_us, &mut actions);
+                let what = (query.params, query.budget);
+                let codec = server.peer.codec();
+                let new = codec.new_query(q as u64, what, query.vector, query.time_us, &mut server.pool);
+                server.peer.submit(now, new, &mut actions);
                 if let (Some(recorder), Some(Action::Start { run, .. })) =
                     (&mut self.recorder, actions.first())
                 {
-                    recorder.asked(run.query, q);
+                    recorder.submitted(run.query, q);
                 }
-                asked.origin
+                query.origin
             }
             Event::Frame { from, to, bytes } => {
                 let server = &mut self.servers[usize::from(to)];
                 if !server.is_up {
                     return;
                 }
-                if server.peer.received(now, from, &bytes, &mut actions).is_err() {
-                    self.report.refused += 1;
+                match server.peer.codec().decode(&bytes, &mut server.pool) {
+                    Ok(received) => server.peer.received(now, from, received, &mut actions),
+                    Err(_) => self.report.refused += 1,
                 }
                 to
             }
-            Event::Read { server, incarnation, run, tag, block } => {
-                return self.read(server, incarnation, run, tag, block);
+            Event::Read { server, incarnation, run, pending } => {
+                return self.read(server, incarnation, run, pending);
             }
             Event::Tick { server, incarnation } => {
                 let s = &mut self.servers[usize::from(server)];
@@ -266,20 +260,20 @@ impl<'a> World<'a> {
     fn act(&mut self, server: u8, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send { to, frame } => self.send(server, to, frame),
+                Action::Send { to, message } => self.send(server, to, message),
                 Action::Start { run, state } => self.start(server, run, state),
-                Action::Answer { client, state } => self.tell(server, client, Told::Answer(state)),
-                Action::Fail { client, why } => self.tell(server, client, Told::Failed(why)),
+                Action::Answer { number, state } => self.reply(server, number, Reply::Answer(state)),
+                Action::Fail { number, why } => self.reply(server, number, Reply::Failed(why)),
             }
         }
         self.keep_ticking(server);
     }
 
-    fn tell(&mut self, server: u8, client: u64, what: Told) {
-        if let (Some(recorder), Told::Answer(_)) = (&mut self.recorder, &what) {
-            recorder.told(client as usize, server);
+    fn reply(&mut self, server: u8, number: u64, reply: Reply) {
+        if let (Some(recorder), Reply::Answer(_)) = (&mut self.recorder, &reply) {
+            recorder.answered(number as usize, server);
         }
-        self.report.told[client as usize].push((self.now_us, what));
+        self.report.replies[number as usize].push((self.now_us, reply));
     }
 
     fn keep_ticking(&mut self, server: u8) {
@@ -291,42 +285,47 @@ impl<'a> World<'a> {
         }
     }
 
-    fn send(&mut self, from: u8, to: u8, frame: Vec<u8>) {
-        let message = decode(&frame, BUILD);
-        if let (Some(recorder), Ok((message, _))) = (&mut self.recorder, &message) {
-            let sent = match message {
-                Message::Baton { query, .. } | Message::Answer { query, .. } => Some((query, Sent::Carries)),
-                Message::Found { query, .. } => Some((query, Sent::Tells)),
-                Message::Release { query } => Some((query, Sent::Releases)),
-                Message::Standing { .. } => None,
-            };
-            if let Some((query, kind)) = sent {
-                recorder.sent(query, from, to, kind, frame.len());
-            }
-        }
-        match message {
-            Ok((Message::Baton { vector, .. }, _)) => {
-                self.report.batons += 1;
-                self.report.vector_bytes += vector.len() as u64;
-                self.report.baton_bytes += (frame.len() - vector.len()) as u64;
-            }
-            Ok((Message::Found { .. }, _)) => {
-                self.report.found += 1;
-                self.report.found_bytes += frame.len() as u64;
-            }
-            _ => {
-                self.report.other_frames += 1;
-                self.report.other_bytes += frame.len() as u64;
-            }
-        }
+    fn send(&mut self, from: u8, to: u8, message: Outgoing) {
+        let sender = &mut self.servers[usize::from(from)];
+        let frame = sender.peer.codec().frame(message, &mut sender.pool);
+        self.count_frame(from, to, &frame);
         let copies = match self.draw() {
-            x if x < self.weather.drop => 0,
-            x if x < self.weather.drop + self.weather.duplicate => 2,
+            x if x < self.faults.drop => 0,
+            x if x < self.faults.drop + self.faults.duplicate => 2,
             _ => 1,
         };
         for _ in 0..copies {
-            let at = self.now_us + self.delay(self.weather.link_us);
+            let at = self.now_us + self.delay(self.faults.link_us);
             self.schedule(at, Event::Frame { from, to, bytes: frame.clone() });
+        }
+    }
+
+    fn count_frame(&mut self, from: u8, to: u8, frame: &[u8]) {
+        let Ok((message, _)) = decode(frame, BUILD) else { return };
+        let bytes = frame.len() as u64;
+        let report = &mut self.report;
+        let sent = match message {
+            Message::Baton { query, vector, .. } => {
+                report.batons += 1;
+                report.vector_bytes += vector.len() as u64;
+                report.baton_bytes += bytes - vector.len() as u64;
+                Some((query, Sent::State))
+            }
+            Message::PartialResults { query, .. } => {
+                report.reports += 1;
+                report.report_bytes += bytes;
+                Some((query, Sent::Report))
+            }
+            Message::Answer { query, .. } => Some((query, Sent::State)),
+            Message::Release { query } => Some((query, Sent::Release)),
+            Message::Status(_) => None,
+        };
+        if !matches!(message, Message::Baton { .. } | Message::PartialResults { .. }) {
+            report.other_frames += 1;
+            report.other_bytes += bytes;
+        }
+        if let (Some(recorder), Some((query, sent))) = (&mut self.recorder, sent) {
+            recorder.sent(&query, from, to, sent, frame.len());
         }
     }
 
@@ -334,13 +333,12 @@ impl<'a> World<'a> {
         let view = self.view(server);
         let s = &mut self.servers[usize::from(server)];
         s.peer.set_load(s.running.len() + 1);
-        let Some(vector) = s.peer.begin(self.now_us, &run) else { return };
-        let mut scratch = Scratch::default();
-        scratch.prepare(&view, vector);
+        let Some(begun) = s.peer.begin(self.now_us, &run) else { return };
+        let runner = Runner::new(state, &view, begun.vector);
         if let Some(recorder) = &mut self.recorder {
             recorder.worked(&run.query, &Work { prepared: 1, ..Work::default() });
         }
-        s.running.insert(run, Running { state, scratch, arrived: Vec::new() });
+        s.running.insert(run, runner);
         self.advance(server, run);
     }
 
@@ -348,64 +346,65 @@ impl<'a> World<'a> {
         self.setting.view(server, &self.servers[usize::from(server)].peer)
     }
 
-    /// Steps a state with what has arrived for it.
+    /// Steps a state with its completed reads, or drops it when its answer is no longer wanted.
     fn advance(&mut self, server: u8, run: Run) {
         let view = self.view(server);
-        let blocks = self.setting.blocks(server);
+        let stores = self.setting.stores(server);
         let s = &mut self.servers[usize::from(server)];
-        let Some(running) = s.running.get_mut(&run) else { return };
-        let read = |(tag, block): (Tag, Option<u32>)| {
-            let mut bytes = Vec::new();
-            let is_read = block.is_some_and(|b| blocks.read(b, &mut bytes));
-            (tag, is_read.then_some(bytes))
-        };
-        let held: Vec<(Tag, Option<Vec<u8>>)> = running.arrived.drain(..).map(read).collect();
-        let arrivals: Vec<Arrival<'_>> = arrivals(&held);
-        let before = *running.state.stats();
-        let step = running.state.step(&view, &mut running.scratch, &arrivals);
+        let mut actions = Vec::new();
+        if !s.peer.is_wanted(self.now_us, &run) {
+            s.running.remove(&run);
+            s.peer.dropped(self.now_us, &run, &mut actions);
+            self.report.dropped_runs += 1;
+            return self.act(server, actions);
+        }
+        let Some(runner) = s.running.get_mut(&run) else { return };
+        let (step, work) = runner.step(&view, stores);
         if let Some(recorder) = &mut self.recorder {
-            recorder.worked(&run.query, &Work::step(&before, running.state.stats(), arrivals.len()));
+            recorder.worked(&run.query, &work);
         }
         if step != Step::Wait {
-            let Some(running) = s.running.remove(&run) else { return };
-            let mut actions = Vec::new();
-            s.peer.stepped(self.now_us, run, step, &running.state, &mut actions);
+            let Some(runner) = s.running.remove(&run) else { return };
+            let departure = s.peer.codec().departure(run, step, &runner.state, &mut s.pool);
+            if let Some(departure) = departure {
+                s.peer.stepped(self.now_us, departure, &mut actions);
+            }
             return self.act(server, actions);
         }
         let incarnation = s.incarnation;
-        let wants: Vec<(Tag, u32)> =
-            running.state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
+        let wanted = runner.wanted();
         if let Some(recorder) = &mut self.recorder {
-            recorder.reads(&run.query, server, wants.len());
+            recorder.reads(&run.query, server, wanted.len());
         }
-        for (tag, block) in wants {
-            assert!(view.here.is_none_or(|h| h.holds(block)), "block {block} is not on server {server}");
+        for pending in wanted {
+            let unit = pending.read.unit();
+            let is_local = view.base.here.is_none_or(|shard| shard.holds(unit));
+            assert!(is_local, "unit {unit} is not on server {server}");
             self.report.reads[usize::from(server)] += 1;
-            let at = self.now_us + self.delay(self.weather.disk_us);
-            self.schedule(at, Event::Read { server, incarnation, run, tag, block });
+            let at = self.now_us + self.delay(self.faults.disk_us);
+            self.schedule(at, Event::Read { server, incarnation, run, pending });
         }
     }
 
-    fn read(&mut self, server: u8, incarnation: u32, run: Run, tag: Tag, block: u32) {
-        let fails = self.weather.failing_reads > 0.0 && self.draw() < self.weather.failing_reads;
-        let fails = fails || self.is_bad(server, block);
+    fn read(&mut self, server: u8, incarnation: u32, run: Run, pending: Pending) {
+        let fails = self.faults.failing_reads > 0.0 && self.draw() < self.faults.failing_reads;
+        let fails = fails || self.is_bad(server, pending.read.unit());
         let s = &mut self.servers[usize::from(server)];
         if s.incarnation != incarnation || !s.is_up {
             return;
         }
-        let Some(running) = s.running.get_mut(&run) else { return };
+        let Some(runner) = s.running.get_mut(&run) else { return };
         self.report.lost_reads += u64::from(fails);
-        running.arrived.push((tag, (!fails).then_some(block)));
-        if running.state.is_ready(running.arrived.len()) {
+        if runner.complete(pending, !fails) {
             self.advance(server, run);
         }
     }
 
-    /// Whether a server can never read this block.
-    fn is_bad(&self, server: u8, block: u32) -> bool {
-        let drawn = hash(self.weather.seed, 32, u64::from(block)) >> 11;
+    /// Whether a server can never read this unit.
+    fn is_bad(&self, server: u8, unit: u32) -> bool {
+        let drawn = hash(self.faults.seed, 32, u64::from(unit)) >> 11;
         let is_in = |share: f64| (drawn as f64) < share * (1u64 << 53) as f64;
-        self.weather.bad_disks.iter().any(|&(bad, share)| bad == server && is_in(share))
+        self.faults.bad_disks.iter().any(|&(bad, share)| bad == server && is_in(share))
     }
 
     fn crash(&mut self, server: u8) {
@@ -424,17 +423,17 @@ impl<'a> World<'a> {
         s.peer = Peer::new(
             server,
             s.incarnation,
-            self.setting.served(usize::from(server), self.weather),
+            self.setting.served(usize::from(server), self.faults),
             self.setting.all(),
-            self.weather.limits,
+            self.faults.limits,
         );
         self.announce(server, true);
     }
 
-    /// The others notice, each a little later than the change.
+    /// Lets the others notice a change, each a little later.
     fn announce(&mut self, server: u8, is_up: bool) {
         for other in (0..self.servers.len() as u8).filter(|&o| o != server) {
-            let at = self.now_us + self.weather.notice_us + self.delay((0, 500));
+            let at = self.now_us + self.faults.notice_us + self.delay((0, 500));
             self.schedule(at, Event::Notice { server: other, other: server, is_up });
         }
     }

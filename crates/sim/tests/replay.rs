@@ -1,8 +1,8 @@
-//! What must hold of traces and of their replay: conservation, limits, determinism.
+//! Invariants of traces and of their replay: conservation, limits, determinism.
 
 use stratann_sim::{Costs, Draft, Load, Task, Timing, Trace, Work, replay};
 
-/// A server that costs nothing, but for what a test says.
+/// Costs of zero; tests change some of them.
 const FREE: Costs = Costs {
     threads: 1,
     prepare_ns: 0,
@@ -124,7 +124,7 @@ fn a_link_sends_one_message_after_another() {
 }
 
 #[test]
-fn random_arrivals_wait_as_theory_says() {
+fn random_arrivals_wait_as_in_an_m_d_1_queue() {
     // One thread, a fixed service time, Poisson arrivals: an M/D/1 queue. Its mean wait is u / (2 (1 − u)) services.
     let mut draft = Draft::default();
     let only = draft.add(0, Task::Think(Work { steps: 1, ..Work::default() }), &[]);

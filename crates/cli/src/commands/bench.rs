@@ -12,19 +12,21 @@ use crate::Verdict;
 use crate::commands::search::{Bench, Run, verdict};
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
 mod ablation;
 mod open_loop;
 
-/// Sweep search settings over an index: every combination, in rounds, medians
+/// Sweep search settings over an index: all combinations, in rounds, with medians
 ///
-/// Rounds are interleaved, so that a disturbance of the machine does not fall on one setting alone. Counters do not vary; times are medians over the rounds.
+/// Rounds are interleaved, so that a disturbance of the machine affects all settings. Counters do not vary; times are
+/// medians of the rounds.
 ///
-/// With --connect and --rate, an open loop against running servers: queries arrive when they arrive, whether or not earlier ones are answered, and
-/// latency counts from the moment a query was due.
+/// With --connect and --rate, an open loop against running servers: queries are sent at a rate, whether or not earlier
+/// ones are answered, and latency counts from the scheduled moment of a query.
 #[derive(clap::Args)]
-#[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     other: Option<Other>,
@@ -32,7 +34,7 @@ pub(crate) struct Args {
     searched: options::Searched,
     #[command(flatten)]
     open_loop: open_loop::OpenLoop,
-    /// True neighbours, to measure recall@k with
+    /// Ground truth, to measure recall@k
     #[arg(long, value_name = "GT", conflicts_with = "connect")]
     groundtruth: Option<PathBuf>,
     /// Results per query
@@ -40,36 +42,38 @@ pub(crate) struct Args {
     k: usize,
     #[command(flatten)]
     effort: options::Effort,
-    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
+    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
+    /// flat 1]
     #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N", conflicts_with = "connect")]
     in_flight: Vec<usize>,
-    /// Reads of a query under way at once
+    /// Concurrent reads of a query
     #[arg(long, value_delimiter = ',', value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: Vec<Width>,
-    /// When the next query is admitted
+    /// Policy that admits the next query
     #[arg(long, value_delimiter = ',', value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: Vec<AdmissionName>,
-    /// When a step uses what arrived
+    /// Whether a step waits for all of its reads
     #[arg(long, value_delimiter = ',', value_enum, default_value = "barrier")]
     mode: Vec<ModeName>,
-    /// Times that every combination runs
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "connect")]
+    /// Runs of every combination
+    #[arg(long, default_value_t = 3, conflicts_with = "connect")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads, conflicts_with = "connect")]
     threads: Option<usize>,
-    /// All memory that index and search may take [default: no limit]
+    /// Limit of all memory of index and search [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
-    /// Of it, what may cache blocks
+    /// Part of it that caches blocks
     #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
     cache_budget: u64,
-    /// How blocks are read
+    /// I/O back end
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
 }
 
-/// Other things to measure.
+/// Other measurements.
 #[derive(clap::Subcommand)]
 enum Other {
     Ablation(Box<ablation::Args>),
@@ -105,7 +109,7 @@ struct Document<'a> {
     runs: Vec<Swept>,
 }
 
-/// `stratann bench`.
+/// Runs `stratann bench`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(Other::Ablation(args)) = &args.other {
         return ablation::run(args, output);
@@ -135,16 +139,16 @@ fn sweep(
     for options in settings {
         bench.index.params(options)?;
     }
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     let total = settings.len() as u64 * u64::from(args.rounds) * bench.count() as u64;
-    teller.stage(&format!("{} settings, {} rounds", settings.len(), args.rounds), total, "queries");
+    printer.stage(&format!("{} settings, {} rounds", settings.len(), args.rounds), total, "queries");
     let mut runs: Vec<Vec<Run>> = settings.iter().map(|_| Vec::new()).collect();
     for _ in 0..args.rounds {
         for (options, runs) in settings.iter().zip(&mut runs) {
-            runs.push(bench.run(options, &teller, &mut |_, _| Ok(()))?);
+            runs.push(bench.run(options, &printer, &mut |_, _| Ok(()))?);
         }
     }
-    teller.finish();
+    printer.finish();
     let failed = runs.iter().flatten().map(|r| r.failed_queries).sum();
     let runs = runs.into_iter().filter_map(median).collect();
     let document = Document { index, queries, rounds: args.rounds, runs };
@@ -152,7 +156,7 @@ fn sweep(
     Ok(verdict(failed, index))
 }
 
-/// The cross product of all lists.
+/// Returns the cross product of all lists of settings.
 fn settings(args: &Args) -> Vec<SearchOptions> {
     let in_flight: Vec<Option<usize>> = if args.in_flight.is_empty() {
         vec![None]
@@ -187,7 +191,7 @@ fn settings(args: &Args) -> Vec<SearchOptions> {
     all
 }
 
-/// The run in the middle by throughput.
+/// Returns the run with the median throughput.
 fn median(runs: Vec<Run>) -> Option<Swept> {
     let qps_rounds: Vec<f64> = runs.iter().map(|r| r.qps).collect();
     let mut sorted = runs;
@@ -217,7 +221,8 @@ fn text(document: &Document<'_>) -> String {
 
 fn row(swept: &Swept) -> Vec<String> {
     let (run, p) = (&swept.median, &swept.median.params);
-    let words = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+    let text_of =
+        |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     let effort = if p["recall"].is_null() {
         format!("list {}", p["search_list"])
     } else {
@@ -226,16 +231,16 @@ fn row(swept: &Swept) -> Vec<String> {
     let (low, high) = swept.qps_rounds.iter().fold((f64::INFINITY, 0f64), |(l, h), &q| (l.min(q), h.max(q)));
     vec![
         effort,
-        words(&p["mode"]),
-        words(&p["admission"]),
-        words(&p["width"]),
-        if p["in_flight"].is_null() { "auto".into() } else { words(&p["in_flight"]) },
+        text_of(&p["mode"]),
+        text_of(&p["admission"]),
+        text_of(&p["width"]),
+        if p["in_flight"].is_null() { "auto".into() } else { text_of(&p["in_flight"]) },
         run.recall.map_or("-".into(), |r| format!("{r:.4}")),
         count(run.qps as u64),
         format!("{:.0} %", (high / low - 1.0) * 100.0),
         format!("{:.0}", run.latency_us.mean),
         format!("{:.0}", run.latency_us.p99),
         format!("{:.0}", run.cpu_us),
-        format!("{:.1}", run.per_query.reads),
+        format!("{:.1}", run.per_query.mean(|s| s.reads)),
     ]
 }

@@ -1,4 +1,4 @@
-//! `stratann build`: an index from a file of vectors.
+//! `stratann build`: builds an index from a file of vectors.
 
 use std::path::PathBuf;
 
@@ -11,47 +11,48 @@ use stratann_engine::{Progress, Result};
 use crate::Verdict;
 use crate::options::{self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName, PlanName};
 use crate::output::{Output, count, duration, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
 /// Build an index from a file of vectors
 ///
-/// It says beforehand what it will take, keeps to --ram-budget all the way, can be stopped with Ctrl-C and goes on with --resume. Equal vectors,
-/// options and seed give equal files, whatever the number of threads.
+/// Prints a forecast of memory, disk and time first. Stays within --ram-budget, can be stopped with Ctrl-C and resumed
+/// with --resume. Equal vectors, options and seed give equal files, whatever the number of threads.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, or FILE.parquet#COLUMN
     base: PathBuf,
-    /// The folder of the index
+    /// Folder of the index
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
     /// Kind of index
     #[arg(long, value_enum)]
     kind: KindName,
-    /// Distance; smaller is closer in all of them
+    /// Distance; smaller is closer for all metrics
     #[arg(long, value_enum, default_value = "l2")]
     metric: MetricName,
-    /// All memory that the build may take, such as 512MiB [default: no limit]
+    /// Limit of all memory of the build, such as 512MiB [default: no limit]
     ///
-    /// When the graph does not fit, it is built in parts on disk: slower, the same quality within about a percent.
+    /// A graph that does not fit is built in parts on disk: slower, with nearly the same recall (within about a
+    /// percent).
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
     /// Threads [default: all cores]; they do not change the result
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// Seed of all choices
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Replace the index that is there; it stays in use until the new one is complete
+    /// Replace the existing index; it stays in use until the new one is complete
     #[arg(long)]
     force: bool,
-    /// Go on with a build that was interrupted; give the same options
+    /// Resume an interrupted build; requires the same options
     #[arg(long)]
     resume: bool,
-    /// What to do about rows that no distance can be computed for (NaN, infinite, zero under cosine)
+    /// Treatment of rows without valid distances (NaN, infinite, zero under cosine)
     #[arg(long, value_enum, default_value = "fail")]
     on_bad_row: OnBadRowName,
-    /// One u64 per row, .u64bin or .npy, which searches then return [default: the row number]
+    /// External ids, one u64 per row, .u64bin or .npy; searches return them [default: the row number]
     #[arg(long, value_name = "FILE")]
     ids: Option<PathBuf>,
     #[command(flatten)]
@@ -64,19 +65,20 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Options of hybrid-ivf")]
 struct ClusterArgs {
-    /// Clusters [default: 4 times the square root of the rows]
+    /// Number of inverted lists [default: 4 times the square root of the rows]
     #[arg(long, value_name = "N")]
     clusters: Option<usize>,
-    /// Which local index clusters get
+    /// Local index of the inverted lists
     #[arg(long, value_enum, default_value = "auto")]
     plan: PlanName,
-    /// RAM that searches will have, such as 64MiB: decides which clusters are scanned, divided or graphs [default: as little as there can be]
+    /// RAM of later searches, such as 64MiB; decides which lists are scanned, divided or graphs [default: the smallest
+    /// possible]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: Option<u64>,
-    /// What reads and distances cost here, from `stratann profile` [default: measured now, 12 s]
+    /// Cost profile of this machine, from `stratann profile` [default: measured now, 12 s]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Sampled vectors in the navigation graph, for each cluster
+    /// Sampled vectors in the navigation graph, per list
     #[arg(long, default_value_t = 2.0, value_name = "N")]
     nav_samples: f64,
 }
@@ -85,53 +87,53 @@ struct ClusterArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Graph options (the defaults suit nearly all data)")]
 struct GraphArgs {
-    /// Most neighbours of a node: more find more per read, but take more room in a block
+    /// Most neighbours of a node: more neighbours find more per read and take more space in a block
     #[arg(long, default_value_t = 64, value_name = "R")]
     degree: usize,
-    /// Length of the beam that finds neighbours: longer builds slower and better
+    /// Length of the beam that finds neighbours: a longer one builds slower and better
     #[arg(long, default_value_t = 128, value_name = "L")]
     build_list: usize,
-    /// How much longer than a detour an edge may be
+    /// Pruning factor of edges (alpha in DiskANN): larger values keep longer edges
     #[arg(long, default_value_t = 1.2)]
     alpha: f32,
-    /// Times that every row is inserted
+    /// Passes over all rows
     #[arg(long, default_value_t = 1)]
     passes: usize,
     /// Bytes of RAM per vector for its code [default: max(32, dimensions / 4)]
     ///
-    /// Better codes read fewer blocks: the first thing to raise when there is RAM to spare, the first to lower when there is not.
+    /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
     #[arg(long, value_name = "BYTES")]
     code_bytes: Option<usize>,
-    /// How vectors are compressed
+    /// Compression of the codes
     #[arg(long, value_enum, default_value = "residual-opq")]
     code_kind: CodeKindName,
-    /// Where codes are while a search runs
+    /// Place of the codes during searches
     ///
-    /// With disk, RAM holds the head graph with its codes, but nothing for each vector beyond a bit: what is left is about a quarter.
+    /// With disk, RAM holds only the head graph with its codes and one bit per vector: about a quarter.
     #[arg(long, value_enum, default_value = "ram")]
     codes: CodePlaceName,
-    /// Share of the rows in the head graph, in RAM, where searches begin
+    /// Share of the rows in the head graph, the entry points of searches in RAM
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
     head_share: f64,
     /// Do not pack neighbours into the same blocks (to compare)
     #[arg(long)]
     no_pack: bool,
-    /// Do not reckon with compressed neighbour lists (to compare)
+    /// Assume uncompressed adjacency lists in the design of blocks (to compare)
     #[arg(long)]
     no_compress: bool,
-    /// Nodes that share a block [default: as many as fit]
+    /// Nodes per block [default: as many as fit]
     #[arg(long, value_name = "N")]
     nodes_per_block: Option<usize>,
-    /// Pages of 4 KiB that a block takes, up to 16 [default: as few as suit]
+    /// Pages of 4 KiB per block, up to 16 [default: chosen by the build]
     #[arg(long, value_name = "N")]
     pages_per_block: Option<usize>,
-    /// Build on floats even where bytes would do
+    /// Build the graph on f32 even where bytes suffice
     #[arg(long)]
     exact_points: bool,
-    /// Build the graph in at least so many overlapping parts [default: as many as --ram-budget asks for]
+    /// Build the graph in at least this many overlapping parts [default: as --ram-budget requires]
     #[arg(long, value_name = "N")]
     cells: Option<usize>,
-    /// Rows whose exact neighbours calibrate --recall; 0 for none, then searches need --search-list
+    /// Rows that calibrate --recall; with 0, searches need --search-list
     #[arg(long, default_value_t = 500, value_name = "N")]
     calibration_queries: usize,
 }
@@ -142,10 +144,11 @@ Examples:
   stratann build big.u8bin -o big.idx --kind disk-graph --ram-budget 2GiB --code-bytes 32
   stratann build big.u8bin -o big.idx --kind disk-graph --codes disk    # searches with a quarter of the RAM
   stratann build base.npy -o base.idx --kind disk-graph --resume        # after Ctrl-C, a crash or a full disk
-  stratann build big.fbin -o big.idx --kind auto --search-budget 64MiB    # by the vectors and the RAM
+  stratann build big.fbin -o big.idx --kind auto --search-budget 64MiB    # chooses the kind
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
-Which kind: auto looks at a sample. disk-graph needs RAM for a code of every vector; hybrid-ivf makes do with almost none; flat scans, for some 10,000 vectors.
+Kinds: auto measures a sample and chooses. disk-graph needs RAM for a code of every vector; hybrid-ivf needs
+almost none; flat scans all vectors, for sets of some 10,000.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
@@ -153,19 +156,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
     let mut options = options(args)?;
     if args.kind.kind().is_none() {
-        let teller = Teller::new(output);
-        let choice = build::choose(&base, &options, &teller)?;
-        teller.finish();
+        let printer = ProgressPrinter::new(output);
+        let choice = build::choose(&base, &options, &printer)?;
+        printer.finish();
         output.note(&format!("--kind auto: {}, because {}", choice.kind.name(), choice.why));
         options.kind = choice.kind;
     }
     let plan = build::plan(&base, &options)?;
     announce(args, &base, &options, &plan.describe(), output);
-    let teller = Teller::new(output);
-    let report = build::build(&base, &args.output, &options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let report = build::build(&base, &args.output, &options, &printer)?;
+    printer.finish();
     if report.skipped_rows > 0 {
-        teller
+        printer
             .note(&format!("note: {} rows cannot be indexed and were left out", count(report.skipped_rows)));
     }
     output.result(&report, || text(args, &report))?;
@@ -207,7 +210,7 @@ fn options(args: &Args) -> Result<BuildOptions> {
     })
 }
 
-/// Says what is about to happen and what it will take.
+/// Prints the forecast of a build.
 fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, output: Output) {
     let shape = base.shape();
     output.note(&format!(
@@ -231,7 +234,7 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
     }
 }
 
-/// A guess within a factor of about two on a current machine, from the work of the graph: an insertion scores about
+/// Estimates the build time within a factor of about two on a current machine: an insertion scores about
 /// `build_list × degree / 2` pairs, which takes some nanoseconds for every 64 bytes.
 fn rough_seconds(shape: &Shape, options: &BuildOptions) -> f64 {
     let threads = options.threads.max(1) as f64;

@@ -10,12 +10,12 @@ use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, s
 use crate::Verdict;
 use crate::options;
 use crate::output::{Output, count, duration, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
 mod publish;
 mod up;
 
-/// Spread an index over the servers of a cluster, and try such a cluster out
+/// Partition an index over several servers, publish it, and run a cluster on this machine
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,26 +29,26 @@ enum Command {
     Up(up::Up),
 }
 
-/// Divide the blocks of a finished disk-graph index among servers
+/// Partition the blocks of a finished disk-graph index over servers
 ///
-/// Blocks that lead to each other are kept together, so that a query seldom has to be handed from one server to another. Codes, codebook, block
+/// Blocks with many edges between them stay together, so that queries are rarely handed over. Codes, codebook, block
 /// map and head graph go to every server (as hard links where the file system allows); the source is not changed. Equal
 /// index, options and seed give equal files, whatever the number of threads.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 struct Partition {
-    /// The folder of the index to spread
+    /// Folder of the index to partition
     index: PathBuf,
-    /// The folder for the result
+    /// Folder for the result
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Number of servers, 1 to 64
     #[arg(long, value_name = "N")]
     servers: usize,
-    /// Servers that hold each block; further homes are chosen where they save hand-overs
+    /// Servers that hold each block; further replicas are placed where they save hand-overs
     #[arg(long, default_value_t = 1, value_name = "R")]
     replicas: usize,
-    /// Share of the blocks that one more server gets a copy of: those whose edges are cut most [default: 0]
+    /// Share of the blocks with one additional replica: those with the most cut edges [default: 0]
     #[arg(
         long,
         value_name = "SHARE",
@@ -57,27 +57,27 @@ struct Partition {
         allow_negative_numbers = true
     )]
     overlap: f64,
-    /// How blocks are divided
+    /// Partitioning method
     #[arg(long, value_enum, default_value = "cells")]
     method: MethodName,
-    /// All memory that this may take, such as 512MiB [default: no limit]
+    /// Limit of all memory of this command, such as 512MiB [default: no limit]
     ///
-    /// When memory is short, edges into a block are not weighed, and there are fewer cells: a few more edges are cut.
+    /// When memory is short, incoming edges have no weights and there are fewer cells: a few more edges are cut.
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Seed of all choices
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Threads [default: all cores]; they do not change the result
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// Replace the index that is in DIR
+    /// Replace the index in DIR
     #[arg(long)]
     force: bool,
-    /// Give each server an index of its own rows instead: every query must then be asked of all of them (to compare)
+    /// Build a separate index per server over its own rows instead, for scatter-gather (to compare)
     ///
-    /// The rows are divided as the blocks would be, and each server's index is built with the parameters of the source: DIR/server-00,
-    /// DIR/server-01, … are indexes like any other.
+    /// Rows are divided like blocks, and each server's index is built with the parameters of the source. DIR/server-00,
+    /// DIR/server-01, … are ordinary indexes.
     #[arg(long, conflicts_with_all = ["replicas", "overlap"])]
     scatter_gather: bool,
 }
@@ -85,9 +85,9 @@ struct Partition {
 /// `--method`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum MethodName {
-    /// A cut through a graph of many small cells, refined block by block.
+    /// A graph partition of many small cells, refined block by block.
     Cells,
-    /// Balanced k-means with one centre for each server.
+    /// Balanced k-means with one centroid per server.
     Kmeans,
     /// By hash (to compare).
     Random,
@@ -110,9 +110,9 @@ Examples:
   stratann cluster partition base.idx -o spread --servers 10 --overlap 0.2  # fewer hand-overs for a fifth more disk
   stratann cluster partition base.idx -o apart --servers 10 --scatter-gather # ten separate indexes, for `simulate`
 
-`stratann info DIR` says how it is spread, `stratann verify DIR` checks all of it.";
+`stratann info DIR` shows the partition, `stratann verify DIR` checks all of it.";
 
-/// `stratann cluster`.
+/// Runs `stratann cluster`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.command {
         Command::Partition(args) => partition(args, output),
@@ -137,17 +137,17 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
     }
     let account = spread::plan(&args.index, &options)?;
     output.note(&format!("{}: memory up to {}", args.index.display(), size(account.total())));
-    let teller = Teller::new(output);
-    let report = spread::partition(&args.index, &args.output, &options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let report = spread::partition(&args.index, &args.output, &options, &printer)?;
+    printer.finish();
     output.result(&report, || text(args, &report))?;
     Ok(Verdict::Fine)
 }
 
 fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Result<Verdict> {
-    let teller = Teller::new(output);
-    let report = scatter::scatter(&args.index, &args.output, options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let report = scatter::scatter(&args.index, &args.output, options, &printer)?;
+    printer.finish();
     output.result(&report, || {
         let made = &report.description;
         let server = |s: usize| {
@@ -178,8 +178,8 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
     rows.push(vec!["all".into(), duration(report.seconds)]);
     let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
     format!(
-        "{}\n{}: {} blocks on {} servers, {} copies in all; up to {} of blocks on a server and {} shared by all; peak memory {}\n\
-         {:.1} % of the edges between blocks are cut, the largest server holds {:.3} of the mean\n",
+        "{}\n{}: {} blocks on {} servers, {} replicas in all; at most {} of blocks on a server and {} shared by all; \
+         peak memory {}\n{:.1} % of the edges between blocks are cut, the largest server holds {:.3} times the mean\n",
         table(&["stage", "time"], &rows),
         args.output.display(),
         count(u64::from(report.blocks)),

@@ -1,4 +1,4 @@
-//! `stratann completions`: a script for the shell.
+//! `stratann completions`: prints a completion script.
 
 use clap_complete::Shell;
 use stratann_engine::Result;
@@ -11,11 +11,11 @@ use crate::output::print;
 /// For example: stratann completions bash > ~/.local/share/bash-completion/completions/stratann
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 
-/// `stratann completions`.
+/// Runs `stratann completions`.
 pub(crate) fn run(args: &Args, mut command: clap::Command) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "stratann", &mut script);

@@ -1,4 +1,4 @@
-//! `stratann doctor`: what this machine offers.
+//! `stratann doctor`: shows what this machine supports.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::Verdict;
 use crate::options::IoName;
 use crate::output::{Output, count};
 
-/// Say what this machine offers: processor, memory, limits, io_uring, and how fast a disk reads
+/// Show what this machine supports: processor, memory, limits, io_uring and disk speed
 ///
 /// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path.
 #[derive(clap::Args)]
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// A folder on the disk that will hold indexes
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     path: PathBuf,
-    /// How to read in the probe
+    /// I/O back end of the probe
     #[arg(long, value_enum, default_value = "auto")]
     io: IoName,
 }
@@ -35,7 +35,7 @@ struct Document {
     disk_error: Option<String>,
 }
 
-/// `stratann doctor`.
+/// Runs `stratann doctor`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let io: IoChoice = args.io.into();
     let (disk, disk_error) = match doctor::probe_disk(&args.path, io) {
@@ -75,7 +75,7 @@ fn text(args: &Args, document: &Document) -> String {
     );
     out += &match &m.io_uring_refusal {
         None => "io_uring     works\n".to_string(),
-        Some(why) => format!("io_uring     refused ({why}); reads go through pread threads instead\n"),
+        Some(why) => format!("io_uring     refused ({why}); reads use pread threads instead\n"),
     };
     out += &match (&document.disk, &document.disk_error) {
         (Some(disk), _) => disk_line(args, disk, document.disk_free_bytes),
@@ -93,10 +93,10 @@ fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
     let how = if disk.direct {
         "O_DIRECT works"
     } else {
-        "O_DIRECT is refused: these are numbers of the page cache"
+        "O_DIRECT is refused: these figures are those of the page cache"
     };
     format!(
-        "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for one alone; {how}; {} free\n",
+        "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for a single read; {how}; {} free\n",
         args.path.display(),
         count(disk.iops as u64),
         doctor::DEPTH,

@@ -1,13 +1,14 @@
-//! `stratann explain`: one query, step by step; or why an index is made as it is.
+//! `stratann explain`: traces one query, or shows why a plan was chosen.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::driver::Width;
-use stratann_engine::explain::{self, Round, Trace};
+use stratann_engine::explain::blocks::{Round, Trace};
+use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 
@@ -19,45 +20,46 @@ use crate::{Verdict, commands::search::PerQuery};
 mod clusters;
 mod plan;
 
-/// Run one query step by step and say what it read, and why
+/// Trace one query step by step: what it reads, and why
 ///
-/// Reads come one after another, past any cache; the counters are those of a search with the same parameters and width. With --plan: why the clusters of a
-/// hybrid-ivf have the local indexes that they have, and what visits cost beside what was expected.
+/// Reads are made one after another, without a cache; counters are those of a search with the same parameters and
+/// width. With --plan: shows why the inverted lists of a hybrid-ivf have their local indexes, and compares measured
+/// with predicted costs of visits.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
-    /// Queries, in any vector format [default with --plan: rows of the index, each hidden from its own search]
+    /// Queries, in any vector format [default with --plan: rows of the index, each excluded from its own results]
     #[arg(required_unless_present = "plan")]
     queries: Option<PathBuf>,
-    /// Which of them, counted from 0
+    /// Number of the query, from 0
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "plan")]
     query: usize,
     /// Explain the plan of a hybrid-ivf instead
     #[arg(long)]
     plan: bool,
-    /// With --plan: queries, or rows, to measure with; 0 for none
+    /// With --plan: number of queries or rows to measure with; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200, requires = "plan")]
     sample: usize,
-    /// With --plan: seed that draws rows
+    /// With --plan: seed of the sample of rows
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plan")]
     seed: u64,
-    /// Results wanted
+    /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
     #[command(flatten)]
     effort: options::Effort,
-    /// Reads under way at once [default: 1, which reads least]
+    /// Concurrent reads [default: 1, which reads least]
     #[arg(long, value_parser = options::width, value_name = "N")]
     width: Option<Width>,
-    /// Begin at the medoid instead of the head graph
+    /// Start at the medoid instead of the head graph
     #[arg(long)]
     no_head: bool,
-    /// Use of a block only the nodes that were asked for
+    /// Use only the requested nodes of a block
     #[arg(long)]
     no_whole_blocks: bool,
-    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read [default: as much as they take]
+    /// Limit of the RAM for list codes of a hybrid-ivf, which then need no reads [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     head_budget: Option<u64>,
     /// Do not use what a hybrid-ivf has learnt
@@ -82,13 +84,11 @@ struct Document<'a> {
     counters: PerQuery,
 }
 
-/// `stratann explain`.
+/// Runs `stratann explain`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let efforts = args.effort.each();
     let &[effort] = efforts.as_slice() else {
-        return Err(Error::bad_input(
-            "explain follows one run; give one --recall, --search-list or --nprobe",
-        ));
+        return Err(Error::bad_input("explain traces one run; give one --recall, --search-list or --nprobe"));
     };
     let learn = if args.no_learning { Learn::Off } else { Learn::Frozen };
     let open = OpenOptions {
@@ -112,15 +112,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return plan::run(args, &index, &options, output);
     }
     let row = row(args, &index, output)?;
-    let (complete, stop) = if index.view().clusters.is_some() {
-        clusters::run(args.query, &index, &row, &options, output)?
-    } else {
-        blocks(args, &index, &row, &options, output)?
+    let block_bytes = index.block_bytes();
+    let (complete, stop) = match explain(&index, &row, &options)? {
+        Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
+        Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }
 }
 
-/// The query that was asked for.
+/// Reads the selected query.
 fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
     let path = args.queries.as_deref().unwrap_or(Path::new(""));
     let queries = Queries::open(path, index.manifest(), output)?;
@@ -137,24 +137,15 @@ fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
     Ok(row)
 }
 
-/// A query that reads blocks: whether it has all that was asked for, and why it ended.
-fn blocks(
-    args: &Args,
-    index: &Index,
-    row: &[u8],
-    options: &SearchOptions,
-    output: Output,
-) -> Result<(bool, String)> {
-    let trace = explain::explain(index, row, options)?;
-    let block_bytes = index.view().block.block_bytes;
-    let document =
-        Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+/// Traces a query that reads blocks. Returns whether it is complete, and why it ended.
+fn show(args: &Args, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
+    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(args, &trace, block_bytes))?;
     Ok((trace.complete, trace.stop))
 }
 
-/// Candidates of the head walk that are printed.
-const HEADS_TOLD: usize = 8;
+/// Most printed candidates of the head graph.
+const CANDIDATES_PRINTED: usize = 8;
 
 fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
     let slack = trace.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
@@ -165,7 +156,7 @@ fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
         let first: Vec<String> = trace
             .head
             .iter()
-            .take(HEADS_TOLD)
+            .take(CANDIDATES_PRINTED)
             .map(|g| format!("{} ({:.4})", g.node, g.code_distance))
             .collect();
         out += &format!(
@@ -173,7 +164,7 @@ fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
             trace.head_code_comparisons,
             trace.head.len(),
             first.join(", "),
-            if trace.head.len() > HEADS_TOLD { ", …" } else { "" }
+            if trace.head.len() > CANDIDATES_PRINTED { ", …" } else { "" }
         );
     }
     for (i, round) in trace.rounds.iter().enumerate() {

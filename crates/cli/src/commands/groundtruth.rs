@@ -1,4 +1,4 @@
-//! `stratann groundtruth`: exact neighbours, by scanning everything.
+//! `stratann groundtruth`: computes exact neighbours by a full scan.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -9,34 +9,35 @@ use stratann_engine::{Error, Result, budget, groundtruth};
 use crate::Verdict;
 use crate::options::{self, MetricName, OnBadRowName};
 use crate::output::{Output, count, duration};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
-/// Compute exact neighbours, to measure recall with
+/// Compute exact neighbours, the ground truth for measuring recall
 ///
-/// Every query is compared with every row. Ties go to the smaller row number. An existing GT is replaced once the new one is complete.
+/// Compares every query with every row. Ties go to the smaller row number. An existing GT is replaced when the new one
+/// is complete.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Vectors
     base: PathBuf,
-    /// Queries, of the same dimensions and type (f32 and f16 go together)
+    /// Queries, of the same dimensions and type (f32 and f16 are compatible)
     queries: PathBuf,
-    /// Neighbours per query: at least the largest k that will be searched for
+    /// Neighbours per query: at least the largest k of later searches
     #[arg(short, default_value_t = 100)]
     k: usize,
-    /// The file to write: u32 queries, u32 k, u32 row numbers, f32 distances (big-ann layout)
+    /// File to write: u32 queries, u32 k, u32 row numbers, f32 distances (big-ann-benchmarks layout)
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
-    /// Distance: the one the index was built with
+    /// Distance: that of the index
     #[arg(long, value_enum, default_value = "l2")]
     metric: MetricName,
-    /// All memory that it may take, such as 512MiB [default: no limit]
+    /// Limit of all memory, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// What to do about base rows that no distance can be computed for: an index built with skip needs skip here
+    /// Treatment of base rows without valid distances: use skip when the index was built with skip
     #[arg(long, value_enum, default_value = "fail")]
     on_bad_row: OnBadRowName,
 }
@@ -48,7 +49,7 @@ Example:
 
 Ids are row numbers of BASE. For an index built with --ids, replace them by those ids before searching with this file.";
 
-/// `stratann groundtruth`.
+/// Runs `stratann groundtruth`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let started = Instant::now();
     let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         .num_threads(threads)
         .build()
         .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))?;
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     let budget = args.ram_budget.unwrap_or(NO_LIMIT_BYTES);
     let truth = pool.install(|| {
         groundtruth::exact_with(
@@ -67,11 +68,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             args.k,
             budget,
             args.on_bad_row.into(),
-            &teller,
+            &printer,
         )
     })?;
     truth.write(&args.output)?;
-    teller.finish();
+    printer.finish();
     let (rows, found, seconds) = (base.shape().rows, truth.queries(), started.elapsed().as_secs_f64());
     let document = serde_json::json!({
         "seconds": seconds, "rows": rows, "queries": found, "k": truth.k, "threads": threads,
@@ -89,5 +90,5 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-/// Stands for no limit, far from any overflow.
+/// Stands for no limit and cannot overflow.
 const NO_LIMIT_BYTES: u64 = 1 << 50;

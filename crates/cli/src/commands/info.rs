@@ -1,32 +1,32 @@
-//! `stratann info`: what an index is, and what it takes.
+//! `stratann info`: shows what an index contains.
 
 use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
-use stratann_engine::kinds::hybrid_ivf::learning::LearntFacts;
+use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Result, verify};
 
 use crate::Verdict;
 use crate::memory;
-use crate::options::dtype_words;
+use crate::options::dtype_text;
 use crate::output::{Output, count, table};
 
 mod clusters;
 
-/// Say what an index holds and what it takes in memory and on disk
+/// Show an index's contents, memory and disk use
 ///
-/// Reads the manifest, and what a hybrid-ivf has learnt, so it answers at once however large the index.
+/// Reads only the manifest and the learnt statistics, so that it is fast for every size.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
 }
 
-/// `stratann info`.
+/// Runs `stratann info`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (version, manifest) = Manifest::read(&args.index)?;
-    let account = Account::planned(&manifest, 0);
+    let account = manifest.planned_account(0);
     let left: Vec<String> =
         verify::left_over(&args.index, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();
     let disk: u64 = manifest.files.values().map(|f| f.bytes).sum();
@@ -49,25 +49,25 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         "ram_bytes_per_vector": ram_per_vector(&account, &manifest),
         "curves": manifest.curves,
         "left_over": left,
-        "cluster": manifest.cluster,
+        "cluster": manifest.spread,
     });
     let learnt = clusters::learnt(&args.index, &manifest, output);
-    if let Some(facts) = &manifest.clusters {
-        document["clusters"] = serde_json::json!(facts);
-        document["plan"] = serde_json::json!(manifest.plan);
+    if let Some(section) = manifest.section.lists() {
+        document["clusters"] = serde_json::json!(section.facts);
+        document["plan"] = serde_json::json!(section.plan);
         document["learnt"] = serde_json::json!(learnt);
     }
     output.result(&document, || text(args, version, &manifest, &account, &left, learnt))?;
     Ok(Verdict::Fine)
 }
 
-/// The program itself does not grow with the index.
+/// Memory of the program, which does not depend on the index.
 fn ram_per_vector(account: &Account, manifest: &Manifest) -> f64 {
     let own: u64 = account.components.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
     own as f64 / manifest.rows.max(1) as f64
 }
 
-/// A value as it was given: options that are fractions are f32, and 1.2 is not 1.2000000476837158.
+/// Formats a value as it was given: fractional options are f32, and 1.2 is not 1.2000000476837158.
 fn plain(value: &serde_json::Value) -> String {
     match value.as_f64().filter(|_| value.is_f64()) {
         Some(x) if f64::from(x as f32) == x => (x as f32).to_string(),
@@ -81,7 +81,7 @@ fn text(
     m: &Manifest,
     account: &Account,
     left: &[String],
-    learnt: Option<LearntFacts>,
+    learnt: Option<LearnedFacts>,
 ) -> String {
     let disk: u64 = m.files.values().map(|f| f.bytes).sum();
     let mut out = format!(
@@ -91,11 +91,11 @@ fn text(
         m.metric,
         count(m.rows),
         m.dim,
-        m.dtype().map_or("an unknown type", dtype_words)
+        m.dtype().map_or("an unknown type", dtype_text)
     );
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
-    out += &match &m.clusters {
-        Some(facts) => clusters::text(m, facts, learnt),
+    out += &match m.section.lists() {
+        Some(section) => clusters::text(m, &section.facts, learnt),
         None => blocks(m),
     };
     if m.blocks.code_bytes > 0 {
@@ -110,8 +110,8 @@ fn text(
     out +=
         &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);
     out += &format!(
-        "\nRAM when open: {}\n{:.1} bytes per vector; a search adds its own, see `stratann search --json`\n",
-        memory::words(account),
+        "\nRAM when open: {}\n{:.1} bytes per vector; a search adds to it, see `stratann search --json`\n",
+        memory::text(account),
         ram_per_vector(account, m)
     );
     out += &curves(m);
@@ -131,13 +131,13 @@ fn blocks(m: &Manifest) -> String {
     )
 }
 
-/// How it is spread over servers, if it is.
+/// Describes the partition over servers, if there is one.
 fn cluster(m: &Manifest) -> String {
-    let Some(c) = &m.cluster else { return String::new() };
+    let Some(c) = &m.spread else { return String::new() };
     let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
     format!(
-        "spread over {} servers by {} (seed {}): {} to {} blocks on each, {} homes for a block, {:.0} % copied besides, \
-         {:.1} % of the edges cut; made from build {}\n\n",
+        "partitioned over {} servers by {} (seed {}): {} to {} blocks each, {} replicas of a block, \
+         {:.0} % with one more, {:.1} % of the edges cut; made from build {}\n\n",
         c.servers,
         c.method,
         c.seed,
@@ -151,38 +151,33 @@ fn cluster(m: &Manifest) -> String {
 }
 
 fn curves(m: &Manifest) -> String {
-    let (beam, patience, unit) = match m.clusters {
-        Some(_) => ("nprobe", "early stop", "M"),
-        None => ("list", "patience", "L"),
-    };
+    // A kind that this program does not know has no curves that it could show.
+    let Some(kind) = m.kind() else { return String::new() };
+    let (effort, (stop, unit)) = (kind.effort_name(), kind.stop_name());
     let mut rows = Vec::new();
     for curve in &m.curves {
         for p in &curve.frontier() {
             let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
-            let share = if p.stop.patience_share > 0.0 {
-                format!("{:.2} {unit}", p.stop.patience_share)
-            } else {
-                "-".into()
-            };
+            let share = if p.stop.share > 0.0 { format!("{:.2} {unit}", p.stop.share) } else { "-".into() };
             rows.push(vec![
                 format!("k {} on {} {}", curve.k, curve.queries, curve.source),
                 format!("{:.4}", p.recall),
                 format!("{:.1}", p.reads),
-                p.search_list.to_string(),
+                p.effort.to_string(),
                 slack,
                 share,
             ]);
         }
     }
     match rows.is_empty() {
-        true if m.kind == "flat" => "\nno recall curve: every search is exact\n".into(),
-        true if m.clusters.is_some() => {
-            "\nno recall curve: search with --nprobe, or run `stratann tune`\n".into()
+        true if !kind.has_curve() => "\nno recall curve: every search is exact\n".into(),
+        true => {
+            let option = kind.effort_option();
+            format!("\nno recall curve: search with {option}, or run `stratann tune`\n")
         }
-        true => "\nno recall curve: search with --search-list, or run `stratann tune`\n".into(),
         false => format!(
-            "\nwhat recall costs, as measured:\n{}",
-            table(&["curve", "recall", "reads", beam, "slack", patience], &rows)
+            "\nrecall curve, as measured:\n{}",
+            table(&["curve", "recall", "reads", effort, "slack", stop], &rows)
         ),
     }
 }

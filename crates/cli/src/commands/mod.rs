@@ -1,4 +1,4 @@
-//! One file for each subcommand.
+//! One file per subcommand.
 
 pub(crate) mod bench;
 pub(crate) mod build;

@@ -1,9 +1,9 @@
-//! `stratann profile`: what reads and distances cost here, kept in a file.
+//! `stratann profile`: measures costs of reads and distances and writes them to a file.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_engine::budget::size as size_words;
+use stratann_engine::budget::size as size_text;
 use stratann_engine::profile::{
     self, ComputeCosts, DEPTHS, DiskCosts, DistanceCost, Profile, ProfileOptions, SIZES,
 };
@@ -12,27 +12,27 @@ use stratann_engine::{Error, Result};
 use crate::Verdict;
 use crate::options::{self, IoName};
 use crate::output::{Output, count, duration, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
-/// Measure what reads and distances cost on this machine and one of its disks, and keep it in a file
+/// Measure the costs of reads and distances on this machine and one of its disks, and write them to a file
 ///
-/// Sequential reads, random reads of many sizes and with many under way, exact distances and distances by codes on one core. A scratch file in
-/// FOLDER is gone afterwards. Measure while nothing else is running.
+/// Measures sequential reads, random reads of several sizes and depths, and exact and code distances on one core. A
+/// scratch file in FOLDER is removed afterwards. Run nothing else meanwhile.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A folder on the disk that will hold indexes [default: . or, with --show, that of FILE]
     folder: Option<PathBuf>,
-    /// The file to write; another profile there is replaced [default: FOLDER/stratann-profile.json]
+    /// File to write; an existing profile is replaced [default: FOLDER/stratann-profile.json]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// All of it takes about so long
+    /// Approximate duration of all measurements
     #[arg(long, value_name = "N", default_value_t = ProfileOptions::default().seconds)]
     seconds: f64,
-    /// Length of the scratch file, at most; a quarter of what is free, where that is less
+    /// Most bytes of the scratch file; at most a quarter of the free space is used
     #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "1GiB")]
     scratch: u64,
-    /// How to read
+    /// I/O back end
     #[arg(long, value_enum, default_value = "auto")]
     io: IoName,
     /// Measure nothing: print this profile, and whether it is from this machine and the disk of FOLDER
@@ -49,36 +49,36 @@ Examples:
 #[derive(Serialize)]
 struct Document<'a> {
     file: &'a Path,
-    /// Why the profile says little of this machine and disk.
+    /// Why the profile does not apply to this machine and disk.
     differs: Option<String>,
     #[serde(flatten)]
     profile: Profile,
 }
 
-/// `stratann profile`.
+/// Runs `stratann profile`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(file) = &args.show {
         let profile = Profile::read(file)?;
         let beside = || file.parent().unwrap_or(Path::new("."));
         let folder = args.folder.as_deref().unwrap_or_else(beside);
-        return tell(file, profile, folder, output);
+        return report(file, profile, folder, output);
     }
     let folder = args.folder.as_deref().unwrap_or(Path::new("."));
     let file = args.output.clone().unwrap_or_else(|| folder.join(profile::FILE_NAME));
     if !folder.is_dir() {
-        return Err(Error::bad_input(format!("{}: no such folder; make it first", folder.display())));
+        return Err(Error::bad_input(format!("{}: no such folder; create it first", folder.display())));
     }
-    // Before the time is spent.
+    // Checked before time is spent.
     profile::may_write(&file)?;
     let options = ProfileOptions { seconds: args.seconds, scratch_bytes: args.scratch, io: args.io.into() };
-    let teller = Teller::new(output);
-    let measured = Profile::measure(folder, &options, &teller)?;
+    let printer = ProgressPrinter::new(output);
+    let measured = Profile::measure(folder, &options, &printer)?;
     measured.write(&file)?;
-    teller.finish();
-    tell(&file, measured, folder, output)
+    printer.finish();
+    report(&file, measured, folder, output)
 }
 
-fn tell(file: &Path, profile: Profile, folder: &Path, output: Output) -> Result<Verdict> {
+fn report(file: &Path, profile: Profile, folder: &Path, output: Output) -> Result<Verdict> {
     let document = Document { file, differs: profile.differs_from_here(folder), profile };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
@@ -87,8 +87,8 @@ fn tell(file: &Path, profile: Profile, folder: &Path, output: Output) -> Result<
 fn text(document: &Document<'_>) -> String {
     let (origin, profile) = (&document.profile.origin, &document.profile);
     let mut out = format!("{}: measured in {}\n", document.file.display(), duration(profile.seconds));
-    if let Some(words) = &document.differs {
-        out += &format!("not of this machine and disk: {words}\n");
+    if let Some(reason) = &document.differs {
+        out += &format!("not of this machine and disk: {reason}\n");
     }
     out += &format!(
         "processor    {}, {} cores, kernels for {}\ndisk         {} on {}, by {}\n\n",
@@ -100,20 +100,21 @@ fn text(document: &Document<'_>) -> String {
 fn disk_text(disk: &DiskCosts) -> String {
     let how = match disk.direct {
         true => "",
-        false => "; direct reads are refused: these are numbers of the page cache",
+        false => "; direct reads are refused: these figures are those of the page cache",
     };
     let mut out = format!(
-        "sequential reads {:.2} GB/s; a random read of 4 KiB alone {:.0} us (median), {:.0} us (mean); from a file of {}{how}\n\n",
+        "sequential reads {:.2} GB/s; a single random read of 4 KiB {:.0} us (median), {:.0} us (mean); \
+         from a file of {}{how}\n\n",
         disk.sequential_bytes_per_s / 1e9,
         disk.latency_us,
         disk.latency_mean_us,
-        size_words(disk.file_bytes)
+        size_text(disk.file_bytes)
     );
     let of = |bytes: u32, depth: u32| disk.random.iter().find(|r| (r.bytes, r.depth) == (bytes, depth));
     let us = |bytes, depth| of(bytes, depth).map_or("-".into(), |r| format!("{:.0}", r.mean_us));
     let rate = |bytes, depth| of(bytes, depth).map_or("-".into(), |r| count(r.per_second as u64));
     let pages = DEPTHS.map(|depth| vec![depth.to_string(), rate(SIZES[0], depth), us(SIZES[0], depth)]);
-    out += &table(&["4 KiB reads under way", "reads/s", "mean us"], &pages);
+    out += &table(&["4 KiB reads in flight", "reads/s", "mean us"], &pages);
     let (alone, loaded) = (disk.alone.depth, disk.loaded.depth);
     let sizes = SIZES.map(|bytes| {
         let name = format!("{} KiB", bytes >> 10);
@@ -123,7 +124,7 @@ fn disk_text(disk: &DiskCosts) -> String {
     out += &format!("\n{}", table(&headings, &sizes));
     for line in [&disk.alone, &disk.loaded] {
         out += &format!(
-            "{} under way: {:.0} us + {:.3} us a KiB\n",
+            "{} in flight: {:.0} us + {:.3} us per KiB\n",
             line.depth,
             line.fixed_us,
             1.024 * line.ns_per_byte
@@ -144,10 +145,10 @@ fn compute_text(compute: &ComputeCosts) -> String {
         ]
     };
     let rows = [
-        row("f32, a component", &compute.full_f32),
-        row("f16, a component", &compute.full_f16),
-        row("u8, a component", &compute.full_u8),
-        row("codes, a byte", &compute.codes),
+        row("f32, per component", &compute.full_f32),
+        row("f16, per component", &compute.full_f16),
+        row("u8, per component", &compute.full_u8),
+        row("codes, per byte", &compute.codes),
     ];
     table(&["distance, ns", "fixed", "each", "measured"], &rows)
 }

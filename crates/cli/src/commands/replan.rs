@@ -1,4 +1,4 @@
-//! `stratann replan`: plans the clusters of an index anew for another RAM budget.
+//! `stratann replan`: plans a hybrid-ivf for another RAM budget.
 
 use std::path::PathBuf;
 
@@ -10,28 +10,28 @@ use stratann_engine::kinds::hybrid_ivf::replan::{self, ReplanOptions, Replanned}
 use crate::Verdict;
 use crate::options::{self, PlanName};
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
-/// Plan a hybrid-ivf anew for another RAM budget, and rebuild the clusters that change
+/// Plan a hybrid-ivf for another RAM budget, and rebuild the inverted lists that change
 ///
-/// Which clusters are scanned, divided or graphs is chosen as in a build, from the costs that the index was built with; clusters weigh what
-/// searches have visited them, where this is known. All other clusters are copied, and what was learnt from queries is kept. The old version is
-/// there until the new one is whole.
+/// Chooses as a build does which lists are scanned, divided or graphs, by the costs that the build measured. Lists are
+/// weighted by observed visits, where known. Other lists are copied, and learnt statistics are kept. The old version
+/// stays in use until the new one is complete.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
-    /// RAM that searches will have, such as 64MiB
+    /// RAM of later searches, such as 64MiB
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: u64,
-    /// Which local index clusters get
+    /// Local index of the inverted lists
     #[arg(long, value_enum, default_value = "auto")]
     plan: PlanName,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// All memory that it may take itself [default: no limit]
+    /// Limit of the memory of this command [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
 }
@@ -41,7 +41,7 @@ Examples:
   stratann replan base.idx --search-budget 256MiB
   stratann replan base.idx --search-budget 64MiB --plan uniform-ivf";
 
-/// `stratann replan`.
+/// Runs `stratann replan`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let options = ReplanOptions {
         search_budget: args.search_budget,
@@ -49,9 +49,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         threads: args.threads.unwrap_or_else(options::all_cores),
         ram_budget: args.ram_budget,
     };
-    let teller = Teller::new(output);
-    let replanned = replan::replan(&args.index, &options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let replanned = replan::replan(&args.index, &options, &printer)?;
+    printer.finish();
     output.result(&replanned, || text(args, &replanned))?;
     Ok(Verdict::Fine)
 }
@@ -65,9 +65,9 @@ fn text(args: &Args, done: &Replanned) -> String {
         })
         .collect();
     let what = match done.rebuilt {
-        0 => "no cluster changes, all files are shared".to_string(),
+        0 => "no list changes, all files are shared".to_string(),
         n => format!(
-            "{} clusters rebuilt; {} written anew, {} copied, {} shared",
+            "{} lists rebuilt; {} written, {} copied, {} shared",
             count(n),
             size(done.rewritten_bytes),
             size(done.copied_bytes),
@@ -75,11 +75,12 @@ fn text(args: &Args, done: &Replanned) -> String {
         ),
     };
     let before = done.visit_us_before.map_or("does not fit".to_string(), |us| format!("{us:.1} µs"));
-    let weighed = if done.observed { "observed visits" } else { "their sizes" };
+    let weights = if done.observed { "observed visits" } else { "their sizes" };
     let mut out = format!(
-        "{}\n{}: version {}; {what}\npredicted cost of a visit under this budget, clusters weighed by {weighed}: {:.1} µs, before {before}\n\
+        "{}\n{}: version {}; {what}\n\
+         predicted cost of a visit under this budget, lists weighted by {weights}: {:.1} µs, before {before}\n\
          codes take {} of the {} that the budget leaves for them\n",
-        table(&["local index", "clusters before", "now"], &rows),
+        table(&["local index", "lists before", "now"], &rows),
         args.index.display(),
         done.version,
         done.visit_us,
@@ -88,7 +89,7 @@ fn text(args: &Args, done: &Replanned) -> String {
     );
     if done.tune {
         out.push_str(
-            "recall was measured with other local indexes; run `stratann tune` to measure it anew\n",
+            "recall was measured with other local indexes; run `stratann tune` to measure it again\n",
         );
     }
     out

@@ -1,23 +1,23 @@
-//! `stratann search`: the nearest vectors of every query.
+//! `stratann search`: finds the nearest vectors of every query.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::PAGE;
+use serde::ser::SerializeMap;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
-use crate::output::{Output, count, table, tell};
-use crate::progress::Teller;
+use crate::output::{Output, count, eprint_line, table};
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{Verdict, memory};
 
@@ -31,8 +31,8 @@ use sum::Sum;
 
 /// Find the nearest vectors of every query
 ///
-/// Ask for a recall (share of the true first k that are found) and the index' own curve picks the parameters; or set the beam
-/// yourself. Every counter of the report is exact: reads, comparisons, hops per query.
+/// Ask for a recall (share of the true k nearest neighbours that are found), and the curve of the index picks the
+/// parameters. Or set the beam directly. All counters of the report are exact: reads, comparisons, hops per query.
 #[derive(clap::Args)]
 #[command(override_usage = USAGE, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -43,17 +43,18 @@ pub(crate) struct Args {
     k: usize,
     #[command(flatten)]
     effort: options::Effort,
-    /// True neighbours, from `stratann groundtruth`, to measure recall@k with
+    /// Ground truth from `stratann groundtruth`, to measure recall@k
     ///
-    /// Its ids are compared with those the index returns. An index built with --ids returns these, so its ground truth must hold them too.
+    /// Its ids are compared with the ids of the index. For an index built with --ids, the ground truth must hold these.
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Write ids and distances of the only run: u32 queries, u32 k, u32 ids, f32 distances (big-ann layout)
+    /// Write the ids and distances of the only run: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks
+    /// layout)
     ///
-    /// A query that failed has id 4294967295 and distance infinity.
+    /// A failed query has id 4294967295 and distance infinity.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
-    /// With --connect: accept answers that lack what no live server holds
+    /// With --connect: accept partial results when no live server holds a part of the index
     #[arg(long, requires = "connect")]
     partial: bool,
     #[command(flatten)]
@@ -64,55 +65,56 @@ const USAGE: &str = "\
 stratann search [OPTIONS] <INDEX> <QUERIES>
        stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>";
 
-/// How queries are run.
+/// Options of a run.
 #[derive(clap::Args)]
 pub(crate) struct How {
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// All memory that index and search may take, such as 512MiB [default: no limit]
+    /// Limit of all memory of index and search, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
-    /// Of it, what may cache blocks: 0 unless asked for, so that every read is counted
+    /// Part of it that caches blocks; 0 by default, so that every read is counted
     #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
     cache_budget: u64,
-    /// Reads of a query under way at once: auto is wide when idle (latency), narrow when busy (throughput)
+    /// Concurrent reads of a query; auto reads more at once when few queries are in flight
     #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: stratann_engine::driver::Width,
-    /// When a step uses what arrived
+    /// Whether a step waits for all of its reads
     #[arg(long, value_enum, default_value = "barrier")]
     mode: ModeName,
-    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
+    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
+    /// flat 1]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
-    /// When the next query is admitted
+    /// Policy that admits the next query
     #[arg(long, value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: AdmissionName,
-    /// How blocks are read
+    /// I/O back end
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
     /// Make each read, even while another query makes the same one (to compare)
     #[arg(long, conflicts_with = "connect")]
     no_merge: bool,
-    /// Begin at the medoid instead of the head graph (to compare)
+    /// Start at the medoid instead of the head graph (to compare)
     #[arg(long)]
     no_head: bool,
-    /// Use of a block only the nodes that were asked for (to compare)
+    /// Use only the requested nodes of a block (to compare)
     #[arg(long)]
     no_whole_blocks: bool,
-    /// What codes of a hybrid-ivf may take of the RAM, so that they need not be read [default: what is left of --ram-budget]
+    /// Limit of the RAM for list codes of a hybrid-ivf, which then need no reads [default: the rest of --ram-budget]
     #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     head_budget: Option<u64>,
-    /// Queries after which a hybrid-ivf has learnt from them
+    /// Queries per learning epoch of a hybrid-ivf
     #[arg(long, value_name = "N", default_value_t = 2000, conflicts_with = "connect")]
     epoch_queries: u32,
-    /// Use what a hybrid-ivf has learnt from earlier queries, but learn no more
+    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
     #[arg(long, conflicts_with = "connect")]
     frozen: bool,
-    /// Do not use what a hybrid-ivf has learnt, nor learn (to compare)
+    /// Neither use nor update what a hybrid-ivf has learnt (to compare)
     #[arg(long, conflicts_with_all = ["connect", "frozen"])]
     no_learning: bool,
-    /// Hot vectors that a hybrid-ivf keeps in RAM [default: one for ten nodes of its navigation graph]
+    /// Hot vectors that a hybrid-ivf keeps in RAM [default: one per ten nodes of its navigation graph]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     hot: Option<u32>,
     #[command(flatten)]
@@ -159,18 +161,18 @@ Examples:
   stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin --json
   stratann search base.idx query.fbin --search-list 40,80,120 --groundtruth truth.ibin
   stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
-  stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of one query alone
+  stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of a single query
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
 
-/// One setting and what it came to.
+/// One setting and its measurements.
 #[derive(Serialize)]
 pub(crate) struct Run {
     pub(crate) recall: Option<f64>,
     pub(crate) qps: f64,
     pub(crate) latency_us: Latency,
-    // Servers do not tell.
+    // Absent when servers ran the search.
     stage_us: Option<Stages>,
     pub(crate) cpu_us: f64,
     queries: usize,
@@ -186,7 +188,7 @@ pub(crate) struct Run {
     account: Account,
 }
 
-/// Where the mean latency goes, microseconds a query.
+/// Mean time per query by stage, microseconds.
 #[derive(Clone, Copy, Serialize)]
 struct Stages {
     route: f64,
@@ -201,64 +203,44 @@ impl Stages {
     }
 }
 
-/// Means over the queries.
-#[derive(Clone, Copy, Serialize)]
+/// Mean counters per query, by the names of [`QueryStats`].
+#[derive(Clone, Copy)]
 pub(crate) struct PerQuery {
-    pub(crate) code_comparisons: f64,
-    repeats: f64,
-    full_comparisons: f64,
-    pruned: f64,
-    pub(crate) reads: f64,
-    edge_reads: f64,
-    record_reads: f64,
-    pages_read: f64,
-    bytes_read: f64,
-    cache_hits: f64,
-    pub(crate) hops: f64,
-    pub(crate) hand_overs: f64,
+    stats: QueryStats,
+    queries: usize,
+    /// Bytes sent to other servers.
     pub(crate) bytes_sent: f64,
-    pub(crate) round_trips: f64,
-    gpu_bytes: f64,
-    clusters: f64,
-    fruitful_clusters: f64,
-    lists: f64,
-    pinned_hits: f64,
-    result_clusters: f64,
+    /// Requests to other servers that the query waited for; `None` where no query makes any.
+    pub(crate) round_trips: Option<f64>,
 }
 
 impl PerQuery {
-    /// The engine counts what queries asked for; what a cache answered was not read.
-    pub(crate) fn of(stats: &QueryStats, queries: usize, block_bytes: usize) -> PerQuery {
-        let each = |x: u64| x as f64 / queries.max(1) as f64;
-        let reads = stats.reads - stats.cache_hits;
-        // A cache holds whole blocks.
-        let pages = stats.pages_read - stats.cache_hits * (block_bytes / PAGE) as u64;
-        PerQuery {
-            code_comparisons: each(stats.code_comparisons),
-            repeats: each(stats.repeats),
-            full_comparisons: each(stats.full_comparisons),
-            pruned: each(stats.pruned),
-            reads: each(reads),
-            edge_reads: each(stats.edge_reads),
-            record_reads: each(stats.record_reads),
-            pages_read: each(pages),
-            bytes_read: each(pages * PAGE as u64),
-            cache_hits: each(stats.cache_hits),
-            hops: each(stats.hops),
-            hand_overs: each(stats.hand_overs),
-            bytes_sent: 0.0,
-            round_trips: 0.0,
-            gpu_bytes: 0.0,
-            clusters: each(stats.clusters),
-            fruitful_clusters: each(stats.fruitful_clusters),
-            lists: each(stats.lists),
-            pinned_hits: each(stats.pinned_hits),
-            result_clusters: each(stats.result_clusters),
-        }
+    /// The means of `queries` queries whose counters add up to `stats`.
+    pub(crate) fn of(stats: &QueryStats, queries: usize) -> PerQuery {
+        PerQuery { stats: *stats, queries, bytes_sent: 0.0, round_trips: None }
+    }
+
+    /// The mean of one counter.
+    pub(crate) fn mean(&self, counter: impl Fn(&QueryStats) -> u64) -> f64 {
+        counter(&self.stats) as f64 / self.queries.max(1) as f64
     }
 }
 
-/// An open index with its queries and, perhaps, their truth: what `search` and `bench` run on.
+impl Serialize for PerQuery {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in QueryStats::NAMES.iter().zip(self.stats.values()) {
+            map.serialize_entry(name, &(value as f64 / self.queries.max(1) as f64))?;
+        }
+        map.serialize_entry("bytes_sent", &self.bytes_sent)?;
+        if let Some(round_trips) = self.round_trips {
+            map.serialize_entry("round_trips", &round_trips)?;
+        }
+        map.end()
+    }
+}
+
+/// An open index with queries and optional ground truth, for `search` and `bench`.
 pub(crate) struct Bench {
     pub(crate) index: Index,
     queries: Queries,
@@ -266,14 +248,14 @@ pub(crate) struct Bench {
     ram_budget: Option<u64>,
     cache_budget: u64,
     extra: Vec<(&'static str, u64)>,
-    // The part of the queries that is in memory, from which query on.
+    // First query in memory, and how many.
     held: Option<(usize, usize)>,
     rows: Vec<u8>,
-    told_remote: bool,
+    warned_remote: bool,
 }
 
 impl Bench {
-    /// Opens everything, unless it is clear that the budget cannot allow it.
+    /// Opens the index, unless the budget cannot allow it.
     pub(crate) fn open(
         index: &Path,
         queries: &Path,
@@ -293,12 +275,12 @@ impl Bench {
         }
         let account = memory::opened(&manifest, budgets.cache_budget, &extra);
         if budgets.ram_budget.is_some_and(|b| account.total() > b) {
-            // Not even opening fits. What is named must do for the search too, so that it is refused once.
+            // Not even opening fits. The error names a budget that suffices for the search too.
             let most = options
                 .iter()
                 .map(|o| memory::planned(&manifest, o, account.clone(), &queries))
                 .max_by_key(|a| a.total());
-            most.unwrap_or(account).check(budgets.ram_budget, "search this index so")?;
+            most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")?;
         }
         let truth = groundtruth
             .map(GroundTruth::read)
@@ -325,15 +307,15 @@ impl Bench {
             extra,
             held: None,
             rows: Vec::new(),
-            told_remote: false,
+            warned_remote: false,
         })
     }
 
-    /// Answers all queries with one setting. `take` receives the number of the first query of a part, and the part's answers.
+    /// Runs all queries with one setting. Passes each part's first query number and answers to `take`.
     pub(crate) fn run(
         &mut self,
         options: &SearchOptions,
-        teller: &Teller,
+        printer: &ProgressPrinter,
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
         let count = self.queries.count();
@@ -351,39 +333,35 @@ impl Bench {
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
             let answers =
-                self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, teller)?;
+                self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, printer)?;
             sum.add(first, &answers, self.truth.as_ref());
             take(first, &answers)?;
         }
         if let Effort::Recall(_) = options.effort {
-            self.tell_remoteness(&mut sum, teller);
+            self.warn_if_remote(&mut sum, printer);
         }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
-        Ok(sum.into_run(
-            options,
-            account,
-            self.index.view().block.block_bytes,
-            self.ram_budget,
-            self.truth.is_some(),
-        ))
+        Ok(sum.into_run(options, account, self.ram_budget, self.truth.is_some()))
     }
 
-    /// A recall was asked for that the index knows from its own rows: says so, once, when these queries are of another kind.
-    fn tell_remoteness(&mut self, sum: &mut Sum, teller: &Teller) {
+    /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated
+    /// on rows of the index.
+    fn warn_if_remote(&mut self, sum: &mut Sum, printer: &ProgressPrinter) {
         let manifest = self.index.manifest();
         let (Some(metric), k) = (manifest.metric(), sum.k as u32) else { return };
         let ratio = remoteness(&manifest.curves, metric, k, &mut sum.kth_distances);
-        if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.told_remote) {
-            teller.note(&format!(
-                "note: these queries lie {ratio:.2} times as far from their neighbours as the vectors of the index do, on which its recall was measured: \
-                 expect less than was asked for; `stratann tune` measures it with queries of yours"
+        if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.warned_remote) {
+            printer.note(&format!(
+                "note: these queries are {ratio:.2} times as far from their neighbours as the vectors of the index, \
+                 with which recall was calibrated: \
+                 expect less recall than requested; calibrate with your queries: `stratann tune`"
             ));
-            self.told_remote = true;
+            self.warned_remote = true;
         }
     }
 
-    /// Makes queries `first..first + count` the ones in memory.
+    /// Reads queries `first..first + count` into memory.
     fn load(&mut self, first: usize, count: usize) -> Result<usize> {
         if self.held != Some((first, count)) {
             self.held = None;
@@ -419,13 +397,13 @@ fn check_truth_for(
     let (name, have, want) = (path.display(), truth.queries(), queries.count());
     if have != want {
         return Err(Error::bad_input(format!(
-            "{name} is for {have} queries, {want} are searched; compute it anew"
+            "{name} is for {have} queries, {want} are searched; compute it again"
         )));
     }
     let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(rows as usize);
     if truth.k < k {
         return Err(Error::bad_input(format!(
-            "{name} has {} neighbours per query, -k {k} needs as many; compute it anew with -k {k}",
+            "{name} has {} neighbours per query, -k {k} needs {k}; compute it again with -k {k}",
             truth.k
         )));
     }
@@ -439,17 +417,17 @@ struct Document<'a> {
     runs: Vec<Run>,
 }
 
-/// Who answers queries: an open index, or servers.
+/// Something that answers queries: an open index, or servers.
 trait Searcher {
     /// Number of queries.
     fn count(&self) -> usize;
     /// Vectors in the index.
     fn rows(&self) -> u64;
-    /// Answers all queries with one setting. `take` receives the number of the first query of a part, and the part's answers.
+    /// Runs all queries with one setting. Passes each part's first query number and answers to `take`.
     fn run(
         &mut self,
         options: &SearchOptions,
-        teller: &Teller,
+        printer: &ProgressPrinter,
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run>;
 }
@@ -466,20 +444,20 @@ impl Searcher for Bench {
     fn run(
         &mut self,
         options: &SearchOptions,
-        teller: &Teller,
+        printer: &ProgressPrinter,
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
-        Bench::run(self, options, teller, take)
+        Bench::run(self, options, printer, take)
     }
 }
 
-/// `stratann search`.
+/// Runs `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let settings: Vec<SearchOptions> =
         args.effort.each().iter().map(|&e| args.how.options(args.k, e, args.effort.patience)).collect();
     if args.output.is_some() && settings.len() > 1 {
         return Err(Error::bad_input(format!(
-            "-o holds the answers of one run, but {} were asked for; give one --recall or --search-list",
+            "-o holds the results of one run, but {} were requested; give one --recall or --search-list",
             settings.len()
         )));
     }
@@ -495,7 +473,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             };
             let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
             for options in &settings {
-                // Every setting is checked before the first one runs.
+                // All settings are checked before the first one runs.
                 bench.index.params(options)?;
             }
             let (document, failed) = run_all(args, &settings, (index, queries), &mut bench, output)?;
@@ -509,14 +487,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             let (document, failed) = run_all(args, &settings, (&name, queries), &mut servers, output)?;
             output.result(&document, || text(&document))?;
             if failed > 0 {
-                tell(&format!("stratann: {failed} queries failed on {}; see their reasons", name.display()));
+                eprint_line(&format!(
+                    "stratann: {failed} queries failed on {}; the reasons are listed above",
+                    name.display()
+                ));
             }
             Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
         }
     }
 }
 
-/// Runs every setting; gives the report, and how many queries failed.
+/// Runs every setting. Returns the report and the number of failed queries.
 fn run_all<'a>(
     args: &Args,
     settings: &[SearchOptions],
@@ -525,20 +506,20 @@ fn run_all<'a>(
     output: Output,
 ) -> Result<(Document<'a>, usize)> {
     let (count, rows) = (searcher.count(), searcher.rows() as usize);
-    tell_adjustments(rows, settings, output);
+    note_adjustments(rows, settings, output);
     let create = |path: &PathBuf| ResultFile::create(path, count, args.k.min(rows));
     let mut file = args.output.as_ref().map(create).transpose()?;
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     let mut runs = Vec::new();
     for (i, options) in settings.iter().enumerate() {
-        teller.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
-        let run = searcher.run(options, &teller, &mut |first, answers| match &mut file {
+        printer.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
+        let run = searcher.run(options, &printer, &mut |first, answers| match &mut file {
             Some(file) => file.put(first, &answers.ids, &answers.distances),
             None => Ok(()),
         })?;
         runs.push(run);
     }
-    teller.finish();
+    printer.finish();
     if let Some(file) = file {
         file.commit()?;
     }
@@ -546,17 +527,20 @@ fn run_all<'a>(
     Ok((Document { index, queries, runs }, failed))
 }
 
-/// What a search ends with when `failed` of its queries have no answer.
+/// Returns the verdict of a search with `failed` failed queries.
 pub(crate) fn verdict(failed: usize, index: &Path) -> Verdict {
     if failed == 0 {
         return Verdict::Fine;
     }
-    tell(&format!("stratann: {failed} queries failed in {}; run `stratann verify` on it", index.display()));
+    eprint_line(&format!(
+        "stratann: {failed} queries failed in {}; run `stratann verify` on it",
+        index.display()
+    ));
     Verdict::Failed
 }
 
-/// Says where the answer will differ from the letter of the question.
-fn tell_adjustments(rows: usize, settings: &[SearchOptions], output: Output) {
+/// Notes where results differ from the literal request.
+fn note_adjustments(rows: usize, settings: &[SearchOptions], output: Output) {
     let Some(first) = settings.first() else { return };
     if first.k > rows {
         output.note(&format!(
@@ -579,11 +563,11 @@ fn text(document: &Document<'_>) -> String {
     let mut out = table(&headings, &rows);
     if let Some(run) = document.runs.last() {
         out += &format!(
-            "\n{} queries, {} threads, {}; latency and CPU in microseconds per query, the rest per query too\nmemory: {}\n",
+            "\n{} queries, {} threads, {}; latency and CPU in microseconds, counters per query\nmemory: {}\n",
             count(run.queries as u64),
             run.threads,
             run.io_backend,
-            memory::words(&run.account)
+            memory::text(&run.account)
         );
     }
     out
@@ -609,8 +593,8 @@ fn row(run: &Run) -> Vec<String> {
         us(run.latency_us.p50),
         us(run.latency_us.p99),
         us(run.cpu_us),
-        format!("{:.1}", run.per_query.reads),
-        format!("{:.0}", run.per_query.bytes_read / 1024.0),
-        format!("{:.1}", run.per_query.hops),
+        format!("{:.1}", run.per_query.mean(|s| s.reads)),
+        format!("{:.0}", run.per_query.mean(|s| s.bytes_read) / 1024.0),
+        format!("{:.1}", run.per_query.mean(|s| s.hops)),
     ]
 }

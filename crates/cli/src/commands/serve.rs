@@ -1,4 +1,4 @@
-//! `stratann serve`: one server of a cluster, or the only one.
+//! `stratann serve`: a server of an index, or of one shard.
 
 use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, Kind, Result};
@@ -27,57 +27,58 @@ use sources::Sources;
 
 /// Answer searches over HTTP
 ///
-/// Serves one index, or one server's part of an index that `stratann cluster partition` has spread. Runs until SIGTERM or Ctrl-C, then finishes
-/// what it has begun. There is no authentication: let nobody reach the address who may not search.
+/// Serves one index, or one server's shard of an index from `stratann cluster partition`. Runs until SIGTERM or Ctrl-C,
+/// then finishes running requests. There is no authentication: everyone who reaches the address can search.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file of options in TOML; those of the command line go before it
+    /// File of options in TOML; options of the command line take precedence
     #[arg(long, value_name = "FILE", required_unless_present = "index")]
     config: Option<PathBuf>,
-    /// The folder of the index
+    /// Folder of the index
     #[arg(long, value_name = "INDEX")]
     index: Option<PathBuf>,
-    /// Where clients reach it; port 0 takes a free one [default: 127.0.0.1:8700]
+    /// HTTP address for clients; port 0 takes a free one [default: 127.0.0.1:8700]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// Threads that search [default: all cores]
+    /// Search threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// All memory that it may take, such as 512MiB [default: no limit]
+    /// Limit of all memory, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Of it, what may cache blocks [default: 0]
+    /// Part of it that caches blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
-    /// Queries in flight per thread [default: 64 on a graph, 16 among clusters or 8 where their codes do not fit in RAM, 1 on flat]
+    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
+    /// flat 1]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
-    /// Queries that are held at a time, waiting or in flight; more are refused [default: 4096]
+    /// Most queries that wait or are in flight; more are refused [default: 4096]
     #[arg(long, value_name = "N")]
     queue: Option<usize>,
-    /// How blocks are read [default: auto]
+    /// I/O back end [default: auto]
     #[arg(long, value_enum)]
     io: Option<IoName>,
     /// Make each read, even while another query makes the same one (to compare)
     #[arg(long)]
     no_merge: bool,
-    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
+    /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
-    /// Where results go when their query is handed over [default: along]
+    /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
-    /// Queries after which a hybrid-ivf has learnt from them [default: 2000]
+    /// Queries per learning epoch of a hybrid-ivf [default: 2000]
     #[arg(long, value_name = "N")]
     epoch_queries: Option<u32>,
-    /// Use what a hybrid-ivf has learnt from earlier queries, but learn no more
+    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
     #[arg(long)]
     frozen: bool,
-    /// Do not use what a hybrid-ivf has learnt, nor learn
+    /// Neither use nor update what a hybrid-ivf has learnt
     #[arg(long, conflicts_with = "frozen")]
     no_learning: bool,
-    /// Stop when standard input ends too: with the program that started it
+    /// Stop when standard input ends too, with the program that started the server
     #[arg(long)]
     until_eof: bool,
 }
@@ -88,12 +89,17 @@ Examples:
   stratann serve --config server-0.toml
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file: index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue, carry, results,
-learning (on, frozen or off), epoch_queries; tls_certificate, tls_key and tls_authority (PEM files) to encrypt what servers say to each other; store and data to fetch the index from a
-store, poll_s to look there for a new version (seconds, 10; 0 for never); etcd, cluster and advertise to find the other servers by etcd.
-A server of a spread index needs server, listen, peers, and secret_file unless all of them are on this machine:
+Keys of the file:
+  index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
+  carry, results
+  learning (on, frozen or off), epoch_queries
+  tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
+  store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
+  etcd, cluster, advertise: find the other servers by etcd
 
-  index = \"spread\"                # folders and files: from the folder of this file on
+A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:
+
+  index = \"spread\"                # paths are relative to the folder of this file
   server = 0
   listen = \"10.0.0.1:8800\"        # for the other servers
   peers = [\"10.0.0.1:8800\", \"10.0.0.2:8800\"]
@@ -103,16 +109,16 @@ A server of a spread index needs server, listen, peers, and secret_file unless a
 
 const USUAL_HTTP: &str = "127.0.0.1:8700";
 const USUAL_QUEUE: usize = 4096;
-/// Seconds between two looks for a new version.
+/// Seconds between two checks for a new version.
 const USUAL_POLL_S: u64 = 10;
-/// Between two looks for news while waiting for the end.
+/// Interval of checks while waiting for the end.
 const LOOK: Duration = Duration::from_millis(200);
-/// Shorter secrets can be guessed.
+/// Shortest secret; shorter ones can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
-/// Threads for HTTP: one for so many that search.
+/// Number of search threads per HTTP thread.
 const SEARCH_THREADS_PER_HTTP: usize = 8;
 
-/// The file of options.
+/// File of options.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
@@ -146,7 +152,7 @@ struct Config {
 }
 
 impl Config {
-    /// The keys that say where the index and the other servers are. Serde cannot refuse unknown keys and have these in a part of their own.
+    /// Keys of the index's source and the other servers. Serde cannot refuse unknown keys and flatten these.
     fn sources(&mut self) -> Sources {
         Sources {
             store: self.store.take(),
@@ -159,7 +165,7 @@ impl Config {
     }
 }
 
-/// `"512MiB"`, or a number of bytes.
+/// A size: `"512MiB"`, or a number of bytes.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a size is a number of bytes, or a text such as \"512MiB\"")]
 enum SizeText {
@@ -167,7 +173,7 @@ enum SizeText {
     Text(String),
 }
 
-/// Everything that a server is started with.
+/// Everything that a server needs to start.
 struct Setup {
     http: SocketAddr,
     engine: ServeOptions,
@@ -177,11 +183,11 @@ struct Setup {
     folder: PathBuf,
     version: u64,
     etcd: Option<EtcdOptions>,
-    // Held as long as the process lives: the number is this server's.
+    // Held as long as the process lives: it reserves this server's number.
     _claim: Option<Claim>,
 }
 
-/// `stratann serve`.
+/// Runs `stratann serve`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
     let setup = setup(args, Arc::clone(&log), output)?;
@@ -189,7 +195,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let front_bytes = setup.limits.bytes(setup.http_threads);
     let has_budget = setup.engine.ram_budget.is_some();
     let server = Server::start(setup.engine).map_err(|e| match e.kind {
-        // What the engine names is what it needs itself.
+        // The engine's error names its own need only.
         Kind::Budget if has_budget => Error::budget(format!(
             "{}, and {} more for HTTP",
             e.message,
@@ -210,7 +216,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     tell_ready(&versions.current(), &front, &log, output)?;
     let (switched, news) = mpsc::channel();
     let watch = setup.sources.watch(&versions, (&setup.folder, Arc::clone(&log)), move || {
-        // Nobody listens any more when the process ends.
+        // The receiver is gone when the process ends.
         let _ = switched.send(());
     })?;
     let wake = watch.as_ref().map(watch::Watch::waker);
@@ -218,8 +224,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let http = front.address().to_string();
     let membership = setup.etcd.map(|etcd| setup.sources.join(etcd, &versions, &http, wake)).transpose()?;
     let why = wait_for_end(&stop, &news, membership.as_ref(), &versions)?;
-    log(why.words());
-    // First of all nobody new is sent here.
+    log(why.text());
+    // First, clients are no longer sent here.
     drop(membership);
     drop(watch);
     front.stop();
@@ -228,7 +234,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
 }
 
-/// Waits until it is asked to stop; says in etcd meanwhile which build is served.
+/// Waits for the request to stop. Announces the served build in etcd meanwhile.
 fn wait_for_end(
     stop: &mpsc::Receiver<Stop>,
     news: &mpsc::Receiver<()>,
@@ -238,7 +244,7 @@ fn wait_for_end(
     loop {
         match stop.recv_timeout(LOOK) {
             Ok(why) => return Ok(why),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Asked),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Requested),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         if let (Some((membership, own)), Ok(())) = (membership, news.try_recv()) {
@@ -274,35 +280,37 @@ fn tell_ready(server: &Server, front: &Front, log: &Log, output: Output) -> Resu
     Ok(())
 }
 
-/// Why a server stops.
+/// Reason why a server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// SIGTERM, or the program that started it is gone.
-    Asked,
+    /// SIGTERM, or the end of the program that started it.
+    Requested,
     /// Ctrl-C.
     Interrupted,
 }
 
 impl Stop {
-    fn words(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
-            Stop::Asked => "asked to stop; finishing what runs",
-            Stop::Interrupted => "interrupted; finishing what runs, again ends it at once",
+            Stop::Requested => "stopping; running requests are finished",
+            Stop::Interrupted => {
+                "interrupted; running requests are finished, a second Ctrl-C ends them at once"
+            }
         }
     }
 }
 
-/// Tells when to stop, from now on. A second signal ends the process at once.
+/// Reports when to stop. A second signal ends the process at once.
 pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     let (sender, receiver) = mpsc::channel();
     let by_signal = sender.clone();
     let is_second = AtomicBool::new(false);
     let act = move |signal| {
-        let why = if signal == Signal::Interrupt { Stop::Interrupted } else { Stop::Asked };
+        let why = if signal == Signal::Interrupt { Stop::Interrupted } else { Stop::Requested };
         if is_second.swap(true, Ordering::SeqCst) {
             std::process::exit(if why == Stop::Interrupted { 130 } else { 1 });
         }
-        // Nobody listens any more when the process ends anyway.
+        // The receiver is gone when the process ends.
         let _ = by_signal.send(why);
     };
     let system = |e: std::io::Error| Error { kind: Kind::Io, message: format!("waiting for signals: {e}") };
@@ -310,7 +318,7 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     let wait_for_eof = move || {
         let mut input = std::io::stdin().lock();
         while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
-        let _ = sender.send(Stop::Asked);
+        let _ = sender.send(Stop::Requested);
     };
     if until_eof {
         std::thread::Builder::new().name("stdin".into()).spawn(wait_for_eof).map_err(system)?;
@@ -318,7 +326,7 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     Ok(receiver)
 }
 
-/// Puts together what the file and the command line say.
+/// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (mut config, folder) = match &args.config {
         Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
@@ -330,14 +338,12 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         // Fetched below.
         (None, None) if config.store.is_some() => PathBuf::new(),
         (None, None) => {
-            return Err(Error::bad_input(
-                "the file names no index; add index = \"FOLDER\", or store and data",
-            ));
+            return Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"));
         }
     };
     let sources = config.sources();
     if !index.as_os_str().is_empty() && sources.store.is_some() {
-        return Err(Error::bad_input("both index and store are set; keep the one that is meant"));
+        return Err(Error::bad_input("both index and store are set; remove one of them"));
     }
     let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
@@ -347,7 +353,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let tls = read_tls(&config, folder)?;
     check_exposure(listen, secret.is_some())?;
     if !http.ip().is_loopback() {
-        output.note("note: whoever reaches the HTTP address can search; there is no authentication");
+        output.note("note: everyone who reaches the HTTP address can search; there is no authentication");
     }
     let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
     let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
@@ -386,7 +392,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     Ok(Setup { http, engine, limits, http_threads, sources, folder, version, etcd, _claim: claim })
 }
 
-/// Whether a `hybrid-ivf` learns: as the command line says, else the file.
+/// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.
 fn learning(args: &Args, configured: Option<&str>, epoch_queries: Option<u32>) -> Result<LearnOptions> {
     let learn = match (args.no_learning, args.frozen, configured) {
         (true, ..) | (_, false, Some("off")) => Learn::Off,
@@ -443,7 +449,7 @@ fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> 
     }
 }
 
-/// An option with names for values, or what the file says of it.
+/// Returns an option with named values, or the value in the file.
 fn named<T: clap::ValueEnum>(key: &str, given: Option<T>, configured: Option<&str>) -> Result<Option<T>> {
     let (None, Some(name)) = (&given, configured) else { return Ok(given) };
     let names: Vec<String> = T::value_variants()
@@ -465,36 +471,36 @@ fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Servers do what their peers say, so strangers must not be able to speak to them.
+/// Peers are trusted, so strangers must not be able to connect.
 fn check_exposure(listen: Option<SocketAddr>, has_secret: bool) -> Result<()> {
     match listen {
         Some(address) if !address.ip().is_loopback() && !has_secret => Err(Error::bad_input(format!(
-            "listen is {address}, which other machines reach, and there is no secret_file: anyone could pose as a server of this \
-             cluster; give all servers a file with the same secret"
+            "listen is {address}, which other machines reach, and there is no secret_file: anyone could pose as a \
+             server of this cluster; give all servers a file with the same secret"
         ))),
         _ => Ok(()),
     }
 }
 
-/// The secret of a cluster: the content of a file, without white space around it.
+/// Reads the secret of a cluster: the content of a file, trimmed.
 fn read_secret(path: &Path, output: Output) -> Result<Vec<u8>> {
     let bytes = std::fs::read(path).map_err(|e| Error::io("reading", path, &e))?;
     let secret = bytes.trim_ascii();
     if secret.len() < SECRET_BYTES_MIN {
         return Err(Error::bad_input(format!(
-            "{} has {} bytes, a secret needs at least {SECRET_BYTES_MIN}; make one with `openssl rand -hex 32`",
+            "{} has {} bytes, a secret needs at least {SECRET_BYTES_MIN}; create one with `openssl rand -hex 32`",
             path.display(),
             secret.len()
         )));
     }
     let mode = std::fs::metadata(path).map_err(|e| Error::io("reading", path, &e))?.permissions().mode();
     if mode & 0o077 != 0 {
-        output.note(&format!("note: others on this machine can read {}; chmod 600 it", path.display()));
+        output.note(&format!("note: other users of this machine can read {}; use chmod 600", path.display()));
     }
     Ok(secret.to_vec())
 }
 
-/// Certificates for what servers say to each other: all three files, or none.
+/// Reads the certificates for traffic between servers: all three files, or none.
 fn read_tls(config: &Config, folder: &Path) -> Result<Option<Tls>> {
     match (&config.tls_certificate, &config.tls_key, &config.tls_authority) {
         (None, None, None) => Ok(None),
@@ -507,11 +513,11 @@ fn read_tls(config: &Config, folder: &Path) -> Result<Option<Tls>> {
     }
 }
 
-/// A moment as `2026-01-31T12:00:00Z`.
+/// Formats a time as `2026-01-31T12:00:00Z`.
 fn utc(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin with March here, so that the day of a leap year comes last; 400 years have 146,097 days.
+    // Years start with March here, so that the leap day comes last; 400 years have 146,097 days.
     let shifted = days + 719_468;
     let (era, day) = (shifted / 146_097, shifted % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -524,11 +530,11 @@ fn utc(moment: SystemTime) -> String {
 }
 
 /// Writes a file of options for `stratann serve`.
-pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&Place<'_>>) -> Result<String> {
+pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&ClusterPlace<'_>>) -> Result<String> {
     let quoted = |path: &Path| match path.to_str() {
-        // A JSON string is one of TOML, too.
+        // A JSON string is a valid TOML string.
         Some(text) => Ok(serde_json::Value::from(text).to_string()),
-        None => Err(Error::bad_input(format!("{} is no UTF-8; rename it", path.display()))),
+        None => Err(Error::bad_input(format!("{} is not UTF-8; rename it", path.display()))),
     };
     let mut text = format!("index = {}\nhttp = \"{http}\"\n", quoted(index)?);
     if let Some(place) = cluster {
@@ -540,7 +546,7 @@ pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&Place<'_>>)
 }
 
 /// A server's place in a cluster.
-pub(crate) struct Place<'a> {
+pub(crate) struct ClusterPlace<'a> {
     pub(crate) server: usize,
     pub(crate) peers: &'a [String],
     pub(crate) secret_file: &'a Path,
@@ -564,7 +570,7 @@ mod tests {
     #[test]
     fn a_written_config_is_read_back() {
         let peers = ["127.0.0.1:1".to_string(), "127.0.0.1:2".to_string()];
-        let place = Place { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
+        let place = ClusterPlace { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
         let text = config_text(Path::new("/a \"b\"\\c"), "127.0.0.1:0", Some(&place)).unwrap();
         let config: Config = toml::from_str(&text).unwrap();
         assert_eq!(config.index.as_deref(), Some(Path::new("/a \"b\"\\c")));

@@ -1,4 +1,4 @@
-//! `stratann simulate`: what a cluster would do with an index.
+//! `stratann simulate`: predicts how a cluster would serve an index.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,7 @@ use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
@@ -16,7 +17,7 @@ use super::cluster::MethodName;
 use crate::Verdict;
 use crate::options::{self, CarryName, ResultsName};
 use crate::output::Output;
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
 mod calibrate;
@@ -29,40 +30,42 @@ use costs::{CostArgs, Prices};
 use passes::{Pass, Passes};
 use rows::{Document, Row, text};
 
-/// Say what an index would cost on several servers, without any
+/// Predict throughput and latency on N servers
 ///
-/// Spreads the index as `cluster partition` would, in memory alone, and runs the queries through a simulated cluster: the real search and the
-/// real protocol between the servers. All counters are exact. Times are simulated: what the queries did is replayed on servers with so many
-/// threads, a disk and a link, at prices that are measured on this machine in a second or two, or given.
+/// Partitions the index as `cluster partition` does, in memory only, and runs the queries through a simulated cluster,
+/// with the real search and the real protocol between servers. All counters are exact. Times are simulated: the work of
+/// the queries is replayed on servers with threads, a disk and a link, at costs that are measured on this machine in a
+/// second or two, or given.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
     /// Queries, in any vector format
     queries: PathBuf,
     /// Numbers of servers, such as 1,4,10
     #[arg(long, value_name = "N,…", value_delimiter = ',', required = true)]
     servers: Vec<usize>,
-    /// Ways to search, each in turn
+    /// Modes to simulate, in turn
     #[arg(long, value_enum, value_delimiter = ',', default_value = "baton", value_name = "MODE,…")]
     mode: Vec<ModeName>,
-    /// Queries a second, on average; several make one run each [default: as many as the servers can take]
+    /// Mean arrival rate, queries per second; several values make one run each [default: as many as the servers can
+    /// take]
     ///
-    /// Queries come at random times (Poisson), whether or not those before are answered. Without it there are always 16 in flight for
-    /// each thread, which finds the highest rate.
+    /// Queries arrive at random times (Poisson), whether or not earlier ones are answered. Without a rate, 16 queries
+    /// per thread are in flight, which finds the highest throughput.
     #[arg(long, value_name = "R,…", value_delimiter = ',')]
     rate: Vec<f64>,
     /// Servers that hold each block
     #[arg(long, default_value_t = 1, value_name = "R")]
     replicas: usize,
-    /// Share of the blocks that one more server gets a copy of
+    /// Share of the blocks with one additional replica
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, hide_default_value = true)]
     overlap: f64,
-    /// How blocks are divided
+    /// Partitioning method
     #[arg(long, value_enum, default_value = "cells")]
     method: MethodName,
-    /// Which server a query comes to first; where it goes from there is a hand-over
+    /// Server that receives a query; the way from there counts as a hand-over
     #[arg(long, value_enum, default_value = "any")]
     entry: Entry,
     /// Results per query
@@ -70,19 +73,19 @@ pub(crate) struct Args {
     k: usize,
     #[command(flatten)]
     effort: options::Effort,
-    /// Blocks that a query wants at once
+    /// Concurrent reads of a query
     #[arg(long, default_value_t = 1, value_name = "N")]
     width: u32,
-    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
+    /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
-    /// Where results go when their query is handed over [default: along]
+    /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
-    /// True neighbours, from `stratann groundtruth`, to measure recall@k with
+    /// Ground truth from `stratann groundtruth`, to measure recall@k
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Seed of the division, of all delays and of arrivals
+    /// Seed of the partition, of all delays and of arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -95,13 +98,13 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Scatter-gather")]
 struct ScatterArgs {
-    /// Separate indexes from `cluster partition --scatter-gather` [default: built for the occasion, in the folder for temporary files]
+    /// Separate indexes from `cluster partition --scatter-gather` [default: built in the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     partitions: Option<PathBuf>,
-    /// Length of the beam on each server [default: as one index has it]
+    /// Length of the beam on each server [default: that of the single index]
     #[arg(long, value_name = "L")]
     partition_list: Option<u32>,
-    /// Find the shortest beam whose merged answers have the recall of --mode baton, less at most 0.002
+    /// Find the shortest beam whose merged results have the recall of --mode baton, less at most 0.002
     #[arg(long, requires = "groundtruth", conflicts_with = "partition_list")]
     match_recall: bool,
 }
@@ -109,16 +112,16 @@ struct ScatterArgs {
 /// `--mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum ModeName {
-    /// One index; a query is handed over to where its next blocks are.
+    /// One index; a query is handed over to the server that holds its next blocks.
     Baton,
-    /// An index on each server; all are asked, and the origin merges.
+    /// One index per server; a query is sent to all, and the origin merges their results.
     ScatterGather,
-    /// One index; a query stays where it came to, and asks for blocks that are elsewhere.
+    /// One index; a query stays on one server and fetches remote blocks.
     Fetch,
 }
 
 impl ModeName {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             ModeName::Baton => "baton",
             ModeName::ScatterGather => "scatter-gather",
@@ -130,9 +133,9 @@ impl ModeName {
 /// `--entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Entry {
-    /// One after another.
+    /// Round robin.
     Any,
-    /// A server that holds the first block it wants: what a client that knows the head graph could choose.
+    /// A server that holds the first block: a client that knows the head graph could choose it.
     Nearest,
 }
 
@@ -140,23 +143,26 @@ const EXAMPLES: &str = "\
 Examples:
   stratann simulate base.idx query.fbin --servers 1,5,10 --groundtruth truth.ibin --search-list 60
   stratann simulate base.idx query.fbin --servers 10 --replicas 2 --width 8 --recall 0.95
-  stratann simulate base.idx query.fbin --servers 5,10 --mode baton,scatter-gather --match-recall --groundtruth truth.ibin --json
-  stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 --disk-iops 300000 --disk-latency-us 90
+  stratann simulate base.idx query.fbin --servers 5,10 --mode baton,scatter-gather --match-recall \\
+    --groundtruth truth.ibin --json
+  stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 \\
+    --disk-iops 300000 --disk-latency-us 90
   stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?";
 
-/// Most that a matched recall may fall behind.
+/// Largest loss of a matched recall.
 const RECALL_TOLERANCE: f64 = 0.002;
-/// Share of processor or disk that a search takes when nothing else runs, at least.
+/// Least share of processor or disk that a search uses when nothing else runs.
 const BUSY_SHARE: f64 = 0.6;
-/// Queries in flight for each thread when the highest rate is looked for: enough to keep all servers busy, and few enough that the queue
-/// before the busiest one soon has its length.
+/// Queries in flight per thread for the highest throughput: enough to keep all servers busy, and few enough that the
+/// queue of the busiest server soon reaches its final length.
 const IN_FLIGHT_EACH: usize = 16;
-/// Queries that are replayed: with random arrivals, and at least with a constant number in flight; there also so many times that number.
+/// Queries that are replayed: with random arrivals, and at least with a constant number in flight, there this many
+/// times that number.
 const QUERIES_OPEN: usize = 10_000;
 const QUERIES_CLOSED: usize = 4_000;
 const ROUNDS_CLOSED: usize = 64;
 
-/// `stratann simulate`.
+/// Runs `stratann simulate`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     check(args)?;
     let efforts = args.effort.each();
@@ -177,7 +183,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         super::search::check_truth(truth, path, &queries, &[options], index.manifest())?;
     }
     let carry = index.carry(args.carry.map(Into::into))?;
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     let passes = Passes {
         index: &index,
         queries: &queries,
@@ -186,21 +192,22 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         seed: args.seed,
         carry,
         results: args.results.unwrap_or_default().into(),
-        progress: &teller,
+        progress: &printer,
     };
-    let mut job = Job { args, params, passes, prices: None, teller: &teller };
-    // What cannot be is refused before anything is measured.
+    let mut job = Job { args, params, passes, prices: None, printer: &printer };
+    // Impossible combinations are refused before anything is measured.
     args.servers.iter().try_for_each(|&n| spread::plan(&args.index, &job.spread(n)).map(|_| ()))?;
     job.prices = job.prices()?;
     let calibration = job.compare(&options)?;
     let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
     let runs: Vec<Row> = runs.collect();
-    teller.finish();
+    printer.finish();
     let failed = runs.iter().any(|r| r.failed_queries > 0);
     let document = Document {
         params: serde_json::json!({
-            "k": params.k, "search_list": params.search_list, "width": params.width, "replicas": args.replicas,
-            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed, "carry": options::carry_word(carry), "results": args.results.unwrap_or_default().word(),
+            "k": params.k, "search_list": kinds::setting(&params).search_list, "width": params.width, "replicas": args.replicas,
+            "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
+            "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
         }),
         costs: job.prices,
         calibration,
@@ -210,7 +217,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if failed { Err(Error::corrupt("some queries failed; run `stratann verify`")) } else { Ok(Verdict::Fine) }
 }
 
-/// Options that do not go together.
+/// Checks for options that exclude each other.
 fn check(args: &Args) -> Result<()> {
     let wrong = |what: String| Err(Error::bad_input(what));
     if let Some(rate) = args.rate.iter().find(|&r| !(f64::MIN_POSITIVE..=1e9).contains(r)) {
@@ -225,9 +232,7 @@ fn check(args: &Args) -> Result<()> {
         );
     }
     if partitions.is_some() && args.servers.len() > 1 {
-        return wrong(
-            "--partitions is for one number of servers; give that number alone to --servers".into(),
-        );
+        return wrong("--partitions is for one number of servers; give only that number to --servers".into());
     }
     if let Some(list) = partition_list.filter(|l| !(1..=MAX_SEARCH_LIST).contains(l)) {
         return wrong(format!("--partition-list is {list}; use k to {MAX_SEARCH_LIST}"));
@@ -240,7 +245,7 @@ struct Job<'a> {
     params: Params,
     passes: Passes<'a>,
     prices: Option<Prices>,
-    teller: &'a Teller,
+    printer: &'a ProgressPrinter,
 }
 
 impl Job<'_> {
@@ -254,7 +259,7 @@ impl Job<'_> {
         }
     }
 
-    /// From the file, or measured; `None` when no times are wanted.
+    /// From the file, or measured; `None` without times.
     fn prices(&self) -> Result<Option<Prices>> {
         let args = &self.args.times;
         if args.no_times {
@@ -262,7 +267,7 @@ impl Job<'_> {
         }
         let prices = match &args.costs {
             Some(path) => Prices::read(path)?,
-            None => calibrate::measure(self.passes.index, &self.sample()?, self.params, args, self.teller)?,
+            None => calibrate::measure(self.passes.index, &self.sample()?, self.params, args, self.printer)?,
         };
         prices.with(args).map(Some)
     }
@@ -275,15 +280,15 @@ impl Job<'_> {
         Ok(rows)
     }
 
-    /// One simulated server beside a real search here, when that is wanted.
+    /// Compares one simulated server with a real search, on request.
     fn compare(&self, options: &SearchOptions) -> Result<Option<Comparison>> {
         let Some(prices) = self.prices.as_ref().filter(|_| self.args.times.calibrate) else {
             return Ok(None);
         };
         let threads = prices.threads.min(options::all_cores());
         let options = SearchOptions { threads, width: Width::Fixed(self.args.width), ..*options };
-        let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.teller)?;
-        let blocks = self.passes.index.view().blocks as usize;
+        let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.printer)?;
+        let blocks = self.passes.index.manifest().blocks.count as usize;
         let here = Placement::new(1, vec![1; blocks])
             .ok_or_else(|| Error::bad_input("the index has no blocks; build it again"))?;
         let pass = self.passes.baton(&here, self.params)?;
@@ -295,24 +300,23 @@ impl Job<'_> {
             latency_us: Latency::of(&timing.latency_ns),
             cpu_us: cpu_ns as f64 / 1000.0 / pass.traces.len().max(1) as f64,
         };
-        // The real search had neither the processor nor the disk to itself, or it would have used up one of them.
+        // Otherwise other programs used the processor or the disk during the real search.
         let threads_used = real.qps * real.cpu_us / 1e6 / threads as f64;
         let disk_used = real.qps * pass.stats.reads as f64 / pass.queries.max(1) as f64 / prices.disk_iops;
         if threads_used.max(disk_used) < BUSY_SHARE {
-            self.teller.note(
-                "note: this machine was busy with other work; compare the processor times, the rates say little",
-            );
+            self.printer
+                .note("note: this machine was busy with other work; compare the CPU times, not the rates");
         }
         Ok(Some(Comparison { qps_error: simulated.qps / real.qps - 1.0, real, simulated }))
     }
 
-    /// All modes and loads with so many servers.
+    /// Runs all modes and loads with one number of servers.
     fn run(&self, servers: usize) -> Result<Vec<Row>> {
         let modes = &self.args.mode;
         let matches = self.args.scatter.match_recall;
         let needs_placement = matches || modes.iter().any(|&m| m != ModeName::ScatterGather);
         let placement = needs_placement
-            .then(|| spread::place(&self.args.index, &self.spread(servers), self.teller))
+            .then(|| spread::place(&self.args.index, &self.spread(servers), self.printer))
             .transpose()?;
         let mut handed_over = None;
         if let Some(placement) = placement.as_ref().filter(|_| matches || modes.contains(&ModeName::Baton)) {
@@ -334,10 +338,9 @@ impl Job<'_> {
         Ok(rows)
     }
 
-    /// One row for each load.
+    /// Adds one row per load.
     fn rows(&self, mode: ModeName, pass: &Pass, servers: usize) -> Vec<Row> {
-        let block_bytes = self.passes.index.view().block.block_bytes;
-        let row = || Row::new(mode, pass, block_bytes, self.passes.truth.is_some());
+        let row = || Row::new(mode, pass, self.passes.truth.is_some());
         let Some(costs) = self.prices.as_ref().map(Prices::costs) else { return vec![row()] };
         let mut loads: Vec<Option<f64>> = self.args.rate.iter().copied().map(Some).collect();
         if loads.is_empty() {
@@ -356,7 +359,7 @@ impl Job<'_> {
         }
     }
 
-    /// As many queries as the servers can take.
+    /// Runs at the highest throughput.
     fn most(&self, traces: &[Trace], costs: &Costs, in_flight: usize, servers: usize) -> Timing {
         let queries = (ROUNDS_CLOSED * in_flight).max(QUERIES_CLOSED);
         replay(traces, servers, costs, Load::Closed { in_flight }, queries, self.args.seed)
@@ -372,7 +375,7 @@ impl Job<'_> {
             None => {
                 built = Temporary::new(servers);
                 let options = PartitionOptions { replicas: 1, overlap: 0.0, ..self.spread(servers) };
-                scatter::scatter(&self.args.index, &built.0, &options, self.teller)?;
+                scatter::scatter(&self.args.index, &built.0, &options, self.printer)?;
                 built.0.as_path()
             }
         };
@@ -391,7 +394,7 @@ impl Job<'_> {
 
     fn scattered(&self, indexes: &[&Index], handed_over: Option<&Pass>) -> Result<Pass> {
         let pass = |list: u32| self.passes.scatter(indexes, self.with_list(list));
-        let longest = self.params.search_list;
+        let longest = kinds::setting(&self.params).search_list;
         let Some(target) = handed_over.filter(|_| self.args.scatter.match_recall).map(Pass::recall) else {
             return pass(self.args.scatter.partition_list.unwrap_or(longest));
         };
@@ -401,7 +404,7 @@ impl Job<'_> {
             low = best.search_list + 1;
             best = pass(best.search_list.saturating_mul(2).min(MAX_SEARCH_LIST))?;
         }
-        // The shortest list that is enough lies from `low` to that of `best`.
+        // The shortest sufficient list is between `low` and that of `best`.
         while low < best.search_list && is_enough(&best) {
             let tried = pass(low + (best.search_list - low) / 2)?;
             if is_enough(&tried) {
@@ -413,21 +416,18 @@ impl Job<'_> {
         Ok(best)
     }
 
-    /// The same search with another beam; patience is a share of it.
+    /// Returns the same search with another beam; patience is a share of it.
     fn with_list(&self, list: u32) -> Params {
         let list = list.clamp(self.params.k, MAX_SEARCH_LIST);
-        let plain = Params::new(self.params.k, list);
-        let patience = u64::from(self.params.patience) * u64::from(list);
-        Params {
-            search_list: list,
-            head_list: plain.head_list,
-            patience: patience.div_ceil(u64::from(self.params.search_list)) as u32,
-            ..self.params
-        }
+        let used = kinds::setting(&self.params);
+        let patience = u64::from(used.patience) * u64::from(list);
+        let patience = patience.div_ceil(u64::from(used.search_list.max(1))) as u32;
+        let longer = kinds::Setting { effort: list, search_list: list, patience, ..used };
+        Params { kind: kinds::params_of(self.params.k, &longer).kind, ..self.params }
     }
 }
 
-/// A folder that is gone when this is.
+/// A folder that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -438,7 +438,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Nothing to be done about a folder that will not go.
+        // A folder that cannot be removed is left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

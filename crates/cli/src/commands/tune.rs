@@ -1,4 +1,4 @@
-//! `stratann tune`: learns anew what recall costs.
+//! `stratann tune`: measures the recall curve again.
 
 use std::path::PathBuf;
 
@@ -10,40 +10,41 @@ use stratann_engine::{Error, Result};
 use crate::Verdict;
 use crate::options;
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-/// Measure anew what recall costs on an index, and store it
+/// Re-measure the recall/cost curve of an index with your queries
 ///
-/// --recall relies on a curve that the build measured with rows of the index. Queries often lie elsewhere than rows: with some hundred of your own and
-/// their true neighbours the curve fits them. Half of the queries fit it, the other half check it. The data files stay as they are.
+/// --recall uses a curve that the build measured with rows of the index. Queries often differ from rows: with some
+/// hundred of your own and their ground truth, the curve fits them. Half of the queries fit it, the other half check
+/// it. Data files do not change.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
-    /// Queries of your own [default: rows of the index, each hidden from its own search]
+    /// Queries of your own [default: rows of the index, each excluded from its own results]
     #[arg(long, value_name = "FILE", requires = "groundtruth")]
     queries: Option<PathBuf>,
-    /// Their true neighbours, from `stratann groundtruth`, as ids that the index returns
+    /// Their ground truth from `stratann groundtruth`, with ids of the index
     #[arg(long, value_name = "GT", requires = "queries")]
     groundtruth: Option<PathBuf>,
-    /// Recalls to check the new curve at
+    /// Recalls at which the new curve is checked
     #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0.9,0.95,0.99")]
     recall: Vec<f64>,
-    /// Numbers of results that get a curve of their own; others use the nearest one above
+    /// Values of k with their own curve; others use the next larger one
     #[arg(short, value_delimiter = ',', default_value = "1,10,100")]
     k: Vec<u32>,
     /// Rows of the index to draw when no queries are given
     #[arg(long, default_value_t = 1000, value_name = "N")]
     sample: usize,
-    /// Seed that draws them
+    /// Seed of the sample of rows
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// All memory that it may take [default: no limit]
+    /// Limit of all memory [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
 }
@@ -53,7 +54,7 @@ Examples:
   stratann tune base.idx --queries query.fbin --groundtruth truth.ibin
   stratann tune base.idx --recall 0.9,0.99 -k 10";
 
-/// `stratann tune`.
+/// Runs `stratann tune`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(bad) = args.recall.iter().find(|r| !(**r > 0.0 && **r <= 1.0)) {
         return Err(Error::bad_input(format!("--recall is {bad}; give shares above 0 and up to 1")));
@@ -70,9 +71,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         threads: args.threads.unwrap_or_else(options::all_cores),
         ram_budget: args.ram_budget,
     };
-    let teller = Teller::new(output);
-    let tuned = tune::tune(&args.index, known, &options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let tuned = tune::tune(&args.index, known, &options, &printer)?;
+    printer.finish();
     output.result(&tuned, || text(args, &tuned))?;
     Ok(Verdict::Fine)
 }
@@ -83,7 +84,7 @@ fn known(args: &Args, path: &std::path::Path, truth_path: &std::path::Path, outp
     let truth = GroundTruth::read(truth_path)?;
     if truth.queries() != queries.count() {
         return Err(Error::bad_input(format!(
-            "{} is for {} queries, {} has {}; compute it anew",
+            "{} is for {} queries, {} has {}; compute it again",
             truth_path.display(),
             truth.queries(),
             path.display(),
@@ -114,11 +115,9 @@ fn text(args: &Args, tuned: &Tuned) -> String {
             ]
         })
         .collect();
-    let in_clusters = Manifest::read(&args.index).is_ok_and(|(_, m)| m.clusters.is_some());
-    let beam = if in_clusters { "nprobe" } else { "list" };
     format!(
         "{}\n{}: version {}; fitted on {} {}, measured on {} others\n",
-        table(&["k", "recall asked", "measured", "reads", beam], &rows),
+        table(&["k", "target recall", "measured", "reads", tuned.effort_name], &rows),
         args.index.display(),
         tuned.version,
         count(tuned.fitted_on as u64),

@@ -1,4 +1,4 @@
-//! `stratann verify`: reads all of an index and says what is wrong.
+//! `stratann verify`: reads the whole index and reports damage.
 
 use std::path::PathBuf;
 
@@ -8,27 +8,28 @@ use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
 use crate::output::{Output, count};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
-/// Read all of an index and list everything that is wrong with it
+/// Read the whole index and report everything that is wrong
 ///
-/// Every file is compared with the checksum in the manifest, every block with its own, and the graph with what must hold in it; of a hybrid-ivf every list
-/// and vector, and the bounds by which a search does not read them. Exit code 1 when anything is wrong. What is damaged is named by file, block or list, and
-/// offset; restore that file from a copy, or build the index again.
+/// Compares every file with its checksum in the manifest and every block with its own, and checks the invariants of the
+/// graph. Of a hybrid-ivf it checks every list and vector, and the bounds by which searches prune. The exit code is 1
+/// when anything is wrong. Damage is reported by file, block or list, and offset; restore that file from a copy, or
+/// build the index again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// Folder of the index
     index: PathBuf,
 }
 
-/// `stratann verify`.
+/// Runs `stratann verify`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let teller = Teller::new(output);
-    let report = verify::verify(&args.index, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let report = verify::verify(&args.index, &printer)?;
+    printer.finish();
     if report.unreachable > 0 {
-        teller.note(&format!(
-            "note: {} nodes lie in blocks that nothing leads to; no search finds them",
+        printer.note(&format!(
+            "note: {} nodes are in blocks that no edge leads to; no search finds them",
             count(report.unreachable)
         ));
     }
@@ -55,7 +56,7 @@ fn text(args: &Args, report: &Report) -> String {
         0 => out += &format!("{name}: sound; version {}, {read}\n", report.version),
         n => {
             out += &format!(
-                "{name}: {n} violations; version {}, {read}; restore what is named, or build the index again\n",
+                "{name}: {n} violations; version {}, {read}; restore these files, or build the index again\n",
                 report.version
             )
         }

@@ -1,4 +1,4 @@
-//! What one server needs of a version, into a folder of its own.
+//! Fetching the files of one server into a folder of its own.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -6,7 +6,8 @@ use std::path::{Path as FilePath, PathBuf};
 
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
-use stratann_engine::manifest::{FileEntry, hex, sync_folder};
+use stratann_engine::durable::{hex, sync_folder};
+use stratann_engine::manifest::FileEntry;
 use stratann_engine::{Error, Kind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -19,13 +20,13 @@ pub struct Fetched {
     pub number: u64,
     /// The folder to open.
     pub folder: PathBuf,
-    /// Bytes that were downloaded; the rest was there.
+    /// Downloaded bytes; all other files were there.
     pub downloaded_bytes: u64,
 }
 
 impl Store {
-    /// Downloads what `server` needs of the newest version (all of it for `None`) to a folder under `home`, named after the build.
-    /// Files that are there and sound are kept, so an interrupted download goes on where it was.
+    /// Downloads the files of the newest version that `server` needs (all of them for `None`) to a folder under `home`, named after the
+    /// build. Undamaged files are kept, so that an interrupted download continues.
     ///
     /// # Errors
     /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged; a full disk;
@@ -85,7 +86,7 @@ impl Store {
             return Err(Error {
                 kind: Kind::Corrupt,
                 message: format!(
-                    "{} arrived damaged, or is not what its manifest says; try again, then publish the index anew",
+                    "{} arrived damaged, or is not what its manifest says; try again, then publish the index again",
                     self.shown(&from).display()
                 ),
             });
@@ -98,7 +99,7 @@ impl Store {
     }
 }
 
-/// Whether a file is there with the content that the manifest says.
+/// Whether a file exists and has the content of its manifest entry.
 fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Result<bool> {
     let Ok(mut file) = File::open(path) else { return Ok(false) };
     if file.metadata().is_ok_and(|m| m.len() != entry.bytes) {
@@ -117,14 +118,14 @@ fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Resu
     }
 }
 
-/// Removes the folders of other builds under `home`: nobody may have them open.
+/// Removes the folders of other builds under `home`. No process may have them open.
 ///
 /// # Errors
 /// When one cannot be removed.
 pub fn drop_others(home: &FilePath, keep: &FilePath) -> Result<()> {
     let entries = std::fs::read_dir(home).map_err(|e| Error::io("reading", home, &e))?;
     for path in entries.flatten().map(|e| e.path()).filter(|p| p.is_dir() && p != keep) {
-        // Only what this program made: a folder with a manifest, or one that was being fetched.
+        // Only folders of this program: with a manifest, or of an unfinished fetch.
         let is_build = path
             .file_name()
             .and_then(|n| n.to_str())

@@ -1,13 +1,13 @@
-//! Where the servers of a cluster get their index from: a folder that all can read, or an S3-compatible object store.
+//! The store from which the servers of a cluster get their index: a shared folder, or an S3-compatible object store.
 //!
 //! | object | content |
 //! |---|---|
 //! | `PREFIX/BUILD/vN-….bin` | the data files of one build, under its id; never changed once written |
 //! | `PREFIX/manifest-N.json` | version N: the manifest of a build; created once, never changed |
 //!
-//! A version exists when its manifest does, and its manifest is created last, by a request that fails if the name is taken. So of two who
-//! publish at once one fails and nothing is mixed; who reads sees whole versions only. Data files lie under the hash of their
-//! content: to upload a build again is to write the same bytes again.
+//! A version exists when its manifest does. The manifest is created last, by a request that fails if the name is taken: of two publishers
+//! one fails, nothing is mixed, and readers see whole versions only. Data files are named by the hash of their content: a repeated
+//! upload of a build writes the same bytes.
 
 mod fetch;
 mod publish;
@@ -25,12 +25,12 @@ use stratann_engine::{Error, Kind, Result};
 
 pub use fetch::{Fetched, drop_others};
 
-/// One index' place in a store.
+/// The place of one index in a store.
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
     name: String,
-    // The store's client is asynchronous; nothing else here is.
+    // Runs the asynchronous client of the store.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -41,16 +41,16 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// `s3://BUCKET/PREFIX`, with region, endpoint and credentials from the usual `AWS_…` variables of the environment; or a folder, which is
-    /// made when it is missing.
+    /// Opens `s3://BUCKET/PREFIX`, with region, endpoint and credentials from the usual `AWS_…` variables of the environment; or a folder,
+    /// which is created when it is missing.
     ///
     /// # Errors
-    /// An address that is neither; a folder that cannot be made.
+    /// An address that is neither; a folder that cannot be created.
     pub fn open(place: &str) -> Result<Store> {
         Store::open_with(place, std::env::vars())
     }
 
-    /// [`Store::open`] with other variables than those of the environment.
+    /// As [`Store::open`], with variables other than those of the environment.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -70,7 +70,7 @@ impl Store {
         Ok(Store { objects, prefix, name: place.to_string(), runtime })
     }
 
-    /// The newest version, if there is any: its number and manifest.
+    /// Returns number and manifest of the newest version, if there is any.
     ///
     /// # Errors
     /// A store that does not answer; a manifest that is damaged, or of a newer format.
@@ -79,7 +79,7 @@ impl Store {
         self.manifest(number).map(|manifest| Some((number, manifest)))
     }
 
-    /// The numbers of all versions, ascending.
+    /// Returns the numbers of all versions, ascending.
     ///
     /// # Errors
     /// A store that does not answer.
@@ -112,10 +112,10 @@ impl Store {
 
     /// Deletes all versions but the newest `keep`, and the files that no other version names.
     ///
-    /// Who is fetching one of them fails and finds a newer one.
+    /// A server that is fetching one of them fails, and then finds a newer one.
     ///
     /// # Errors
-    /// A store that does not answer; some versions may have gone then, whole.
+    /// A store that does not answer; some versions may have been deleted then, each of them whole.
     pub fn drop_old(&self, keep: usize) -> Result<Vec<u64>> {
         let versions = self.versions()?;
         let (old, kept) = versions.split_at(versions.len().saturating_sub(keep.max(1)));
@@ -123,7 +123,7 @@ impl Store {
             kept.iter().map(|&n| Ok(self.manifest(n)?.build_id)).collect::<Result<_>>()?;
         for &number in old {
             let build = self.manifest(number)?.build_id;
-            // The manifest first: a version without it does not exist, and nobody begins to fetch it.
+            // The manifest first: without it the version does not exist, and no server begins to fetch it.
             self.delete(&self.manifest_path(number))?;
             if !needed.contains(&build) {
                 self.delete_all(&self.prefix.clone().join(build))?;
@@ -160,9 +160,9 @@ impl Store {
             _ => (Kind::Io, "check that the store can be reached"),
         };
         // The client's messages can have several lines, one for each attempt.
-        let words = error.to_string();
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        Error { kind, message: format!("{what} {}: {words}; {hint}", shown.display()) }
+        let text = error.to_string();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        Error { kind, message: format!("{what} {}: {text}; {hint}", shown.display()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A folder's newest version, into a store.
+//! Publishing the newest version of a folder into a store.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,7 +6,8 @@ use std::path::Path as FilePath;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
-use stratann_engine::manifest::{FileEntry, Manifest, hex};
+use stratann_engine::durable::hex;
+use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -18,12 +19,12 @@ const CHUNK_BYTES: usize = 8 << 20;
 const CHUNKS: usize = 2;
 
 impl Store {
-    /// Uploads the newest version in `folder` and makes it the store's newest. Gives its number there; when the store's newest is the same
-    /// build already, that one's.
+    /// Uploads the newest version in `folder` and makes it the store's newest. Returns its number there; when the store's newest is the same
+    /// build already, the number of that version.
     ///
     /// # Errors
-    /// No index in the folder; a file that is not what its manifest says, before anything is published; a store that does not answer;
-    /// somebody else who publishes at the same time; an interruption. What was uploaded so far is found again by the next attempt.
+    /// No index in the folder; a file that differs from its manifest, before anything is published; a store that does not answer; another
+    /// publisher at the same time; an interruption. The next attempt finds the files that were uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
         let (_, manifest) = Manifest::read(folder)?;
         let newest = self.newest()?;
@@ -58,10 +59,10 @@ impl Store {
         }
     }
 
-    /// Uploads one file, unless it is there, and checks it on the way.
+    /// Uploads one file, unless it is there, and checks it meanwhile.
     fn upload(&self, file: &FilePath, path: &Path, entry: &FileEntry, progress: &dyn Progress) -> Result<()> {
         let there = self.runtime.block_on(self.objects.head(path));
-        // Under a name with the hash of its build, a whole object of the right length is the right one: uploads appear whole or not at all.
+        // Its name has the hash of its build, and uploads appear whole or not at all: an object of the right length is the right one.
         if there.is_ok_and(|meta| meta.size == entry.bytes) {
             progress.advance(entry.bytes);
             return Ok(());
@@ -75,7 +76,7 @@ impl Store {
                 ended.map(|_| ()).map_err(|e| self.failed("uploading", path, &e))
             }
             Err(e) => {
-                // What was sent is of no use; should this fail too, the store's own rules clean up.
+                // The sent parts are of no use. If this fails too, the store's own rules clean up.
                 let _ = self.runtime.block_on(upload.abort());
                 Err(e)
             }
@@ -105,7 +106,7 @@ impl Store {
             length += count as u64;
             let room = self.runtime.block_on(upload.wait_for_capacity(CHUNKS));
             room.map_err(|e| self.failed("uploading", path, &e))?;
-            // Within the runtime, because it begins to send.
+            // Inside the runtime, because the call begins to send.
             self.runtime.block_on(async { upload.write(&chunk[..count]) });
             progress.advance(count as u64);
         }

@@ -1,7 +1,6 @@
-//! What to read next.
+//! Parts that decide what to read next, shared by the kinds.
 
-pub mod graph_walk;
-pub mod lists;
-pub(crate) mod local_graph;
-pub mod records;
-pub mod scan;
+pub(crate) mod blocks;
+mod coded_query;
+
+pub(crate) use coded_query::CodedQuery;

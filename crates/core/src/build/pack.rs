@@ -246,7 +246,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_node_has_one_place(edges in prop::collection::vec((0u32..50, 0u32..50), 0..400), capacity in 1usize..9, passes in 0usize..3) {
+        fn every_node_has_one_place(
+            edges in prop::collection::vec((0u32..50, 0u32..50), 0..400),
+            capacity in 1usize..9,
+            passes in 0usize..3,
+        ) {
             let mut table = Table(vec![vec![]; 50]);
             for (a, b) in edges {
                 if a != b && !table.0[a as usize].contains(&b) {

@@ -203,7 +203,8 @@ mod tests {
             // Ranks are small: a first one of 2^32 would take as many bits at parameter 0.
             let base = ids.first().copied().unwrap_or(0) & !0xFFF;
             for coding in CODINGS {
-                let ids: Vec<u32> = if coding == RANKS { ids.iter().map(|id| id - base).collect() } else { ids.clone() };
+                let base = if coding == RANKS { base } else { 0 };
+                let ids: Vec<u32> = ids.iter().map(|id| id - base).collect();
                 let mut bytes = Vec::new();
                 coding.encode(&ids, &mut bytes);
                 prop_assert_eq!(bytes.len(), coding.encoded_len(&ids));

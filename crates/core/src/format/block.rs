@@ -11,9 +11,9 @@
 //! | 24 | c × vector bytes | vectors, in their input format |
 //! | … | c × 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | … | c × 4 or 8 | external ids |
-//! | … | (c + t) × code bytes | codes of the nodes and of all their neighbours, by ascending id; absent where codes are in RAM |
-//! | … | (c + 1) × 2 | start of each adjacency list and end of the last, from the end of this table; absent in `flat` |
-//! | … | | adjacency lists: [`adjacency::NEIGHBOURS`]; with codes [`adjacency::RANKS`], the ranks of the neighbours' codes |
+//! | … | (c + t) × code bytes | codes of nodes and neighbours, by ascending id; absent where codes are in RAM |
+//! | … | (c + 1) × 2 | start of each adjacency list, end of the last, from the end of this table; not in `flat` |
+//! | … | | adjacency lists: [`adjacency::NEIGHBOURS`], or ranks of codes: [`adjacency::RANKS`] |
 //! | … | | with codes: ids of the t other nodes, [`adjacency::IDS`] |
 //! | … | | zeros up to the end of the block |
 
@@ -447,8 +447,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_open_without_panic(head in prop::collection::vec(any::<u8>(), 64), slot in 0usize..400, rest in any::<u8>()) {
-            let mut bytes = head;
+        fn any_bytes_open_without_panic(
+            header in prop::collection::vec(any::<u8>(), 64),
+            slot in 0usize..400,
+            rest in any::<u8>(),
+        ) {
+            let mut bytes = header;
             bytes.resize(4096, rest);
             for shape in [SHAPE, WITH_CODES] {
                 let Ok(block) = Block::open(&shape, &bytes) else { continue };

@@ -75,7 +75,8 @@ mod tests {
         #[test]
         fn agrees_with_a_plain_table(counts in prop::collection::vec(1u32..40, 1..200)) {
             let map = BlockMap::from_counts(counts.iter().copied()).unwrap();
-            let table: Vec<u32> = counts.iter().enumerate().flat_map(|(b, &c)| core::iter::repeat_n(b as u32, c as usize)).collect();
+            let block = |(b, &c): (usize, &u32)| core::iter::repeat_n(b as u32, c as usize);
+            let table: Vec<u32> = counts.iter().enumerate().flat_map(block).collect();
             prop_assert_eq!(map.nodes() as usize, table.len());
             prop_assert_eq!(map.blocks() as usize, counts.len());
             for (id, &block) in table.iter().enumerate() {

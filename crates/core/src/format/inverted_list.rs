@@ -289,6 +289,11 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// Opens a record from bytes that were verified when they entered memory. `None` when they are too few.
+    pub fn open(shape: &ListLayout, bytes: &'a [u8]) -> Option<Record<'a>> {
+        bytes.get(..shape.record_bytes()).map(|bytes| Record { shape: *shape, bytes })
+    }
+
     /// Verifies and opens the record of member `id`. `None` when the bytes are too few, damaged or another member's.
     pub fn verify(shape: &ListLayout, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;

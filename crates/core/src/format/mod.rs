@@ -7,7 +7,4 @@ pub mod directory;
 pub mod edges;
 pub mod inverted_list;
 
-/// Returns the checksum of a unit of data: xxh3, 64 bits.
-pub fn checksum(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
-}
+pub use crate::hash::checksum;

@@ -1,4 +1,4 @@
-//! What servers say to each other.
+//! The layout of frames between servers.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -6,123 +6,106 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | kind: 0 baton, 1 answer, 2 release, 3 standing, 4 found |
-//! | 1 | how much waits at the sender, 255 for that or more |
-//! | 1 + 4 + 8 | query: server it came to first, that server's incarnation, its number there |
+//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results |
+//! | 1 | queries that run or wait at the sender, 255 for that or more |
+//! | 1 + 4 + 8 | query: origin, incarnation of the origin, number at the origin |
 //! | 1 | attempt; absent in a release |
-//! | 8 | a bit for every server that has been given the query's vector; absent in a release and in what was found |
-//! | 4 + 4 | baton alone: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
-//! | … | the vector, then the state ([`crate::query::wire`]); an answer carries a state with an empty beam; what was found, 4 bytes for which word it is, and hits |
+//! | 8 | a bit for every server that has the query's vector; absent in a release and in partial results |
+//! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
+//! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: a state with an empty beam; partial results: 4 bytes of sequence number, then hits |
 //!
-//! A standing has instead of the query and what follows it
+//! A status has these fields in place of the query and everything after it:
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 8 | a bit for every server that answers the sender |
-//! | 1 | whether the sender has ended all queries that came to it in this build, and will take no more: 0 or 1 |
+//! | 1 | whether the sender has ended all queries that clients submitted to it in this build, and accepts no more: 0 or 1 |
 //!
 //! All numbers are little-endian.
 
 use alloc::vec::Vec;
 
-use crate::format::checksum;
-use crate::query::wire::{self, Reader};
+use crate::codec::Reader;
+pub use crate::codec::Refused;
+use crate::hash::checksum;
+
+use super::PeerStatus;
 
 /// The version written and understood.
 pub const VERSION: u32 = 4;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
-/// Longest frame that is taken in: a beam of the greatest length and a vector of 4,096 f32 are well below it.
+/// Longest frame that is accepted. A beam of the greatest length and a vector of 4,096 f32 need far less.
 pub const FRAME_MAX: usize = 4 << 20;
 
-/// Which query, in the whole cluster and over restarts.
+/// A query, unique in the whole cluster and over restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueryId {
-    /// The server that a client asked; it keeps the query until its answer is there.
+    /// The server that a client submitted it to.
     pub origin: u8,
-    /// Differs each time that server starts.
+    /// Incarnation of the origin: differs each time that server starts.
     pub incarnation: u32,
-    /// Counts the queries since.
+    /// Number of the query in that incarnation.
     pub number: u64,
 }
 
 /// One message, borrowed from its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Go on with this query.
+    /// A query goes on at the receiver.
     Baton {
-        /// Which.
+        /// The query.
         query: QueryId,
-        /// How often its origin has begun anew.
+        /// Number of the attempt.
         attempt: u8,
         /// Servers that have its vector.
         visited: u64,
-        /// Microseconds until nobody waits for it any more.
+        /// Microseconds until its deadline.
         left_us: u32,
-        /// The vector, or nothing when the receiver has it.
+        /// The vector; empty when the receiver has it.
         vector: &'a [u8],
         /// The state.
         state: &'a [u8],
     },
-    /// The query has ended.
+    /// A query has ended.
     Answer {
-        /// Which.
+        /// The query.
         query: QueryId,
-        /// Which attempt ended.
+        /// Number of the attempt that ended.
         attempt: u8,
-        /// Servers that hold its vector, to be told to drop it.
+        /// Servers that have its vector, to be released.
         visited: u64,
         /// The state, its beam empty.
         state: &'a [u8],
     },
-    /// To the origin of a query that is handed on: what was found for it at the sender.
-    Found {
-        /// Which.
+    /// Results of a handed-over query, reported to its origin.
+    PartialResults {
+        /// The query.
         query: QueryId,
-        /// In which attempt.
+        /// Number of the attempt.
         attempt: u8,
-        /// How many such messages came before.
-        word: u32,
+        /// Number of the report: reports that were sent before it.
+        sequence: u32,
         /// Hits.
         hits: &'a [u8],
     },
-    /// How the sender stands among the servers of this build.
-    Standing {
-        /// A bit for every server that answers it.
-        live: u64,
-        /// Whether it has ended its own queries in this build and takes no more.
-        has_left: bool,
-    },
-    /// The answer is there: forget the query.
+    /// The sender's status among the servers of this build.
+    Status(PeerStatus),
+    /// The query has ended: forget it.
     Release {
-        /// Which.
+        /// The query.
         query: QueryId,
     },
 }
 
-/// Why a frame is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Written by another version.
-    Version(u32),
-    /// Shorter or longer than it says, or than anything may be.
-    Length,
-    /// Damaged on the way.
-    Checksum,
-    /// The sender serves another build of the index.
-    Build(u64),
-    /// A field makes no sense.
-    Content,
-}
-
 impl Message<'_> {
-    /// Appends the message to `out` as a frame, from a server that serves `build` and where `load` waits.
+    /// Appends the message to `out` as a frame, from a server of build `build` with `load` queries.
     pub fn encode(&self, build: u64, load: u8, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         out.extend_from_slice(&build.to_le_bytes());
-        let head = |kind: u8, query: &QueryId, out: &mut Vec<u8>| {
-            out.extend_from_slice(&[kind, load, query.origin]);
+        let head = |number: u8, query: &QueryId, out: &mut Vec<u8>| {
+            out.extend_from_slice(&[number, load, query.origin]);
             out.extend_from_slice(&query.incarnation.to_le_bytes());
             out.extend_from_slice(&query.number.to_le_bytes());
         };
@@ -143,16 +126,16 @@ impl Message<'_> {
                 out.extend_from_slice(state);
             }
             Message::Release { query } => head(2, query, out),
-            Message::Found { query, attempt, word, hits } => {
+            Message::PartialResults { query, attempt, sequence, hits } => {
                 head(4, query, out);
                 out.push(*attempt);
-                out.extend_from_slice(&word.to_le_bytes());
+                out.extend_from_slice(&sequence.to_le_bytes());
                 out.extend_from_slice(hits);
             }
-            Message::Standing { live, has_left } => {
+            Message::Status(status) => {
                 out.extend_from_slice(&[3, load]);
-                out.extend_from_slice(&live.to_le_bytes());
-                out.push(u8::from(*has_left));
+                out.extend_from_slice(&status.live.to_le_bytes());
+                out.push(u8::from(status.is_drained));
             }
         }
         let body = &out[start + HEADER..];
@@ -162,7 +145,7 @@ impl Message<'_> {
         out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Length of the frame that begins with `header`, for those who read from a stream.
+    /// Length of the frame that begins with `header`, for reading from a stream.
     ///
     /// # Errors
     /// Another version; a length beyond [`FRAME_MAX`].
@@ -177,10 +160,10 @@ impl Message<'_> {
     }
 }
 
-/// The message that `frame` (all of it) holds, when it speaks of `build`, and what waits at its sender.
+/// Decodes the message in `frame` (all of it), of build `build`, and the number of queries at its sender.
 ///
 /// # Errors
-/// Whatever is wrong with it; nothing of it is to be used then, and the connection it came by not to be trusted.
+/// A frame of another version or build, or a damaged one. The connection that it came by is not to be trusted then.
 pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
     let (header, _) = frame.split_first_chunk::<HEADER>().ok_or(Refused::Length)?;
     if Message::frame_len(header)? != frame.len() {
@@ -195,18 +178,18 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
     if theirs != build {
         return Err(Refused::Build(theirs));
     }
-    let (kind, load) = (r.u8()?, r.u8()?);
-    if kind == 3 {
-        let (live, has_left) = (r.u64()?, r.u8()?);
-        let is_sane = has_left < 2 && r.0.is_empty();
-        let standing = Message::Standing { live, has_left: has_left == 1 };
-        return if is_sane { Ok((standing, load)) } else { Err(Refused::Content) };
+    let (number, load) = (r.u8()?, r.u8()?);
+    if number == 3 {
+        let (live, flag) = (r.u64()?, r.u8()?);
+        let is_sane = flag < 2 && r.0.is_empty();
+        let status = PeerStatus { live, is_drained: flag == 1 };
+        return if is_sane { Ok((Message::Status(status), load)) } else { Err(Refused::Content) };
     }
     let query = QueryId { origin: r.u8()?, incarnation: r.u32()?, number: r.u64()? };
     if usize::from(query.origin) >= crate::place::SERVERS_MAX {
         return Err(Refused::Content);
     }
-    let message = match kind {
+    let message = match number {
         0 => {
             let (attempt, visited, left_us) = (r.u8()?, r.u64()?, r.u32()?);
             let length = r.u32()? as usize;
@@ -215,16 +198,10 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
         }
         1 => Message::Answer { query, attempt: r.u8()?, visited: r.u64()?, state: r.0 },
         2 if r.0.is_empty() => Message::Release { query },
-        4 => Message::Found { query, attempt: r.u8()?, word: r.u32()?, hits: r.0 },
+        4 => Message::PartialResults { query, attempt: r.u8()?, sequence: r.u32()?, hits: r.0 },
         _ => return Err(Refused::Content),
     };
     Ok((message, load))
-}
-
-impl From<wire::Refused> for Refused {
-    fn from(refused: wire::Refused) -> Refused {
-        if refused == wire::Refused::Length { Refused::Length } else { Refused::Content }
-    }
 }
 
 #[cfg(test)]
@@ -250,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back() {
+    fn messages_survive_encoding() {
         let answer = Message::Answer { query: QUERY, attempt: 2, visited: 6, state: &[4; 9] };
-        let standing = Message::Standing { live: 0b101, has_left: true };
-        let found = Message::Found { query: QUERY, attempt: 1, word: 3, hits: &[5; 7] };
-        for message in [BATON, answer, Message::Release { query: QUERY }, standing, found] {
+        let status = Message::Status(PeerStatus { live: 0b101, is_drained: true });
+        let report = Message::PartialResults { query: QUERY, attempt: 1, sequence: 3, hits: &[5; 7] };
+        for message in [BATON, answer, Message::Release { query: QUERY }, status, report] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
@@ -275,9 +252,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_behind_a_good_seal_is_no_panic(body in prop::collection::vec(any::<u8>(), 0..90), honest in any::<bool>()) {
+        fn any_body_with_a_good_checksum_is_no_panic(body in prop::collection::vec(any::<u8>(), 0..90), is_ours in any::<bool>()) {
             let mut bytes = vec![0; HEADER];
-            if honest {
+            if is_ours {
                 bytes.extend_from_slice(&77u64.to_le_bytes());
                 bytes.push(body.len() as u8 % 6);
             }

@@ -1,241 +1,431 @@
-//! One page per kind of index: which rooms its queries go through.
+//! The closed sum of all kinds of index. Nothing outside of this file asks which kind an index is.
+//!
+//! Each kind is a room of its own and implements [`Kind`]. The macro `kinds!` makes the enums over them and their one match for each
+//! operation. Shared rooms never see a kind, and no kind sees another.
 
 pub mod disk_graph;
 pub mod flat;
 pub mod hybrid_ivf;
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use stratann_kernel::codes::Codebook;
-use stratann_kernel::{DType, Metric};
+use stratann_kernel::distance::Exact;
 
-use crate::format::block;
-use crate::format::block_map::BlockMap;
-use crate::format::directory::Directory;
-use crate::format::inverted_list;
-use crate::place::Here;
-use crate::query::{Arrival, Arrived, Loss, Outcome, QueryState, Scratch};
-use crate::route::{HeadGraph, NavGraph};
+use crate::codec::{Reader, Refused, Writer};
+use crate::search::{
+    Arrival, Arrived, Budget, Extent, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
+};
+use crate::view::Base;
+
+/// What a kind says of its queries.
+pub(crate) trait Kind: Sized {
+    /// What the index keeps in RAM.
+    type View<'a>: Copy;
+    /// What a query is asked to do, besides what all are.
+    type Params: Copy;
+    /// Plain data that travels with the query.
+    type State: Default;
+    /// What can be rebuilt from the query, and reusable buffers.
+    type Scratch: Default;
+
+    /// Whether every parameter is within its limit, for `k` results.
+    fn is_valid(params: &Self::Params, k: u32) -> bool;
+
+    /// Empties the state for another query, keeping its memory.
+    fn reset(state: &mut Self::State, params: &Self::Params, k: u32);
+
+    /// The limits of a query over this index.
+    fn budget(view: &Self::View<'_>) -> Budget;
+
+    /// Prepares `scratch` for a query: `dim` components of the index's element type, as bytes.
+    fn prepare(base: &Base<'_>, view: &Self::View<'_>, query: &[u8], scratch: &mut Self::Scratch);
+
+    /// Uses what arrived and decides what to do next.
+    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>);
+
+    /// Makes what waited for a lost unit wait for another replica. Returns false where the kind has no replicas.
+    fn requeue(_state: &mut Self::State, _view: &Self::View<'_>, _unit: u32) -> bool {
+        false
+    }
+
+    /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every unit in it.
+    fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
+
+    /// The counter of reads of this purpose, if there is one besides `reads`.
+    fn read_counter<'s>(_stats: &'s mut QueryStats, _read: &Read) -> Option<&'s mut u64> {
+        None
+    }
+
+    /// Whether a state with nothing pending names only vectors of an index of `nodes`.
+    fn fits(state: &Self::State, nodes: u32) -> bool;
+
+    /// Whether the candidates have their distances.
+    fn has_distances(_state: &Self::State) -> bool {
+        true
+    }
+
+    /// Whether distances that a state leaves out can be computed with this view.
+    fn rescores(_view: &Self::View<'_>) -> bool {
+        true
+    }
+
+    /// Appends the parameters.
+    fn encode_params(params: &Self::Params, w: &mut Writer<'_>);
+
+    /// Reads what [`Kind::encode_params`] wrote; the caller checks the limits.
+    fn decode_params(r: &mut Reader<'_>) -> Result<Self::Params, Refused>;
+
+    /// Appends the state.
+    fn encode(
+        state: &Self::State,
+        carry: Carry,
+        w: &mut Writer<'_>,
+        sorted: &mut Vec<crate::search::Candidate>,
+    );
+
+    /// Reads what [`Kind::encode`] wrote into a state that was reset. Every count is checked before memory is taken for it.
+    fn decode(
+        state: &mut Self::State,
+        params: &Self::Params,
+        k: u32,
+        r: &mut Reader<'_>,
+    ) -> Result<(), Refused>;
+
+    /// Memory beside the struct itself, bytes.
+    fn memory_bytes(state: &Self::State) -> usize;
+}
+
+/// What a baton says of its candidates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Carry {
+    /// Their ids and progress: the receiver computes their distances again, from the codes of all nodes.
+    #[default]
+    Ids,
+    /// Their distances too.
+    Distances,
+}
+
+/// All that one step of one kind works with.
+pub(crate) struct Cx<'a, K: Kind> {
+    pub(crate) q: &'a mut Query,
+    pub(crate) own: &'a mut K::State,
+    pub(crate) base: &'a Base<'a>,
+    pub(crate) view: &'a K::View<'a>,
+    pub(crate) params: &'a K::Params,
+    pub(crate) exact: &'a mut Exact,
+    pub(crate) scratch: &'a mut K::Scratch,
+}
+
+impl<K: Kind> Cx<'_, K> {
+    /// Asks for an extent. `None` when the budget allows no more reads.
+    pub(crate) fn fetch(&mut self, at: Extent, unit: u32, note: u64) -> Option<Tag> {
+        if self.q.budget.reads == 0 {
+            return None;
+        }
+        self.q.budget.reads -= 1;
+        let read = Read { at, unit, note };
+        let stats = &mut self.q.stats;
+        stats.reads += 1;
+        stats.pages_read += at.pages();
+        stats.bytes_read += at.pages() * crate::PAGE as u64;
+        if let Some(counter) = K::read_counter(stats, &read) {
+            *counter += 1;
+        }
+        Some(self.q.io.fetch(read))
+    }
+
+    /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds inconsistent, waits for
+    /// another replica; where there is none the query ends.
+    pub(crate) fn take_in(
+        &mut self,
+        arrived: Ordered<'_>,
+        mut absorb: impl FnMut(&mut Self, &Pending, &[u8]) -> Option<()>,
+    ) {
+        for arrival in arrived.iter() {
+            let Some(pending) = self.q.io.take(arrival.tag) else { continue };
+            let lost = match arrival.what {
+                Arrived::Lost(loss) => Some(loss),
+                Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
+            };
+            match lost {
+                None => self.q.lost_units.remove(pending.read.unit),
+                Some(loss) if self.lose(pending.read.unit, loss) => {}
+                Some(loss) => {
+                    return self.q.finish(Outcome::Lost {
+                        unit: pending.read.unit,
+                        at: pending.read.at,
+                        loss,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost already.
+    fn lose(&mut self, unit: u32, loss: Loss) -> bool {
+        let Some(here) = &self.base.here else { return false };
+        self.q.lost_units.add(unit, here.server, loss) && K::requeue(self.own, self.view, unit)
+    }
+}
+
+/// Arrivals in the order of their tags, so that the order of arrival does not matter.
+#[derive(Clone, Copy)]
+pub(crate) struct Ordered<'a> {
+    arrivals: &'a [Arrival<'a>],
+    order: &'a [u32],
+}
+
+impl<'a> Ordered<'a> {
+    /// Sorts into `order`, which is reused.
+    pub(crate) fn new(arrivals: &'a [Arrival<'a>], order: &'a mut Vec<u32>) -> Ordered<'a> {
+        order.clear();
+        order.extend(0..arrivals.len() as u32);
+        order.sort_unstable_by_key(|&i| arrivals[i as usize].tag);
+        Ordered { arrivals, order }
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'a Arrival<'a>> {
+        self.order.iter().map(move |&i| &self.arrivals[i as usize])
+    }
+}
+
+/// Makes the sums over all kinds. A line is a kind's number on the wire, its variant, and its room.
+macro_rules! kinds {
+    ($($number:literal $variant:ident $module:ident,)*) => {
+        /// What an index of one kind keeps in RAM.
+        #[derive(Clone, Copy, Debug)]
+        pub enum KindView<'a> {
+            $(#[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::View<'a>),)*
+        }
+
+        /// The parameters of one kind.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum KindParams {
+            $(#[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::Params),)*
+        }
+
+        /// The state of one kind.
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) enum KindState { $($variant($module::State),)* }
+
+        /// The scratch memory of one kind.
+        #[derive(Clone, Debug)]
+        pub(crate) enum KindScratch { $($variant($module::Scratch),)* }
+
+        impl<'a> KindView<'a> {
+            $(
+                #[doc = concat!("The view of `", stringify!($module), "`; `None` for another kind.")]
+                pub fn $module(&self) -> Option<&$module::View<'a>> {
+                    #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
+                    if let KindView::$variant(view) = self { Some(view) } else { None }
+                }
+            )*
+
+            pub(crate) fn number(&self) -> u8 {
+                match self { $(KindView::$variant(_) => $number,)* }
+            }
+
+            pub(crate) fn budget(&self) -> Budget {
+                match self { $(KindView::$variant(view) => <$module::Marker as Kind>::budget(view),)* }
+            }
+
+            pub(crate) fn rescores(&self) -> bool {
+                match self { $(KindView::$variant(view) => <$module::Marker as Kind>::rescores(view),)* }
+            }
+
+            pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
+                match self {
+                    $(KindView::$variant(view) => <$module::Marker as Kind>::verify(base, view, read, bytes),)*
+                }
+            }
+
+            pub(crate) fn prepare(&self, base: &Base<'_>, query: &[u8], scratch: &mut KindScratch) {
+                match self {
+                    $(KindView::$variant(view) => {
+                        if !matches!(scratch, KindScratch::$variant(_)) {
+                            *scratch = KindScratch::$variant($module::Scratch::default());
+                        }
+                        #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
+                        if let KindScratch::$variant(scratch) = scratch {
+                            <$module::Marker as Kind>::prepare(base, view, query, scratch);
+                        }
+                    })*
+                }
+            }
+        }
+
+        impl KindParams {
+            $(
+                #[doc = concat!("The parameters of `", stringify!($module), "`; `None` for another kind.")]
+                pub fn $module(&self) -> Option<&$module::Params> {
+                    #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
+                    if let KindParams::$variant(params) = self { Some(params) } else { None }
+                }
+            )*
+
+            pub(crate) fn is_valid(&self, k: u32) -> bool {
+                match self { $(KindParams::$variant(p) => <$module::Marker as Kind>::is_valid(p, k),)* }
+            }
+
+            pub(crate) fn number(&self) -> u8 {
+                match self { $(KindParams::$variant(_) => $number,)* }
+            }
+
+            pub(crate) fn encode(&self, w: &mut Writer<'_>) {
+                match self { $(KindParams::$variant(p) => <$module::Marker as Kind>::encode_params(p, w),)* }
+            }
+
+            pub(crate) fn decode(number: u8, r: &mut Reader<'_>) -> Result<KindParams, Refused> {
+                match number {
+                    $($number => <$module::Marker as Kind>::decode_params(r).map(KindParams::$variant),)*
+                    _ => Err(Refused::Kind(number)),
+                }
+            }
+        }
+
+        impl KindState {
+            /// Empties the state for another query of the kind of `params`. Memory is kept when the kind is the same.
+            pub(crate) fn reset(&mut self, params: &KindParams, k: u32) {
+                match params {
+                    $(KindParams::$variant(params) => {
+                        if !matches!(self, KindState::$variant(_)) {
+                            *self = KindState::$variant($module::State::default());
+                        }
+                        #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
+                        if let KindState::$variant(state) = self {
+                            <$module::Marker as Kind>::reset(state, params, k);
+                        }
+                    })*
+                }
+            }
+
+            pub(crate) fn fits(&self, nodes: u32) -> bool {
+                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::fits(state, nodes),)* }
+            }
+
+            pub(crate) fn has_distances(&self) -> bool {
+                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::has_distances(state),)* }
+            }
+
+            pub(crate) fn memory_bytes(&self) -> usize {
+                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::memory_bytes(state),)* }
+            }
+
+            pub(crate) fn read_counter<'s>(
+                &self,
+                stats: &'s mut QueryStats,
+                read: &Read,
+            ) -> Option<&'s mut u64> {
+                match self { $(KindState::$variant(_) => <$module::Marker as Kind>::read_counter(stats, read),)* }
+            }
+
+            pub(crate) fn encode(
+                &self,
+                carry: Carry,
+                w: &mut Writer<'_>,
+                sorted: &mut Vec<crate::search::Candidate>,
+            ) {
+                match self {
+                    $(KindState::$variant(state) => <$module::Marker as Kind>::encode(state, carry, w, sorted),)*
+                }
+            }
+
+            /// Reads into a state that was reset for `params`.
+            pub(crate) fn decode(
+                &mut self,
+                params: &KindParams,
+                k: u32,
+                r: &mut Reader<'_>,
+            ) -> Result<(), Refused> {
+                match (self, params) {
+                    $((KindState::$variant(state), KindParams::$variant(params)) => {
+                        <$module::Marker as Kind>::decode(state, params, k, r)
+                    })*
+                    #[allow(unreachable_patterns, reason = "a sum of one kind")]
+                    _ => Err(Refused::Content),
+                }
+            }
+        }
+
+        /// The transition of whichever kind this is. State, view, parameters and scratch must be of one kind.
+        pub(crate) fn step(
+            q: &mut Query,
+            own: &mut KindState,
+            params: &KindParams,
+            view: &IndexView<'_>,
+            exact: &mut Exact,
+            scratch: &mut KindScratch,
+            arrived: Ordered<'_>,
+        ) {
+            match (own, params, &view.kind, scratch) {
+                $((
+                    KindState::$variant(own),
+                    KindParams::$variant(params),
+                    KindView::$variant(kind),
+                    KindScratch::$variant(scratch),
+                ) => {
+                    let mut cx = Cx { q, own, base: &view.base, view: kind, params, exact, scratch };
+                    <$module::Marker as Kind>::step(&mut cx, arrived);
+                })*
+                #[allow(unreachable_patterns, reason = "a sum of one kind")]
+                _ => q.finish(Outcome::WrongKind),
+            }
+        }
+    };
+}
+
+kinds! {
+    0 Flat flat,
+    1 DiskGraph disk_graph,
+    2 HybridIvf hybrid_ivf,
+}
 
 /// The part of an index that lies in RAM, as a query sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexView<'a> {
-    /// Distance.
-    pub metric: Metric,
-    /// Element type.
-    pub dtype: DType,
-    /// Components of a vector.
-    pub dim: usize,
-    /// Number of nodes.
-    pub nodes: u32,
-    /// Number of blocks.
-    pub blocks: u32,
-    /// What all blocks have in common.
-    pub block: block::BlockLayout,
-    /// What `disk-graph` has besides its blocks; `flat` has none.
-    pub graph: Option<GraphView<'a>>,
-    /// What `hybrid-ivf` has.
-    pub clusters: Option<ClusterView<'a>>,
-    /// Where in a cluster the query is stepped; `None` where every block is at hand.
-    pub here: Option<Here<'a>>,
-}
-
-/// What `disk-graph` keeps in RAM.
-#[derive(Clone, Copy, Debug)]
-pub struct GraphView<'a> {
-    /// How to read the codes.
-    pub codebook: &'a Codebook,
-    /// Where the codes of nodes are.
-    pub codes: Codes<'a>,
-    /// Which block holds a node.
-    pub map: &'a BlockMap,
-    /// Mean squared error of the codes.
-    pub code_error: f32,
-    /// Where to begin.
-    pub head: &'a HeadGraph,
-}
-
-/// What `hybrid-ivf` keeps in RAM.
-#[derive(Clone, Copy, Debug)]
-pub struct ClusterView<'a> {
-    /// Where the lists lie.
-    pub directory: &'a Directory,
-    /// What all lists have in common.
-    pub shape: inverted_list::ListLayout,
-    /// How to read the codes.
-    pub codebook: &'a Codebook,
-    /// `clusters × dim` f16 as bytes.
-    pub centroids: &'a [u8],
-    /// For each cluster that is divided how many of its lists a visit scans.
-    pub lists_planned: &'a [u32],
-    /// Where the lists of clusters that are divided lie in space.
-    pub sublists: &'a SubLists,
-    /// Which clusters to visit.
-    pub nav: &'a NavGraph,
-    /// Heads that lie in RAM.
-    pub resident: Resident<'a>,
-    /// Lists whose records lie in RAM.
-    pub resident_records: Resident<'a>,
-    /// Hot members whose records lie in RAM.
-    pub pinned: Pinned<'a>,
-    /// Bytes that one read takes at most.
-    pub read_max: u32,
-    /// Bytes that are read in vain rather than making two reads of one.
-    pub gap_max: u32,
-}
-
-/// The centroids of lists of divided clusters, each as a code of what its cluster's centroid leaves of it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SubLists {
-    /// For each cluster its first entry in the tables below.
-    pub first: Vec<u32>,
-    /// ‖r̂‖² + 2⟨c, r̂⟩.
-    pub terms: Vec<f32>,
-    /// Codes, one after another.
-    pub codes: Vec<u8>,
-}
-
-impl SubLists {
-    /// Whether a cluster of so many lists has an entry for each.
-    pub fn has_all(&self, cluster: u32, lists: usize) -> bool {
-        let first = self.first.get(cluster as usize).map_or(usize::MAX, |&first| first as usize);
-        first.checked_add(lists).is_some_and(|end| end <= self.terms.len())
-    }
-}
-
-/// Heads, or records, of lists in RAM: for each list `None` when it is on disk. Empty when all are.
-pub type Resident<'a> = &'a [Option<Arc<[u8]>>];
-
-/// Records of hot members in RAM.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pinned<'a> {
-    /// The members, ascending.
-    pub ids: &'a [u32],
-    /// Their records, in the same order.
-    pub records: &'a [Arc<[u8]>],
-}
-
-impl<'a> Pinned<'a> {
-    /// The record of a member.
-    pub fn get(&self, id: u32) -> Option<&'a [u8]> {
-        let at = self.ids.binary_search(&id).ok()?;
-        self.records.get(at).map(|record| &record[..])
-    }
-}
-
-impl<'a> ClusterView<'a> {
-    /// Mean squared distance of a cluster's members to its centroid.
-    pub(crate) fn spread(&self, cluster: u32) -> f32 {
-        self.nav.terms.get(cluster as usize).copied().unwrap_or(0.0)
-    }
-
-    /// A centroid, `dim` f16 as bytes.
-    pub fn centroid(&self, cluster: u32) -> &'a [u8] {
-        let size = 2 * self.shape.dim;
-        &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
-    }
-
-    /// The head of a list, when it lies in RAM.
-    pub fn resident_head(&self, list: u32) -> Option<&'a [u8]> {
-        self.resident.get(list as usize)?.as_deref()
-    }
-
-    /// The record of a member that lies in RAM.
-    pub fn record_in_ram(&self, id: u32) -> Option<&'a [u8]> {
-        if self.resident_records.is_empty() {
-            return self.pinned.get(id);
-        }
-        let (list, size) = (self.directory.list_of(id) as usize, self.shape.record_bytes());
-        match self.resident_records.get(list)? {
-            None => self.pinned.get(id),
-            Some(records) => {
-                let at = (id - self.directory.ids[list]) as usize * size;
-                records.get(at..at + size)
-            }
-        }
-    }
-
-    /// Where what is read of a list ends: its head, with the records where these follow.
-    pub(crate) fn list_end(&self, list: u32) -> u64 {
-        let members = self.directory.members(list) as usize;
-        let at = self.directory.codes[list as usize] + self.shape.list_codes_bytes(members) as u64;
-        if self.directory.is_whole(&self.shape, list) {
-            at + (members * self.shape.record_bytes()) as u64
-        } else {
-            at
-        }
-    }
-}
-
-/// Where codes are. Distances are the same wherever a code comes from.
-#[derive(Clone, Copy, Debug)]
-pub enum Codes<'a> {
-    /// In RAM: one per node.
-    All(&'a [u8]),
-    /// In the blocks, beside the ids that their lists name; in RAM those of the head graph's nodes alone, in their order there.
-    Head(&'a [u8]),
+    /// What all kinds have.
+    pub base: Base<'a>,
+    /// What this kind has.
+    pub kind: KindView<'a>,
 }
 
 impl IndexView<'_> {
-    /// Whether the distance of any candidate can be computed here, so that a state may come without.
+    /// The number of its kind, as on the wire.
+    pub fn kind_number(&self) -> u8 {
+        self.kind.number()
+    }
+
+    /// The limits of a query over this index.
+    pub fn budget(&self) -> Budget {
+        self.kind.budget()
+    }
+
+    /// Whether the distance of any candidate can be computed here, so that a baton may leave distances out.
     pub fn rescores(&self) -> bool {
-        !matches!(self.graph, Some(GraphView { codes: Codes::Head(_), .. }))
+        self.kind.rescores()
     }
-}
 
-/// The transition of whichever kind this is.
-pub(crate) fn step(
-    state: &mut QueryState,
-    view: &IndexView<'_>,
-    scratch: &mut Scratch,
-    arrived: &[Arrival<'_>],
-) {
-    match (&view.graph, &view.clusters) {
-        (Some(graph), _) => disk_graph::step(state, view, graph, scratch, arrived),
-        (None, Some(clusters)) => hybrid_ivf::step(state, view, clusters, scratch, arrived),
-        (None, None) => flat::step(state, view, scratch, arrived),
-    }
-}
-
-/// Takes the arrivals in the order of their tags, so that the order of arrival does not matter, and gives each block that
-/// came to `absorb`. A block that was lost, or that `absorb` finds senseless, is looked for at another home; where there is none the query ends.
-pub(crate) fn take_in(
-    state: &mut QueryState,
-    view: &IndexView<'_>,
-    scratch: &mut Scratch,
-    arrived: &[Arrival<'_>],
-    mut absorb: impl FnMut(&mut QueryState, &mut Scratch, &block::Block<'_>) -> Option<()>,
-) {
-    let order = in_order(scratch, arrived);
-    for &i in &order {
-        let arrival = &arrived[i as usize];
-        let Some(at) = state.outstanding.iter().position(|o| o.tag == arrival.tag) else { continue };
-        let block = state.outstanding.swap_remove(at).block;
-        let lost = match arrival.what {
-            Arrived::Lost(loss) => Some(loss),
-            Arrived::Bytes(bytes) => match block::Block::open(&view.block, bytes) {
-                Ok(opened) => absorb(state, scratch, &opened).is_none().then_some(Loss::Damaged),
-                Err(_) => Some(Loss::Damaged),
-            },
-        };
-        match lost {
-            None => state.found(block),
-            Some(loss) if state.lose(view, block, loss) => {}
-            Some(loss) => {
-                state.finish(Outcome::Lost { block, loss });
-                break;
-            }
+    /// Checks bytes that were read, whole, before a cache or a query sees them.
+    ///
+    /// # Errors
+    /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that a query of this
+    /// index reads, or when a length, a place or a checksum in it is wrong.
+    pub fn verify(&self, read: &Read, bytes: &[u8]) -> Result<(), Loss> {
+        if bytes.len() < read.at.bytes as usize {
+            return Err(Loss::Short);
         }
+        if bytes.len() > read.at.bytes as usize || !self.kind.verify(&self.base, read, bytes) {
+            return Err(Loss::Damaged);
+        }
+        Ok(())
     }
-    scratch.order = order;
 }
 
-/// The places of the arrivals by their tags; goes back to `scratch.order`.
-fn in_order(scratch: &mut Scratch, arrived: &[Arrival<'_>]) -> Vec<u32> {
-    let mut order = core::mem::take(&mut scratch.order);
-    order.clear();
-    order.extend(0..arrived.len() as u32);
-    order.sort_unstable_by_key(|&i| arrived[i as usize].tag);
-    order
+/// A step never hands over while reads are pending.
+pub(crate) fn decision(q: &Query) -> Step {
+    match q.next {
+        _ if q.outcome != Outcome::Running => Step::Done,
+        Some(server) => Step::HandOver(server),
+        None => Step::Wait,
+    }
 }

@@ -1,22 +1,16 @@
-//! The query as data: its state, what it wants, what it is told, and what it counts.
+//! The query as data: its parameters, its state and one transition, the state as bytes, and the reference loop.
 
-mod beam;
-mod io;
 mod params;
-mod probing;
-mod seen;
+mod run;
 mod state;
-mod stats;
-mod trace;
 pub mod wire;
 
-pub use beam::{Beam, Candidate, Progress};
-pub use io::{Extent, StoreId};
-pub use params::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Params};
-pub use probing::{Bounds, MAX_PROBES, Order, Probe};
-pub(crate) use probing::{Probing, QueuedLists, Reading, Scored, Survivor, Visit, Walk};
-pub use seen::bytes as seen_bytes;
-pub(crate) use state::Unread;
-pub use state::{Arrival, Arrived, Hit, Loss, Outcome, QueryState, Scratch, Step, Tag, Want};
-pub use stats::QueryStats;
-pub use trace::{Purpose, Ranked, ScannedList};
+pub use params::{MAX_K, MAX_WIDTH, Params};
+pub use run::{outcome, run};
+pub use state::{QueryState, Scratch};
+
+pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
+pub use crate::search::{
+    Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, Loss, Mode, Outcome, Progress, QueryStats, Read,
+    Step, StoreId, Tag, TopK, Want, visited_bytes,
+};

@@ -5,65 +5,51 @@
 //! | 4 | version of this layout |
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
-//! | … | parameters, budget, counters of the walk, outcome; statistics, a varint each |
-//! | … | beam with distances: count, bits of an id; then id and progress (2 bits) of each, packed; then the step up from the distance before, a varint each |
-//! | … | beam without: count, bits of a progress, bits of a remainder; then, by ascending id, the step up from the id before in Golomb–Rice code, and the progress, packed |
-//! | … | results: count, then the step up from the distance before, and the external id, a varint each |
-//! | … | where the origin was told of results: in how many words; count, then the step up from the distance before, a varint each |
-//! | … | reads under way: count, then tag, block (4 bytes) each |
-//! | … | where there are any, blocks that could not be read: count, then block (4 bytes), the servers that tried (varint), why (1 byte) each |
+//! | 1 | kind of index |
+//! | … | parameters of all kinds (k, width, approach width, excluded vector, mode), then those of the kind |
+//! | 12 | budget: hops, reads, hand-overs |
+//! | 1 | flags: started, lost units, reported results |
+//! | 4 | next tag |
+//! | … | outcome: its number (1 byte), then unit (varint), store (1 byte), offset, bytes (a varint each) and reason (1 byte) of a loss |
+//! | 4 + … | counters: a bit for each that is not 0, then those, a varint each |
+//! | … | results: count, then the difference to the distance before, and the external id, a varint each |
+//! | … | with the flag: number of reports, count, then the difference to the distance before, a varint each |
+//! | … | reads pending: count, then tag (4 bytes), store (1 byte), offset, bytes, unit and note (a varint each) |
+//! | … | with the flag: lost units: count, then unit (varint), the servers that tried (varint), reason (1 byte) each |
+//! | … | the kind's own section, described in its room |
 //!
-//! All numbers are little-endian, counts are varints (7 bits a byte, the lowest first). A beam of 200 over a million nodes takes about 4 bytes
-//! an entry with its distances, and 2 without: whoever has the codes computes them again, to the bit. Wants are not carried: they have been submitted when a state travels. Every count is checked against its limit before memory
-//! is taken for it.
+//! All numbers are little-endian, counts are varints (7 bits a byte, lowest first). Distances of candidates may be left out: the receiver
+//! computes them again from the codes, to the bit. Wants are not carried: they were submitted before a state travels. Every count is
+//! checked against its limit before memory is taken for it.
 
 use alloc::vec::Vec;
 
-use super::state::{Outstanding, UNREAD_MAX, Unread};
-use super::{
-    Beam, Budget, Candidate, Hit, Loss, MAX_K, MAX_WIDTH, Mode, Outcome, Params, Progress, QueryState,
-    QueryStats, Reading, Tag,
+use super::{MAX_K, MAX_WIDTH, Params, QueryState};
+use crate::codec::{Reader, Refused, Writer};
+use crate::hash::checksum;
+use crate::order::{from_order_key, order_key};
+pub use crate::plan::Carry;
+use crate::plan::KindParams;
+use crate::search::{
+    Budget, Candidate, Extent, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome, Pending,
+    QueryStats, Read, StoreId, Tag,
 };
-use crate::format::checksum;
 
 /// The version written and understood.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 const HEADER: usize = 16;
 
-/// Why bytes are not a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Written by another version.
-    Version(u32),
-    /// Shorter or longer than it says.
-    Length,
-    /// Damaged on the way.
-    Checksum,
-    /// A field is outside of its limits.
-    Content,
-}
-
-/// What is said of the candidates in a beam.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Carry {
-    /// Which, and how far: the receiver computes their distances again, from the codes of all nodes.
-    #[default]
-    Ids,
-    /// Their distances too.
-    Distances,
-}
-
-/// Where the results go of a query that is handed over (BatANN, §8).
+/// Where the results of a query that is handed over go (BatANN, §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Results {
-    /// With it.
+    /// With the query.
     #[default]
     Along,
     /// To its origin, from the server that found them. The state keeps their distances, which decide when it stops.
     Origin,
 }
 
-/// Appends the state to `out`. A state that came without distances and has not been stepped since goes on without.
+/// Appends the state to `out`. A state that was decoded without distances and has not been stepped since is written without.
 pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     Encoder::default().encode(state, carry, out);
 }
@@ -71,8 +57,8 @@ pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
 /// [`encode`], again and again in the same memory.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
-    by_id: Vec<Candidate>,
-    told: Vec<f32>,
+    sorted: Vec<Candidate>,
+    reported: Vec<f32>,
 }
 
 impl Encoder {
@@ -81,46 +67,41 @@ impl Encoder {
         self.write(state, carry, None, out);
     }
 
-    /// As [`encode`], or, with a number of words, without saying which the results are: by then the origin has been told in so many.
-    pub(crate) fn write(&mut self, state: &QueryState, carry: Carry, words: Option<u32>, out: &mut Vec<u8>) {
-        let is_along = if words.is_none() { state.results.len() } else { 0 };
-        let (along, tells) = state.results.split_at(is_along);
-        let words = words.unwrap_or(state.words);
-        self.told.clone_from(&state.told);
-        self.told.extend(tells.iter().map(|hit| hit.distance));
-        self.told.sort_unstable_by(f32::total_cmp);
+    /// As [`encode`]. With a number of reports, the results were reported to the origin: only their distances are written.
+    pub(crate) fn write(
+        &mut self,
+        state: &QueryState,
+        carry: Carry,
+        reports_sent: Option<u32>,
+        out: &mut Vec<u8>,
+    ) {
+        let QueryState { q, .. } = state;
+        let is_along = if reports_sent.is_none() { q.top.hits.len() } else { 0 };
+        let (along, reported) = q.top.hits.split_at(is_along);
+        let reports_sent = reports_sent.unwrap_or(q.top.reports_sent);
+        self.reported.clone_from(&q.top.reported_distances);
+        self.reported.extend(reported.iter().map(|hit| hit.distance));
+        self.reported.sort_unstable_by(f32::total_cmp);
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         let mut w = Writer(out);
-        write_params(&state.params, &mut w);
-        w.u32(state.budget.hops);
-        w.u32(state.budget.reads);
-        w.u32(state.budget.hand_overs);
-        let carry = if state.is_scored { carry } else { Carry::Ids };
-        let flags = [state.started, carry == Carry::Distances, !state.unread.is_empty(), words > 0];
+        write_params(state.params(), &mut w);
+        [q.budget.hops, q.budget.reads, q.budget.hand_overs].into_iter().for_each(|x| w.u32(x));
+        let flags = [q.started, !q.lost_units.0.is_empty(), reports_sent > 0];
         w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
-        w.u32(state.next_tag);
-        w.u32(state.next_block);
-        w.u32(state.fruitless);
-        write_outcome(state.outcome, &mut w);
-        stats_fields(&state.stats).into_iter().for_each(|x| w.varint(x));
-        match carry {
-            Carry::Distances => write_beam(&state.beam, &mut w),
-            Carry::Ids => write_ids(&state.beam, &mut self.by_id, &mut w),
-        }
+        w.u32(q.io.next_tag);
+        write_outcome(q.outcome, &mut w);
+        write_stats(&q.stats, &mut w);
         put_hits(along, &mut w);
-        if words > 0 {
-            w.varint(words.into());
-            put_told(&self.told, &mut w);
+        if reports_sent > 0 {
+            w.varint(reports_sent.into());
+            put_distances(&self.reported, &mut w);
         }
-        w.varint(state.outstanding.len() as u64);
-        for o in &state.outstanding {
-            w.u32(o.tag.0);
-            w.u32(o.block);
+        write_pending(&q.io.pending, &mut w);
+        if !q.lost_units.0.is_empty() {
+            write_lost_units(&q.lost_units, &mut w);
         }
-        if !state.unread.is_empty() {
-            write_unread(&state.unread, &mut w);
-        }
+        state.own.encode(carry, &mut w, &mut self.sorted);
         let body = &out[start + HEADER..];
         let (length, sum) = (body.len() as u32, checksum(body));
         out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
@@ -129,14 +110,13 @@ impl Encoder {
     }
 }
 
-/// The state that `bytes` (all of them) hold.
+/// Reads a state.
 ///
 /// # Errors
-/// Whatever is wrong with them.
+/// When the bytes are not a state of this version, are damaged, or name numbers beyond the limits.
 pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
     let mut state = QueryState::default();
-    decode_into(bytes, &mut state)?;
-    Ok(state)
+    decode_into(bytes, &mut state).map(|()| state)
 }
 
 /// [`decode`], in the memory of `state`, which is not to be used after an error.
@@ -160,32 +140,26 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
     let params = read_params(&mut r)?;
     let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
     state.restart(params, budget);
+    let q = &mut state.q;
     let flags = r.u8()?;
-    if flags > 15 {
+    if flags > 7 {
         return Err(Refused::Content);
     }
-    state.started = flags & 1 != 0;
-    state.is_scored = flags & 2 != 0;
-    state.next_tag = r.u32()?;
-    state.next_block = r.u32()?;
-    state.fruitless = r.u32()?;
-    state.outcome = read_outcome(&mut r)?;
-    state.stats = read_stats(&mut r)?;
-    match state.is_scored {
-        true => read_beam(&mut r, params.search_list, &mut state.beam)?,
-        false => read_ids(&mut r, params.search_list, &mut state.beam)?,
-    }
-    take_hits(&mut r, params.k, &mut state.results)?;
-    if flags & 8 != 0 {
-        state.words = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
-        take_told(&mut r, params.k.saturating_sub(state.results.len() as u32), &mut state.told)?;
-    }
-    for _ in 0..r.count(MAX_WIDTH)? {
-        state.outstanding.push(Outstanding { tag: Tag(r.u32()?), block: r.u32()?, reading: Reading::Block });
-    }
+    q.started = flags & 1 != 0;
+    q.io.next_tag = r.u32()?;
+    q.outcome = read_outcome(&mut r)?;
+    q.stats = read_stats(&mut r)?;
+    take_hits(&mut r, params.k, &mut q.top.hits)?;
     if flags & 4 != 0 {
-        read_unread(&mut r, &mut state.unread)?;
+        q.top.reports_sent = r.varint_u32()?;
+        let most = params.k.saturating_sub(q.top.hits.len() as u32);
+        take_distances(&mut r, most, &mut q.top.reported_distances)?;
     }
+    read_pending(&mut r, &mut q.io.pending)?;
+    if flags & 2 != 0 {
+        read_lost_units(&mut r, &mut q.lost_units)?;
+    }
+    state.own.decode(&params.kind, params.k, &mut r)?;
     if r.0.is_empty() { Ok(()) } else { Err(Refused::Length) }
 }
 
@@ -205,7 +179,7 @@ fn put_hits(hits: &[Hit], w: &mut Writer<'_>) {
     w.varint(hits.len() as u64);
     let mut before = 0;
     for hit in hits {
-        let at = rank(hit.distance);
+        let at = order_key(hit.distance);
         // They are sorted; if they were not, this would be longer and still right.
         w.varint(u64::from(at.wrapping_sub(before)));
         w.varint(hit.external_id);
@@ -216,56 +190,71 @@ fn put_hits(hits: &[Hit], w: &mut Writer<'_>) {
 fn take_hits(r: &mut Reader<'_>, most: u32, out: &mut Vec<Hit>) -> Result<(), Refused> {
     let mut before = 0u32;
     for _ in 0..r.count(most)? {
-        let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
-        before = before.wrapping_add(step);
-        out.push(Hit { distance: of_rank(before), external_id: r.varint()? });
+        before = before.wrapping_add(r.varint_u32()?);
+        out.push(Hit { distance: from_order_key(before), external_id: r.varint()? });
     }
     Ok(())
 }
 
-/// Numbers in the order of the distances that they stand for (IEEE 754 total order).
-fn rank(distance: f32) -> u32 {
-    let bits = distance.to_bits();
-    if bits >> 31 == 0 { bits | 1 << 31 } else { !bits }
-}
-
-fn of_rank(rank: u32) -> f32 {
-    f32::from_bits(if rank >> 31 == 1 { rank & !(1 << 31) } else { !rank })
-}
-
-fn put_told(told: &[f32], w: &mut Writer<'_>) {
-    w.varint(told.len() as u64);
+/// Writes ascending distances.
+fn put_distances(distances: &[f32], w: &mut Writer<'_>) {
+    w.varint(distances.len() as u64);
     let mut before = 0;
-    for at in told.iter().map(|&distance| rank(distance)) {
+    for at in distances.iter().map(|&distance| order_key(distance)) {
         w.varint(u64::from(at - before));
         before = at;
     }
 }
 
-fn take_told(r: &mut Reader<'_>, most: u32, told: &mut Vec<f32>) -> Result<(), Refused> {
+fn take_distances(r: &mut Reader<'_>, most: u32, out: &mut Vec<f32>) -> Result<(), Refused> {
     let mut before = 0u32;
     for _ in 0..r.count(most)? {
-        let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
-        before = before.checked_add(step).ok_or(Refused::Content)?;
-        told.push(of_rank(before));
+        before = before.checked_add(r.varint_u32()?).ok_or(Refused::Content)?;
+        out.push(from_order_key(before));
     }
     Ok(())
 }
 
-fn write_unread(unread: &[Unread], w: &mut Writer<'_>) {
-    w.varint(unread.len() as u64);
-    for u in unread {
-        w.u32(u.block);
+fn write_pending(pending: &[Pending], w: &mut Writer<'_>) {
+    w.varint(pending.len() as u64);
+    for p in pending {
+        w.u32(p.tag.0);
+        let Read { at, unit, note } = p.read;
+        w.u8(at.store.0);
+        w.varint(at.offset);
+        w.varint(at.bytes.into());
+        w.varint(unit.into());
+        w.varint(note);
+    }
+}
+
+/// Most reads of one state that can be under way: a list read without bounds may take more than its width.
+const PENDING_MAX: u32 = 64 * MAX_WIDTH;
+
+fn read_pending(r: &mut Reader<'_>, pending: &mut Vec<Pending>) -> Result<(), Refused> {
+    for _ in 0..r.count(PENDING_MAX)? {
+        let tag = Tag(r.u32()?);
+        let at = Extent { store: StoreId(r.u8()?), offset: r.varint()?, bytes: r.varint_u32()? };
+        let read = Read { at, unit: r.varint_u32()?, note: r.varint()? };
+        pending.push(Pending { tag, read });
+    }
+    Ok(())
+}
+
+fn write_lost_units(lost: &LostUnits, w: &mut Writer<'_>) {
+    w.varint(lost.0.len() as u64);
+    for u in &lost.0 {
+        w.varint(u.unit.into());
         w.varint(u.tried);
         w.u8(u.loss as u8);
     }
 }
 
-fn read_unread(r: &mut Reader<'_>, unread: &mut Vec<Unread>) -> Result<(), Refused> {
-    for _ in 0..r.count(UNREAD_MAX as u32)? {
-        unread.push(Unread { block: r.u32()?, tried: r.varint()?, loss: loss(r.u8()?)? });
+fn read_lost_units(r: &mut Reader<'_>, lost: &mut LostUnits) -> Result<(), Refused> {
+    for _ in 0..r.count(LOST_UNITS_MAX as u32)? {
+        lost.0.push(LostUnit { unit: r.varint_u32()?, tried: r.varint()?, loss: loss(r.u8()?)? });
     }
-    if unread.is_empty() { Err(Refused::Content) } else { Ok(()) }
+    if lost.0.is_empty() { Err(Refused::Content) } else { Ok(()) }
 }
 
 fn loss(number: u8) -> Result<Loss, Refused> {
@@ -279,352 +268,78 @@ fn loss(number: u8) -> Result<Loss, Refused> {
 }
 
 fn write_params(p: &Params, w: &mut Writer<'_>) {
-    [
-        p.k,
-        p.search_list,
-        p.width,
-        p.approach_width,
-        p.stop_slack.to_bits(),
-        p.patience,
-        p.head_list,
-        p.exclude,
-    ]
-    .into_iter()
-    .for_each(|x| w.u32(x));
+    w.u8(p.kind.number());
+    [p.k, p.width, p.approach_width, p.exclude].into_iter().for_each(|x| w.u32(x));
     w.u8(p.mode as u8);
-    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1);
+    p.kind.encode(w);
 }
 
 fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
-    let mut p = Params::new(1, 1);
-    p.k = r.u32()?;
-    p.search_list = r.u32()?;
-    // Kinds with clusters do not travel yet.
-    p.probe = super::Probe::new(p.search_list);
-    p.width = r.u32()?;
-    p.approach_width = r.u32()?;
-    p.stop_slack = f32::from_bits(r.u32()?);
-    p.patience = r.u32()?;
-    p.head_list = r.u32()?;
-    p.exclude = r.u32()?;
-    p.mode = match r.u8()? {
+    let kind = r.u8()?;
+    let (k, width, approach_width, exclude) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
+    let mode = match r.u8()? {
         0 => Mode::Barrier,
         1 => Mode::Eager,
         _ => return Err(Refused::Content),
     };
-    let flags = r.u8()?;
-    p.whole_blocks = flags & 1 != 0;
-    p.head = flags & 2 != 0;
-    if p.is_valid() && flags < 4 { Ok(p) } else { Err(Refused::Content) }
+    let kind = KindParams::decode(kind, r)?;
+    let params = Params { k, width, approach_width, mode, exclude, kind };
+    if params.is_valid() { Ok(params) } else { Err(Refused::Content) }
 }
 
 fn write_outcome(outcome: Outcome, w: &mut Writer<'_>) {
-    let (kind, block, loss) = match outcome {
-        Outcome::Running => (0, 0, 0),
-        Outcome::Complete => (1, 0, 0),
-        Outcome::OutOfBudget => (2, 0, 0),
-        Outcome::Lost { block, loss } => (3, block, loss as u8),
-        Outcome::Partial => (4, 0, 0),
+    let none = (0, Extent::default(), 0);
+    let (number, (unit, at, loss)) = match outcome {
+        Outcome::Running => (0, none),
+        Outcome::Complete => (1, none),
+        Outcome::OutOfBudget => (2, none),
+        Outcome::Lost { unit, at, loss } => (3, (unit, at, loss as u8)),
+        Outcome::Partial => (4, none),
+        Outcome::WrongKind => (5, none),
     };
-    w.u8(kind);
-    w.u32(block);
+    w.u8(number);
+    w.varint(unit.into());
+    w.u8(at.store.0);
+    w.varint(at.offset);
+    w.varint(at.bytes.into());
     w.u8(loss);
 }
 
 fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
-    let (kind, block, loss) = (r.u8()?, r.u32()?, loss(r.u8()?)?);
-    match kind {
+    let (number, unit) = (r.u8()?, r.varint_u32()?);
+    let at = Extent { store: StoreId(r.u8()?), offset: r.varint()?, bytes: r.varint_u32()? };
+    let loss = loss(r.u8()?)?;
+    match number {
         0 => Ok(Outcome::Running),
         1 => Ok(Outcome::Complete),
         2 => Ok(Outcome::OutOfBudget),
-        3 => Ok(Outcome::Lost { block, loss }),
+        3 => Ok(Outcome::Lost { unit, at, loss }),
         4 => Ok(Outcome::Partial),
+        5 => Ok(Outcome::WrongKind),
         _ => Err(Refused::Content),
     }
 }
 
-fn stats_fields(s: &QueryStats) -> [u64; 12] {
-    [
-        s.code_comparisons,
-        s.full_comparisons,
-        s.pruned,
-        s.reads,
-        s.pages_read,
-        s.cache_hits,
-        s.hops,
-        s.hand_overs,
-        s.unreachable,
-        s.expanded,
-        s.rescored,
-        s.repeats,
-    ]
+const COUNTERS: usize = QueryStats::NAMES.len();
+const _: () = assert!(COUNTERS <= 32, "a bit for each counter");
+
+fn write_stats(stats: &QueryStats, w: &mut Writer<'_>) {
+    let values = stats.values();
+    w.u32((0..).zip(&values).map(|(i, &value)| u32::from(value > 0) << i).sum());
+    values.iter().filter(|&&value| value > 0).for_each(|&value| w.varint(value));
 }
 
 fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
-    Ok(QueryStats {
-        code_comparisons: r.counter()?,
-        full_comparisons: r.counter()?,
-        pruned: r.counter()?,
-        reads: r.counter()?,
-        pages_read: r.counter()?,
-        cache_hits: r.counter()?,
-        hops: r.counter()?,
-        hand_overs: r.counter()?,
-        unreachable: r.counter()?,
-        expanded: r.counter()?,
-        rescored: r.counter()?,
-        repeats: r.counter()?,
-        ..QueryStats::default()
-    })
-}
-
-fn write_beam(beam: &Beam, w: &mut Writer<'_>) {
-    let entries = beam.entries();
-    let id_bits = 32 - entries.iter().fold(0, |all, c| all | c.id).leading_zeros();
-    w.varint(entries.len() as u64);
-    w.u8(id_bits as u8);
-    let mut packed = Packer::new(w);
-    for c in entries {
-        packed.put(c.progress as u32, 2);
-        packed.put(c.id, id_bits);
-    }
-    packed.finish();
-    let mut before = 0;
-    for c in entries {
-        w.varint(u64::from(c.distance - before));
-        before = c.distance;
-    }
-}
-
-/// Into a beam that is empty and has room for `capacity`.
-fn read_beam(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Refused> {
-    let count = r.count(capacity)?;
-    let id_bits = u32::from(r.u8()?);
-    if id_bits > 32 {
+    let present = r.u32()?;
+    if COUNTERS < 32 && present >> COUNTERS != 0 {
         return Err(Refused::Content);
     }
-    let mut packed = Unpacker::new(Reader(r.slice((count as usize * (id_bits as usize + 2)).div_ceil(8))?));
-    let mut distance = 0u32;
-    for _ in 0..count {
-        let (progress, id) = (progress(packed.take(2)?)?, packed.take(id_bits)?);
-        let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
-        distance = distance.checked_add(step).ok_or(Refused::Content)?;
-        let last: Option<&Candidate> = beam.entries().last();
-        let is_sorted = last.is_none_or(|c| (c.distance, c.id) < (distance, id));
-        if !is_sorted || !beam.offer(distance, id, progress) {
+    let mut values = [0; COUNTERS];
+    for (_, value) in (0..).zip(&mut values).filter(|(i, _)| present >> i & 1 == 1) {
+        *value = r.counter()?;
+        if *value == 0 {
             return Err(Refused::Content);
         }
     }
-    packed.finish()?;
-    Ok(())
-}
-
-fn progress(number: u32) -> Result<Progress, Refused> {
-    match number {
-        0 => Ok(Progress::Fresh),
-        1 => Ok(Progress::Awaited),
-        2 => Ok(Progress::Expanded),
-        _ => Err(Refused::Content),
-    }
-}
-
-/// Steps between the sorted ids of a beam are small where it covers much of the index, or few of its blocks; a state that is handed over
-/// awaits nothing, so a bit says how far a candidate is.
-fn write_ids(beam: &Beam, sorted: &mut Vec<Candidate>, w: &mut Writer<'_>) {
-    sorted.clear();
-    sorted.extend_from_slice(beam.entries());
-    sorted.sort_unstable_by_key(|c| c.id);
-    let awaits = sorted.iter().any(|c| c.progress == Progress::Awaited);
-    let steps =
-        || sorted.iter().scan(0, |next, c| Some(c.id - core::mem::replace(next, c.id.wrapping_add(1))));
-    let remainder_bits = rice_bits(steps(), sorted.len());
-    w.varint(sorted.len() as u64);
-    w.u8(1 + u8::from(awaits));
-    w.u8(remainder_bits as u8);
-    let mut packed = Packer::new(w);
-    for (c, step) in sorted.iter().zip(steps()) {
-        for _ in 0..step >> remainder_bits {
-            packed.put(1, 1);
-        }
-        packed.put(0, 1);
-        packed.put(step & ((1 << remainder_bits) - 1), remainder_bits);
-        match awaits {
-            true => packed.put(c.progress as u32, 2),
-            false => packed.put(u32::from(c.progress == Progress::Expanded), 1),
-        }
-    }
-    packed.finish();
-}
-
-/// The length of the remainders that makes the whole shortest, near the logarithm of the mean step.
-fn rice_bits(steps: impl Iterator<Item = u32> + Clone, count: usize) -> u32 {
-    let sum: u64 = steps.clone().map(u64::from).sum();
-    let most = (sum / count.max(1) as u64 + 1).ilog2().min(31);
-    let cost = |bits: u32| steps.clone().map(|s| u64::from((s >> bits) + 1 + bits)).sum::<u64>();
-    (most.saturating_sub(8)..=most).min_by_key(|&bits| cost(bits)).unwrap_or(0)
-}
-
-/// The candidates by ascending id, their distances 0 until they are computed again.
-fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Refused> {
-    let count = r.count(capacity)?;
-    let (progress_bits, remainder_bits) = (u32::from(r.u8()?), u32::from(r.u8()?));
-    if !(1..=2).contains(&progress_bits) || remainder_bits > 31 {
-        return Err(Refused::Content);
-    }
-    let mut packed = Unpacker::new(Reader(r.0));
-    let mut next = 0u64;
-    for _ in 0..count {
-        let mut step = 0u64;
-        while packed.take(1)? == 1 {
-            step += 1 << remainder_bits;
-            if step > u64::from(u32::MAX) {
-                return Err(Refused::Content);
-            }
-        }
-        let id = next + step + u64::from(packed.take(remainder_bits)?);
-        let far = packed.take(progress_bits)?;
-        let progress = progress(if progress_bits == 1 { far * 2 } else { far })?;
-        let id = u32::try_from(id).map_err(|_| Refused::Content)?;
-        next = u64::from(id) + 1;
-        if !beam.offer(0, id, progress) {
-            return Err(Refused::Content);
-        }
-    }
-    r.0 = packed.finish()?;
-    Ok(())
-}
-
-/// Numbers of any length in bits, the lowest bit first.
-struct Packer<'a, 'b> {
-    out: &'a mut Writer<'b>,
-    held: u64,
-    bits: u32,
-}
-
-impl<'a, 'b> Packer<'a, 'b> {
-    fn new(out: &'a mut Writer<'b>) -> Packer<'a, 'b> {
-        Packer { out, held: 0, bits: 0 }
-    }
-
-    fn put(&mut self, number: u32, bits: u32) {
-        self.held |= u64::from(number) << self.bits;
-        self.bits += bits;
-        while self.bits >= 8 {
-            self.out.u8(self.held as u8);
-            self.held >>= 8;
-            self.bits -= 8;
-        }
-    }
-
-    fn finish(self) {
-        if self.bits > 0 {
-            self.out.u8(self.held as u8);
-        }
-    }
-}
-
-/// Takes them out again.
-struct Unpacker<'a> {
-    bytes: Reader<'a>,
-    held: u64,
-    bits: u32,
-}
-
-impl<'a> Unpacker<'a> {
-    fn new(bytes: Reader<'a>) -> Unpacker<'a> {
-        Unpacker { bytes, held: 0, bits: 0 }
-    }
-
-    fn take(&mut self, bits: u32) -> Result<u32, Refused> {
-        while self.bits < bits {
-            self.held |= u64::from(self.bytes.u8()?) << self.bits;
-            self.bits += 8;
-        }
-        let number = self.held & ((1 << bits) - 1);
-        self.held >>= bits;
-        self.bits -= bits;
-        Ok(number as u32)
-    }
-
-    /// What comes after the last number, which must end within its byte, the rest of which is zero.
-    fn finish(self) -> Result<&'a [u8], Refused> {
-        if self.held == 0 { Ok(self.bytes.0) } else { Err(Refused::Content) }
-    }
-}
-
-struct Writer<'a>(&'a mut Vec<u8>);
-
-impl Writer<'_> {
-    fn u8(&mut self, x: u8) {
-        self.0.push(x);
-    }
-
-    fn u32(&mut self, x: u32) {
-        self.0.extend_from_slice(&x.to_le_bytes());
-    }
-
-    fn varint(&mut self, mut x: u64) {
-        while x >= 0x80 {
-            self.u8(x as u8 | 0x80);
-            x >>= 7;
-        }
-        self.u8(x as u8);
-    }
-}
-
-/// Takes numbers off the front of bytes.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Refused::Length)?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    pub(crate) fn u8(&mut self) -> Result<u8, Refused> {
-        self.take::<1>().map(|b| b[0])
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, Refused> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, Refused> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn slice(&mut self, length: usize) -> Result<&'a [u8], Refused> {
-        let (head, rest) = self.0.split_at_checked(length).ok_or(Refused::Length)?;
-        self.0 = rest;
-        Ok(head)
-    }
-
-    /// The shortest form alone is accepted, so that one state has one encoding.
-    fn varint(&mut self) -> Result<u64, Refused> {
-        let mut x = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
-            let part = u64::from(byte & 0x7F);
-            if (part << shift) >> shift != part || (byte == 0 && shift > 0) {
-                return Err(Refused::Content);
-            }
-            x |= part << shift;
-            if byte < 0x80 {
-                return Ok(x);
-            }
-        }
-        Err(Refused::Content)
-    }
-
-    /// A counter that leaves room to count on.
-    fn counter(&mut self) -> Result<u64, Refused> {
-        let count = self.varint()?;
-        if count <= u64::MAX / 2 { Ok(count) } else { Err(Refused::Content) }
-    }
-
-    fn count(&mut self, limit: u32) -> Result<u32, Refused> {
-        let count = u32::try_from(self.varint()?).map_err(|_| Refused::Content)?;
-        if count <= limit { Ok(count) } else { Err(Refused::Content) }
-    }
+    Ok(QueryStats::from_values(values))
 }

@@ -8,27 +8,53 @@
 
 use stratann_kernel::{Metric, sqrt};
 
-use crate::likelihood;
-use crate::plan::IndexView;
-use crate::query::{Bounds, QueryState, Scratch};
+use crate::access::CodedQuery;
+use crate::view::Base;
+
+/// Which bounds prune a member before it is read. None of them changes an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bounds {
+    /// None: every member of a cluster is read.
+    Off = 0,
+    /// Its distance to the centroid, and in a graph those to its neighbours (OrchANN §5.3).
+    Centroid = 1,
+    /// Its own code, with the radius of what the code lost.
+    Code = 2,
+    /// Both.
+    #[default]
+    Both = 3,
+}
+
+impl Bounds {
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bounds::Off => "off",
+            Bounds::Centroid => "centroid",
+            Bounds::Code => "code",
+            Bounds::Both => "both",
+        }
+    }
+}
 
 /// Relative roundings of sums over thousands of components stay below this.
 const ROUNDING: f32 = 1e-5;
 
 /// What is known of one distance, on the metric's own scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Span {
+pub(crate) struct DistanceBounds {
     /// It is about this.
     pub(crate) estimate: f32,
     /// It is no less than this; where the search may err, hardly ever less.
-    pub(crate) floor: f32,
+    pub(crate) lower: f32,
     /// It is no more than this.
-    pub(crate) ceiling: f32,
+    pub(crate) upper: f32,
 }
 
 /// What all bounds of one query have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ruler {
+pub(crate) struct BoundEstimator {
     metric: Metric,
     bounds: Bounds,
     slack: f32,
@@ -37,16 +63,27 @@ pub(crate) struct Ruler {
     inverse_root_dim: f32,
 }
 
-impl Ruler {
-    pub(crate) fn new(state: &QueryState, view: &IndexView<'_>, scratch: &Scratch) -> Ruler {
-        Ruler {
-            metric: view.metric,
-            bounds: state.params.probe.bounds,
-            slack: state.params.stop_slack,
-            table_error: scratch.table.error_max(),
-            query_norm: scratch.query_norm * (1.0 + ROUNDING),
-            inverse_root_dim: 1.0 / sqrt(view.dim as f32),
+impl BoundEstimator {
+    /// An estimator for one query. `slack` is in standard errors of a code distance; infinity makes bounds strict.
+    pub(crate) fn new(base: &Base<'_>, query: &CodedQuery, bounds: Bounds, slack: f32) -> BoundEstimator {
+        BoundEstimator {
+            metric: base.metric,
+            bounds,
+            slack,
+            table_error: query.table.error_max(),
+            query_norm: query.norm * (1.0 + ROUNDING),
+            inverse_root_dim: 1.0 / sqrt(base.dim as f32),
         }
+    }
+
+    /// The metric.
+    pub(crate) fn metric(&self) -> Metric {
+        self.metric
+    }
+
+    /// The length of the query under inner product, rounded up.
+    pub(crate) fn query_norm(&self) -> f32 {
+        self.query_norm
     }
 
     /// From the code scale, squared l2 or minus the inner product, to the metric's.
@@ -54,17 +91,9 @@ impl Ruler {
         if self.metric == Metric::Cosine { 0.5 * x } else { x }
     }
 
-    /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in [`Ruler::by_code`].
+    /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in [`BoundEstimator::from_code`].
     pub(crate) fn to_point(metric: Metric, base: f32, term: f32, cross: f32) -> f32 {
         if metric == Metric::Ip { base + cross } else { base + term + 2.0 * cross }
-    }
-
-    /// See [`likelihood`]; all on the scale of codes.
-    pub(crate) fn cosine(&self, base: f32, spread: f32, threshold: f32) -> f32 {
-        match self.metric {
-            Metric::Ip => likelihood::cosine_ip(base, self.query_norm, spread, threshold),
-            Metric::L2 | Metric::Cosine => likelihood::cosine_l2(base, spread, threshold),
-        }
     }
 
     /// From the metric's scale to that of codes.
@@ -74,38 +103,38 @@ impl Ruler {
 
     /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's own, `cross` minus the inner product of the
     /// query and the code.
-    pub(crate) fn by_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> Span {
+    pub(crate) fn from_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> DistanceBounds {
         if self.metric == Metric::Ip {
             let estimate = base + cross;
             let rounding = self.table_error + ROUNDING * (base.abs() + cross.abs());
             let reach = self.query_norm * radius + rounding;
             let likely = self.slack * self.query_norm * radius * self.inverse_root_dim;
             let width = reach.min(likely + rounding);
-            return Span { estimate, floor: estimate - width, ceiling: estimate + width };
+            return DistanceBounds { estimate, lower: estimate - width, upper: estimate + width };
         }
         let squared = base + term + 2.0 * cross;
         let rounding = 2.0 * self.table_error + ROUNDING * (base + term.abs() + 2.0 * cross.abs());
         let near = (sqrt((squared - rounding).max(0.0)) - radius).max(0.0);
         let far = sqrt((squared + rounding).max(0.0)) + radius;
-        let (mut floor, mut ceiling) = (near * near * (1.0 - ROUNDING), far * far * (1.0 + ROUNDING));
+        let (mut lower, mut upper) = (near * near * (1.0 - ROUNDING), far * far * (1.0 + ROUNDING));
         // The code takes away the part of v that lies across it: half of that belongs to a query that knows nothing of v.
         let estimate = (squared - 0.5 * radius * radius).max(0.0);
         if self.slack < f32::INFINITY {
             let deviation = 2.0 * radius * sqrt(estimate) * self.inverse_root_dim;
             let width = self.slack * deviation + 0.5 * radius * radius + rounding;
-            floor = floor.max(estimate - width);
-            ceiling = ceiling.min(estimate + width);
+            lower = lower.max(estimate - width);
+            upper = upper.min(estimate + width);
         }
         // Cosines are computed with an absolute rounding.
         let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
-        Span {
+        DistanceBounds {
             estimate: self.scale(estimate),
-            floor: self.scale(floor) - absolute,
-            ceiling: self.scale(ceiling) + absolute,
+            lower: self.scale(lower) - absolute,
+            upper: self.scale(upper) + absolute,
         }
     }
 
-    /// From here on [`Ruler::at_least`] says that the floor of a member lies above `threshold` and its estimate not below `kth`, whatever its radius up to
+    /// From here on [`BoundEstimator::at_least`] says that the lower of a member lies above `threshold` and its estimate not below `kth`, whatever its radius up to
     /// `radius_max`. Most members are that far, and need no more than this.
     pub(crate) fn cut(&self, threshold: f32, kth: f32, radius_max: f32) -> f32 {
         if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
@@ -128,7 +157,7 @@ impl Ruler {
         cut.max(kth + 0.5 * square(r)) * (1.0 + 4.0 * ROUNDING)
     }
 
-    /// A member's distance by its code, less what roundings can have added; see [`Ruler::cut`].
+    /// A member's distance by its code, less what roundings can have added; see [`BoundEstimator::cut`].
     pub(crate) fn at_least(&self, base: f32, term: f32, cross: f32) -> f32 {
         if self.metric == Metric::Ip {
             return base + cross - self.table_error - 2.0 * ROUNDING * (base.abs() + cross.abs());
@@ -138,8 +167,8 @@ impl Ruler {
             - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
     }
 
-    /// The floor of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the query to it.
-    pub(crate) fn by_centroid(&self, base: f32, (least, most): (f32, f32)) -> f32 {
+    /// The lower of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the query to it.
+    pub(crate) fn lower_by_centroid(&self, base: f32, (least, most): (f32, f32)) -> f32 {
         if self.metric == Metric::Ip {
             return base - self.query_norm * most - ROUNDING * base.abs();
         }
@@ -149,26 +178,26 @@ impl Ruler {
         self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
     }
 
-    /// The span of a distance that is known, of a member whose cluster's centroid is at `base`.
-    pub(crate) fn exactly(&self, base: f32, distance: f32) -> Span {
+    /// The bounds of a distance that is known, of a member whose cluster's centroid is at `base`.
+    pub(crate) fn from_distance(&self, base: f32, distance: f32) -> DistanceBounds {
         let rounding = match self.metric {
             Metric::L2 => ROUNDING * distance,
             Metric::Cosine => ROUNDING,
             // What was added up may be far larger than the sum.
             Metric::Ip => ROUNDING * (base.abs() + (distance - base).abs()),
         };
-        Span { estimate: distance, floor: distance - rounding, ceiling: distance + rounding }
+        DistanceBounds { estimate: distance, lower: distance - rounding, upper: distance + rounding }
     }
 
-    /// The floor of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length of an edge makes its end a
+    /// The lower of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length of an edge makes its end a
     /// pivot (OrchANN §5.3).
-    pub(crate) fn by_edge(&self, pivot: &Span, (least, most): (f32, f32)) -> f32 {
+    pub(crate) fn lower_by_edge(&self, pivot: &DistanceBounds, (least, most): (f32, f32)) -> f32 {
         if self.metric == Metric::Ip {
-            return pivot.floor - self.query_norm * most - ROUNDING * pivot.floor.abs();
+            return pivot.lower - self.query_norm * most - ROUNDING * pivot.lower.abs();
         }
         let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
-        let nearest = sqrt(self.code_scale(pivot.floor - absolute).max(0.0)) * (1.0 - ROUNDING);
-        let farthest = sqrt(self.code_scale(pivot.ceiling + absolute).max(0.0)) * (1.0 + ROUNDING);
+        let nearest = sqrt(self.code_scale(pivot.lower - absolute).max(0.0)) * (1.0 - ROUNDING);
+        let farthest = sqrt(self.code_scale(pivot.upper + absolute).max(0.0)) * (1.0 + ROUNDING);
         let gap = (nearest - most).max(least - farthest).max(0.0);
         self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
     }
@@ -203,7 +232,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is beyond the cut would be discarded by its floor as well, and is not among the best estimates.
+        /// What is beyond the cut would be discarded by its lower as well, and is not among the best estimates.
         #[test]
         fn the_cut_discards_what_floors_discard(
             metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
@@ -213,20 +242,20 @@ mod tests {
             table_error in prop_oneof![Just(0f32), 0f32..0.1],
         ) {
             let root = sqrt(scale);
-            let ruler = Ruler {
+            let estimator = BoundEstimator {
                 metric, bounds: Bounds::Both, slack, table_error: table_error * scale, query_norm: 1.3 * root,
                 inverse_root_dim: 0.1,
             };
             let (threshold, kth, radius_max) = (threshold * scale, kth * scale, radius_max * root);
-            let cut = ruler.cut(threshold, kth, radius_max);
+            let cut = estimator.cut(threshold, kth, radius_max);
             let (base, term, cross) = (base * scale, term * scale, cross * scale);
-            if ruler.at_least(base, term, cross) > cut {
-                let span = ruler.by_code(base, term, cross, share * radius_max);
-                prop_assert!(span.floor > threshold && span.estimate >= kth, "{span:?} {threshold} {kth}");
+            if estimator.at_least(base, term, cross) > cut {
+                let bounds = estimator.from_code(base, term, cross, share * radius_max);
+                prop_assert!(bounds.lower > threshold && bounds.estimate >= kth, "{bounds:?} {threshold} {kth}");
             }
         }
 
-        /// A member is never nearer than the floor that an edge to it gives, and on a line through the query the floor is its distance.
+        /// A member is never nearer than the lower that an edge to it gives, and on a line through the query the lower is its distance.
         #[test]
         fn edges_bound_from_below(
             metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
@@ -242,7 +271,7 @@ mod tests {
                 }
             }
             let [q, u, v] = [&vectors[0], &vectors[1], &vectors[2]];
-            let ruler = Ruler {
+            let estimator = BoundEstimator {
                 metric, bounds: Bounds::Both, slack: f32::INFINITY, table_error: 0.0,
                 query_norm: if metric == Metric::Ip { sqrt(dot(q, q)) * (1.0 + ROUNDING) } else { 0.0 },
                 inverse_root_dim: 0.35,
@@ -251,21 +280,21 @@ mod tests {
             let length = sqrt(distance(Metric::L2, u, v));
             let edge = (length * (0.999_99 - slack), length * (1.000_01 + slack));
             let pivot = if known {
-                ruler.exactly(0.0, to_u)
+                estimator.from_distance(0.0, to_u)
             } else {
                 let off = slack * to_u.abs();
-                Span { estimate: to_u, floor: to_u - off, ceiling: to_u + off }
+                DistanceBounds { estimate: to_u, lower: to_u - off, upper: to_u + off }
             };
-            let floor = ruler.by_edge(&pivot, edge);
+            let lower = estimator.lower_by_edge(&pivot, edge);
             let rounding = 1e-5 * (to_v.abs() + sqrt(dot(q, q) * dot(v, v)));
-            prop_assert!(floor <= to_v + rounding, "{floor} {to_v}");
+            prop_assert!(lower <= to_v + rounding, "{lower} {to_v}");
             // Beyond the pivot as seen from the query, where nothing is lost.
             if metric == Metric::L2 && known && slack < 0.01 {
                 let beyond: Vec<f32> = u.iter().zip(q).map(|(u, q)| u + 2.0 * (u - q)).collect();
                 let length = 2.0 * sqrt(to_u);
-                let floor = ruler.by_edge(&ruler.exactly(0.0, to_u), (length * 0.999_99, length * 1.000_01));
+                let lower = estimator.lower_by_edge(&estimator.from_distance(0.0, to_u), (length * 0.999_99, length * 1.000_01));
                 let to_beyond = distance(metric, q, &beyond);
-                prop_assert!(floor <= to_beyond * 1.000_1 && floor >= 0.1 * to_beyond, "{floor} {to_beyond}");
+                prop_assert!(lower <= to_beyond * 1.000_1 && lower >= 0.1 * to_beyond, "{lower} {to_beyond}");
             }
         }
     }

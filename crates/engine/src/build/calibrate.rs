@@ -1,15 +1,15 @@
 //! The last stage: what recall costs on this index, measured with rows of its own.
 //!
-//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
-//! rows come to queries that the index has never seen.
+//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth.
+//! That is as near as rows come to queries that the index has never seen.
 
 use super::stages::Build;
-use crate::budget::{Account, PROGRAM_BYTES, release_freed};
+use crate::budget::{PROGRAM_BYTES, release_freed};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-use crate::recall::calibrate::{IN_FLIGHT, measure};
+use crate::recall::calibrate::measure;
 use crate::recall::curve::{Curve, FROM_ROWS, median};
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ pub(crate) fn run(
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
     let ids = if build.external.is_some() { 12 } else { 4 };
-    let taken = Account::planned(manifest, 0).total() + ids * scan.rows + (16 << 20);
+    let taken = manifest.planned_account(0).total() + ids * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
     let open = OpenOptions {
         ram_budget: None,
@@ -75,7 +75,7 @@ pub(crate) fn run(
             &hidden,
             k,
             FROM_ROWS,
-            (build.plan.threads, build.plan.clusters.map_or(IN_FLIGHT, |plan| plan.in_flight)),
+            (build.plan.threads, build.plan.calibration_in_flight),
             build.progress,
         )?;
         let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);

@@ -6,46 +6,18 @@ use stratann_kernel::{DType, Metric};
 
 pub use super::codebook::CodeKind;
 use crate::dataset::{OnBadRow, Reader};
-use crate::kinds::hybrid_ivf::build::{self as hybrid, LocalPlan};
+pub use crate::kinds::kind::Kind;
+use crate::kinds::options::{LocalPlan, default_code_bytes};
 use crate::profile::Profile;
 use crate::{Error, Result};
-
-/// Kind of index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A graph on disk, walked by codes in RAM.
-    DiskGraph,
-    /// Clusters on disk, each with a local index of its own.
-    HybridIvf,
-    /// All vectors, scanned.
-    Flat,
-}
-
-impl Kind {
-    /// The name used in manifests and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::DiskGraph => "disk-graph",
-            Kind::HybridIvf => "hybrid-ivf",
-            Kind::Flat => "flat",
-        }
-    }
-
-    /// Whether recall has a price: the answers of `flat` are exact.
-    pub const fn has_curve(self) -> bool {
-        match self {
-            Kind::DiskGraph | Kind::HybridIvf => true,
-            Kind::Flat => false,
-        }
-    }
-}
 
 /// Where the codes of vectors are while a search runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodePlace {
     /// In RAM, all of them.
     Ram,
-    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's nodes.
+    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's
+    /// nodes.
     Disk,
 }
 
@@ -175,7 +147,7 @@ impl BuildOptions {
 
     /// Bytes of a code of `hybrid-ivf`: four bits a component of a float, two of a byte.
     pub fn local_code_bytes(&self, dim: usize, dtype: DType) -> usize {
-        self.code_bytes.unwrap_or_else(|| hybrid::default_code_bytes(dim, dtype)).min(dim)
+        self.code_bytes.unwrap_or_else(|| default_code_bytes(dim, dtype)).min(dim)
     }
 
     pub(crate) fn check(&self, base: &Reader) -> Result<()> {

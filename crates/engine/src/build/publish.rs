@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::BuildReport;
+use super::report::BuildReport;
 use super::stages::Build;
-use crate::manifest::{BlockShape, FileEntry, Manifest, sync_folder};
+use crate::durable::sync_folder;
+use crate::files::FileEntry;
+use crate::kinds::section::Section;
+use crate::manifest::{BlockShape, Manifest};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
@@ -42,9 +45,8 @@ pub(crate) fn manifest(
         build_id: String::new(),
         files: entries,
         curves: Vec::new(),
-        clusters: None,
-        plan: None,
-        cluster: None,
+        section: Section::None {},
+        spread: None,
     };
     manifest.build_id = manifest.content_id();
     Ok(manifest)
@@ -63,7 +65,7 @@ pub(crate) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> 
     manifest.publish(out, build.number)?;
     build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
     build.partial.remove()?;
-    files::remove_older(out, build.number, manifest);
+    crate::manifest::remove_older(out, build.number, manifest);
     let _ = std::fs::remove_file(out.join("lock"));
     Ok(build.report)
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::dataset::AtomicFile;
-use crate::manifest::{PARTIAL, write_synced};
+use crate::durable::write_synced;
+use crate::manifest::PARTIAL;
 use crate::{Error, Result};
 
 /// The finished stages, and what they were made with.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Budget, Extent, Loss, Outcome, QueryState, Step};
+use stratann_core::query::{Loss, Outcome, QueryState, Read, Step};
 
 use self::buffers::BufferPool;
 pub use self::options::{Admission, DriverOptions, Times, Width};
@@ -53,8 +53,8 @@ pub trait Queries {
     }
     /// Takes the state of a query that was dropped because its answer is no longer wanted.
     fn dropped(&mut self, _number: usize, _state: &QueryState) {}
-    /// Notes that a read of this block failed; its query learns of it as well.
-    fn lost(&mut self, _block: u32, _loss: Loss) {}
+    /// Notes that a read failed; its query learns of it as well.
+    fn lost(&mut self, _read: Read, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and the load of each.
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
@@ -77,19 +77,9 @@ pub trait Queries {
 /// Most queries in flight on one thread.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
-/// Default budget of a query. `flat` may read every block; a graph search ends long before the default.
-pub fn allowance(view: &IndexView<'_>) -> Budget {
-    let usual = Budget::default();
-    match (view.graph, view.clusters) {
-        (Some(_), _) | (_, Some(_)) => usual,
-        (None, None) => {
-            Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
-        }
-    }
-}
-
 /// Most steps in one turn of a query: a long query whose reads are all cached does not hold up the others.
 pub const STEPS_PER_TURN: usize = 128;
+
 /// One thread's loop over one index.
 pub struct Driver<'a> {
     view: IndexView<'a>,
@@ -107,7 +97,7 @@ pub struct Driver<'a> {
     buffers: BufferPool,
     reads: TierReads,
     // Reads that found the tier full.
-    postponed: VecDeque<(Asker, Extent)>,
+    postponed: VecDeque<(Asker, Read)>,
     // Deliveries that are awaited.
     joined: usize,
     // Reads that the tier was given since it last started any, and the time that steps took meanwhile.
@@ -128,7 +118,7 @@ impl<'a> Driver<'a> {
     ) -> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
-        let buffers = BufferPool::new(tier.buffers());
+        let buffers = BufferPool::new(tier.buffers(), options.buffer_bytes.max(stratann_core::PAGE));
         Driver {
             view,
             cache,
@@ -163,7 +153,7 @@ impl<'a> Driver<'a> {
     /// When the tier as a whole is broken; a read that fails ends its own query alone.
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         loop {
-            if let Some(here) = &mut self.view.here {
+            if let Some(here) = &mut self.view.base.here {
                 (here.live, here.loads) = queries.others();
             }
             let turns = self.ready.len();
@@ -211,7 +201,6 @@ impl<'a> Driver<'a> {
         slot.begin(number);
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
-        slot.cache_hits = slot.state.stats().cache_hits;
         slot.scratch.prepare(&self.view, vector);
         self.take_turn(at, queries)?;
         Ok(true)
@@ -251,7 +240,6 @@ impl<'a> Driver<'a> {
 
     fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
         let slot = &mut self.slots[at];
-        slot.state.set_cache_hits(slot.cache_hits);
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
         self.free(at);
@@ -268,11 +256,16 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Why a query gave no results, in words.
-pub fn failure(outcome: Outcome, file: &std::path::Path, block_bytes: usize) -> Option<String> {
-    let Outcome::Lost { block, loss } = outcome else { return None };
-    let place =
-        format!("block {block} (offset {}) of {}", u64::from(block) * block_bytes as u64, file.display());
+/// The reason why a query gave no results; `None` when it gave some.
+pub fn failure(outcome: Outcome, file: &std::path::Path) -> Option<String> {
+    let (at, loss) = match outcome {
+        Outcome::Lost { at, loss, .. } => (at, loss),
+        Outcome::WrongKind => {
+            return Some("the query is of another kind than the index; please report this".into());
+        }
+        Outcome::Running | Outcome::Complete | Outcome::OutOfBudget | Outcome::Partial => return None,
+    };
+    let place = format!("{} at offset {} ({} bytes)", file.display(), at.offset, at.bytes);
     Some(match loss {
         Loss::Failed => format!("reading {place} failed; check the disk"),
         Loss::Short => format!("{place} is cut short; restore the file or build the index again"),

@@ -41,6 +41,8 @@ impl Width {
 /// Options of one thread's driver.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverOptions {
+    /// Bytes of a usual read: the size of most buffers.
+    pub buffer_bytes: usize,
     /// Queries in flight.
     pub in_flight: usize,
     /// When the next is admitted.

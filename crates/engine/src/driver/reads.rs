@@ -4,9 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::format::block;
-use stratann_core::plan::IndexView;
-use stratann_core::query::{Extent, Loss, StoreId, Tag, Want};
+use stratann_core::query::{Extent, Loss, Read, Want};
 
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::ReadResult;
@@ -20,7 +18,7 @@ const START_AFTER_NS: u64 = 500_000;
 
 /// A read that the tier makes for this thread.
 pub(super) struct TierRead {
-    at: Extent,
+    read: Read,
     asker: Asker,
     // Whether others may have joined it.
     is_shared: bool,
@@ -55,50 +53,25 @@ impl TierReads {
 
     /// The extents that others may wait for.
     pub(super) fn shared(&self) -> impl Iterator<Item = Extent> {
-        self.reads.iter().flatten().filter(|read| read.is_shared).map(|read| read.at)
+        self.reads.iter().flatten().filter(|read| read.is_shared).map(|read| read.read.at)
     }
-}
-
-/// The range that a want is for.
-fn extent_of(view: &IndexView<'_>, Want::Fetch { tag, block, count }: Want) -> (Tag, Extent) {
-    let block_bytes = view.block.block_bytes as u64;
-    let at = Extent {
-        store: StoreId(0),
-        offset: u64::from(block) * block_bytes,
-        bytes: count * block_bytes as u32,
-    };
-    (tag, at)
-}
-
-/// The number of the block that an extent begins with.
-fn block_of(view: &IndexView<'_>, at: Extent) -> u32 {
-    (at.offset / view.block.block_bytes as u64) as u32
-}
-
-/// Verifies the bytes of an extent, before the cache or a query sees them.
-fn verify(view: &IndexView<'_>, at: Extent, bytes: &[u8]) -> Result<(), Loss> {
-    // Of lists only the query knows which part of the pages it asked for: it verifies that part.
-    if view.clusters.is_some() {
-        return Ok(());
-    }
-    block::verify(&view.block, block_of(view, at), bytes).map_err(|_| Loss::Damaged)
 }
 
 impl<'a> Driver<'a> {
     /// Begins to meet the wants of a query's last step.
     pub(super) fn fetch_wants(&mut self, slot: usize, queries: &mut dyn Queries) {
         for i in 0..self.slots[slot].state.wants().len() {
-            let (tag, at) = extent_of(&self.view, self.slots[slot].state.wants()[i]);
-            let cached = self.cache.filter(|_| self.verifies()).and_then(|cache| cache.get(at));
-            let result = if let Some(bytes) = cached {
-                self.slots[slot].cache_hits += 1;
+            let Want::Fetch { tag, at } = self.slots[slot].state.wants()[i];
+            let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
+            let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
+                self.slots[slot].state.count_cache_hit(tag);
                 Some(ReadResult::Cached(bytes))
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
                 if self.postponed.is_empty() && self.tier.room() > 0 {
-                    self.read(asker, at).map(|loss| self.lost(at, loss, queries))
+                    self.read(asker, read).map(|loss| self.lost(read, loss, queries))
                 } else {
-                    self.postponed.push_back((asker, at));
+                    self.postponed.push_back((asker, read));
                     None
                 }
             };
@@ -108,13 +81,9 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Whether bytes are verified before the cache sees them.
-    fn verifies(&self) -> bool {
-        self.view.clusters.is_none()
-    }
-
     /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be no such read.
-    fn read(&mut self, asker: Asker, at: Extent) -> Option<Loss> {
+    fn read(&mut self, asker: Asker, read: Read) -> Option<Loss> {
+        let at = read.at;
         match self.tier.store_bytes(at.store) {
             None => return Some(Loss::Failed),
             Some(store_bytes) if at.end() > store_bytes => return Some(Loss::Short),
@@ -132,7 +101,7 @@ impl<'a> Driver<'a> {
             return None;
         }
         let buffer = self.buffers.take(at.pages() as usize * PAGE);
-        let tag = self.reads.add(TierRead { at, asker, is_shared: share == Share::Read });
+        let tag = self.reads.add(TierRead { read, asker, is_shared: share == Share::Read });
         self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
         self.unstarted += 1;
         None
@@ -140,9 +109,9 @@ impl<'a> Driver<'a> {
 
     fn read_postponed(&mut self, queries: &mut dyn Queries) {
         while self.tier.room() > 0 {
-            let Some((asker, at)) = self.postponed.pop_front() else { return };
-            if let Some(loss) = self.read(asker, at) {
-                let result = self.lost(at, loss, queries);
+            let Some((asker, read)) = self.postponed.pop_front() else { return };
+            if let Some(loss) = self.read(asker, read) {
+                let result = self.lost(read, loss, queries);
                 self.give(asker, result);
             }
         }
@@ -190,11 +159,16 @@ impl<'a> Driver<'a> {
         }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         mailbox.take(&mut deliveries);
-        for Delivery { to, at, result } in deliveries.drain(..) {
+        for Delivery { to, result } in deliveries.drain(..) {
             self.joined -= 1;
             let result = match result {
                 Ok(bytes) => ReadResult::Shared(bytes),
-                Err(loss) => self.lost(at, loss, queries),
+                Err(loss) => {
+                    if let Some(read) = self.slots[to.slot as usize].state.read_of(to.tag) {
+                        queries.lost(read, loss);
+                    }
+                    ReadResult::Lost(loss)
+                }
             };
             self.give(to, result);
         }
@@ -202,15 +176,16 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
-        let Some(TierRead { at, asker, is_shared }) = self.reads.remove(tag) else { return };
+        let Some(TierRead { read, asker, is_shared }) = self.reads.remove(tag) else { return };
+        let at = read.at;
         let skip = (at.offset % PAGE as u64) as usize;
         let range = skip..skip + at.bytes as usize;
         let checked = match result {
             Err(_) => Err(Loss::Failed),
             Ok(n) if n < range.end => Err(Loss::Short),
-            Ok(_) => verify(&self.view, at, &buffer.bytes()[range.clone()]),
+            Ok(_) => self.view.verify(&read, &buffer.bytes()[range.clone()]),
         };
-        if let Some(cache) = self.cache.filter(|_| self.verifies() && checked.is_ok()) {
+        if let Some(cache) = self.cache.filter(|_| checked.is_ok()) {
             cache.put(at, &buffer.bytes()[range.clone()]);
         }
         // The cache has the bytes before the read ends: who finds it ended finds them there.
@@ -221,14 +196,14 @@ impl<'a> Driver<'a> {
             Ok(()) => ReadResult::Buffer(buffer, range),
             Err(loss) => {
                 self.buffers.recycle(buffer);
-                self.lost(at, loss, queries)
+                self.lost(read, loss, queries)
             }
         };
         self.give(asker, result);
     }
 
-    fn lost(&self, at: Extent, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
-        queries.lost(block_of(&self.view, at), loss);
+    fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
+        queries.lost(read, loss);
         ReadResult::Lost(loss)
     }
 

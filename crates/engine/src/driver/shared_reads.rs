@@ -23,7 +23,6 @@ pub(super) struct Asker {
 /// What came of a read that was joined.
 pub(super) struct Delivery {
     pub(super) to: Asker,
-    pub(super) at: Extent,
     pub(super) result: Result<Arc<[u8]>, Loss>,
 }
 
@@ -160,7 +159,7 @@ impl SharedReads {
         }
         let result = shared();
         for Joined { mailbox, asker } in joined {
-            mailbox.deliver(Delivery { to: asker, at, result: result.clone() });
+            mailbox.deliver(Delivery { to: asker, result: result.clone() });
         }
     }
 

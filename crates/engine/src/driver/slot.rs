@@ -37,7 +37,6 @@ pub(super) struct Slot<'a> {
     pub(super) generation: u32,
     pub(super) started: Instant,
     pub(super) times: Times,
-    pub(super) cache_hits: u64,
     /// Reads that joined an equal one under way, and their bytes.
     pub(super) merged_reads: u64,
     pub(super) merged_bytes: u64,
@@ -60,7 +59,6 @@ impl<'a> Slot<'a> {
             generation: 0,
             started: Instant::now(),
             times: Times::default(),
-            cache_hits: 0,
             merged_reads: 0,
             merged_bytes: 0,
             is_active: false,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::IndexView;
+use stratann_core::plan::{IndexView, KindView};
 
 use super::hybrid_ivf;
 
@@ -18,10 +18,16 @@ impl Snapshot {
     pub fn apply<'a>(&'a self, view: &mut IndexView<'a>) {
         match self {
             Snapshot::HybridIvf(snapshot) => {
-                if let Some(clusters) = &mut view.clusters {
-                    snapshot.apply(clusters);
+                if let KindView::HybridIvf(lists) = &mut view.kind {
+                    snapshot.apply(lists);
                 }
             }
         }
+    }
+}
+
+impl From<Arc<hybrid_ivf::snapshot::Snapshot>> for Snapshot {
+    fn from(snapshot: Arc<hybrid_ivf::snapshot::Snapshot>) -> Snapshot {
+        Snapshot::HybridIvf(snapshot)
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that listen: one for connections, one for each that came.
+//! The listening threads: one for new connections, and one for each accepted connection.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stratann_core::peer::message::{HEADER, Message};
+use stratann_core::peer::message::{HEADER, Message, Refused};
 
-use super::greeting::{self, Failed};
+use super::greeting::{self, GreetingError};
 use super::secure::Wire;
-use super::{LinkOptions, Log, Open, SILENCE, Shared, Tls, lock};
+use super::{LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
 
-/// Connections besides those of two builds that may be open: greetings under way, old ones not yet seen to be dead.
+/// Open connections besides those of two builds: greetings under way, and broken connections that are not yet noticed.
 const SPARE_CONNECTIONS: usize = 32;
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// Where other servers reach this one. It knows the links of all builds that are served here, and gives each connection to the one that it is for.
-pub(super) struct Door {
+/// The listening socket of a server. It knows the links of all builds that are served here, and gives each connection to its link.
+pub(super) struct Listener {
     inner: Arc<Inner>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
@@ -30,15 +30,15 @@ struct Inner {
     tls: Option<Tls>,
     log: Log,
     limit: usize,
-    // The newest last.
-    links: Mutex<Vec<Weak<Shared>>>,
-    open: Open,
+    // Newest last.
+    links: Mutex<Vec<Weak<LinkState>>>,
+    open: OpenConnections,
     last_refusal: Mutex<String>,
 }
 
-impl Door {
-    /// Listens from now on.
-    pub(super) fn open(options: &LinkOptions) -> io::Result<Door> {
+impl Listener {
+    /// Starts to listen.
+    pub(super) fn open(options: &LinkOptions) -> io::Result<Listener> {
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
         let inner = Arc::new(Inner {
@@ -47,30 +47,30 @@ impl Door {
             log: options.log.clone(),
             limit: 2 * options.peers.len() + SPARE_CONNECTIONS,
             links: Mutex::default(),
-            open: Open::default(),
+            open: OpenConnections::default(),
             last_refusal: Mutex::default(),
         });
         let listening = inner.clone();
         let thread = std::thread::spawn(move || run(&listening, &listener));
-        Ok(Door { inner, address, thread: Some(thread) })
+        Ok(Listener { inner, address, thread: Some(thread) })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on connections for the link's build are given to it, as long as it is there.
-    pub(super) fn admit(&self, link: &Arc<Shared>) {
+    /// Gives connections for the link's build to it, as long as the link exists.
+    pub(super) fn admit(&self, link: &Arc<LinkState>) {
         let mut links = lock(&self.inner.links);
         links.retain(|known| known.strong_count() > 0);
         links.push(Arc::downgrade(link));
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.inner.open.close();
-        // The listening thread waits in accept: a connection ends that.
+        // The listening thread waits in `accept`; a connection wakes it.
         let mut address = self.address;
         if address.ip().is_unspecified() {
             address.set_ip(match address.is_ipv4() {
@@ -86,14 +86,14 @@ impl Drop for Door {
 }
 
 impl Inner {
-    /// The link that serves a build; the newest for any other.
-    fn links(&self) -> Vec<Arc<Shared>> {
+    /// All running links, newest first.
+    fn links(&self) -> Vec<Arc<LinkState>> {
         let links = lock(&self.links);
         links.iter().rev().filter_map(Weak::upgrade).filter(|link| !link.is_stopped()).collect()
     }
 
-    /// Who is refused dials again and again: the same refusal is said once.
-    fn log_refusal(&self, from: &str, why: &Failed) {
+    /// A refused server dials again and again: a refusal that repeats is logged once.
+    fn log_refusal(&self, from: &str, why: &GreetingError) {
         let line = format!("connection from {from} refused: {why}");
         let mut last = lock(&self.last_refusal);
         if !self.open.is_closed() && *last != line {
@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// Accepts until the door closes.
+/// Accepts connections until the listener closes.
 fn run(inner: &Arc<Inner>, listener: &TcpListener) {
     let open = Arc::new(AtomicUsize::new(0));
     let mut threads = Vec::new();
@@ -111,7 +111,7 @@ fn run(inner: &Arc<Inner>, listener: &TcpListener) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(e) => {
-                // Out of descriptors, perhaps: what is open goes on, and this may pass.
+                // Perhaps out of descriptors: open connections go on, and this may pass.
                 (inner.log)(&format!("accepting a connection failed: {e}"));
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -133,14 +133,14 @@ fn run(inner: &Arc<Inner>, listener: &TcpListener) {
     }
 }
 
-/// Greets whoever dialed and gives its frames to the link that it is for, until the connection ends.
+/// Greets the dialing server and gives its frames to its link, until the connection ends.
 fn receive(inner: &Inner, stream: TcpStream) {
     let from = stream.peer_addr().map_or_else(|_| "somewhere".into(), |a| a.ip().to_string());
     let (Ok(handle), Some(greeted)) = (stream.try_clone(), inner.open.register(&stream)) else { return };
     let greeting = greet(inner, stream);
     match greeting {
         Ok((server, link, mut wire)) => {
-            // From now on the link closes it.
+            // The link closes it when it stops.
             let number = link.begin_receiving(&handle);
             inner.open.unregister(greeted);
             if let Some(number) = number {
@@ -155,8 +155,8 @@ fn receive(inner: &Inner, stream: TcpStream) {
     }
 }
 
-/// Takes a server's frames for a link.
-fn take(link: &Shared, server: u8, number: u64, from: &str, wire: &mut Wire) {
+/// Receives a server's frames for a link.
+fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) {
     link.note(server, |state| state.inbound = number);
     let ended = take_frames(link, server, wire);
     if let Err(why) = ended
@@ -167,13 +167,13 @@ fn take(link: &Shared, server: u8, number: u64, from: &str, wire: &mut Wire) {
     link.note(server, |state| {
         if state.inbound == number {
             state.inbound = 0;
-            // Whoever stops speaking stops listening: what would go there now would be lost, and a write would tell late.
+            // A server that closes one connection closes both. Frames sent now would be lost, and a write would fail late.
             link.outboxes[usize::from(server)].set_open(false);
         }
     });
 }
 
-fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<Shared>, Wire), Failed> {
+fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<LinkState>, Wire), GreetingError> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
     let mut wire = Wire::accept(inner.tls.as_ref(), stream)?;
@@ -181,22 +181,23 @@ fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<Shared>, Wire), Fa
     let newest = links.first().map_or(0, |link| link.options.build);
     let find = |build| {
         let link = links.iter().find(|link| link.options.build == build)?;
-        Some((link.options.myself(), link.clone()))
+        Some((link.options.identity(), link.clone()))
     };
     let (server, link) = greeting::answer(&inner.secret, newest, find, &mut wire)?;
     Ok((server, link, wire))
 }
 
-/// Reads until the end of the stream; an error says why it is not trusted any further.
-fn take_frames(shared: &Shared, server: u8, stream: &mut impl Read) -> Result<(), String> {
+/// Reads until the end of the stream. The error says why the stream is not trusted any further.
+fn take_frames(state: &LinkState, server: u8, stream: &mut impl Read) -> Result<(), String> {
     let mut bytes = vec![0; READ_BYTES];
     let mut held = 0;
     loop {
-        let used = deliver(shared, server, &bytes[..held])?;
+        let used = deliver(state, server, &bytes[..held]).map_err(|why| refuse(state, why))?;
         bytes.copy_within(used..held, 0);
         held -= used;
-        // A frame that is longer than the buffer; its length was checked against the limit.
-        let wanted = frame_len(&bytes[..held])?.unwrap_or(0).max(READ_BYTES);
+        // The frame may be longer than the buffer; its length was checked against the limit.
+        let length = frame_len(&bytes[..held]).map_err(|why| refuse(state, why))?;
+        let wanted = length.unwrap_or(0).max(READ_BYTES);
         if bytes.len() < wanted {
             bytes.resize(wanted, 0);
         }
@@ -212,22 +213,26 @@ fn take_frames(shared: &Shared, server: u8, stream: &mut impl Read) -> Result<()
     }
 }
 
-/// Length of the frame that `bytes` begin with, once its header is there.
-fn frame_len(bytes: &[u8]) -> Result<Option<usize>, String> {
+/// Returns the length of the frame at the front of `bytes`, once its header is complete.
+fn frame_len(bytes: &[u8]) -> Result<Option<usize>, Refused> {
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-    let length = Message::frame_len(header).map_err(|why| format!("a frame was refused ({why:?})"))?;
-    Ok(Some(length))
+    Message::frame_len(header).map(Some)
 }
 
-/// Gives the whole frames in `bytes` on; how many bytes they took.
-fn deliver(shared: &Shared, server: u8, bytes: &[u8]) -> Result<usize, String> {
+/// Counts a refused frame. Returns the line for the log.
+fn refuse(state: &LinkState, why: Refused) -> String {
+    state.refused.fetch_add(1, Ordering::Relaxed);
+    format!("a frame was refused: {why}")
+}
+
+/// Passes on the whole frames in `bytes`. Returns the number of their bytes.
+fn deliver(state: &LinkState, server: u8, bytes: &[u8]) -> Result<usize, Refused> {
     let mut used = 0;
     while let Some(length) = frame_len(&bytes[used..])? {
         let Some(frame) = bytes.get(used..used + length) else { break };
-        // A frame without a body says only that the sender lives.
+        // A frame without a body is a sign of life.
         if length > HEADER {
-            let taken = shared.receive.frame(server, frame);
-            taken.map_err(|why| format!("a frame was refused ({why:?})"))?;
+            state.receive.frame(server, frame)?;
         }
         used += length;
     }

@@ -1,15 +1,15 @@
 //! Frames between the servers of a cluster, over TCP.
 //!
-//! Every server dials every other one. What a server has to say goes over the connections that it dialed; on those that it accepted it
-//! listens. So each connection carries frames one way, from one writing thread to one reading thread, and there is no multiplexing to get
-//! wrong. Frames that wait while a write is under way go out together with the next one.
+//! Every server dials every other one. It sends over the connections that it dialed and receives over those that it accepted. So each
+//! connection carries frames one way, from one writing thread to one reading thread, and needs no multiplexing. Frames that wait during a
+//! write go out together with the next one.
 //!
-//! A link promises little: a frame may be lost with its connection, and one that finds a full queue is dropped. The protocol above
-//! ([`stratann_core::peer`]) is made for that. What does arrive is whole and in order, and comes from a server that knows the
-//! cluster's secret and serves the same build of the index.
+//! A frame may be lost with its connection, and a frame that finds a full queue is dropped. The protocol above ([`stratann_core::peer`])
+//! tolerates both. Frames that arrive are whole and in order, and come from a server that knows the cluster's secret and serves the same
+//! build of the index.
 //!
-//! A server that changes to another build has a link for each meanwhile. They listen at one address, where each connection is given to the link of
-//! its build.
+//! During a rollout a server has a link for each of two builds. They listen at one address, and each connection goes to the link of its
+//! build.
 
 mod dial;
 mod greeting;
@@ -26,110 +26,113 @@ use std::time::Duration;
 
 use stratann_core::peer::message::Refused;
 
-use self::greeting::Myself;
-use self::listen::Door;
+use self::greeting::Identity;
+use self::listen::Listener;
 use self::outbox::Outbox;
 
 pub use self::secure::Tls;
 
-/// A server that says nothing for so long is taken for dead.
+/// A server that sends nothing for this long counts as dead.
 pub const SILENCE: Duration = Duration::from_secs(2);
-/// A server with nothing to say says so this often.
+/// Interval of keepalive frames on an idle connection.
 const KEEPALIVE: Duration = Duration::from_millis(250);
 
 /// Writes one line of the log.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Who we are, and who the others are.
+/// This server and the others.
 #[derive(Clone)]
 pub struct LinkOptions {
     /// This server's number.
     pub server: u8,
-    /// Build of the index that it serves.
+    /// Build of the served index.
     pub build: u64,
-    /// Where the others reach it; port 0 takes a free one.
+    /// Address for the other servers; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// `HOST:PORT` of all servers by number, this one's included, which is not used; empty where it is not known yet.
+    /// `HOST:PORT` of all servers by number; empty where it is not known yet. This server's own entry is not used.
     pub peers: Vec<String>,
-    /// What all servers of the cluster know, and nobody else.
+    /// The secret of the cluster.
     pub secret: Vec<u8>,
-    /// Certificates, when connections are to be encrypted.
+    /// Certificates for encrypted connections; `None` for connections in the clear.
     pub tls: Option<Tls>,
     /// Bytes that may wait for one server; frames beyond are dropped.
     pub queue_bytes: usize,
-    /// Where to say what happens.
+    /// Receives each line of the log.
     pub log: Log,
 }
 
 impl LinkOptions {
-    fn myself(&self) -> Myself<'_> {
-        Myself { server: self.server, servers: self.peers.len(), build: self.build, secret: &self.secret }
+    fn identity(&self) -> Identity<'_> {
+        Identity { server: self.server, servers: self.peers.len(), build: self.build, secret: &self.secret }
     }
 }
 
-/// Who takes what comes in. Called from the link's threads.
-pub trait Receive: Send + Sync {
+/// Receiver of frames. Called from the link's threads.
+pub trait LinkReceiver: Send + Sync {
     /// A frame from `server`.
     ///
     /// # Errors
-    /// When it is not to be trusted: its connection is closed.
+    /// A frame that is not to be trusted; its connection is closed.
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused>;
-    /// Frames go both ways from now on.
+    /// Frames can be exchanged with a server.
     fn up(&self, server: u8);
-    /// They no longer do.
+    /// Frames can no longer be exchanged with a server.
     fn down(&self, server: u8);
 }
 
-/// What went over a link so far.
+/// Counters of a link since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Frames that were queued to be sent, and their bytes.
+pub struct LinkTraffic {
+    /// Frames that were queued.
     pub frames: u64,
-    /// Bytes of these.
+    /// Bytes of these frames.
     pub bytes: u64,
-    /// Frames that found no connection, or a full queue.
+    /// Frames that were dropped: there was no connection, or a full queue.
     pub dropped: u64,
-    /// Writes to the network; several frames may go with one.
+    /// Frames that arrived and were refused.
+    pub refused: u64,
+    /// Writes to the network; one may carry several frames.
     pub writes: u64,
 }
 
 /// One server's connections to all others. Dropping it closes them and ends its threads.
 pub struct Link {
-    shared: Arc<Shared>,
+    state: Arc<LinkState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    // Closed with the last link that it is for.
-    door: Mutex<Option<Arc<Door>>>,
+    // Closed with its last link.
+    listener: Mutex<Option<Arc<Listener>>>,
     address: SocketAddr,
 }
 
-/// What the threads of a link have in common.
-struct Shared {
+/// State that the threads of a link share.
+struct LinkState {
     options: LinkOptions,
-    receive: Arc<dyn Receive>,
+    receive: Arc<dyn LinkReceiver>,
     outboxes: Vec<Outbox>,
     peers: Mutex<Vec<PeerState>>,
     addresses: Mutex<Vec<String>>,
-    open: Open,
+    open: OpenConnections,
     // Connections whose frames are being received.
     receiving: (Mutex<usize>, Condvar),
     writes: AtomicU64,
+    refused: AtomicU64,
 }
 
-/// Open connections, to be shut down in the end, by numbers of their own from 1.
+/// Open connections, to be shut down in the end. They are numbered from 1.
 #[derive(Default)]
-struct Open {
+struct OpenConnections {
     streams: Mutex<Vec<(u64, TcpStream)>>,
     count: AtomicU64,
     is_closed: AtomicBool,
 }
 
-impl Open {
-    /// Keeps a handle to a connection, so that it can be shut down. `None` once all are.
+impl OpenConnections {
+    /// Keeps a handle to a connection, so that it can be shut down. `None` once all are shut down.
     fn register(&self, stream: &TcpStream) -> Option<u64> {
         let number = 1 + self.count.fetch_add(1, Ordering::Relaxed);
         let handle = stream.try_clone().ok()?;
         let mut streams = lock(&self.streams);
-        // Under the lock: whoever closes sets the flag first and shuts down what is here afterwards.
+        // Checked under the lock: `close` sets the flag first, then shuts down every connection in the list.
         if self.is_closed() {
             return None;
         }
@@ -153,10 +156,10 @@ impl Open {
     }
 }
 
-/// How far the connections with one other server are.
+/// State of the connections with one other server.
 #[derive(Clone, Copy, Debug, Default)]
 struct PeerState {
-    // The number of the connection that it dialed; 0 for none.
+    // Number of the connection that it dialed; 0 for none.
     inbound: u64,
     outbound: bool,
     is_up: bool,
@@ -167,65 +170,70 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Listens, and begins to dial. Comes back at once; [`Receive::up`] tells of each server that answers.
+    /// Listens, and begins to dial. Returns at once; [`LinkReceiver::up`] is called for each server that answers.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
-    pub fn start(options: LinkOptions, receive: Arc<dyn Receive>) -> io::Result<Link> {
-        let door = Arc::new(Door::open(&options)?);
-        Ok(Link::at(door, options, receive))
+    /// An address that cannot be listened on.
+    pub fn start(options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> io::Result<Link> {
+        let listener = Arc::new(Listener::open(&options)?);
+        Ok(Link::at(listener, options, receive))
     }
 
-    /// Another link, for another build, that is reached at the same address, by those who know the same secret; `options` need not say
-    /// these again. `None` once this one has stopped.
-    pub fn beside(&self, options: LinkOptions, receive: Arc<dyn Receive>) -> Option<Link> {
-        let door = lock(&self.door).clone()?;
-        Some(Link::at(door, options, receive))
+    /// Starts a link for another build at the same address, with the same secret and certificates; those of `options` are not used.
+    /// `None` once this link has stopped.
+    pub fn beside(&self, options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> Option<Link> {
+        let listener = lock(&self.listener).clone()?;
+        Some(Link::at(listener, options, receive))
     }
 
-    fn at(door: Arc<Door>, options: LinkOptions, receive: Arc<dyn Receive>) -> Link {
+    fn at(listener: Arc<Listener>, options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> Link {
         let count = options.peers.len();
-        let shared = Arc::new(Shared {
+        let state = Arc::new(LinkState {
             outboxes: (0..count).map(|_| Outbox::new(options.queue_bytes)).collect(),
             peers: Mutex::new(vec![PeerState::default(); count]),
             addresses: Mutex::new(options.peers.clone()),
-            open: Open::default(),
+            open: OpenConnections::default(),
             receiving: Default::default(),
             writes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             options,
             receive,
         });
         let mut threads = Vec::new();
-        door.admit(&shared);
-        for to in (0..count as u8).filter(|&s| s != shared.options.server) {
-            let dialing = shared.clone();
+        listener.admit(&state);
+        for to in (0..count as u8).filter(|&s| s != state.options.server) {
+            let dialing = state.clone();
             threads.push(std::thread::spawn(move || dial::run(&dialing, to)));
         }
-        let address = door.address();
-        Link { shared, threads: Mutex::new(threads), door: Mutex::new(Some(door)), address }
+        let address = listener.address();
+        Link { state, threads: Mutex::new(threads), listener: Mutex::new(Some(listener)), address }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where a server is from now on. A connection that works is kept.
+    /// Sets the address of a server. A working connection is kept.
     pub fn set_peer(&self, server: u8, address: String) {
-        if let Some(known) = lock(&self.shared.addresses).get_mut(usize::from(server)) {
+        if let Some(known) = lock(&self.state.addresses).get_mut(usize::from(server)) {
             *known = address;
         }
     }
 
     /// Queues a frame. False when it was dropped: no connection, or a full queue.
     pub fn send(&self, to: u8, frame: &[u8]) -> bool {
-        self.shared.outboxes.get(usize::from(to)).is_some_and(|outbox| outbox.push(frame))
+        self.state.outboxes.get(usize::from(to)).is_some_and(|outbox| outbox.push(frame))
     }
 
-    /// What was sent so far.
-    pub fn traffic(&self) -> Traffic {
-        let mut sum = Traffic { writes: self.shared.writes.load(Ordering::Relaxed), ..Traffic::default() };
-        for outbox in &self.shared.outboxes {
+    /// Counters since the start.
+    pub fn traffic(&self) -> LinkTraffic {
+        let mut sum = LinkTraffic {
+            writes: self.state.writes.load(Ordering::Relaxed),
+            refused: self.state.refused.load(Ordering::Relaxed),
+            ..LinkTraffic::default()
+        };
+        for outbox in &self.state.outboxes {
             outbox.add_to(&mut sum);
         }
         sum
@@ -233,12 +241,12 @@ impl Link {
 
     /// Closes all connections and ends all threads; nothing is received after it returns.
     pub fn stop(&self) {
-        self.shared.open.close();
-        self.shared.outboxes.iter().for_each(Outbox::close);
-        let (receiving, news) = &self.shared.receiving;
+        self.state.open.close();
+        self.state.outboxes.iter().for_each(Outbox::close);
+        let (receiving, news) = &self.state.receiving;
         let ended = news.wait_while(lock(receiving), |count| *count > 0);
         drop(ended.unwrap_or_else(|e| e.into_inner()));
-        drop(lock(&self.door).take());
+        drop(lock(&self.listener).take());
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
@@ -251,7 +259,7 @@ impl Drop for Link {
     }
 }
 
-impl Shared {
+impl LinkState {
     fn is_stopped(&self) -> bool {
         self.open.is_closed()
     }
@@ -264,8 +272,8 @@ impl Shared {
         (self.options.log)(line);
     }
 
-    /// A connection's frames are received from now on: its number, or `None` when the link has been stopped. Whoever stops it waits for
-    /// [`Shared::end_receiving`].
+    /// Begins to receive frames of a connection. Returns its number; `None` when the link has stopped. [`Link::stop`] waits for
+    /// [`LinkState::end_receiving`].
     fn begin_receiving(&self, stream: &TcpStream) -> Option<u64> {
         let mut count = lock(&self.receiving.0);
         let number = self.open.register(stream)?;
@@ -279,14 +287,14 @@ impl Shared {
         self.receiving.1.notify_all();
     }
 
-    /// Notes a change of one server's connections and tells who receives. The lock is held meanwhile, so that news comes in order.
+    /// Notes a change of one server's connections and informs the receiver. It holds the lock meanwhile, so that calls come in order.
     fn note(&self, server: u8, change: impl FnOnce(&mut PeerState)) {
         let mut peers = lock(&self.peers);
         let Some(state) = peers.get_mut(usize::from(server)) else { return };
         let before = *state;
         change(state);
         let is_up = state.inbound != 0 && state.outbound;
-        // A server that dials anew has lost something, perhaps its memory, even if its old connection seems to live.
+        // A server that dials again has lost its connection, perhaps its memory, even if the old connection seems to be open.
         let is_replaced = before.is_up && state.inbound != before.inbound;
         state.is_up = is_up;
         if before.is_up && (!is_up || is_replaced) {

@@ -1,9 +1,9 @@
-//! What waits to be sent to one server: bytes of whole frames, in order.
+//! Frames that wait to be sent to one server, in order.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::Traffic;
+use super::LinkTraffic;
 
 /// A bounded queue of frames for one writing thread.
 pub(super) struct Outbox {
@@ -17,11 +17,11 @@ struct Waiting {
     bytes: Vec<u8>,
     is_open: bool,
     is_closed: bool,
-    traffic: Traffic,
+    traffic: LinkTraffic,
 }
 
 impl Outbox {
-    /// Takes up to `limit` bytes once it is opened.
+    /// Holds up to `limit` bytes once it is open.
     pub(super) fn new(limit: usize) -> Outbox {
         Outbox { waiting: Mutex::default(), news: Condvar::new(), limit }
     }
@@ -30,10 +30,10 @@ impl Outbox {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Adds a frame; false when there is no connection or no room.
+    /// Adds a frame. False when there is no connection or no room.
     pub(super) fn push(&self, frame: &[u8]) -> bool {
         let mut waiting = self.lock();
-        // A frame alone always finds room, however long: a limit below its length must not stop it for ever.
+        // An empty queue takes a frame of any length: a limit below that length must not block it for ever.
         let is_full = !waiting.bytes.is_empty() && waiting.bytes.len() + frame.len() > self.limit;
         if !waiting.is_open || is_full {
             waiting.traffic.dropped += 1;
@@ -50,7 +50,7 @@ impl Outbox {
         true
     }
 
-    /// A connection is there, or is gone: what waits is for the old one and is dropped, and its writer ends.
+    /// A connection has been opened or closed. Frames for the old one are dropped, and its writer ends.
     pub(super) fn set_open(&self, is_open: bool) {
         let mut waiting = self.lock();
         waiting.bytes.clear();
@@ -58,30 +58,30 @@ impl Outbox {
         self.news.notify_all();
     }
 
-    /// Ends every wait, for good.
+    /// Ends every wait, for ever.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.news.notify_all();
     }
 
-    /// Puts all that waits in the place of what `out` held, waiting up to `patience` for something. False once the connection is gone.
+    /// Replaces `out` by all waiting bytes. Waits up to `patience` for some. False once the connection is closed.
     pub(super) fn take(&self, out: &mut Vec<u8>, patience: Duration) -> bool {
         out.clear();
         let is_idle = |w: &mut Waiting| w.bytes.is_empty() && w.is_open && !w.is_closed;
         let waited = self.news.wait_timeout_while(self.lock(), patience, is_idle);
         let mut waiting = waited.unwrap_or_else(|e| e.into_inner()).0;
-        // The two buffers change places, so that neither is allocated anew.
+        // The two buffers are swapped, so that both keep their memory.
         std::mem::swap(&mut waiting.bytes, out);
         waiting.is_open && !waiting.is_closed
     }
 
-    /// Waits, unless closed meanwhile. False once closed.
+    /// Waits for `time`. False once closed, which ends the wait.
     pub(super) fn pause(&self, time: Duration) -> bool {
         let waited = self.news.wait_timeout_while(self.lock(), time, |w| !w.is_closed);
         !waited.unwrap_or_else(|e| e.into_inner()).0.is_closed
     }
 
-    pub(super) fn add_to(&self, sum: &mut Traffic) {
+    pub(super) fn add_to(&self, sum: &mut LinkTraffic) {
         let own = self.lock().traffic;
         sum.frames += own.frames;
         sum.bytes += own.bytes;

@@ -14,7 +14,7 @@ use rustls::{
 
 use crate::{Error, Result};
 
-/// The certificates of a server: it shows its own, and trusts those that the cluster's authority signed. TLS 1.3 alone.
+/// The certificate of a server, and the authority of the cluster, whose certificates it trusts. TLS 1.3 only.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -22,10 +22,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// From PEM files. The certificate must name the host, or the address, by which the other servers know this one.
+    /// Reads PEM files. The certificate must name the host or address by which the other servers dial this one.
     ///
     /// # Errors
-    /// A file that cannot be read or holds something else; a key that is not the certificate's.
+    /// A file that cannot be read or has other content; a key that does not belong to the certificate.
     pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Tls> {
         let own = certificates(certificate)?;
         let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable("private key", key, &e))?;
@@ -46,7 +46,7 @@ impl Tls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(own.clone(), private.clone_key())
             .map_err(|e| unfit(certificate, &e))?;
-        // Connections are few and long: there is nothing to resume.
+        // Connections are few and long: resumption is of no use.
         server.send_tls13_tickets = 0;
         let client = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13])
@@ -84,7 +84,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Over a connection to the server that `peer` (`HOST:PORT`) names.
+    /// Wraps a dialed connection to `peer` (`HOST:PORT`).
     pub(super) fn dial(tls: Option<&Tls>, peer: &str, stream: TcpStream) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
@@ -94,7 +94,7 @@ impl Wire {
         Ok(Wire::Dialed(Box::new(StreamOwned::new(connection, stream))))
     }
 
-    /// Over a connection that was accepted.
+    /// Wraps an accepted connection.
     pub(super) fn accept(tls: Option<&Tls>, stream: TcpStream) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let connection = ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;

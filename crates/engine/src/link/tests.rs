@@ -13,36 +13,36 @@ const SECRET: &[u8] = b"between us";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, PartialEq)]
-enum News {
+enum LinkEvent {
     Frame(u8, Vec<u8>),
     Up(u8),
     Down(u8),
 }
 
-struct Ear {
+struct TestReceiver {
     build: u64,
-    news: Mutex<Sender<News>>,
+    events: Mutex<Sender<LinkEvent>>,
 }
 
-impl Receive for Ear {
+impl LinkReceiver for TestReceiver {
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
         decode(frame, self.build)?;
-        let _ = lock(&self.news).send(News::Frame(server, frame.to_vec()));
+        let _ = lock(&self.events).send(LinkEvent::Frame(server, frame.to_vec()));
         Ok(())
     }
 
     fn up(&self, server: u8) {
-        let _ = lock(&self.news).send(News::Up(server));
+        let _ = lock(&self.events).send(LinkEvent::Up(server));
     }
 
     fn down(&self, server: u8) {
-        let _ = lock(&self.news).send(News::Down(server));
+        let _ = lock(&self.events).send(LinkEvent::Down(server));
     }
 }
 
 struct Node {
     link: Link,
-    news: Receiver<News>,
+    events: Receiver<LinkEvent>,
     said: Arc<Mutex<Vec<String>>>,
 }
 
@@ -58,7 +58,7 @@ impl Node {
         (secret, build): (&[u8], u64),
         tls: Option<Tls>,
     ) -> Node {
-        let (sender, news) = channel();
+        let (sender, events) = channel();
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = said.clone();
         let options = LinkOptions {
@@ -72,20 +72,21 @@ impl Node {
             log: Arc::new(move |line| lock(&lines).push(line.to_string())),
         };
         Node {
-            link: Link::start(options, Arc::new(Ear { build: BUILD, news: Mutex::new(sender) })).unwrap(),
-            news,
+            link: Link::start(options, Arc::new(TestReceiver { build: BUILD, events: Mutex::new(sender) }))
+                .unwrap(),
+            events,
             said,
         }
     }
 
-    fn next(&self) -> News {
-        self.news.recv_timeout(PATIENCE).expect("something happens")
+    fn next(&self) -> LinkEvent {
+        self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
-    fn waits_for_word(&self, word: &str) {
+    fn waits_for_line(&self, word: &str) {
         let start = Instant::now();
         while !lock(&self.said).iter().any(|line| line.contains(word)) {
-            assert!(start.elapsed() < PATIENCE, "nobody said {word:?}: {:?}", lock(&self.said));
+            assert!(start.elapsed() < PATIENCE, "{word:?} is not logged: {:?}", lock(&self.said));
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -100,7 +101,7 @@ fn addresses(count: usize) -> Vec<SocketAddr> {
 fn pair() -> (Node, Node) {
     let at = addresses(2);
     let nodes = (Node::start(0, at[0], &at, SECRET, BUILD), Node::start(1, at[1], &at, SECRET, BUILD));
-    assert_eq!((nodes.0.next(), nodes.1.next()), (News::Up(1), News::Up(0)));
+    assert_eq!((nodes.0.next(), nodes.1.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
     nodes
 }
 
@@ -123,14 +124,14 @@ fn frames_come_whole_and_in_order_in_fewer_writes_than_frames() {
         }
     }
     for n in 0..2000 {
-        assert_eq!(b.next(), News::Frame(0, frame(n, length(n))));
+        assert_eq!(b.next(), LinkEvent::Frame(0, frame(n, length(n))));
     }
     let traffic = a.link.traffic();
     assert_eq!(traffic.frames, 2000);
     assert!(traffic.writes < 2000, "{traffic:?}");
     // The longest frame finds room although it is longer than the queue.
     let long = frame(1, FRAME_MAX - 200);
-    assert!(a.link.send(1, &long) && b.next() == News::Frame(0, long));
+    assert!(a.link.send(1, &long) && b.next() == LinkEvent::Frame(0, long));
     assert!(!a.link.send(7, &frame(0, 1)), "there is no server 7");
 }
 
@@ -140,49 +141,49 @@ fn a_server_that_goes_is_missed_and_one_that_comes_back_is_greeted() {
     let a = Node::start(0, at[0], &at, SECRET, BUILD);
     for _ in 0..3 {
         let b = Node::start(1, at[1], &at, SECRET, BUILD);
-        assert_eq!((a.next(), b.next()), (News::Up(1), News::Up(0)));
+        assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
         // The connection to the old one may be found dead only now: a frame is lost with it, and the new one is up twice.
         let start = Instant::now();
         loop {
             a.link.send(1, &frame(9, 10));
-            match b.news.recv_timeout(Duration::from_millis(300)) {
-                Ok(news) => break assert_eq!(news, News::Frame(0, frame(9, 10))),
+            match b.events.recv_timeout(Duration::from_millis(300)) {
+                Ok(event) => break assert_eq!(event, LinkEvent::Frame(0, frame(9, 10))),
                 Err(_) => assert!(start.elapsed() < PATIENCE, "the frame does not arrive"),
             }
         }
         drop(b);
         let mut last = a.next();
-        while let Ok(news) = a.news.recv_timeout(Duration::from_millis(300)) {
-            last = news;
+        while let Ok(event) = a.events.recv_timeout(Duration::from_millis(300)) {
+            last = event;
         }
-        assert_eq!(last, News::Down(1));
-        assert!(!a.link.send(1, &frame(9, 10)), "nobody is there to take it");
+        assert_eq!(last, LinkEvent::Down(1));
+        assert!(!a.link.send(1, &frame(9, 10)), "no server receives it");
     }
 }
 
 #[test]
-fn another_secret_build_or_number_is_refused_and_said() {
+fn another_secret_build_or_number_is_refused_and_logged() {
     for (secret, build, word) in [(b"stolen".as_slice(), BUILD, "secret"), (SECRET, BUILD + 1, "build")] {
         let at = addresses(2);
         let a = Node::start(0, at[0], &at, SECRET, BUILD);
         let b = Node::start(1, at[1], &at, secret, build);
-        a.waits_for_word(word);
-        b.waits_for_word(word);
-        assert!(a.news.try_recv().is_err() && b.news.try_recv().is_err(), "nobody came up");
+        a.waits_for_line(word);
+        b.waits_for_line(word);
+        assert!(a.events.try_recv().is_err() && b.events.try_recv().is_err(), "a server came up");
     }
-    // The list of peers is wrong: what should be server 2 is server 1.
+    // The list of peers is wrong: it has the address of server 1 for server 2.
     let at = addresses(2);
     let a = Node::start(0, at[0], &[at[0], at[1], at[1]], SECRET, BUILD);
     let _b = Node::start(1, at[1], &[at[0], at[1], at[1]], SECRET, BUILD);
-    assert_eq!(a.next(), News::Up(1));
-    a.waits_for_word("list of peers");
+    assert_eq!(a.next(), LinkEvent::Up(1));
+    a.waits_for_line("list of peers");
 }
 
 /// A connection to `node` that has greeted as server 1 would.
 fn greeted(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.link.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
     greeting::dial(&me, 0, &mut stream).unwrap();
     stream
 }
@@ -204,16 +205,21 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
     let mut old = good.clone();
     old[..4].copy_from_slice(&(VERSION + 1).to_le_bytes());
     let noise = vec![0xA5; 5000];
-    for bytes in [&flipped, &oversized, &old, &noise] {
+    let mut other_build = Vec::new();
+    let query = QueryId { origin: 1, incarnation: 1, number: 1 };
+    Message::Release { query }.encode(BUILD + 1, 0, &mut other_build);
+    for bytes in [&flipped, &oversized, &old, &noise, &other_build] {
         let mut stream = greeted(&a);
-        // Both here and below the server may close before it has been told all.
+        // Here and below, the server may close before it has read everything.
         let _ = stream.write_all(bytes);
         is_closed(stream);
     }
-    a.waits_for_word("refused (Checksum)");
-    a.waits_for_word("refused (Length)");
-    a.waits_for_word(&format!("refused (Version({}))", VERSION + 1));
-    // A greeting that is none, one that ends halfway, and a proof that was heard before.
+    a.waits_for_line("refused: its checksum");
+    a.waits_for_line("refused: its length");
+    a.waits_for_line(&format!("refused: it is of version {}", VERSION + 1));
+    a.waits_for_line("refused: it is of another build");
+    assert_eq!(a.link.traffic().refused, 5, "each of them is counted");
+    // An invalid greeting, and one that ends early.
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n and more bytes than a greeting has, so that it can be judged at once ......."[..], b"STRA"] {
         let mut stream = TcpStream::connect(a.link.address()).unwrap();
         let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
@@ -221,13 +227,13 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
         let _ = stream.read_to_end(&mut said);
         assert!(said.len() <= 8 + 4 + NONCE_BYTES, "a stranger learns nothing more");
     }
-    a.waits_for_word("no stratann server");
-    // The real server dials anew when its place was taken, and both are as before.
+    a.waits_for_line("no stratann server");
+    // The real server dials again after its connection was replaced.
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE);
         if b.link.send(0, &good)
-            && matches!(a.news.recv_timeout(Duration::from_millis(300)), Ok(News::Frame(1, _)))
+            && matches!(a.events.recv_timeout(Duration::from_millis(300)), Ok(LinkEvent::Frame(1, _)))
         {
             break;
         }
@@ -240,7 +246,7 @@ fn a_recorded_greeting_is_worth_nothing() {
     let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
     let recorded = {
         let mut tape = Tape { stream: TcpStream::connect(at[0]).unwrap(), said: Vec::new() };
-        let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+        let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
         greeting::dial(&me, 0, &mut tape).unwrap();
         tape.said
     };
@@ -249,7 +255,7 @@ fn a_recorded_greeting_is_worth_nothing() {
     let mut heard = [0; 8 + 4 + NONCE_BYTES + 1];
     stream.read_exact(&mut heard).unwrap();
     assert_eq!(heard.last(), Some(&1), "the verdict is: another secret");
-    a.waits_for_word("another secret");
+    a.waits_for_line("another secret");
 }
 
 struct Tape {
@@ -282,7 +288,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
     // Server 2 greets and then never reads.
     let deaf = TcpListener::bind(at[2]).unwrap();
     let deaf = std::thread::spawn(move || {
-        let me = greeting::Myself { server: 2, servers: 3, build: BUILD, secret: SECRET };
+        let me = greeting::Identity { server: 2, servers: 3, build: BUILD, secret: SECRET };
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
@@ -292,7 +298,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
         }
         kept
     });
-    assert_eq!(a.next(), News::Up(1));
+    assert_eq!(a.next(), LinkEvent::Up(1));
     let kept = deaf.join().unwrap();
     let big = frame(5, 100_000);
     let start = Instant::now();
@@ -303,8 +309,8 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
         assert!(a.link.send(1, &frame(n, 10)));
         loop {
             match b.next() {
-                News::Frame(0, got) => break assert_eq!(got, frame(n, 10)),
-                other => assert_eq!(other, News::Up(0)),
+                LinkEvent::Frame(0, got) => break assert_eq!(got, frame(n, 10)),
+                other => assert_eq!(other, LinkEvent::Up(0)),
             }
         }
     }
@@ -312,17 +318,17 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
 }
 
 #[test]
-fn silence_is_taken_for_death_and_stopping_waits_for_nobody() {
+fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
     let at = addresses(2);
     let a = Node::start(0, at[0], &at, SECRET, BUILD);
     let mute = TcpListener::bind(at[1]).unwrap();
-    let me = greeting::Myself { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
     greeting::answer(SECRET, BUILD, |_| Some((me, ())), &mut heard).unwrap();
-    assert_eq!(a.next(), News::Up(1));
-    assert_eq!(a.next(), News::Down(1));
-    a.waits_for_word("nothing came for");
+    assert_eq!(a.next(), LinkEvent::Up(1));
+    assert_eq!(a.next(), LinkEvent::Down(1));
+    a.waits_for_line("nothing came for");
     drop(dialed);
     let header = [0u8; HEADER];
     assert!(Message::frame_len(&header).is_err(), "a frame of zeros is none");
@@ -352,7 +358,7 @@ fn certificates(folder: &std::path::Path) {
 }
 
 #[test]
-fn under_tls_both_sides_must_be_signed_and_be_who_they_say() {
+fn under_tls_both_sides_need_a_certificate_for_their_host() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name);
@@ -370,17 +376,17 @@ fn under_tls_both_sides_must_be_signed_and_be_who_they_say() {
     let at = addresses(2);
     let (a, b) =
         (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, Some(tls("ours-here", "ours"))));
-    assert_eq!((a.next(), b.next()), (News::Up(1), News::Up(0)));
+    assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
     for n in 0..100 {
         assert!(a.link.send(1, &frame(n, 5000)));
-        assert_eq!(b.next(), News::Frame(0, frame(n, 5000)));
+        assert_eq!(b.next(), LinkEvent::Frame(0, frame(n, 5000)));
     }
-    // Signed by somebody else, made for another host, or no certificate at all.
+    // A certificate of another authority, one for another host, and none.
     for other in [Some(tls("theirs-here", "theirs")), Some(tls("ours-there", "ours")), None] {
         let at = addresses(2);
         let (a, b) = (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, other));
-        a.waits_for_word("server 1 at");
-        assert!(a.news.try_recv().is_err() && b.news.try_recv().is_err(), "nobody came up");
+        a.waits_for_line("server 1 at");
+        assert!(a.events.try_recv().is_err() && b.events.try_recv().is_err(), "a server came up");
     }
     let own = |name: &str| Tls::read(&file(name), &file("ours-here.key"), &file("ours.pem"));
     assert!(own("missing.pem").unwrap_err().message.contains("missing.pem"));
@@ -393,7 +399,7 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     let (a, b) = pair();
     const NEXT: u64 = BUILD + 1;
     let beside = |node: &Node, server: u8, peers: &[SocketAddr]| {
-        let (sender, news) = channel();
+        let (sender, events) = channel();
         let options = LinkOptions {
             server,
             build: NEXT,
@@ -405,17 +411,19 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
             log: Arc::new(|_| {}),
         };
         (
-            node.link.beside(options, Arc::new(Ear { build: BUILD + 1, news: Mutex::new(sender) })).unwrap(),
-            news,
+            node.link
+                .beside(options, Arc::new(TestReceiver { build: BUILD + 1, events: Mutex::new(sender) }))
+                .unwrap(),
+            events,
         )
     };
     let at = [a.link.address(), b.link.address()];
     let (new_a, heard_a) = beside(&a, 0, &at);
     // The other server does not serve that build yet: it refuses, and is asked again.
-    b.waits_for_word("another build");
+    b.waits_for_line("another build");
     let (new_b, heard_b) = beside(&b, 1, &at);
-    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(News::Up(1)));
-    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(News::Up(0)));
+    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(LinkEvent::Up(1)));
+    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(LinkEvent::Up(0)));
     let of_next = |number: u64| {
         let mut out = Vec::new();
         let query = QueryId { origin: 0, incarnation: 1, number };
@@ -423,14 +431,14 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
         out
     };
     assert!(a.link.send(1, &frame(1, 10)) && new_a.send(1, &of_next(2)));
-    assert_eq!(b.next(), News::Frame(0, frame(1, 10)));
-    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(News::Frame(0, of_next(2))));
+    assert_eq!(b.next(), LinkEvent::Frame(0, frame(1, 10)));
+    assert_eq!(heard_b.recv_timeout(PATIENCE), Ok(LinkEvent::Frame(0, of_next(2))));
     // The old build goes; the address stays as long as any link needs it.
     drop(b.link);
-    assert_eq!(a.next(), News::Down(1));
+    assert_eq!(a.next(), LinkEvent::Down(1));
     drop(a.link);
     assert!(new_b.send(0, &of_next(3)));
-    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(News::Frame(1, of_next(3))));
+    assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(LinkEvent::Frame(1, of_next(3))));
     drop((new_a, new_b));
     assert!(at.iter().all(|address| TcpListener::bind(address).is_ok()), "both addresses are free again");
 }

@@ -1,23 +1,26 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
-use stratann_core::query::{MAX_SEARCH_LIST, Order, Params, Probe};
+use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_kernel::Metric;
 
-/// When a search stops before it has read its whole beam.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// When a search stops before its whole effort is spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopRule {
-    /// Standard errors of a code distance beyond the k-th result; `null` turns the rule off.
+    /// Standard errors by which a distance may exceed its estimate; `null` turns the rule off.
     pub slack: Option<f32>,
-    /// Fruitless reads in a row, as a share of the beam; 0 turns the rule off.
-    pub patience_share: f32,
+    /// The share of the effort that may bring nothing, in a row; 0 turns the rule off.
+    #[serde(rename = "patience_share")]
+    pub share: f32,
 }
 
 /// One measured setting.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Length of the beam.
-    pub search_list: u32,
+    /// The effort, in the unit of the kind: the length of a beam, or the clusters visited.
+    #[serde(rename = "search_list")]
+    pub effort: u32,
     /// When to stop before.
     pub stop: StopRule,
     /// Mean recall@k.
@@ -26,7 +29,7 @@ pub struct Point {
     pub reads: f64,
 }
 
-/// What recall costs for one k: several beams for each of several stop rules.
+/// What recall costs for one k: several efforts for each of several stop rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// Results asked for.
@@ -35,18 +38,20 @@ pub struct Curve {
     pub queries: usize,
     /// Where they came from: `rows` or `queries`.
     pub source: String,
-    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before it was kept.
+    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before
+    /// it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kth_distance: Option<f32>,
-    /// Which clusters it visits first; of an index with clusters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub order: Option<String>,
-    /// What was measured, beam by beam.
+    /// The variant of the kind that it was measured with; absent for a kind without variants.
+    #[serde(rename = "order", default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// The points, by effort.
     pub points: Vec<Point>,
 }
 
 impl Curve {
-    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured beams of a rule the beam is interpolated.
+    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured points of a rule the
+    /// effort is interpolated.
     ///
     /// `Err` holds the highest recall of the curve when none reaches it.
     pub fn setting(&self, recall: f64) -> std::result::Result<Point, f64> {
@@ -57,7 +62,7 @@ impl Curve {
             }
         });
         let reached = rules.iter().filter_map(|&rule| self.setting_of(rule, recall));
-        let best = reached.min_by(|a, b| a.reads.total_cmp(&b.reads).then(a.search_list.cmp(&b.search_list)));
+        let best = reached.min_by(|a, b| a.reads.total_cmp(&b.reads).then(a.effort.cmp(&b.effort)));
         best.ok_or_else(|| self.points.iter().map(|p| p.recall).fold(0.0, f64::max))
     }
 
@@ -72,19 +77,19 @@ impl Curve {
             reaches
         })?;
         let Some(below) = below else { return Some(*above) };
-        // Misses, not hits, shrink evenly as the beam grows.
+        // Misses, not hits, shrink evenly as the effort grows.
         let misses = |r: f64| (1.0 - r).max(1e-4).ln();
         let share = (misses(below.recall) - misses(recall)) / (misses(below.recall) - misses(above.recall));
         let mix = |a: f64, b: f64| a + share.clamp(0.0, 1.0) * (b - a);
         Some(Point {
-            search_list: mix(f64::from(below.search_list), f64::from(above.search_list)).ceil() as u32,
+            effort: mix(f64::from(below.effort), f64::from(above.effort)).ceil() as u32,
             stop: rule,
             recall,
             reads: mix(below.reads, above.reads),
         })
     }
 
-    /// For each beam the setting that costs least for what it reaches: what to show a person.
+    /// The points that no other point beats in both cost and recall.
     pub fn frontier(&self) -> Vec<Point> {
         let mut points = self.points.clone();
         points.sort_by(|a, b| a.reads.total_cmp(&b.reads).then(b.recall.total_cmp(&a.recall)));
@@ -109,29 +114,41 @@ pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Resu
     let aimed = curve.setting(1.0 - (1.0 - recall) * share).or_else(|_| curve.setting(recall));
     Some(aimed.map(|mut point| {
         if curve.k < k {
-            // A longer answer needs a beam longer in proportion.
-            point.search_list = (u64::from(point.search_list) * u64::from(k) / u64::from(curve.k.max(1)))
+            // A longer answer needs an effort larger in proportion.
+            point.effort = (u64::from(point.effort) * u64::from(k) / u64::from(curve.k.max(1)))
                 .min(u64::from(MAX_SEARCH_LIST)) as u32;
         }
         point
     }))
 }
 
-/// The order in which the curve for `k` visits clusters; that by evidence where none says.
-pub fn order(curves: &[Curve], k: u32) -> Order {
-    let nearest = curves.iter().filter(|c| c.order.is_some()).min_by_key(|c| c.k.abs_diff(k));
-    nearest.and_then(|c| Order::from_name(c.order.as_deref()?)).unwrap_or_default()
+/// The variant of the curve for `k`; `None` where no curve has one.
+pub fn variant(curves: &[Curve], k: u32) -> Option<&str> {
+    let nearest = curves.iter().filter(|c| c.variant.is_some()).min_by_key(|c| c.k.abs_diff(k));
+    nearest?.variant.as_deref()
 }
 
-/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was measured on, by the medians; `None` where
-/// that is not known, or the metric is no distance. Sorts `kth_distances`, one of each query.
+/// What calibration measures on an index.
+pub(crate) struct Grid {
+    /// The efforts, ascending.
+    pub(crate) efforts: Vec<u32>,
+    /// The stop rules.
+    pub(crate) rules: &'static [StopRule],
+    /// Whether a rule is left out at an effort.
+    pub(crate) is_needless: fn(u32, &StopRule) -> bool,
+}
+
+/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was
+/// measured on, by the medians; `None` where that is not known, or the metric is no distance. Sorts `kth_distances`,
+/// one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
     let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }
 
-/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to expect.
+/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to
+/// expect.
 pub const REMOTE: f64 = 1.1;
 
 /// Sorts; `None` of nothing.
@@ -147,49 +164,36 @@ const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
 
-impl Point {
-    /// These settings as parameters of a query.
-    pub fn params(&self, k: u32) -> Params {
-        let list = self.search_list.max(k);
-        let patience = (list as f32 * self.stop.patience_share).ceil() as u32;
-        Params { stop_slack: self.stop.slack.unwrap_or(f32::INFINITY), patience, ..Params::new(k, list) }
+/// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a
+/// query.
+pub(crate) const CALIBRATION_IN_FLIGHT: usize = 16;
+/// Refuses a slack that is no number of standard errors.
+///
+/// # Errors
+/// A slack out of range.
+pub(crate) fn check_slack(slack: f32) -> Result<()> {
+    if slack >= -16.0 {
+        return Ok(());
     }
-}
-
-impl Point {
-    /// The same for an index with clusters, where the beam's place is taken by the number of clusters and that of the patience by ρ.
-    pub fn cluster_params(&self, k: u32) -> Params {
-        let early_stop = Some(self.stop.patience_share).filter(|&share| share > 0.0);
-        clusters_params(k, self.search_list, self.stop.slack, early_stop)
-    }
-}
-
-/// Parameters that visit so many clusters.
-pub(crate) fn clusters_params(k: u32, clusters: u32, slack: Option<f32>, early_stop: Option<f32>) -> Params {
-    let probe = Probe { early_stop: early_stop.unwrap_or(f32::INFINITY), ..Probe::new(clusters) };
-    Params { stop_slack: slack.unwrap_or(f32::INFINITY), probe, ..Params::new(k, k) }
+    Err(Error::bad_input("the slack of the adaptive stop is a number of standard errors, from -16 up"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FULL: StopRule = StopRule { slack: None, patience_share: 0.0 };
-    const EARLY: StopRule = StopRule { slack: Some(0.0), patience_share: 0.2 };
+    const FULL: StopRule = StopRule { slack: None, share: 0.0 };
+    const EARLY: StopRule = StopRule { slack: Some(0.0), share: 0.2 };
 
     fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
-        let points = points.iter().map(|&(search_list, stop, recall, reads)| Point {
-            search_list,
-            stop,
-            recall,
-            reads,
-        });
+        let points =
+            points.iter().map(|&(effort, stop, recall, reads)| Point { effort, stop, recall, reads });
         Curve {
             k: 10,
             queries: 5,
             source: "rows".into(),
             kth_distance: Some(4.0),
-            order: None,
+            variant: None,
             points: points.collect(),
         }
     }
@@ -203,10 +207,7 @@ mod tests {
             (30, EARLY, 0.9, 15.0),
         ]);
         assert_eq!(c.setting(0.9).unwrap().stop, EARLY);
-        assert_eq!(
-            c.setting(0.95).unwrap(),
-            Point { search_list: 30, stop: FULL, recall: 0.95, reads: 30.0 }
-        );
+        assert_eq!(c.setting(0.95).unwrap(), Point { effort: 30, stop: FULL, recall: 0.95, reads: 30.0 });
         assert_eq!(c.setting(0.99), Err(0.95));
         assert_eq!(c.frontier().iter().map(|p| p.reads).collect::<Vec<_>>(), [8.0, 10.0, 15.0, 30.0]);
     }
@@ -214,16 +215,15 @@ mod tests {
     #[test]
     fn beams_are_interpolated_by_misses() {
         let middle = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]).setting(0.9).unwrap();
-        assert!((19..=21).contains(&middle.search_list), "{middle:?}");
+        assert!((19..=21).contains(&middle.effort), "{middle:?}");
         assert_eq!(middle.recall, 0.9);
     }
 
     #[test]
     fn a_larger_k_takes_a_longer_beam() {
         let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
-        assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().search_list, 200);
-        assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().search_list, 20);
-        assert_eq!(choose(&curves, 30, 0.9).unwrap().unwrap().params(300).search_list, 300);
+        assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().effort, 200);
+        assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().effort, 20);
         assert!(choose(&[], 1, 0.9).is_none());
         assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut [25.0, 9.0, 1.0]), Some(1.5));
         for (metric, k) in [(Metric::Ip, curves[0].k), (Metric::L2, 77)] {

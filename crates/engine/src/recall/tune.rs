@@ -1,27 +1,24 @@
 //! Measures anew what recall costs on a finished index, and publishes it as a version that shares the data files.
 //!
-//! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was fitted to.
+//! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was
+//! fitted to.
 
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rayon::prelude::*;
 use serde::Serialize;
-use stratann_core::format::block::{self, Block};
+use stratann_core::build::hash;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
 
 use super::calibrate;
 use super::curve::{self, Curve};
 use crate::build::lock_folder;
-use crate::driver::{Width, failure};
+use crate::driver::Width;
 use crate::index::{Index, OpenOptions};
-use crate::kinds::hybrid_ivf::lists::ClusterParts;
-use crate::kinds::hybrid_ivf::members;
+use crate::kinds::{self, Member};
 use crate::search::{SearchOptions, recall};
-use crate::tier::Buffer;
 use crate::{Error, Progress, Result};
-use stratann_core::query::{Loss, Outcome};
 
 /// What is measured, and with what.
 #[derive(Clone, Debug)]
@@ -82,6 +79,9 @@ pub struct Check {
 pub struct Tuned {
     /// Number of the manifest that was published.
     pub version: u64,
+    /// The name of the effort of a search of this kind, as tables print it.
+    #[serde(skip)]
+    pub effort_name: &'static str,
     /// `rows` or `queries`.
     pub source: String,
     /// Queries that fitted the curve.
@@ -106,7 +106,7 @@ pub fn tune(
 ) -> Result<Tuned> {
     let mut index =
         Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
-    if index.graph.is_none() && index.clusters.is_none() {
+    if !index.base.kind.has_curve() {
         return Err(Error::bad_input(format!(
             "{} is flat: every search is exact, there is nothing to tune",
             folder.display()
@@ -118,11 +118,12 @@ pub fn tune(
         Some(known) => known,
         None => rows_as_queries(&index, options, progress)?,
     };
-    let (fit, check) = known.split(index.block.vector_bytes);
+    let (fit, check) = known.split(index.base.row_bytes());
     let ks: Vec<u32> = options.ks.iter().copied().filter(|&k| k > 0 && k as usize <= known.truth_k).collect();
     if ks.is_empty() || fit.count() == 0 || check.count() == 0 {
         return Err(Error::bad_input(format!(
-            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours for every k",
+            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours \
+             for every k",
             fit.count() + check.count(),
             known.truth_k
         )));
@@ -139,7 +140,7 @@ pub fn tune(
             &fit.hidden,
             k,
             source,
-            (options.threads, calibrate::IN_FLIGHT),
+            (options.threads, curve::CALIBRATION_IN_FLIGHT),
             progress,
         )?);
     }
@@ -149,6 +150,7 @@ pub fn tune(
     let _ = std::fs::remove_file(folder.join("lock"));
     Ok(Tuned {
         version,
+        effort_name: index.base.kind.effort_name(),
         source: source.into(),
         fitted_on: fit.count(),
         checked_on: check.count(),
@@ -181,8 +183,7 @@ impl Known {
 /// Caches blocks as far as memory allows: counters do not change, the measurement takes less time.
 fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
     const MOST: u64 = 4 << 30;
-    if index.clusters.is_some() {
-        // Reads of lists are not of single blocks.
+    if !index.kind.reads_blocks() {
         return;
     }
     let k = options.ks.iter().copied().max().unwrap_or(1) as usize;
@@ -190,7 +191,7 @@ fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
     // Room for beams that are longer than the default, and for both halves of the queries.
     let taken = index.search_account(&search, 4 * queries).total() + (16 << 20);
     let spare = options.ram_budget.map_or(MOST, |b| b.saturating_sub(taken));
-    let blocks = u64::from(index.manifest.blocks.count) * (index.block.block_bytes as u64 + 128);
+    let blocks = u64::from(index.base.manifest.blocks.count) * (index.base.block.block_bytes as u64 + 128);
     index.set_cache_budget(blocks.min(spare).min(MOST));
 }
 
@@ -235,8 +236,8 @@ fn check(
     let Some(Ok(point)) = curve::choose(std::slice::from_ref(curve), curve.k, asked) else {
         return Ok(nothing);
     };
-    let in_clusters = index.clusters.is_some();
-    let params = if in_clusters { point.cluster_params(curve.k) } else { point.params(curve.k) };
+    let params = kinds::params_at(index.base.kind, curve.k, &point, None);
+    let setting = kinds::setting(&params);
     let search = SearchOptions {
         k: curve.k as usize,
         threads: options.threads,
@@ -250,48 +251,49 @@ fn check(
     }
     Ok(Check {
         measured: Some(recall(&answers.ids, answers.k, &known.truth, known.truth_k)),
-        reads: Some(answers.stats.reads as f64 / known.count() as f64),
-        search_list: Some(if in_clusters { params.probe.clusters } else { params.search_list }),
-        stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
-        early_stop: Some(params.probe.early_stop).filter(|s| in_clusters && s.is_finite()),
-        patience: Some(params.patience),
+        reads: Some(answers.stats.reads_asked() as f64 / known.count() as f64),
+        search_list: Some(setting.effort),
+        stop_slack: setting.slack,
+        early_stop: setting.early_stop,
+        patience: Some(setting.patience),
         ..nothing
     })
 }
 
 /// Publishes the index' manifest with these curves in place of those for the same k.
 fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
-    let mut manifest = index.manifest.clone();
+    let mut manifest = index.base.manifest.clone();
     manifest.curves.retain(|old| curves.iter().all(|new| new.k != old.k));
     manifest.curves.extend_from_slice(curves);
     manifest.curves.sort_by_key(|c| c.k);
-    manifest.publish(folder, index.number + 1)?;
-    Ok(index.number + 1)
+    manifest.publish(folder, index.base.number + 1)?;
+    Ok(index.base.number + 1)
 }
 
 /// Draws nodes of the index, and finds their exact neighbours by reading all of it once.
 fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
-    let rows = index.manifest.rows as u32;
+    let rows = index.base.manifest.rows as u32;
     let most = options.ks.iter().copied().max().unwrap_or(1) as usize;
     let truth_k = most.min(rows as usize - 1);
-    let hidden = members::draw(rows, options.sample, options.seed);
+    let hidden = draw(rows, options.sample, options.seed);
     let mut known = Known { truth_k, hidden, ..Known::default() };
     let mut seekers = Vec::new();
+    let base = &index.base;
     for &node in &known.hidden {
-        let vector = match &index.clusters {
-            Some(clusters) => members::vector(index, clusters, node)?,
-            None => vector_in_block(index, node)?,
-        };
+        let vector = index.kind.vector(base, node)?;
         let mut exact = Exact::default();
-        let view = index.view();
-        exact.set(view.metric, view.dtype, view.dim, &vector);
+        exact.set(base.metric, base.dtype, base.manifest.dim, &vector);
         known.queries.extend_from_slice(&vector);
         seekers.push(Seeker { node, exact, top: TopK::new(truth_k) });
     }
-    match &index.clusters {
-        Some(clusters) => scan_lists(index, clusters, options.threads, &mut seekers, progress)?,
-        None => pool(options.threads)?.install(|| scan(index, &mut seekers, progress))?,
-    }
+    let (work, unit) = index.kind.scan_work(base);
+    progress.stage("exact neighbours of drawn rows", work, unit);
+    // Seekers are divided among the threads once for each run of members.
+    pool(options.threads)?.install(|| {
+        index.kind.for_each_member(base, progress, &mut |members| {
+            seekers.par_iter_mut().for_each(|seeker| members.iter().for_each(|member| seeker.see(member)));
+        })
+    })?;
     for seeker in seekers {
         let mut ids: Vec<u64> = seeker.top.into_sorted().iter().map(|s| s.id).collect();
         ids.resize(truth_k, u64::MAX);
@@ -300,22 +302,19 @@ fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress
     Ok(known)
 }
 
+/// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
+pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
+    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
+    drawn.sort_unstable();
+    drawn.truncate(sample.min(rows as usize / 2));
+    drawn.into_iter().map(|d| d.1).collect()
+}
+
 fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
-}
-
-fn vector_in_block(index: &Index, node: u32) -> Result<Vec<u8>> {
-    let number = index.view().graph.map_or(0, |g| g.map.block_of(node));
-    let buffer = read_blocks(index, number, 1)?;
-    let block = open(index, number, buffer.bytes())?;
-    let slot = node.wrapping_sub(block.first_id()) as usize;
-    if slot >= block.count() {
-        return Err(lost(index, number));
-    }
-    Ok(block.vector(slot).to_vec())
 }
 
 /// A drawn row, and the nearest others so far.
@@ -326,75 +325,10 @@ struct Seeker {
 }
 
 impl Seeker {
-    fn see(&mut self, block: &Block<'_>) {
-        for slot in 0..block.count() {
-            let node = block.first_id().wrapping_add(slot as u32);
-            self.see_one(node, block.vector(slot), block.inverse_norm(slot), block.external_id(slot));
+    fn see(&mut self, member: &Member<'_>) {
+        if member.id != self.node {
+            let distance = self.exact.distance(member.vector, member.inverse_norm);
+            self.top.push(Scored { distance, id: member.external_id });
         }
     }
-
-    fn see_one(&mut self, node: u32, vector: &[u8], inverse_norm: f32, external_id: u64) {
-        if node != self.node {
-            let distance = self.exact.distance(vector, inverse_norm);
-            self.top.push(Scored { distance, id: external_id });
-        }
-    }
-}
-
-/// Shows every member of every list to every seeker.
-fn scan_lists(
-    index: &Index,
-    clusters: &ClusterParts,
-    threads: usize,
-    seekers: &mut [Seeker],
-    progress: &dyn Progress,
-) -> Result<()> {
-    progress.stage("exact neighbours of drawn rows", index.manifest.rows, "rows");
-    // Seekers are divided among the threads once for each run of records.
-    pool(threads)?.install(|| {
-        members::each(index, clusters, progress, &mut |run| {
-            seekers.par_iter_mut().for_each(|seeker| {
-                run.iter().for_each(|(node, r)| {
-                    seeker.see_one(*node, r.vector(), r.inverse_norm(), r.external_id());
-                });
-            });
-        })
-    })
-}
-
-/// Shows every block to every seeker.
-fn scan(index: &Index, seekers: &mut [Seeker], progress: &dyn Progress) -> Result<()> {
-    let (count, size) = (index.manifest.blocks.count, index.block.block_bytes);
-    let at_once = ((1 << 20) / size).max(1) as u32;
-    progress.stage("exact neighbours of drawn rows", u64::from(count), "blocks");
-    for first in (0..count).step_by(at_once as usize) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let some = at_once.min(count - first);
-        let buffer = read_blocks(index, first, some)?;
-        let bytes = buffer.bytes().chunks_exact(size).enumerate();
-        let blocks = bytes.map(|(i, b)| open(index, first + i as u32, b)).collect::<Result<Vec<_>>>()?;
-        seekers.par_iter_mut().for_each(|seeker| blocks.iter().for_each(|block| seeker.see(block)));
-        progress.advance(u64::from(some));
-    }
-    Ok(())
-}
-
-fn read_blocks(index: &Index, first: u32, count: u32) -> Result<Buffer> {
-    let size = index.block.block_bytes;
-    let mut buffer = Buffer::new(count as usize * size);
-    let read = index.blocks_file.read_exact_at(buffer.bytes_mut(), u64::from(first) * size as u64);
-    read.map(|()| buffer).map_err(|e| Error::io("reading", &index.blocks_path, &e))
-}
-
-fn open<'a>(index: &Index, number: u32, bytes: &'a [u8]) -> Result<Block<'a>> {
-    block::verify(&index.block, number, bytes)
-        .and_then(|()| Block::open(&index.block, bytes))
-        .map_err(|_| lost(index, number))
-}
-
-fn lost(index: &Index, block: u32) -> Error {
-    let outcome = Outcome::Lost { block, loss: Loss::Damaged };
-    Error::corrupt(failure(outcome, &index.blocks_path, index.block.block_bytes).unwrap_or_default())
 }

@@ -1,7 +1,7 @@
-//! Queries that wait for a free place on any driver thread.
+//! Queries that wait for a free slot of any driver thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use stratann_core::peer::Run;
@@ -18,77 +18,100 @@ pub(super) struct Job {
 /// One queue for all driver threads.
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
-    doors: Vec<Door>,
+    // Number of waiting queries, read without the lock.
+    length: AtomicUsize,
+    threads: Vec<ThreadWaker>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    // Queries that have come far go first: it keeps the number of those begun small, and with it what all servers hold.
+    // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with it.
     batons: VecDeque<Job>,
     fresh: VecDeque<Job>,
 }
 
-/// Where a driver thread is woken.
+/// Wakes one driver thread.
 #[derive(Default)]
-struct Door {
+struct ThreadWaker {
     is_waiting: AtomicBool,
     waker: OnceLock<Waker>,
 }
 
 impl Inbox {
     pub(super) fn new(threads: usize) -> Inbox {
-        Inbox { waiting: Mutex::default(), doors: (0..threads).map(|_| Door::default()).collect() }
+        Inbox {
+            waiting: Mutex::default(),
+            length: AtomicUsize::new(0),
+            threads: (0..threads).map(|_| ThreadWaker::default()).collect(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Says how a thread is woken; once, before it waits.
+    /// Sets the waker of a thread; once, before it waits.
     pub(super) fn set_waker(&self, thread: usize, waker: Waker) {
-        let _ = self.doors[thread].waker.set(waker);
+        let _ = self.threads[thread].waker.set(waker);
     }
 
+    /// Adds a query, and wakes a thread that waits.
     pub(super) fn push(&self, job: Job) {
         let mut waiting = self.lock();
         match job.state.stats().hand_overs {
             0 => waiting.fresh.push_back(job),
             _ => waiting.batons.push_back(job),
         }
+        self.length.fetch_add(1, Ordering::SeqCst);
         drop(waiting);
-        // One thread is enough; those that do not wait look here before they do.
-        let idle = self.doors.iter().find(|d| d.is_waiting.swap(false, Ordering::SeqCst));
-        if let Some(waker) = idle.and_then(|d| d.waker.get()) {
+        // One thread is enough: a thread that does not wait looks here before it does.
+        let idle = self.threads.iter().find(|t| t.is_waiting.swap(false, Ordering::SeqCst));
+        if let Some(waker) = idle.and_then(|t| t.waker.get()) {
             waker.wake();
         }
     }
 
-    /// The next query for a thread.
+    /// Returns the next query for a thread.
     pub(super) fn pop(&self, thread: usize) -> Option<Job> {
-        self.doors[thread].is_waiting.store(false, Ordering::SeqCst);
+        self.threads[thread].is_waiting.store(false, Ordering::SeqCst);
+        if self.len() == 0 {
+            return None;
+        }
         let mut waiting = self.lock();
-        waiting.batons.pop_front().or_else(|| waiting.fresh.pop_front())
+        let job = waiting.batons.pop_front().or_else(|| waiting.fresh.pop_front())?;
+        self.length.fetch_sub(1, Ordering::SeqCst);
+        Some(job)
     }
 
-    /// How many wait.
+    /// Removes the queries that are no longer wanted. Returns their number.
+    pub(super) fn retain(&self, mut is_wanted: impl FnMut(&Run) -> bool) -> usize {
+        let mut waiting = self.lock();
+        let before = waiting.batons.len() + waiting.fresh.len();
+        waiting.batons.retain(|job| is_wanted(&job.run));
+        waiting.fresh.retain(|job| is_wanted(&job.run));
+        let removed = before - waiting.batons.len() - waiting.fresh.len();
+        self.length.fetch_sub(removed, Ordering::SeqCst);
+        removed
+    }
+
+    /// Returns the number of waiting queries.
     pub(super) fn len(&self) -> usize {
-        let waiting = self.lock();
-        waiting.batons.len() + waiting.fresh.len()
+        self.length.load(Ordering::SeqCst)
     }
 
-    /// A thread with a free place is about to wait: whether it may, because nothing is here. From then on a push wakes it.
+    /// Whether a thread with a free slot may wait: the inbox is empty. A later push wakes it.
     pub(super) fn may_wait(&self, thread: usize) -> bool {
-        let door = &self.doors[thread];
-        door.is_waiting.store(true, Ordering::SeqCst);
+        let own = &self.threads[thread];
+        own.is_waiting.store(true, Ordering::SeqCst);
         let may = self.len() == 0;
         if !may {
-            door.is_waiting.store(false, Ordering::SeqCst);
+            own.is_waiting.store(false, Ordering::SeqCst);
         }
         may
     }
 
     /// Wakes all threads.
     pub(super) fn wake_all(&self) {
-        self.doors.iter().filter_map(|d| d.waker.get()).for_each(Waker::wake);
+        self.threads.iter().filter_map(|t| t.waker.get()).for_each(Waker::wake);
     }
 }

@@ -1,4 +1,4 @@
-//! What clients ask, and what they are told.
+//! Queries of clients, and their answers.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use stratann_core::query::{Params, QueryStats};
 /// A query of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// `dim` components of the index' element type, as bytes.
+    /// `dim` components of the index's element type, as bytes.
     pub vector: &'a [u8],
-    /// What is asked: see [`super::Server::params`].
+    /// Parameters: see [`super::Server::params`].
     pub params: Params,
-    /// How long the client waits.
+    /// Time until the deadline.
     pub timeout: Duration,
-    /// Whether an answer without the parts that no live server holds will do.
+    /// Whether the client accepts an answer without the parts that no live server holds.
     pub partial: bool,
 }
 
-/// What a client gets.
+/// The answer to a query.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// External ids, closest first.
@@ -26,9 +26,9 @@ pub struct Answer {
     pub distances: Vec<f32>,
     /// Whether parts of the index could not be reached.
     pub is_partial: bool,
-    /// What the query cost, on all servers.
+    /// Counters of the query, summed over all servers.
     pub stats: QueryStats,
-    /// Microseconds from question to answer.
+    /// Time from question to answer, microseconds.
     pub latency_us: u64,
 }
 
@@ -37,11 +37,11 @@ pub struct Answer {
 pub enum Unanswered {
     /// Too many queries wait already.
     Overloaded,
-    /// The time that the client waits is up.
+    /// The deadline has passed.
     Expired,
-    /// No live server holds a part of the index that the query wanted.
+    /// No live server holds a part of the index that the query needs.
     Unreachable,
-    /// Something broke; why, in words.
+    /// Any other failure, in words.
     Failed(String),
 }
 
@@ -51,13 +51,15 @@ impl std::fmt::Display for Unanswered {
             Unanswered::Overloaded => {
                 write!(f, "the server holds as many queries as it may; ask again later, or another server")
             }
-            Unanswered::Expired => write!(
-                f,
-                "the query took longer than its client waits; allow more time, or ask for a lower recall"
-            ),
+            Unanswered::Expired => {
+                write!(
+                    f,
+                    "the query took longer than its timeout; allow more time, or ask for a lower recall"
+                )
+            }
             Unanswered::Unreachable => write!(
                 f,
-                "no server that answers holds a part of the index that the query wanted; start the missing servers, or accept a \
+                "no server that answers holds a part of the index that the query needs; start the missing servers, or accept a \
                  partial answer"
             ),
             Unanswered::Failed(why) => write!(f, "{why}"),
@@ -67,5 +69,5 @@ impl std::fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// Is told how a question ended; called once.
+/// Receives the result of a question; called once.
 pub type Reply = Box<dyn FnOnce(std::result::Result<Answer, Unanswered>) + Send>;

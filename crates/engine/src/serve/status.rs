@@ -1,33 +1,34 @@
-//! How a server fares, for those who ask.
+//! The status of a server.
 
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use super::{Shared, lock};
+use super::lock;
+use super::state::ServerState;
 use crate::budget;
-use crate::link::Traffic;
+use crate::link::LinkTraffic;
 
-/// What a server is and has done since its start.
+/// Properties of a server, and counters since its start.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// Its number.
+    /// Number of the server.
     pub server: u8,
-    /// Servers of the cluster.
+    /// Number of servers of the cluster.
     pub servers: usize,
-    /// By number, whether a server answers.
+    /// Whether each server answers, by number.
     pub live: Vec<bool>,
-    /// Whether every part of the index is on a server that answers, and this one can read its own.
+    /// Whether every part of the index is on a server that answers, and this server can read its own.
     pub is_complete: bool,
     /// Identifies the index.
     pub build_id: String,
-    /// Its version in the store that it came from.
+    /// Its version in the store; `None` when it came from no store.
     pub version: Option<u64>,
-    /// The builds that are held: two while the server changes to a new version.
+    /// The open builds: two during the rollout of a new version.
     pub builds: Vec<String>,
-    /// Vectors in the index.
+    /// Number of vectors in the index.
     pub rows: u64,
-    /// Components of each.
+    /// Components of a vector.
     pub dim: usize,
     /// Element type.
     pub dtype: String,
@@ -35,39 +36,45 @@ pub struct Status {
     pub metric: String,
     /// Bytes of a block, the unit of reads.
     pub block_bytes: usize,
-    /// Queries that clients asked here.
+    /// Queries of clients.
     pub queries: u64,
     /// Of these, answered.
     pub answered: u64,
     /// Of these, refused or failed.
     pub refused: u64,
+    /// Of these, cancelled: their clients went before the answer.
+    pub cancelled: u64,
     /// Queries of clients that wait for their answers now.
     pub waiting: usize,
-    /// Queries that run here now, whoever asked them.
+    /// Runs, of any origin, that were dropped because their deadline had passed or their client had gone.
+    pub dropped_runs: u64,
+    /// Queries that run here now, of any origin.
     pub in_flight: usize,
-    /// Queries that went on to another server.
+    /// Queries handed over to another server.
     pub hand_overs_out: u64,
-    /// Queries that came from another server.
+    /// Queries handed over from another server.
     pub hand_overs_in: u64,
-    /// Reads of blocks that brought nothing.
+    /// Reads of blocks that failed.
     pub lost_reads: u64,
-    /// Ranges of 1,024 blocks in which some could not be read.
+    /// Ranges of 1,024 blocks with failed reads.
     pub unreadable_ranges: usize,
     /// Bytes sent to other servers.
     pub bytes_sent: u64,
-    /// Frames in them.
+    /// Frames sent.
     pub frames_sent: u64,
-    /// Writes that carried them.
+    /// Writes to the network that carried them.
     pub writes: u64,
-    /// Frames that found no connection, or a full queue.
+    /// Frames that were dropped: there was no connection, or a full queue.
     pub dropped_frames: u64,
+    /// Frames from other servers that were refused: of another version, build or kind of index, or damaged.
+    pub refused_frames: u64,
     /// Processor time, microseconds.
     pub cpu_us: u64,
     /// Largest resident set so far.
     pub peak_rss_bytes: u64,
-    /// What it may take.
+    /// Limit of its memory.
     pub ram_budget_bytes: Option<u64>,
-    /// Bytes by component.
+    /// Memory by component, bytes.
     pub memory: Vec<(String, u64)>,
     /// How blocks are read.
     pub io_backend: String,
@@ -76,45 +83,48 @@ pub struct Status {
 }
 
 impl Status {
-    pub(super) fn of(shared: &Shared) -> Status {
-        let manifest = shared.held.index().manifest();
-        let servers = shared.held.servers();
-        let live = shared.live.load(Ordering::Relaxed);
+    pub(super) fn of(state: &ServerState) -> Status {
+        let manifest = state.index.index().manifest();
+        let servers = state.index.servers();
+        let live = state.live.load(Ordering::Relaxed);
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let traffic = shared.link.get().map_or_else(Traffic::default, |link| link.traffic());
+        let traffic = state.link.get().map_or_else(LinkTraffic::default, |link| link.traffic());
         let process = budget::process();
         Status {
-            server: shared.options.server.unwrap_or(0),
+            server: state.options.server.unwrap_or(0),
             servers,
             live: (0..servers).map(|s| live >> s & 1 == 1).collect(),
-            is_complete: shared.broken.get().is_none() && shared.homes.iter().all(|homes| homes & live != 0),
-            build_id: shared.held.build_id(),
+            is_complete: state.broken.get().is_none() && state.replica_sets.iter().all(|r| r & live != 0),
+            build_id: state.index.build_id(),
             version: None,
-            builds: vec![shared.held.build_id()],
-            rows: shared.held.rows(),
+            builds: vec![state.index.build_id()],
+            rows: state.index.rows(),
             dim: manifest.dim,
             dtype: manifest.dtype.clone(),
             metric: manifest.metric.clone(),
             block_bytes: manifest.blocks.bytes,
-            queries: count(&shared.counters.queries),
-            answered: count(&shared.counters.answered),
-            refused: count(&shared.counters.refused),
-            waiting: lock(&shared.clients).len(),
-            in_flight: shared.running.load(Ordering::Relaxed),
-            hand_overs_out: count(&shared.counters.hand_overs_out),
-            hand_overs_in: count(&shared.counters.hand_overs_in),
-            lost_reads: count(&shared.counters.lost_reads),
-            unreadable_ranges: lock(&shared.unreadable).len(),
+            queries: count(&state.counters.queries),
+            answered: count(&state.counters.answered),
+            refused: count(&state.counters.refused),
+            cancelled: count(&state.counters.cancelled),
+            waiting: lock(&state.clients).len(),
+            dropped_runs: count(&state.counters.dropped_runs),
+            in_flight: state.running.load(Ordering::Relaxed),
+            hand_overs_out: count(&state.counters.hand_overs_out),
+            hand_overs_in: count(&state.counters.hand_overs_in),
+            lost_reads: count(&state.counters.lost_reads),
+            unreadable_ranges: lock(&state.unreadable).len(),
             bytes_sent: traffic.bytes,
             frames_sent: traffic.frames,
             writes: traffic.writes,
             dropped_frames: traffic.dropped,
+            refused_frames: traffic.refused,
             cpu_us: process.cpu_us,
             peak_rss_bytes: process.peak_rss_bytes,
-            ram_budget_bytes: shared.options.ram_budget,
-            memory: shared.account().components,
-            io_backend: shared.backend.get().cloned().unwrap_or_default(),
-            uptime_s: shared.started.elapsed().as_secs_f64(),
+            ram_budget_bytes: state.options.ram_budget,
+            memory: state.account().components,
+            io_backend: state.backend.get().cloned().unwrap_or_default(),
+            uptime_s: state.started.elapsed().as_secs_f64(),
         }
     }
 }

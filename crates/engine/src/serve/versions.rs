@@ -1,122 +1,123 @@
-//! The versions of an index that one server holds: the one that clients ask, and during a change the one before or after it.
+//! The versions of an index on one server: the one that clients ask, and during a rollout the one before or after it.
 //!
-//! A new version is opened beside the one that is served, and looks for the other servers that have it. Once every part of it is reached, wherever
-//! a query may go, clients' queries are given to it; those under way end where they began. When no server asks in the old one any more it is
-//! dropped. When to do what, [`stratann_core::peer::Change`] says.
+//! A new version is opened beside the one that is served, and connects to the other servers that have it. Once every part of it can be
+//! reached wherever a query may go, clients' queries switch to it; queries under way end in the version where they began. When no server
+//! has queries in the old version any more, it is dropped. [`stratann_core::peer::Rollout`] decides the steps.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use stratann_core::peer::{Change, Turn};
+use stratann_core::peer::{Rollout, RolloutStep};
 
 use super::{ServeOptions, Server, Status, lock};
-use crate::link::{Log, Traffic};
+use crate::link::{LinkTraffic, Log};
 use crate::manifest::Manifest;
 use crate::{Error, Kind, Result};
 
-/// One server through the versions of its index.
+/// One server with the versions of its index.
 pub struct Versions {
-    held: Mutex<Held>,
-    // Where the other servers are, as far as is known.
+    open: Mutex<OpenVersions>,
+    // Known addresses of all servers.
     peers: Mutex<Vec<String>>,
-    // What went over links that are no more.
-    past: Mutex<Traffic>,
+    // Traffic of links that are closed.
+    past: Mutex<LinkTraffic>,
     log: Log,
 }
 
-struct Version {
+struct ServedVersion {
     number: u64,
     server: Arc<Server>,
 }
 
-struct Held {
-    current: Version,
+struct OpenVersions {
+    current: ServedVersion,
     beside: Option<Beside>,
 }
 
 enum Beside {
-    /// To be asked, once it is settled.
-    Next(Version, Change),
-    /// No longer asked.
-    Last(Version, Change),
+    /// Receives queries once it is ready.
+    Next(ServedVersion, Rollout),
+    /// Receives no more queries.
+    Last(ServedVersion, Rollout),
 }
 
 impl Beside {
-    fn version(&self) -> &Version {
+    fn version(&self) -> &ServedVersion {
         match self {
             Beside::Next(version, _) | Beside::Last(version, _) => version,
         }
     }
 }
 
-/// What [`Versions::step`] has done.
+/// A step that [`Versions::step`] has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     /// Clients' queries go to this version from now on.
     Switched(u64),
-    /// This version is no longer held; its files may go.
+    /// This version is closed; its files may be deleted.
     Dropped(u64),
 }
 
 impl Versions {
-    /// Of a server that has started with version `number` of a store; 0 for an index that comes from none.
+    /// `server` has started with version `number` of a store; 0 for an index that comes from none.
     pub fn of(server: Server, number: u64, log: Log) -> Arc<Versions> {
-        let peers = Mutex::new(server.shared.options.peers.clone());
-        let current = Version { number, server: Arc::new(server) };
-        let held = Mutex::new(Held { current, beside: None });
-        Arc::new(Versions { held, peers, past: Mutex::default(), log })
+        let peers = Mutex::new(server.state.options.peers.clone());
+        let current = ServedVersion { number, server: Arc::new(server) };
+        let open = Mutex::new(OpenVersions { current, beside: None });
+        Arc::new(Versions { open, peers, past: Mutex::default(), log })
     }
 
-    /// The server that clients are to ask. To be let go of before their answers are waited for.
+    /// The server for clients' queries. Drop it before waiting for their answers, since a rollout waits for it.
     pub fn current(&self) -> Arc<Server> {
-        lock(&self.held).current.server.clone()
+        lock(&self.open).current.server.clone()
     }
 
-    /// The newest build that is held.
+    /// The newest open build.
     pub fn newest_build(&self) -> String {
-        let held = lock(&self.held);
-        let newest = match &held.beside {
+        let open = lock(&self.open);
+        let newest = match &open.beside {
             Some(Beside::Next(next, _)) => next,
-            _ => &held.current,
+            _ => &open.current,
         };
         newest.server.manifest().build_id.clone()
     }
 
-    /// Whether [`Versions::add`] would find room: no change is under way, or one that does not come to an end.
+    /// Whether [`Versions::add`] is possible: no rollout is under way, or a stuck one.
     pub fn may_add(&self) -> bool {
-        let held = lock(&self.held);
-        match &held.beside {
+        let open = lock(&self.open);
+        match &open.beside {
             None => true,
-            Some(Beside::Next(_, change)) => change.is_stuck(held.current.server.shared.now_us()),
+            Some(Beside::Next(_, rollout)) => rollout.is_stuck(open.current.server.state.now_us()),
             Some(Beside::Last(..)) => false,
         }
     }
 
-    /// Opens version `number`, which lies in the folder `index`, beside the one that is served. What clients notice comes with [`Versions::step`].
+    /// Opens version `number`, in the folder `index`, beside the one that is served. Clients notice nothing before [`Versions::step`].
     ///
     /// # Errors
-    /// As [`Server::start_beside`]; vectors of another kind, for clients would notice; a change that is under way. Then all stays as it is.
+    /// As [`Server::start_beside`]; another dimension, element type or distance, which clients would notice; a rollout under way. Nothing has
+    /// changed then.
     pub fn add(&self, number: u64, index: PathBuf) -> Result<()> {
         if !self.may_add() {
             return Err(Error::bad_input(format!(
                 "version {number} must wait until another change has ended"
             )));
         }
-        // One that is stuck gives way; dropped outside of the lock, for that takes a moment.
-        let stuck = lock(&self.held).beside.take();
+        // A stuck rollout ends. Its server is dropped outside of the lock, since its threads take time to end.
+        let stuck = lock(&self.open).beside.take();
         if let Some(stuck) = &stuck {
             self.note_traffic(stuck.version());
         }
         drop(stuck);
         let current = self.current();
         let (_, manifest) = Manifest::read(&index)?;
-        check_kind(number, current.manifest(), &manifest)?;
+        check_vectors(number, current.manifest(), &manifest)?;
         let log = self.log.clone();
         let options = ServeOptions {
             index,
             peers: lock(&self.peers).clone(),
             log: Arc::new(move |line: &str| log(&format!("version {number}: {line}"))),
-            ..current.shared.options.clone()
+            ..current.state.options.clone()
         };
         let server = current.start_beside(options).map_err(|e| match e.kind {
             Kind::Budget => Error::budget(format!(
@@ -125,69 +126,69 @@ impl Versions {
             )),
             _ => e,
         })?;
-        let change = Change::new(current.shared.now_us());
-        let next = Version { number, server: Arc::new(server) };
-        let mut held = lock(&self.held);
-        held.beside = Some(Beside::Next(next, change));
+        let rollout = Rollout::new(current.state.now_us());
+        let next = ServedVersion { number, server: Arc::new(server) };
+        let mut open = lock(&self.open);
+        open.beside = Some(Beside::Next(next, rollout));
         Ok(())
     }
 
-    /// Looks how far a change is, tells the other servers, and goes on with it; to be called several times a second.
+    /// Takes the next step of a rollout, if one is due, and sends this server's status to the others. Call it several times a second.
     pub fn step(&self) -> Option<Changed> {
-        let mut held = lock(&self.held);
-        let now_us = held.current.server.shared.now_us();
-        let beside = held.beside.take()?;
-        held.current.server.tell_standing();
+        let mut open = lock(&self.open);
+        let now_us = open.current.server.state.now_us();
+        let beside = open.beside.take()?;
+        open.current.server.send_status();
         match beside {
-            Beside::Next(next, mut change) => {
-                next.server.tell_standing();
-                let turn = change.turn(now_us, next.server.is_settled(), false);
-                if turn != Turn::Switch {
-                    held.beside = Some(Beside::Next(next, change));
+            Beside::Next(next, mut rollout) => {
+                next.server.send_status();
+                let step = rollout.step(now_us, next.server.is_ready(), false);
+                if step != RolloutStep::Switch {
+                    open.beside = Some(Beside::Next(next, rollout));
                     return None;
                 }
                 let number = next.number;
-                let last = std::mem::replace(&mut held.current, next);
-                held.beside = Some(Beside::Last(last, change));
+                let last = std::mem::replace(&mut open.current, next);
+                open.beside = Some(Beside::Last(last, rollout));
                 Some(Changed::Switched(number))
             }
-            Beside::Last(last, mut change) => {
-                // Nobody else holds it any more, so nobody can ask.
+            Beside::Last(last, mut rollout) => {
+                // No other thread has a reference, so none can submit a query.
                 if Arc::strong_count(&last.server) == 1 {
-                    last.server.leave();
+                    last.server.drain();
                 }
-                last.server.tell_standing();
-                let is_left = last.server.is_left();
-                if change.turn(now_us, true, is_left) != Turn::Drop || Arc::strong_count(&last.server) > 1 {
-                    held.beside = Some(Beside::Last(last, change));
+                last.server.send_status();
+                let step = rollout.step(now_us, true, last.server.is_drained());
+                if step != RolloutStep::Drop || Arc::strong_count(&last.server) > 1 {
+                    open.beside = Some(Beside::Last(last, rollout));
                     return None;
                 }
-                drop(held);
+                drop(open);
                 self.note_traffic(&last);
                 Some(Changed::Dropped(last.number))
             }
         }
     }
 
-    /// Where another server is from now on, for all versions.
+    /// Sets the address of another server, for all versions.
     pub fn set_peer(&self, server: u8, address: String) {
-        let held = lock(&self.held);
+        let open = lock(&self.open);
         if let Some(known) = lock(&self.peers).get_mut(usize::from(server)) {
             known.clone_from(&address);
         }
-        let beside = held.beside.as_ref().map(|b| &b.version().server);
-        for held in beside.into_iter().chain([&held.current.server]) {
-            held.set_peer(server, address.clone());
+        let beside = open.beside.as_ref().map(|b| &b.version().server);
+        for server_of_version in beside.into_iter().chain([&open.current.server]) {
+            server_of_version.set_peer(server, address.clone());
         }
     }
 
-    /// How the server fares: what clients ask now, and what all versions together do.
+    /// Status of the server: of the version that clients ask, with the sums over all open versions.
     pub fn status(&self) -> Status {
-        let held = lock(&self.held);
-        let mut status = held.current.server.status();
-        status.version = (held.current.number > 0).then_some(held.current.number);
+        let open = lock(&self.open);
+        let mut status = open.current.server.status();
+        status.version = (open.current.number > 0).then_some(open.current.number);
         let mut traffic = *lock(&self.past);
-        if let Some(beside) = &held.beside {
+        if let Some(beside) = &open.beside {
             let version = beside.version();
             let other = version.server.status();
             status.builds.push(other.build_id);
@@ -201,49 +202,51 @@ impl Versions {
         status.frames_sent += traffic.frames;
         status.writes += traffic.writes;
         status.dropped_frames += traffic.dropped;
+        status.refused_frames += traffic.refused;
         status
     }
 
-    fn note_traffic(&self, version: &Version) {
+    fn note_traffic(&self, version: &ServedVersion) {
         add_traffic(&mut lock(&self.past), version);
     }
 }
 
-fn add_traffic(sum: &mut Traffic, version: &Version) {
-    let own = version.server.shared.link.get().map_or_else(Traffic::default, |link| link.traffic());
+fn add_traffic(sum: &mut LinkTraffic, version: &ServedVersion) {
+    let own = version.server.state.link.get().map_or_else(LinkTraffic::default, |link| link.traffic());
     sum.bytes += own.bytes;
     sum.frames += own.frames;
     sum.writes += own.writes;
     sum.dropped += own.dropped;
+    sum.refused += own.refused;
 }
 
-/// Clients have sent vectors of one kind, and shall not be told that these are wrong now.
-fn check_kind(number: u64, old: &Manifest, new: &Manifest) -> Result<()> {
-    let kind = |m: &Manifest| format!("{} × {}, {}", m.dim, m.dtype, m.metric);
-    if kind(old) == kind(new) {
+/// Clients send vectors of one dimension and element type, and compare distances of one metric: a new version must not change them.
+fn check_vectors(number: u64, old: &Manifest, new: &Manifest) -> Result<()> {
+    let describe = |m: &Manifest| format!("{} × {}, {}", m.dim, m.dtype, m.metric);
+    if describe(old) == describe(new) {
         return Ok(());
     }
     Err(Error::bad_input(format!(
         "version {number} holds vectors of {}, the one that is served of {}; restart the servers to serve it",
-        kind(new),
-        kind(old)
+        describe(new),
+        describe(old)
     )))
 }
 
 impl Server {
-    fn tell_standing(&self) {
-        self.shared.with_peer(|peer, _, out| peer.tell_standing(out));
+    fn send_status(&self) {
+        self.state.with_peer(|peer, _, out| peer.send_status(out));
     }
 
-    fn is_settled(&self) -> bool {
-        self.shared.broken.get().is_none() && self.shared.lock_peer().is_settled(&self.shared.homes)
+    fn is_ready(&self) -> bool {
+        self.state.broken.get().is_none() && self.state.lock_peer().is_ready(&self.state.replica_sets)
     }
 
-    fn leave(&self) {
-        self.shared.lock_peer().leave();
+    fn drain(&self) {
+        self.state.lock_peer().drain();
     }
 
-    fn is_left(&self) -> bool {
-        lock(&self.shared.clients).is_empty() && self.shared.lock_peer().is_left()
+    fn is_drained(&self) -> bool {
+        lock(&self.state.clients).is_empty() && self.state.lock_peer().is_drained()
     }
 }

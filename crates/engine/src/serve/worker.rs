@@ -1,73 +1,104 @@
-//! A driver thread's share of a server's queries.
+//! The queries of one driver thread of a server.
 
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::{Loss, QueryState, Step};
+use stratann_core::query::{Loss, QueryState, Read, Step};
 
-use super::Shared;
 use super::inbox::Job;
+use super::state::ServerState;
 use crate::driver::{Queries, Times};
-use crate::kinds::hybrid_ivf::learning::Learning;
+use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
-    shared: &'a Shared,
+    server: &'a ServerState,
     thread: usize,
-    places: Vec<Place>,
+    running: Vec<RunningQuery>,
     free: Vec<usize>,
+    // Value of `ServerState::abandoned` when runs were last checked.
+    abandoned: u64,
 }
 
-/// What is kept of a query while it runs; the vector's memory is used again.
-struct Place {
+/// A query while it runs. Its memory is reused by the next one.
+struct RunningQuery {
     run: Run,
     state: Box<QueryState>,
     vector: Vec<u8>,
-    // Its number among those that are learnt from.
+    expires_at_us: u64,
+    is_abandoned: bool,
+    // Its number among the queries that count for learning.
     number: Option<u64>,
 }
 
-impl<'a> Worker<'a> {
-    pub(super) fn new(shared: &'a Shared, thread: usize) -> Worker<'a> {
-        Worker { shared, thread, places: Vec::new(), free: Vec::new() }
-    }
-
-    /// Finds the job a place. `None` when nobody waits for the query any more.
-    fn place(&mut self, job: Job) -> Option<usize> {
-        let Job { run, state } = job;
-        let mut peer = self.shared.lock_peer();
-        let Some(vector) = peer.begin(self.shared.now_us(), &run) else {
-            peer.keep_state(state);
-            return None;
-        };
-        let number = learning(self.shared).and_then(Learning::number_now);
-        let at = self.free.pop().unwrap_or(self.places.len());
-        match self.places.get_mut(at) {
-            Some(place) => {
-                place.vector.clear();
-                place.vector.extend_from_slice(vector);
-                place.run = run;
-                place.number = number;
-                peer.keep_state(std::mem::replace(&mut place.state, state));
-            }
-            None => self.places.push(Place { run, state, vector: vector.to_vec(), number }),
-        }
-        Some(at)
+impl RunningQuery {
+    fn new(run: Run) -> RunningQuery {
+        let (state, vector) = (Box::default(), Vec::new());
+        RunningQuery { run, state, vector, expires_at_us: 0, is_abandoned: false, number: None }
     }
 }
 
-fn learning(shared: &Shared) -> Option<&Learning> {
-    shared.held.index().learning.as_ref()
+impl<'a> Worker<'a> {
+    pub(super) fn new(server: &'a ServerState, thread: usize) -> Worker<'a> {
+        Worker { server, thread, running: Vec::new(), free: Vec::new(), abandoned: 0 }
+    }
+
+    /// Begins a job. `None` when its answer is no longer wanted.
+    fn place(&mut self, job: Job) -> Option<usize> {
+        let Job { run, state } = job;
+        let mut peer = self.server.lock_peer();
+        let Some(begun) = peer.begin(self.server.now_us(), &run) else {
+            peer.recycle_state(state);
+            self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let number = learning(self.server).and_then(Learning::number_now);
+        let at = self.free.pop().unwrap_or(self.running.len());
+        if at == self.running.len() {
+            self.running.push(RunningQuery::new(run));
+        }
+        let query = &mut self.running[at];
+        query.vector.clear();
+        query.vector.extend_from_slice(begun.vector);
+        query.expires_at_us = begun.expires_at_us;
+        (query.run, query.number, query.is_abandoned) = (run, number, false);
+        peer.recycle_state(std::mem::replace(&mut query.state, state));
+        Some(at)
+    }
+
+    /// Finds the running queries whose answers are no longer wanted.
+    fn check_running(&mut self) {
+        let peer = self.server.lock_peer();
+        let now_us = self.server.now_us();
+        for query in &mut self.running {
+            query.is_abandoned = !peer.is_wanted(now_us, &query.run);
+        }
+    }
+
+    /// Frees the place of a query. Returns its run.
+    fn leave(&mut self, number: usize, state: Option<&QueryState>) -> Run {
+        let query = &mut self.running[number];
+        if let (Some(learning), Some(counted)) = (learning(self.server), query.number.take()) {
+            learning.ended(self.thread, learning.epoch(counted), state);
+        }
+        self.free.push(number);
+        self.server.running.fetch_sub(1, Ordering::Relaxed);
+        query.run
+    }
+}
+
+fn learning(server: &ServerState) -> Option<&Learning> {
+    server.index.index().learning()
 }
 
 impl Queries for Worker<'_> {
     fn next(&mut self) -> Option<usize> {
-        while !self.shared.is_stopped() {
-            let job = self.shared.inbox.pop(self.thread)?;
+        while !self.server.is_stopped() {
+            let job = self.server.inbox.pop(self.thread)?;
             if let Some(at) = self.place(job) {
-                self.shared.running.fetch_add(1, Ordering::Relaxed);
+                self.server.running.fetch_add(1, Ordering::Relaxed);
                 return Some(at);
             }
         }
@@ -75,46 +106,57 @@ impl Queries for Worker<'_> {
     }
 
     fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
-        learning(self.shared).map(|l| Snapshot::HybridIvf(l.newest()))
+        learning(self.server).map(|l| l.newest().into())
     }
 
-    /// Only widths depend on it, and these are the origin's.
+    /// Only widths depend on it, and the origin has set them.
     fn remaining(&self) -> usize {
         0
     }
 
     /// The origin has set the widths, by its own load.
     fn begin(&mut self, number: usize, _: (u32, u32), state: &mut QueryState) -> &[u8] {
-        let place = &mut self.places[number];
-        std::mem::swap(state, &mut place.state);
-        &place.vector
+        let query = &mut self.running[number];
+        std::mem::swap(state, &mut query.state);
+        &query.vector
     }
 
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, _: Times) {
-        let run = self.places[number].run;
-        if let (Some(learning), Some(counted)) = (learning(self.shared), self.places[number].number.take()) {
-            learning.ended(self.thread, learning.epoch(counted), Some(state));
-        }
-        self.free.push(number);
-        self.shared.running.fetch_sub(1, Ordering::Relaxed);
+        let run = self.leave(number, Some(state));
         if matches!(step, Step::HandOver(_)) {
-            self.shared.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
+            self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
         }
-        self.shared.with_peer(|peer, now_us, out| peer.stepped(now_us, run, step, state, out));
+        self.server.depart(run, step, state);
     }
 
-    fn lost(&mut self, block: u32, loss: Loss) {
-        self.shared.note_lost(block, loss);
+    fn is_wanted(&mut self, number: usize) -> bool {
+        let abandoned = self.server.abandoned.load(Ordering::Relaxed);
+        if abandoned != self.abandoned {
+            self.abandoned = abandoned;
+            self.check_running();
+        }
+        let query = &self.running[number];
+        !query.is_abandoned && self.server.now_us() < query.expires_at_us
+    }
+
+    fn dropped(&mut self, number: usize, _: &QueryState) {
+        let run = self.leave(number, None);
+        self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
+        self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
+    }
+
+    fn lost(&mut self, read: Read, loss: Loss) {
+        self.server.note_lost(read.unit(), loss);
     }
 
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
-        let loads = self.shared.lock_loads();
-        (self.shared.live.load(Ordering::Relaxed), *loads)
+        let loads = self.server.lock_loads();
+        (self.server.live.load(Ordering::Relaxed), *loads)
     }
 
     fn may_wait(&mut self, has_room: bool) -> bool {
-        // While stopping the driver ends by itself once nothing is in flight.
-        !has_room || self.shared.is_stopped() || self.shared.inbox.may_wait(self.thread)
+        // While the server stops, the driver ends by itself once nothing is in flight.
+        !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread)
     }
 
     fn can_wake(&self) -> bool {
@@ -122,6 +164,6 @@ impl Queries for Worker<'_> {
     }
 
     fn stays(&self) -> bool {
-        !self.shared.is_stopped()
+        !self.server.is_stopped()
     }
 }

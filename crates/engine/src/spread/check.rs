@@ -4,16 +4,18 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use stratann_core::check::{Checker, Violation};
+use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block;
 use stratann_core::place::Placement;
-use stratann_core::plan::IndexView;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::shard::{Shard, read_placement};
+use crate::base::PlainBlocks;
+use crate::durable::hex;
+use crate::files::FileEntry;
 use crate::index::OpenOptions;
-use crate::manifest::{Cluster, FileEntry, Manifest, hex};
-use crate::verify::{Finding, Report, damage_words, finding, plain_view};
+use crate::manifest::{Manifest, SpreadFacts};
+use crate::verify::report::{Finding, Report, damage_words, finding};
 use crate::{Error, Progress, Result, files};
 
 /// One server's file while it is read.
@@ -34,7 +36,7 @@ impl<'a> PartReader<'a> {
         size: usize,
         report: &mut Report,
     ) -> Option<Self> {
-        let (name, entry) = match files::find(manifest, &files::part(server)) {
+        let (name, entry) = match manifest.file(&files::part(server)) {
             Ok(found) => found,
             Err(e) => {
                 report.found(said(".", e.message));
@@ -96,16 +98,16 @@ fn said(file: &str, what: String) -> Finding {
     Finding { file: file.into(), what, ..Finding::default() }
 }
 
-/// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be equal, and what must hold
-/// between blocks must hold.
+/// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be
+/// equal, and what must hold between blocks must hold.
 pub(crate) fn check(
     folder: &Path,
     manifest: &Manifest,
-    cluster: &Cluster,
+    spread: &SpreadFacts,
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let (Some(plain), Ok(placement)) = (plain_view(manifest), read_placement(folder, manifest, cluster))
+    let (Some(plain), Ok(placement)) = (PlainBlocks::new(manifest), read_placement(folder, manifest, spread))
     else {
         // That the placement is damaged was found when its file was read; its content may still make no sense.
         report.found(said(
@@ -114,21 +116,22 @@ pub(crate) fn check(
         ));
         return Ok(());
     };
-    let size = plain.block.block_bytes;
+    let size = plain.layout.block_bytes;
     let opened = Shard::open(folder, 0, OpenOptions::default());
     if let Err(e) = &opened {
         report.found(said(".", e.message.clone()));
     }
-    let view = opened.as_ref().map_or(plain, |shard| IndexView { here: None, ..shard.view(0) });
+    let index =
+        opened.as_ref().ok().and_then(|shard| shard.index().checked()).unwrap_or_else(|| plain.checked());
     let parts: Vec<_> =
         (0..placement.servers()).map(|s| PartReader::open(folder, manifest, s, size, report)).collect();
-    let mut merge = Merge { parts, placement: &placement, view, checker: Checker::new(&view) };
-    for block in 0..view.blocks {
+    let mut merge = Merge { parts, placement: &placement, index, checker: Checker::new(&index) };
+    for block in 0..index.count {
         if block % 256 == 0 && progress.interrupted() {
             return Err(Error::interrupted());
         }
         merge.block(block, report);
-        let homes = u64::from(placement.homes(block).count_ones());
+        let homes = u64::from(placement.replicas(block).count_ones());
         progress.advance(homes * size as u64);
     }
     let Merge { parts, checker, .. } = merge;
@@ -137,8 +140,8 @@ pub(crate) fn check(
         part.into_iter().for_each(|part| part.finish(expected, report));
     }
     let mut found = Vec::new();
-    let done = checker.finish(&view, &mut found);
-    (report.blocks, report.nodes, report.edges) = (view.blocks, manifest.rows, done.edges);
+    let done = checker.finish(&index, &mut found);
+    (report.blocks, report.nodes, report.edges) = (index.count, manifest.rows, done.edges);
     report.unreachable = if opened.is_ok() { done.unreachable } else { 0 };
     Ok(())
 }
@@ -146,14 +149,14 @@ pub(crate) fn check(
 struct Merge<'a> {
     parts: Vec<Option<PartReader<'a>>>,
     placement: &'a Placement,
-    view: IndexView<'a>,
+    index: Blocks<'a>,
     checker: Checker,
 }
 
 impl Merge<'_> {
     /// Reads a block from all of its homes.
     fn block(&mut self, block: u32, report: &mut Report) {
-        let homes = self.placement.homes(block);
+        let homes = self.placement.replicas(block);
         let mut at_hand = Vec::new();
         for server in (0..self.parts.len()).filter(|s| homes >> s & 1 == 1) {
             let Some(part) = &mut self.parts[server] else { continue };
@@ -172,20 +175,21 @@ impl Merge<'_> {
             }
         }
         let part = |server: usize| self.parts[server].as_ref();
-        let damage =
-            |server: usize| part(server).and_then(|p| block::verify(&self.view.block, block, &p.block).err());
+        let damage = |server: usize| {
+            part(server).and_then(|p| block::verify(self.index.layout, block, &p.block).err())
+        };
         let Some(&chosen) = at_hand.iter().find(|&&s| damage(s).is_none()).or(at_hand.first()) else {
             return;
         };
         let Some(best) = part(chosen) else { return };
         let offset = |p: &PartReader<'_>| Some(p.bytes - p.block.len() as u64);
         let mut found: Vec<Violation> = Vec::new();
-        self.checker.block(&self.view, block, &best.block, &mut found);
+        self.checker.block(&self.index, block, &best.block, &mut found);
         for violation in found {
-            report.found(Finding { offset: offset(best), ..finding(best.name, &violation, &self.view) });
+            report.found(Finding { offset: offset(best), ..finding(best.name, &violation, &self.index) });
         }
         for other in at_hand.into_iter().filter(|&s| s != chosen).filter_map(part) {
-            let what = match block::verify(&self.view.block, block, &other.block) {
+            let what = match block::verify(self.index.layout, block, &other.block) {
                 Err(damage) => damage_words(damage).to_string(),
                 Ok(()) if other.block != best.block => format!("it differs from its copy in {}", best.name),
                 Ok(()) => continue,

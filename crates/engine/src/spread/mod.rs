@@ -1,22 +1,23 @@
 //! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
-//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph, placement); the blocks are divided. A query
-//! that needs a block which is elsewhere is handed over, so blocks that a search reads one after the other should lie together:
+//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
+//! placement); the blocks are divided. A query that needs a block which is elsewhere is handed over, so blocks that a
+//! search reads one after the other should lie together:
 //!
 //! 1. First homes: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
 //!    (after Gottesbüren et al. 2024, as in BatANN).
 //! 2. For cells, refinement: single blocks move to where most of their edges lead.
 //! 3. Copies: further homes where most edges of a block lead to.
 //!
-//! Each of these reads the file of blocks a few times, in order. In memory are, for each block, 2 bytes of the map, 1 for its first home, 2 for
-//! its cell, 2 for each server (edges into the block; left out under a small budget), 20 for wishes of copies, 8 for its homes; and the
-//! sample that trains the cells, and their graph.
+//! Each of these reads the file of blocks a few times, in order. In memory are, for each block, 2 bytes of the map, 1
+//! for its first home, 2 for its cell, 2 for each server (edges into the block; left out under a small budget), 20
+//! for wishes of copies, 8 for its homes; and the sample that trains the cells, and their graph.
 //!
-//! The result is a folder like any index's, with one file of blocks for each server. It is published like a build: files first, synced; the
-//! manifest last, under a name that must be free.
+//! The result is a folder like any index's, with one file of blocks for each server. It is published like a build:
+//! files first, synced; the manifest last, under a name that must be free.
 
 mod cells;
-mod check;
+pub(crate) mod check;
 mod copies;
 mod divide;
 mod parts;
@@ -37,12 +38,15 @@ use stratann_core::place::{Placement, SERVERS_MAX};
 use self::placing::Placing;
 use self::plan::Plan;
 use self::source::Source;
+use crate::base::shape;
 use crate::budget::{self, Account};
 use crate::build::{check_disk, lock_folder, prepare_folder};
-use crate::manifest::{Cluster, FileEntry, Manifest, sync_folder};
+use crate::durable::sync_folder;
+use crate::files::FileEntry;
+use crate::kinds::kind::Kind;
+use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
-pub(crate) use self::check::check;
 pub use self::shard::Shard;
 
 /// Where the files lie until they are published, inside the folder.
@@ -122,21 +126,24 @@ impl PartitionOptions {
             return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
         }
         if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
-            return wrong("overlap copies blocks that have one home among several; give it without --replicas, and with two \
+            return wrong(
+                "overlap copies blocks that have one home among several; give it without --replicas, and \
+            with two \
                           servers or more"
-                .into());
+                    .into(),
+            );
         }
         if self.threads == 0 {
             return wrong("threads is 0; use 1 or more".into());
         }
-        if let Some(cluster) = &manifest.cluster {
+        if let Some(spread) = &manifest.spread {
             return wrong(format!(
                 "{} is spread over {} servers already; give the index that it was made from",
                 folder.display(),
-                cluster.servers
+                spread.servers
             ));
         }
-        if manifest.kind != crate::build::Kind::DiskGraph.name() {
+        if !manifest.kind().is_some_and(Kind::is_spreadable) {
             return wrong(format!(
                 "{} is of kind {}; only disk-graph can be spread over servers",
                 folder.display(),
@@ -174,7 +181,8 @@ pub struct PartitionReport {
     pub blocks: u32,
     /// Blocks on all servers together.
     pub copies: u64,
-    /// Of the edges between different blocks, the share of those without a common home: what a query may have to be handed over for.
+    /// Of the edges between different blocks, the share of those without a common home: what a query may have to be
+    /// handed over for.
     pub cut_share: f64,
     /// Blocks of the fullest server over the mean.
     pub largest_over_mean: f64,
@@ -206,7 +214,7 @@ pub fn place(index: &Path, options: &PartitionOptions, progress: &dyn Progress) 
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
     let plan = Plan::new(&manifest, options)?;
-    let shape = crate::index::shape(index, &manifest)?.2;
+    let shape = shape(index, &manifest)?.3;
     let source = Source::open(index, manifest, shape, progress)?;
     pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
 }
@@ -221,9 +229,9 @@ fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
 /// Spreads the blocks of the newest version in `index` over servers, and publishes the result in the folder `out`.
 ///
 /// # Errors
-/// Options that cannot be, an index of another kind, a folder that holds an index already (unless `force`), a budget that cannot work (the
-/// smallest that does is named), damage, a disk that is full, an interruption. `index` is never changed, and what `out` held before is never
-/// harmed.
+/// Options that cannot be, an index of another kind, a folder that holds an index already (unless `force`), a budget
+/// that cannot work (the smallest that does is named), damage, a disk that is full, an interruption. `index` is never
+/// changed, and what `out` held before is never harmed.
 pub fn partition(
     index: &Path,
     out: &Path,
@@ -279,7 +287,7 @@ impl Job<'_> {
         std::fs::create_dir_all(&partial).map_err(|e| Error::io("creating", &partial, &e))?;
         let bytes = f64::from(manifest.blocks.count) * manifest.blocks.bytes as f64;
         check_disk(self.out, (bytes * (self.options.replicas as f64 + self.options.overlap)) as u64)?;
-        let shape = crate::index::shape(self.index, &manifest)?.2;
+        let shape = shape(self.index, &manifest)?.3;
         let mut files = self
             .placing
             .stage("shared", |_| share(self.index, &partial, self.number, &manifest, self.progress))?;
@@ -314,7 +322,7 @@ impl Job<'_> {
         }
         let copies: u64 = held.iter().map(|&h| u64::from(h)).sum();
         let largest = f64::from(held.iter().copied().max().unwrap_or(0));
-        let cluster = Cluster {
+        let spread = SpreadFacts {
             servers: self.options.servers,
             replicas: self.options.replicas,
             overlap: self.options.overlap,
@@ -325,20 +333,20 @@ impl Job<'_> {
             cut_share: written.cut as f64 / written.edges.max(1) as f64,
         };
         let mut report = PartitionReport {
-            servers: cluster.servers,
-            replicas: cluster.replicas,
-            overlap: cluster.overlap,
-            method: cluster.method.clone(),
+            servers: spread.servers,
+            replicas: spread.replicas,
+            overlap: spread.overlap,
+            method: spread.method.clone(),
             blocks: source.blocks.count,
             copies,
-            cut_share: cluster.cut_share,
-            largest_over_mean: largest * cluster.servers as f64 / copies.max(1) as f64,
+            cut_share: spread.cut_share,
+            largest_over_mean: largest * spread.servers as f64 / copies.max(1) as f64,
             server_bytes,
             shared_bytes,
             ..PartitionReport::default()
         };
         let format_version = source.blocks.format_version();
-        let mut manifest = Manifest { format_version, files: entries, cluster: Some(cluster), ..source };
+        let mut manifest = Manifest { format_version, files: entries, spread: Some(spread), ..source };
         manifest.build_id = manifest.content_id();
         let partial = self.out.join(PARTIAL);
         for name in manifest.files.keys() {
@@ -347,7 +355,7 @@ impl Job<'_> {
         }
         sync_folder(self.out)?;
         manifest.publish(self.out, self.number)?;
-        files::remove_older(self.out, self.number, &manifest);
+        crate::manifest::remove_older(self.out, self.number, &manifest);
         report.build_id = manifest.build_id;
         report.stages = std::mem::take(&mut self.placing.stages);
         Ok(report)
@@ -367,11 +375,12 @@ fn share(
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
-        let (name, entry) = files::find(manifest, role)?;
+        let (name, entry) = manifest.file(role)?;
         let from = index.join(name);
         if files::entry(&from)? != *entry {
             return Err(Error::corrupt(format!(
-                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index again",
+                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index \
+                 again",
                 from.display()
             )));
         }

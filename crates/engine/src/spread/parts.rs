@@ -9,7 +9,9 @@ use stratann_core::place::Placement;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::source::{Source, Targets};
-use crate::manifest::{BlockShape, FileEntry, hex, write_synced};
+use crate::durable::{hex, write_synced};
+use crate::files::FileEntry;
+use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
 
 /// Bytes that are gathered for a server before they are written.
@@ -75,7 +77,7 @@ pub(super) fn write(
         edges += targets.iter().map(|t| t.len() as u64).sum::<u64>();
         cut += edges_cut(placement, first, targets);
         parts.par_iter_mut().enumerate().try_for_each(|(server, part)| {
-            let held = |b: usize| placement.homes(b as u32) >> server & 1 == 1;
+            let held = |b: usize| placement.replicas(b as u32) >> server & 1 == 1;
             let blocks = bytes.chunks_exact(block_bytes).enumerate();
             blocks.filter(|(i, _)| held(first + i)).try_for_each(|(_, block)| part.take(block))
         })
@@ -86,8 +88,8 @@ pub(super) fn write(
 
 fn edges_cut(placement: &Placement, first: usize, targets: &Targets) -> u64 {
     let of_block = |(i, targets): (usize, &Vec<u32>)| {
-        let homes = placement.homes((first + i) as u32);
-        targets.iter().filter(|&&t| placement.homes(t) & homes == 0).count() as u64
+        let homes = placement.replicas((first + i) as u32);
+        targets.iter().filter(|&&t| placement.replicas(t) & homes == 0).count() as u64
     };
     targets.par_iter().enumerate().map(of_block).sum()
 }

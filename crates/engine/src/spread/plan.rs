@@ -72,9 +72,10 @@ fn account(
     let mut account = Account::new();
     account.add("threads", options.threads as u64 * THREAD_BYTES);
     account.add("block map", manifest.rows / 7 + 64 + 4 * blocks);
-    let codebook = files::find(manifest, files::CODEBOOK).map_or(0, |f| 2 * f.1.bytes);
+    let codebook = manifest.file(files::CODEBOOK).map_or(0, |f| 2 * f.1.bytes);
     account.add("codebook", codebook);
-    // A chunk of blocks, and for each of its edges the block that it leads to: an edge takes a byte or two in the chunk.
+    // A chunk of blocks, and for each of its edges the block that it leads to: an edge takes a byte or two in the
+    // chunk.
     account.add("blocks under way", 4 * CHUNK_BYTES.max(manifest.blocks.bytes) as u64);
     // Of the first homes, what comes before them, and what comes after, only one at a time is in memory.
     let first = match options.method {

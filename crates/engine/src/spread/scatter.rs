@@ -1,9 +1,10 @@
-//! The other way to spread an index, to compare with: each server gets its own index of its own rows, and every query is asked of all of
-//! them (scatter-gather, BatANN §3.1 and §6).
+//! The other way to spread an index, to compare with: each server gets its own index of its own rows, and every query
+//! is asked of all of them (scatter-gather, BatANN §3.1 and §6).
 //!
-//! The rows are divided as their blocks would be by [`super::partition`] with one home each, and every part is built with the parameters
-//! that the manifest of the source tells, but not calibrated. External ids are those of the source. A folder of such parts holds `server-00`, `server-01`, …,
-//! each an index like any other, and [`DESCRIPTION`]. It appears whole or not at all.
+//! The rows are divided as their blocks would be by [`super::partition`] with one home each, and every part is built
+//! with the parameters that the manifest of the source tells, but not calibrated. External ids are those of the
+//! source. A folder of such parts holds `server-00`, `server-01`, …, each an index like any other, and
+//! [`DESCRIPTION`]. It appears whole or not at all.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -22,8 +23,9 @@ use super::{PartitionOptions, pool};
 use crate::budget;
 use crate::build::{self, BuildOptions, CodeKind, CodePlace, Kind, check_disk};
 use crate::dataset::{OnBadRow, Reader};
+use crate::durable::{hex, sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
-use crate::manifest::{Manifest, hex, sync_folder, write_synced};
+use crate::manifest::Manifest;
 use crate::{DType, Error, Progress, Result};
 
 /// The file that says what the folder is.
@@ -80,7 +82,8 @@ pub fn server_folder(folder: &Path, server: usize) -> PathBuf {
 /// Divides the rows of the newest version in `index` among servers, and builds an index for each in the folder `out`.
 ///
 /// # Errors
-/// As [`super::partition`]; copies of blocks were asked for; `out` holds something else. What `out` held before is never harmed.
+/// As [`super::partition`]; copies of blocks were asked for; `out` holds something else. What `out` held before is
+/// never harmed.
 pub fn scatter(
     index: &Path,
     out: &Path,
@@ -120,7 +123,8 @@ pub fn describe(folder: &Path) -> Result<Description> {
     let path = folder.join(DESCRIPTION);
     let bytes = std::fs::read(&path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::bad_input(format!(
-            "{} holds no separate indexes; make them with `stratann cluster partition INDEX -o DIR --servers N --scatter-gather`",
+            "{} holds no separate indexes; make them with `stratann cluster partition INDEX -o DIR --servers N \
+             --scatter-gather`",
             folder.display()
         )),
         _ => Error::io("reading", &path, &e),
@@ -234,7 +238,7 @@ fn publish(made: &Path, out: &Path) -> Result<()> {
 
 /// The options that the index was built with.
 fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Result<BuildOptions> {
-    let metric = crate::index::shape(index, manifest)?.0;
+    let metric = crate::base::shape(index, manifest)?.1;
     let missing = |key: &str| {
         Error::corrupt(format!(
             "{}: the manifest does not tell {key}; build the index again",
@@ -283,7 +287,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn make(&self, manifest: Manifest, folder: &Path) -> Result<ScatterReport> {
         let plan = Plan::new(&manifest, self.options)?;
-        let (_, dtype, shape) = crate::index::shape(self.index, &manifest)?;
+        let (_, _, dtype, shape) = crate::base::shape(self.index, &manifest)?;
         std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
         // The rows, and beside them the indexes.
         let blocks = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
@@ -403,7 +407,7 @@ fn divide(
     dtype: DType,
     folder: &Path,
 ) -> Result<Vec<u64>> {
-    let home = |block: usize| placement.homes(block as u32).trailing_zeros() as usize;
+    let home = |block: usize| placement.replicas(block as u32).trailing_zeros() as usize;
     let mut rows = vec![0u64; placement.servers()];
     source.counts.iter().enumerate().for_each(|(block, &count)| rows[home(block)] += u64::from(count));
     if let Some(server) = rows.iter().position(|&n| n == 0) {

@@ -3,21 +3,18 @@
 use std::io;
 use std::path::Path;
 
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 use stratann_core::query::StoreId;
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
-use crate::manifest::{Cluster, Manifest, read_file};
+use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, placement_bytes, read_file};
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
 
-/// Blocks between two counts of [`Ranks`].
-const PER_RANK: usize = 64;
-
-/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept for 64 blocks;
-/// within these the placement is counted.
+/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept
+/// for 64 blocks; within these the placement is counted.
 #[derive(Clone, Debug)]
 struct Ranks {
     server: usize,
@@ -29,7 +26,7 @@ impl Ranks {
     fn new(placement: &Placement, server: usize) -> Ranks {
         let mut held = 0u32;
         let count = |homes: &[u64]| homes.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
-        let running = placement.all().chunks(PER_RANK).map(|homes| {
+        let running = placement.all().chunks(BLOCKS_PER_RANK).map(|homes| {
             held += count(homes);
             held - count(homes)
         });
@@ -41,8 +38,8 @@ impl Ranks {
     fn of(&self, placement: &Placement, block: u32) -> Option<u32> {
         let held = |homes: u64| homes >> self.server & 1 == 1;
         let at = block as usize;
-        let group = at / PER_RANK;
-        let homes = &placement.all().get(group * PER_RANK..=at)?;
+        let group = at / BLOCKS_PER_RANK;
+        let homes = &placement.all().get(group * BLOCKS_PER_RANK..=at)?;
         let (own, earlier) = homes.split_last()?;
         held(*own).then(|| self.before[group] + earlier.iter().filter(|&&h| held(h)).count() as u32)
     }
@@ -57,33 +54,33 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers hold. The files of
-    /// other servers need not be there.
+    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers
+    /// hold. The files of other servers need not be there.
     ///
     /// # Errors
     /// As [`Index::open`]; an index that is not spread over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
         let (number, manifest) = Manifest::read(folder)?;
-        let Some(cluster) = &manifest.cluster else {
+        let Some(spread) = &manifest.spread else {
             return Err(Error::bad_input(format!(
                 "{} is not spread over servers; run `stratann cluster partition` on it",
                 folder.display()
             )));
         };
-        if server >= cluster.servers {
+        if server >= spread.servers {
             return Err(Error::bad_input(format!(
                 "{} has servers 0 to {}, there is no server {server}",
                 folder.display(),
-                cluster.servers.saturating_sub(1)
+                spread.servers.saturating_sub(1)
             )));
         }
         // The budget is checked before anything large is read.
-        Account::planned(&manifest, options.cache_budget).check(options.ram_budget, "open this index")?;
-        let placement = read_placement(folder, &manifest, cluster)?;
+        manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
+        let placement = read_placement(folder, &manifest, spread)?;
         let ranks = Ranks::new(&placement, server);
         let index = Index::from_role(folder, number, manifest, &files::part(server), options)?;
-        let (name, entry) = files::find(index.manifest(), &files::part(server))?;
-        let expected = u64::from(ranks.held) * index.block.block_bytes as u64;
+        let (name, entry) = index.manifest().file(&files::part(server))?;
+        let expected = u64::from(ranks.held) * index.base.block.block_bytes as u64;
         if entry.bytes != expected {
             return Err(Error::corrupt(format!(
                 "{} has {} bytes, the placement says {expected}; spread the index again",
@@ -96,13 +93,15 @@ impl Shard {
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
-        let here = Here {
+        let here = LocalShard {
             placement: &self.placement,
             server: self.ranks.server as u8,
             live,
             loads: [0; SERVERS_MAX],
         };
-        IndexView { here: Some(here), ..self.index.view() }
+        let mut view = self.index.view();
+        view.base.here = Some(here);
+        view
     }
 
     /// What was opened, with this server's blocks.
@@ -130,41 +129,38 @@ impl Shard {
         self.index.manifest()
     }
 
-    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not there.
+    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not
+    /// there.
     pub fn offset(&self, block: u32) -> Option<u64> {
         let rank = self.ranks.of(&self.placement, block)?;
-        Some(u64::from(rank) * self.index.block.block_bytes as u64)
+        Some(u64::from(rank) * self.index.base.block.block_bytes as u64)
     }
 
     /// Bytes by component, of the open shard alone.
     pub fn account(&self) -> Account {
         let mut account = self.index.account();
-        account.add("placement", Shard::placement_bytes(self.index.manifest().blocks.count));
+        account.add("placement", placement_bytes(self.index.manifest().blocks.count));
         account
     }
 
-    /// What the placement and the ranks take in memory.
-    pub(crate) fn placement_bytes(blocks: u32) -> u64 {
-        u64::from(blocks) * 8 + u64::from(blocks).div_ceil(PER_RANK as u64) * 4
-    }
-
-    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as in the file of all
-    /// blocks, as the driver gives them.
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as
+    /// in the file of all blocks, as the driver gives them.
     ///
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.
     pub fn tier(&self, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier + '_>> {
-        let inner = tier::open(&self.index.blocks_file, depth, self.index.block.block_bytes, choice)?;
+        let inner =
+            tier::open(&self.index.base.blocks_file, depth, self.index.base.block.block_bytes, choice)?;
         Ok(Box::new(ShardTier { shard: self, inner }))
     }
 }
 
 /// Reads the placement and holds it against the manifest.
-pub(crate) fn read_placement(folder: &Path, manifest: &Manifest, cluster: &Cluster) -> Result<Placement> {
-    let (name, entry) = files::find(manifest, files::PLACEMENT)?;
+pub(crate) fn read_placement(folder: &Path, manifest: &Manifest, spread: &SpreadFacts) -> Result<Placement> {
+    let (name, entry) = manifest.file(files::PLACEMENT)?;
     let bytes = read_file(folder, name, entry)?;
     files::decode_placement(&bytes)
-        .filter(|p| p.servers() == cluster.servers && p.all().len() == manifest.blocks.count as usize)
+        .filter(|p| p.servers() == spread.servers && p.all().len() == manifest.blocks.count as usize)
         .ok_or_else(|| files::senseless(&folder.join(name)))
 }
 
@@ -181,11 +177,11 @@ impl Tier for ShardTier<'_> {
 
     fn store_bytes(&self, store: StoreId) -> Option<u64> {
         let blocks = u64::from(self.shard.index.manifest().blocks.count);
-        self.inner.store_bytes(store).map(|_| blocks * self.shard.index.block.block_bytes as u64)
+        self.inner.store_bytes(store).map(|_| blocks * self.shard.index.base.block.block_bytes as u64)
     }
 
     fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        let size = self.shard.index.block.block_bytes as u64;
+        let size = self.shard.index.base.block.block_bytes as u64;
         let block = u32::try_from(offset / size).ok();
         // A block that is not here is read from the end of the file: it comes back short, and its query ends as lost.
         let end = u64::from(self.shard.held()) * size;

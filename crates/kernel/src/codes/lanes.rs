@@ -5,7 +5,7 @@
 
 use super::CENTROIDS;
 
-/// What a table holds for centroid r of a subspace, given the query's part q.
+/// Table entry of centroid r of a subspace, for the query's part q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     /// `‖q − r‖²`
@@ -100,7 +100,8 @@ fn quantise_body(terms: &[f32], low: f32, inverse: f32, out: &mut [u16]) {
     }
 }
 
-/// An integer in the order of the floats. Reductions run on integers: their order is free, so the compiler vectorises them.
+/// Maps a float to an integer of the same order. Reductions run on integers: their order is free, so the compiler
+/// vectorises them.
 #[inline(always)]
 fn ordered(x: f32) -> i32 {
     let bits = x.to_bits() as i32;
@@ -119,10 +120,10 @@ fn low_and_high_body(terms: &[f32]) -> (f32, f32) {
     (back(low), back(high))
 }
 
-/// The first of the smallest of 256 squared distances, and that distance. NaN counts as larger than any number.
+/// Returns the first of the smallest of 256 squared distances, and that distance. NaN is larger than any number.
 #[inline(always)]
 pub(super) fn smallest(distances: &[f32; CENTROIDS]) -> (usize, f32) {
-    // Numbers that are not negative have the order of their bits.
+    // Non-negative numbers have the order of their bits.
     let mut least = u32::MAX;
     for d in distances {
         least = least.min(d.to_bits());

@@ -1,9 +1,10 @@
-//! Sums of table entries chosen by the bytes of a code: the hottest loop of a search. Integers, so all forms agree.
+//! Sums of table entries that the bytes of a code select: the hottest loop of a search. Sums are integers, so all forms
+//! agree.
 
 use super::CENTROIDS;
 
-/// Σ over the bytes of `code` of the entry that the byte chooses among its 256. `entries` has 256 for each byte, and one
-/// more, which a 4-byte gather of the last entry may touch; 0 when it is shorter.
+/// Σ over the bytes of `code` of the entry that the byte selects among its 256. `entries` has 256 for each byte, and
+/// one more, which a 4-byte gather of the last entry may touch; 0 when it is shorter.
 #[inline(always)]
 pub(super) fn scalar(entries: &[u16], code: &[u8]) -> u32 {
     if !fits(entries, code) {
@@ -49,7 +50,8 @@ pub(super) mod x86 {
         for (i, word) in words.iter().enumerate() {
             let bytes = _mm256_cvtepu8_epi32(_mm_set_epi64x(0, i64::from_le_bytes(*word)));
             let at = _mm256_add_epi32(bytes, first);
-            // SAFETY: `fits`: all 8 bytes choose entries inside the table; the 2 bytes after an entry are inside as well.
+            // SAFETY: `fits`: all 8 bytes choose entries inside the table; the 2 bytes after an entry are inside as
+            // well.
             let pairs =
                 unsafe { _mm256_i32gather_epi32::<2>(entries.as_ptr().add(i * STEP * CENTROIDS).cast(), at) };
             sums = _mm256_add_epi32(sums, _mm256_and_si256(pairs, low));
@@ -75,8 +77,8 @@ pub(super) mod x86 {
         let mut sums = _mm512_setzero_si512();
         for (i, chunk) in code.chunks(STEP).enumerate() {
             let mask = (u32::MAX >> (32 - chunk.len())) as __mmask16;
-            // SAFETY: `mask` has as many bits as `chunk` has bytes. `fits`: every byte chooses an entry inside the table,
-            // and the 2 bytes after an entry are inside as well.
+            // SAFETY: `mask` has as many bits as `chunk` has bytes. `fits`: every byte chooses an entry inside the
+            // table, and the 2 bytes after an entry are inside as well.
             let pairs = unsafe {
                 let bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, chunk.as_ptr().cast()));
                 let base = entries.as_ptr().add(i * STEP * CENTROIDS).cast();

@@ -1,7 +1,9 @@
-//! Compressed vectors: product quantisation after a learned rotation (OPQ), of what one or more coarse stages leave over.
+//! Compressed vectors: product quantisation after a learned rotation (OPQ), of the residuals of one or more coarse
+//! stages.
 //!
-//! A vector x is first rotated, `y = R x`. A coarse stage takes the nearest of its centroids away and hands the rest to the
-//! next stage (residual quantisation, Chen et al., Sensors 2010); what is left in the end goes to the subspaces. A code is
+//! A vector x is first rotated, `y = R x`. A coarse stage subtracts the nearest of its centroids and passes the
+//! residual to the next stage (residual quantisation, Chen et al., Sensors 2010); the subspaces encode the last
+//! residual. A code is
 //!
 //! | bytes | content | when |
 //! |---|---|---|
@@ -10,15 +12,15 @@
 //! | stages − 1 | numbers of the further stages' centroids c₂, c₃ … | `stages() ≥ 2` |
 //! | m | for each of the m subspaces the nearest of 256 centroids | always |
 //!
-//! With r the subspaces' centroids and v = c₂ + c₃ + … + r, the vector stands for c + v. Its squared distance to a rotated
-//! query q is, whatever the origin o,
+//! With r the subspaces' centroids and v = c₂ + c₃ + … + r, the decoded vector is c + v. Its squared distance to a
+//! rotated query q is, for any origin o,
 //!
 //! `‖q − c‖² − 2 Σᵢ ⟨q − o, cᵢ⟩ + Σₘ (‖rₘ‖² − 2⟨(q − o)ₘ, rₘ⟩) + 2⟨c − o, v⟩ + ‖v‖² − ‖r‖²`:
 //!
-//! one table look-up a byte, and an end that depends on the code alone. That end is the correction, plus half of
-//! ‖y − (c + v)‖², the part of the distance that quantisation loses. (All of it would be right for a query that knows nothing
-//! of y, none of it for one at y; half ranks best in between.) The origin is the first coarse centroid; it keeps the
-//! correction small when all vectors lie far from zero.
+//! one table look-up per byte, and a rest that depends on the code only. That rest is the correction, plus half of ‖y −
+//! (c + v)‖², the part of the distance that quantisation loses. (All of it would be right for a query that is
+//! independent of y, none of it for a query equal to y; half ranks best in between.) The origin is the first coarse
+//! centroid; it keeps the correction small when all vectors are far from zero.
 //!
 //! Distances in a [`Table`] are integers, so that their sum does not depend on the order of additions.
 
@@ -29,16 +31,16 @@ mod table;
 
 pub use table::Table;
 
-/// Centroids of every subspace, and of every coarse stage but a lone one.
+/// Centroids of every subspace and of every coarse stage, except for a single coarse centroid.
 pub const CENTROIDS: usize = 256;
 
 /// Most coarse stages.
 pub const STAGES_MAX: usize = 8;
 
-/// How much of the distance that quantisation loses is given back by the correction.
+/// Share of the quantisation loss that the correction restores.
 const LOST_WEIGHT: f32 = 0.5;
 
-/// Everything that is needed to encode vectors and to score codes. Plain data; made by the engine's training.
+/// Everything needed to encode vectors and to score codes. Plain data, made by the engine's training.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Codebook {
     /// Components of a vector.
@@ -47,12 +49,13 @@ pub struct Codebook {
     pub ip: bool,
     /// `dim × dim`, row-major, orthonormal; empty stands for the identity.
     pub rotation: Vec<f32>,
-    /// `k × dim` coarse centroids in rotated space. k = 1 is the mean, and takes no byte in a code; up to 256 are one stage;
-    /// more are stages of 256 each, one after the other.
+    /// `k × dim` coarse centroids in rotated space. k = 1 is the mean, and takes no byte in a code; up to 256 are one
+    /// stage; more are stages of 256 each, one after the other.
     pub coarse: Vec<f32>,
     /// The m + 1 borders of the subspaces: subspace j holds components `starts[j]..starts[j + 1]`.
     pub starts: Vec<u32>,
-    /// Subspace after subspace, `width × 256` each: component by component, so that loops over the centroids are contiguous.
+    /// Subspace after subspace, `width × 256` each: component by component, so that loops over the centroids are
+    /// contiguous.
     pub centroids: Vec<f32>,
     /// The correction is `correction_low + correction_step × byte`.
     pub correction_low: f32,
@@ -98,7 +101,7 @@ impl Codebook {
         &self.centroids[CENTROIDS * start..CENTROIDS * end]
     }
 
-    /// True when all lengths agree with each other; a codebook read from a file must be checked before use.
+    /// Returns whether all lengths agree with each other. A codebook from a file must be checked before use.
     pub fn is_consistent(&self) -> bool {
         let d = self.dim;
         d > 0
@@ -131,8 +134,8 @@ impl Codebook {
     }
 
     /// Encodes a rotated vector, and returns the correction s before it is quantised. `out` has
-    /// [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats, left holding what stands for y, less
-    /// the first coarse centroid.
+    /// [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats. It then holds the decoded vector
+    /// less the first coarse centroid.
     ///
     /// Ties go to the centroid of the smaller number.
     pub fn encode_rotated(&self, y: &[f32], residual: &mut [f32], out: &mut [u8]) -> f32 {
@@ -145,8 +148,8 @@ impl Codebook {
         self.encode_rest(residual, out)
     }
 
-    /// As [`encode_rotated`](Self::encode_rotated) for n × `dim` rows, which become the residuals; `out` is n × `code_bytes`,
-    /// and `corrections` is set to n values.
+    /// As [`encode_rotated`](Self::encode_rotated) for n × `dim` rows, which become the residuals; `out` is n ×
+    /// `code_bytes`, and `corrections` is set to n values.
     pub fn encode_rotated_rows(&self, rows: &mut [f32], out: &mut [u8], corrections: &mut Vec<f32>) {
         const TILE: usize = 64;
         let size = self.code_bytes();
@@ -164,7 +167,7 @@ impl Codebook {
         }
     }
 
-    /// Writes the numbers of the stages' centroids to the codes, and takes these centroids from the rows.
+    /// Writes the numbers of the stages' centroids to the codes, and subtracts these centroids from the rows.
     fn encode_stages(&self, rows: &mut [f32], codes: &mut [u8]) {
         let (dim, size) = (self.dim, self.code_bytes());
         let mut distances = vec![0f32; rows.len() / dim * CENTROIDS];
@@ -182,7 +185,7 @@ impl Codebook {
         }
     }
 
-    /// Writes the rest of a code whose stages are chosen; `residual` is what they leave.
+    /// Writes the rest of a code whose stages are chosen; `residual` is their residual.
     fn encode_rest(&self, residual: &mut [f32], code: &mut [u8]) -> f32 {
         let (prefix, dot) = (self.prefix(), crate::distance::dot_f32);
         let lost = quantise_residual(&self.starts, &self.centroids, residual, &mut code[prefix..]);
@@ -202,7 +205,7 @@ impl Codebook {
         s
     }
 
-    /// The vector (in rotated space) that a code stands for.
+    /// Decodes a code into rotated space.
     pub fn decode_rotated(&self, code: &[u8], out: &mut [f32]) {
         let prefix = self.prefix();
         out.fill(0.0);
@@ -221,7 +224,7 @@ impl Codebook {
         }
     }
 
-    /// The correction that a stored byte stands for.
+    /// Decodes a stored correction.
     pub fn correction_of(&self, byte: u8) -> f32 {
         self.correction_low + self.correction_step * f32::from(byte)
     }
@@ -256,13 +259,13 @@ fn quantise_residual_body(starts: &[u32], centroids: &[f32], residual: &mut [f32
     lost
 }
 
-/// Where in a code stage `i` has its byte.
+/// Position of the byte of stage `i` in a code.
 const fn stage_byte(i: usize) -> usize {
     if i == 0 { 0 } else { i + 1 }
 }
 
-/// The nearest of the first 256 rows of `rows` (each `width` floats) to `x`, and its squared distance; ties go to the
-/// smaller number.
+/// Returns the nearest of the first 256 rows of `rows` (each `width` floats) to `x`, and its squared distance. Ties go
+/// to the smaller number.
 pub fn nearest(x: &[f32], rows: &[f32], width: usize) -> (usize, f32) {
     let mut distances = [f32::INFINITY; CENTROIDS];
     let rows = &rows[..rows.len().min(CENTROIDS * width)];

@@ -1,8 +1,8 @@
-//! Product codes of 4 bits a subspace, scored 32 at a time with tables that stay in registers (André et al., "Cache locality
-//! is not enough", VLDB 2015; the layout is that of "Quick ADC", ICMR 2017, with two subspaces a 32-byte row).
+//! Product codes of 4 bits per subspace, scored 32 at a time with tables that stay in registers (André et al., "Cache
+//! locality is not enough", VLDB 2015; the layout is that of "Quick ADC", ICMR 2017, with two subspaces a 32-byte row).
 //!
-//! For lists that are scanned whole. A block holds 32 codes, subspace after subspace: byte i of the 16 of a subspace has code
-//! i in its low half and code 16 + i in its high half. The number of subspaces is rounded up to even.
+//! For full scans of lists. A block holds 32 codes, subspace after subspace: byte i of the 16 of a subspace
+//! has code i in its low half and code 16 + i in its high half. The number of subspaces is rounded up to even.
 
 use super::lanes::{self, Term};
 use crate::isa::{self, Isa};
@@ -38,7 +38,7 @@ impl Codebook4 {
         self.starts.len().saturating_sub(1)
     }
 
-    /// True when all lengths agree with each other; a codebook read from a file must be checked before use.
+    /// Returns whether all lengths agree with each other. A codebook from a file must be checked before use.
     pub fn is_consistent(&self) -> bool {
         self.starts.first() == Some(&0)
             && self.starts.windows(2).all(|w| w[0] < w[1])
@@ -55,7 +55,7 @@ impl Codebook4 {
         }
     }
 
-    /// The nearest centroid for each subspace of `x`, one a byte (below 16); ties go to the smaller number.
+    /// Writes the nearest centroid for each subspace of `x`, one per byte (below 16); ties go to the smaller number.
     pub fn encode(&self, x: &[f32], out: &mut [u8]) {
         self.terms(Term::Squared, x, |j, terms| {
             let closer = |best: usize, k: usize| if terms[k] < terms[best] { k } else { best };
@@ -64,8 +64,8 @@ impl Codebook4 {
     }
 }
 
-/// Packs `codes` (n × `subspaces`, one a byte, of which the low 4 bits count) into blocks, appended to `out`. The last block
-/// is filled up with code 0.
+/// Packs `codes` (n × `subspaces`, one per byte, in its low 4 bits) into blocks, appended to `out`. The last
+/// block is filled up with code 0.
 pub fn pack(codes: &[u8], subspaces: usize, out: &mut Vec<u8>) {
     for codes in codes.chunks(BLOCK * subspaces.max(1)) {
         let start = out.len();
@@ -79,10 +79,10 @@ pub fn pack(codes: &[u8], subspaces: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// A query's tables of one byte an entry. Distances are sums of entries, in 16 bits.
+/// Tables of a query with one byte per entry. Distances are sums of entries, in 16 bits.
 #[derive(Clone, Debug, Default)]
 pub struct Table4 {
-    // 16 entries a subspace, for an even number of subspaces.
+    // 16 entries per subspace, for an even number of subspaces.
     entries: Vec<u8>,
     scale: f32,
     offset: f32,
@@ -112,8 +112,8 @@ impl Table4 {
         self.entries.resize(m.next_multiple_of(2) * CENTROIDS, 0);
     }
 
-    /// The distances of all codes of `blocks`, 32 a block; `out` is cleared first. Any bytes are valid codes; those after the
-    /// last whole block are left out.
+    /// The distances of all codes of `blocks`, 32 a block; `out` is cleared first. Any bytes are valid codes; those
+    /// after the last whole block are left out.
     pub fn scan(&self, blocks: &[u8], out: &mut Vec<u16>) {
         self.scan_with(isa::current(), blocks, out);
     }
@@ -142,7 +142,7 @@ impl Table4 {
         pairs.for_each(|(block, out)| scalar(&self.entries, block, out));
     }
 
-    /// A distance on the metric's own scale (squared l2, or minus the inner product).
+    /// Converts to a distance of the metric (squared l2, or minus the inner product).
     pub fn to_float(&self, distance: u16) -> f32 {
         f32::from(distance) * self.scale + self.offset
     }
@@ -168,7 +168,7 @@ mod x86 {
     use super::BLOCK;
     use std::arch::x86_64::*;
 
-    /// Two subspaces a step, one in each half of a register.
+    /// Two subspaces per step, one in each half of a register.
     #[target_feature(enable = "avx2")]
     pub(super) fn avx2(entries: &[u8], block: &[u8], out: &mut [u16; BLOCK]) {
         let nibble = _mm256_set1_epi8(15);
@@ -180,7 +180,7 @@ mod x86 {
             };
             let low = _mm256_shuffle_epi8(table, _mm256_and_si256(codes, nibble));
             let high = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble));
-            // Sums of 16 bits: whole words, from which the odd bytes are taken off in the end, and the odd bytes.
+            // Sums of 16 bits: whole words, from which the odd bytes are subtracted in the end, and the odd bytes.
             for (i, terms) in [low, high].into_iter().enumerate() {
                 sums[2 * i] = _mm256_add_epi16(sums[2 * i], terms);
                 sums[2 * i + 1] = _mm256_add_epi16(sums[2 * i + 1], _mm256_srli_epi16::<8>(terms));
@@ -189,7 +189,7 @@ mod x86 {
         store(sums, out);
     }
 
-    /// Four subspaces a step; the last step may have two.
+    /// Four subspaces per step; the last step may have two.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
     pub(super) fn avx512(entries: &[u8], block: &[u8], out: &mut [u16; BLOCK]) {
         let nibble = _mm512_set1_epi8(15);
@@ -243,7 +243,7 @@ mod tests {
         book
     }
 
-    /// Component `i` of the vector that a code stands for.
+    /// Component `i` of a decoded vector.
     fn decoded(book: &Codebook4, code: &[u8], i: usize) -> f32 {
         let j = book.starts.iter().rposition(|&s| s as usize <= i).unwrap();
         book.centroids[CENTROIDS * i + usize::from(code[j])]

@@ -1,14 +1,14 @@
-//! A query's look-up tables over a codebook, and the scoring of codes with them.
+//! Look-up tables of a query over a codebook, and the scoring of codes with them.
 
 use super::lanes::{self, Term};
 use super::{CENTROIDS, Codebook, look_up};
 use crate::distance::{block_dot_f32, dot_f32, l2_f32};
 use crate::isa::{self, Isa};
 
-/// How many ids ahead of the sum a code is fetched from memory.
+/// Distance in ids at which codes are prefetched.
 const PREFETCH_AHEAD: usize = 8;
 
-/// The sum of the entries, the coarse term and the correction each stay below this, so that together they fit a `u32`.
+/// Limit of the sum of the entries, of the coarse term and of the correction, so that their total fits a `u32`.
 const TERM_LIMIT: f32 = (1u32 << 30) as f32;
 
 /// Integer look-up tables of one query. Can be rebuilt from the query and the codebook, bit for bit, on any machine.
@@ -17,8 +17,8 @@ const TERM_LIMIT: f32 = (1u32 << 30) as f32;
 /// subspace still fits 16 bits.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    // For every byte from the third on (from the first on when there are no stages), 256 entries, and one more: a 4-byte
-    // gather of the last entry stays inside.
+    // For every byte from the third on (from the first on when there are no stages), 256 entries, and one more: a
+    // 4-byte gather of the last entry stays inside.
     entries: Vec<u16>,
     // One entry per value of the first byte; all zero when there are no stages.
     coarse: Vec<u32>,
@@ -43,14 +43,14 @@ impl Table {
         self.wide = if codebook.stages() > 0 { 2 } else { 0 };
         let coarse = self.coarse_terms(codebook, rotated);
         let correction = self.correction_terms(codebook);
-        // Without stages there is one centroid, and the entries take all of the distance to it.
+        // Without stages there is one centroid, and the entries contain the whole distance to it.
         let constant = if codebook.ip && self.wide == 0 { -dot(rotated, &codebook.coarse) } else { 0.0 };
         if !codebook.ip {
             rotated.iter_mut().zip(&codebook.coarse).for_each(|(q, o)| *q -= o);
         }
         let spans = self.fill(codebook, rotated);
 
-        // One step for all of them.
+        // One step for all subspaces.
         let (coarse_low, coarse_range) = low_and_range(&coarse);
         let (correction_low, correction_range) = low_and_range(&correction);
         let widest = spans.iter().fold(0f32, |w, s| w.max(s.1));
@@ -69,11 +69,12 @@ impl Table {
         }
         quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
         quantise_wide(&correction, correction_low, inverse, &mut self.correction);
-        // A table lives as long as its query, and many queries are in flight: only the integers stay.
+        // A table lives as long as its query, and many queries are in flight: only the integers are kept.
         self.floats = Vec::new();
     }
 
-    /// Fills `floats` and returns every block's minimum and range. `q` is the rotated query, less the origin for l2.
+    /// Fills `floats` and returns the minimum and range of every subspace. `q` is the rotated query, less the origin
+    /// for l2.
     fn fill(&mut self, codebook: &Codebook, q: &[f32]) -> Vec<(f32, f32)> {
         let term = match (codebook.ip, self.wide) {
             (true, _) => Term::MinusDot,
@@ -187,13 +188,14 @@ impl Table {
         total + look_up(&self.entries, &code[self.wide..])
     }
 
-    /// By how much, at most, [`to_float`](Self::to_float) of a sum is off the sum of the terms before they became integers.
+    /// Upper bound of the error of [`to_float`](Self::to_float) of a sum, against the sum of the terms before they
+    /// became integers.
     pub fn error_max(&self) -> f32 {
-        // Half a step each, and as much again for the roundings of the floats that they come from.
+        // Half a step each, and as much again for the rounding of the floats.
         (self.code_bytes + 2) as f32 * self.scale
     }
 
-    /// An integer distance on the metric's own scale (squared l2, or minus the inner product).
+    /// Converts to a distance of the metric (squared l2, or minus the inner product).
     pub fn to_float(&self, distance: u32) -> f32 {
         distance as f32 * self.scale + self.offset
     }
@@ -209,7 +211,7 @@ fn low_and_range(terms: &[f32; 256]) -> (f32, f32) {
     (low, high - low)
 }
 
-/// At most `TERM_LIMIT`, give or take the rounding, by the choice of the step; a NaN becomes 0.
+/// At most `TERM_LIMIT` up to rounding, by the choice of the step; NaN becomes 0.
 fn quantise_wide(terms: &[f32; 256], low: f32, inverse: f32, out: &mut Vec<u32>) {
     out.clear();
     out.extend(terms.iter().map(|t| ((t - low) * inverse + 0.5).min(TERM_LIMIT) as u32));

@@ -172,7 +172,8 @@ proptest! {
             lanes::terms(term, &q, book.subspace(0), &mut best);
             prop_assert_eq!(plain.map(f32::to_bits), best.map(f32::to_bits));
             let order = |a: &(usize, &f32), b: &(usize, &f32)| a.1.total_cmp(b.1);
-            let (low, high) = (plain.iter().enumerate().min_by(order).unwrap(), plain.iter().enumerate().max_by(order).unwrap());
+            let low = plain.iter().enumerate().min_by(order).unwrap();
+            let high = plain.iter().enumerate().max_by(order).unwrap();
             prop_assert_eq!(lanes::low_and_high(&plain), (*low.1, *high.1));
             if term == lanes::Term::Squared {
                 prop_assert_eq!(lanes::smallest(&plain), (low.0, *low.1));

@@ -1,7 +1,7 @@
 //! AVX-512 forms: one register is the 16 lanes.
 //!
-//! Bytes use VNNI's unsigned × signed product. A second accumulator against the constant 0x80 takes back the offset of 128
-//! by which an operand is moved into the range that the instruction wants; all of it is exact modulo 2³².
+//! Bytes use VNNI's unsigned × signed product. A second accumulator against the constant 0x80 takes back the offset of
+//! 128 by which an operand is moved into the range that the instruction wants; all of it is exact modulo 2³².
 //!
 //! Every function requires AVX-512 F, BW, VL and VNNI, which [`crate::isa::best`] checks.
 

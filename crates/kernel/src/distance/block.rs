@@ -1,13 +1,13 @@
-//! Many queries against many rows, cut into tiles that stay in registers.
+//! Many queries against many rows, in tiles that stay in registers.
 
 use super::forms::{self, Forms, STRIP, TILE};
 use super::narrow::{self, Group};
 use super::scalar::LANES;
 
-/// Queries are taken in panels of about this size, which a core's level-2 cache holds while all rows pass by.
+/// Size of a panel of queries, which the level-2 cache of a core holds while all rows are read.
 const PANEL_BYTES: usize = 256 << 10;
 
-/// Queries from which turning the rows round pays for itself.
+/// Least queries for which transposing the rows is faster.
 const NARROW_FROM: usize = 4;
 
 /// Squared Euclidean distances of every query to every row.
@@ -43,7 +43,8 @@ pub fn block_l2_u8(queries: &[u8], rows: &[u8], dim: usize, out: &mut [u32]) {
     block_l2_bytes(&forms::current().dot_u8, queries, rows, dim, out);
 }
 
-/// Squared Euclidean distances of signed bytes (given as their bit patterns), exact. Shapes and panics as [`block_l2_f32`].
+/// Squared Euclidean distances of signed bytes (given as their bit patterns), exact. Shapes and panics as
+/// [`block_l2_f32`].
 pub fn block_l2_i8(queries: &[u8], rows: &[u8], dim: usize, out: &mut [u32]) {
     block_l2_bytes(&forms::current().dot_i8, queries, rows, dim, out);
 }
@@ -143,7 +144,7 @@ fn block_panel<Q, T: Copy + Default>(
     }
 }
 
-/// One query against rows that follow each other, as many as `out` has elements.
+/// One query against contiguous rows, as many as `out` has elements.
 pub(super) fn one_to_many<Q, T: Copy + Default>(
     forms: &Forms<Q, T>,
     query: &[Q],

@@ -1,12 +1,12 @@
-//! The forms of every kernel, one table per instruction set, and the choice among them.
+//! Forms of every kernel, one table per instruction set, and the choice among them.
 
 use super::narrow::Group;
 use super::scalar;
 use crate::isa::{self, Isa};
 use std::sync::OnceLock;
 
-/// Repeats the block for `$i` = 0, 1, … below `$n` <= 4, spelled out: a loop over an array of registers would leave it to the
-/// optimiser's mood (link-time optimisation on or off) whether the array stays in registers.
+/// Repeats the block for `$i` = 0, 1, … below `$n` <= 4, unrolled: with a loop over an array of registers, the compiler
+/// keeps the array in registers only sometimes (depending on link-time optimisation).
 macro_rules! unroll {
     ($i:ident < $n:expr, $body:block) => {
         const { assert!($n <= 4) };
@@ -24,7 +24,7 @@ macro_rules! unroll {
 }
 pub(super) use unroll;
 
-/// Room for the results of the largest tile.
+/// Size of the results of the largest tile.
 pub(super) const TILE: usize = 16;
 
 /// Rows that a strip scores against one query.
@@ -33,11 +33,11 @@ pub(super) const STRIP: usize = 4;
 /// A query and a row; both are truncated to the shorter. Unsafe: the machine must have the table's instruction set.
 pub(super) type Pair<Q, T> = unsafe fn(&[Q], &[u8]) -> T;
 
-/// Queries and rows, each `dim` components after the other; the results are row-major from the start of the array.
+/// Queries and rows, `dim` components each; the results are row-major from the start of the array.
 /// Panics where a slice is too short. Unsafe: the machine must have the table's instruction set.
 pub(super) type Tile<Q, T> = unsafe fn(&[Q], &[u8], usize, &mut [T; TILE]);
 
-/// One kernel in the shapes in which it is called; all give the same bits.
+/// One kernel in all call forms; all give the same bits.
 #[derive(Clone, Copy)]
 pub(super) struct Forms<Q: 'static, T: 'static> {
     /// One query, one row.
@@ -68,7 +68,7 @@ pub(super) struct Kernels {
     pub(super) l2_i8: Pair<u8, u32>,
     /// Blocks of few components, where there are forms for them.
     pub(super) narrow: Option<Narrow>,
-    /// From f16 as bytes; what the shorter slice lacks is left alone.
+    /// Widens f16 as bytes; components beyond the shorter slice are left unchanged.
     pub(super) widen_f16: unsafe fn(&[u8], &mut [f32]),
 }
 
@@ -84,7 +84,7 @@ macro_rules! scalar_forms {
     };
 }
 
-/// The table of `isa`, or none where this machine cannot run it.
+/// Returns the table of `isa`, or `None` where this machine cannot run it.
 pub(super) fn of(isa: Isa) -> Option<&'static Kernels> {
     if !isa::is_available(isa) {
         return None;

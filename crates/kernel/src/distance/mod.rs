@@ -86,7 +86,7 @@ pub(crate) fn widen_f16(row: &[u8], out: &mut [f32]) {
     unsafe { (forms::current().widen_f16)(row, out) }
 }
 
-/// A query made ready for exact distances to stored rows.
+/// A query prepared for exact distances to stored rows.
 #[derive(Clone, Debug, Default)]
 pub struct Exact {
     metric: Option<Metric>,
@@ -112,7 +112,7 @@ impl Exact {
         self.inverse_norm = inverse_norm(dtype, &self.bytes);
     }
 
-    /// The distances to rows that follow each other, each with the bits of [`distance`](Self::distance).
+    /// Computes the distances to contiguous rows, each with the bits of [`distance`](Self::distance).
     ///
     /// `out` is cleared, then gets one distance per whole row in `rows`. For cosine, `inverse_norms` has an
     /// [`inverse_norm`] per row (a missing one counts as 0); the other metrics do not read it.
@@ -159,7 +159,7 @@ impl Exact {
         1.0 - dot * self.inverse_norm * row_inverse_norm
     }
 
-    /// The distance to one row; `row_inverse_norm` is [`inverse_norm`] of the row, used by cosine alone.
+    /// Computes the distance to one row; `row_inverse_norm` is [`inverse_norm`] of the row, used by cosine only.
     pub fn distance(&self, row: &[u8], row_inverse_norm: f32) -> f32 {
         let (Some(metric), Some(dtype)) = (self.metric, self.dtype) else { return f32::INFINITY };
         match metric {

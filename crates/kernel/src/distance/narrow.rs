@@ -1,7 +1,8 @@
 //! Blocks of f32 of at most 16 components: the subspaces of product quantisation.
 //!
-//! Here every lane has one term at most, and most of a tile's work would be folding. So the block is turned round: a register
-//! holds one component of 16 rows, and folding adds whole registers, in the order of [`scalar::fold`](super::scalar::fold).
+//! Here every lane has one term at most, and folding would dominate. So the block is transposed: a
+//! register holds one component of 16 rows, and folding adds whole registers, in the order of
+//! [`scalar::fold`](super::scalar::fold).
 
 use super::scalar::LANES;
 
@@ -11,11 +12,11 @@ pub(super) const GROUP: usize = 16;
 /// Components are padded with zeros to the first of these that is large enough.
 const WIDTHS: [usize; 3] = [4, 8, 16];
 
-/// Bytes of results to which all rows are scored before the next queries come.
+/// Bytes of results that are computed over all rows before the next queries.
 const PANEL_BYTES: usize = 256 << 10;
 
-/// Scores `queries` (`width` components each) against the first `count` <= 16 rows of a group, component by component in
-/// `columns` (`width × 16`). Row q of the results starts at `out[q × stride]`. Panics where a slice is too short.
+/// Scores `queries` (`width` components each) against the first `count` <= 16 rows of a group, component by component
+/// in `columns` (`width × 16`). Row q of the results starts at `out[q × stride]`. Panics where a slice is too short.
 /// Unsafe: the machine must have the table's instruction set.
 pub(super) type Group =
     unsafe fn(queries: &[f32], columns: &[f32], count: usize, out: &mut [f32], stride: usize);

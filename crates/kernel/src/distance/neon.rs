@@ -1,4 +1,5 @@
-//! Arm Advanced SIMD forms: four registers are the 16 lanes. Every aarch64 machine that Rust's standard targets name has it.
+//! Arm Advanced SIMD forms: four registers are the 16 lanes. Every aarch64 machine that Rust's standard targets name
+//! has it.
 
 use super::forms::{Forms, Kernels, STRIP, TILE, unroll};
 use super::scalar::LANES;

@@ -1,14 +1,16 @@
-//! `stratann bench ablation`: what each technique of a `hybrid-ivf` brings, on the user's own vectors (OrchANN §6.5, figure 18).
+//! `stratann bench ablation`: measures the effect of each technique of a `hybrid-ivf` on the user's vectors (OrchANN
+//! §6.5, figure 18).
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::query::{Bounds, Order};
+use stratann_core::plan::hybrid_ivf::Order;
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::{Profile, ProfileOptions};
 use stratann_engine::search::{Effort, ProbeSwitches, SearchOptions, recall};
@@ -16,15 +18,16 @@ use stratann_engine::{Error, Kind, Progress, Result};
 
 use crate::options::{self, MetricName};
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{Verdict, memory};
 
 mod figure;
 
-/// What each technique of a hybrid-ivf brings on these vectors: local indexes, learning, pruning
+/// Measure the effect of each technique of a hybrid-ivf on these vectors: local indexes, learning, pruning
 ///
-/// Builds an index with the planned mixture of local indexes and three uniform ones, and searches them with techniques switched off, one after another.
+/// Builds an index with the planned local indexes and three with uniform ones, and searches them with techniques
+/// switched off, one by one.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -32,10 +35,10 @@ pub(crate) struct Args {
     base: PathBuf,
     /// Queries
     queries: PathBuf,
-    /// Their true neighbours
+    /// Ground truth of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
-    /// Folder for the indexes; those that are there are used again
+    /// Folder for the indexes; existing ones are used again
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Distance
@@ -44,42 +47,43 @@ pub(crate) struct Args {
     /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// All memory that index and search may take; also what the plan is made for [default: no limit, codes on disk in the plan]
+    /// Limit of all memory of index and search, also used for the plan [default: no limit, codes on disk in the plan]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Clusters [default: 4 times the square root of the rows]
+    /// Number of inverted lists [default: 4 times the square root of the rows]
     #[arg(long, value_name = "N")]
     clusters: Option<usize>,
-    /// What reads and distances cost here, from `stratann profile` [default: measured]
+    /// Cost profile of this machine, from `stratann profile` [default: measured]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Recalls at which settings are compared
     #[arg(long, value_delimiter = ',', default_value = "0.9,0.95,0.99")]
     recall: Vec<f64>,
-    /// Queries of a sweep; learning takes all there are
+    /// Queries per sweep; learning uses all
     #[arg(long, default_value_t = 500, value_name = "N")]
     sample: usize,
-    /// Queries of an epoch
+    /// Queries per epoch
     #[arg(long, default_value_t = 2000, value_name = "N")]
     epoch_queries: u32,
-    /// Clusters visited while learning
+    /// Lists to visit while learning
     #[arg(long, default_value_t = 64, value_name = "N")]
     nprobe: u32,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// Draw the three parts of the figure into this SVG
+    /// Plot the three charts into this SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB --plot ablation.svg";
+  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
+    --plot ablation.svg";
 
-/// Clusters visited, setting by setting.
+/// Values of nprobe of a sweep.
 const PROBES: [u32; 9] = [4, 8, 16, 32, 64, 96, 128, 256, 512];
-/// The rules of a calibrated search: slack of bounds, ρ.
+/// Stop rules of a calibrated search: slack of bounds, ρ.
 const SLACK: f32 = 1.5;
 const EARLY_STOP: f32 = 0.15;
 
@@ -94,7 +98,7 @@ struct Point {
     clusters: f64,
 }
 
-/// Settings of one variant, ascending by effort.
+/// Settings of one variant, by rising effort.
 #[derive(Clone, Debug, Serialize)]
 struct Sweep {
     name: String,
@@ -102,7 +106,7 @@ struct Sweep {
 }
 
 impl Sweep {
-    /// Where it reaches `recall`, between two settings by their misses.
+    /// Interpolates the setting that reaches `recall`, by the share of misses.
     fn at(&self, recall: f64) -> Option<Point> {
         let above = self.points.iter().position(|p| p.recall >= recall)?;
         let b = self.points[above];
@@ -113,7 +117,7 @@ impl Sweep {
         Some(Point {
             nprobe: mix(|p| f64::from(p.nprobe)).ceil() as u32,
             recall,
-            // Time, not its inverse, grows with the clusters.
+            // Time, not its inverse, grows with nprobe.
             qps: 1.0 / mix(|p| 1.0 / p.qps),
             reads: mix(|p| p.reads),
             kib_read: mix(|p| p.kib_read),
@@ -122,18 +126,18 @@ impl Sweep {
     }
 }
 
-/// What an epoch of queries found.
+/// Results of an epoch of queries.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Epoch {
     queries: usize,
-    /// Of the clusters visited, those that hold a result.
+    /// Precision: visited lists that hold a result.
     precision: f64,
-    /// Of the clusters that hold true neighbours, as many as hold a result and were visited.
+    /// Recall of the selection: lists with true neighbours, in number, that were visited and hold a result.
     cluster_recall: f64,
     f1: f64,
     recall: f64,
     reads: f64,
-    /// Of the vectors scored, those that were pinned in RAM.
+    /// Share of the scored vectors that were resident.
     pinned_share: f64,
     p99_us: f64,
 }
@@ -151,25 +155,25 @@ struct Document<'a> {
     pruning: Vec<Sweep>,
 }
 
-/// What everything is measured with.
+/// Inputs of all measurements.
 struct Bench<'a> {
     args: &'a Args,
-    teller: &'a Teller,
+    printer: &'a ProgressPrinter,
     output: Output,
     truth: GroundTruth,
 }
 
-/// `stratann bench ablation`.
+/// Runs `stratann bench ablation`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(wrong) = args.recall.iter().find(|r| !(0.0..=1.0).contains(*r)) {
         return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));
     }
     let base = Reader::open(&args.base)?;
     let truth = GroundTruth { distances: Vec::new(), ..GroundTruth::read(&args.groundtruth)? };
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
-    let profile = profile(args, &teller)?;
-    let bench = Bench { args, teller: &teller, output, truth };
+    let profile = profile(args, &printer)?;
+    let bench = Bench { args, printer: &printer, output, truth };
     let mixed = bench.build(&base, "auto", LocalPlan::Auto, &profile)?;
     let mut indexes = vec![("auto".to_string(), mixed.clone())];
     let mut refused = Vec::new();
@@ -191,7 +195,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         pruning: bench.pruning(&mixed)?,
         learning: bench.learning(&mixed)?,
     };
-    teller.finish();
+    printer.finish();
     if let Some(path) = &args.plot {
         figure::draw(path, &document)?;
     }
@@ -199,24 +203,24 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-fn profile(args: &Args, teller: &Teller) -> Result<Profile> {
+fn profile(args: &Args, printer: &ProgressPrinter) -> Result<Profile> {
     match &args.profile {
         Some(path) => Profile::read(path),
-        None => Profile::measure(&args.output, &ProfileOptions::default(), teller),
+        None => Profile::measure(&args.output, &ProfileOptions::default(), printer),
     }
 }
 
 impl Bench<'_> {
-    /// An index with this plan, unless it is there.
+    /// Builds an index with this plan, unless it exists.
     fn build(&self, base: &Reader, name: &str, plan: LocalPlan, profile: &Profile) -> Result<PathBuf> {
         let folder = self.args.output.join(format!("{name}.idx"));
         if let Ok((_, manifest)) = Manifest::read(&folder) {
             if manifest.rows == base.shape().rows && manifest.dim == base.shape().dim {
-                self.output.note(&format!("{} is there and is used again", folder.display()));
+                self.output.note(&format!("{} exists and is used again", folder.display()));
                 return Ok(folder);
             }
             return Err(Error::bad_input(format!(
-                "{} is an index of other vectors; name another folder with -o",
+                "{} is an index of other vectors; give another folder with -o",
                 folder.display()
             )));
         }
@@ -229,7 +233,7 @@ impl Bench<'_> {
             calibration_queries: 0,
             ..BuildOptions::new(build::Kind::HybridIvf, self.args.metric.into())
         };
-        build::build(base, &folder, &options, self.teller)?;
+        build::build(base, &folder, &options, self.printer)?;
         Ok(folder)
     }
 
@@ -247,13 +251,13 @@ impl Bench<'_> {
         }
     }
 
-    /// An index within the budget, with all that is left of it for codes.
+    /// Opens an index within the budget, whose rest holds list codes.
     fn open(&self, folder: &Path, learning: LearnOptions) -> Result<(Index, Queries)> {
         let (_, manifest) = Manifest::read(folder)?;
         let queries = Queries::open(&self.args.queries, &manifest, self.output)?;
         if self.truth.queries() != queries.count() || self.truth.k < self.args.k {
             return Err(Error::bad_input(format!(
-                "{} holds {} neighbours of {} queries, {} of {} are needed; compute it anew",
+                "{} holds {} neighbours of {} queries, {} of {} are needed; compute it again",
                 self.args.groundtruth.display(),
                 self.truth.k,
                 self.truth.queries(),
@@ -272,7 +276,7 @@ impl Bench<'_> {
         Ok((Index::open(folder, open)?, queries))
     }
 
-    /// (a): the planned mixture beside uniform plans.
+    /// (a): the planned local indexes compared with uniform plans.
     fn local_indexes(&self, indexes: &[(String, PathBuf)]) -> Result<Vec<Sweep>> {
         let mut sweeps = Vec::new();
         for (name, folder) in indexes {
@@ -282,7 +286,7 @@ impl Bench<'_> {
         Ok(sweeps)
     }
 
-    /// (c): one technique of pruning off at a time.
+    /// (c): one pruning technique switched off at a time.
     fn pruning(&self, folder: &Path) -> Result<Vec<Sweep>> {
         let (index, queries) = self.open(folder, LearnOptions::default())?;
         VARIANTS.iter().map(|v| self.sweep(v.name, &index, &queries, v)).collect()
@@ -294,10 +298,10 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         queries.read(0, sample, &mut rows)?;
         let truth = self.truth_of(0, sample);
-        self.teller.stage(name, (PROBES.len() * sample) as u64, "queries");
+        self.printer.stage(name, (PROBES.len() * sample) as u64, "queries");
         let mut points: Vec<Point> = Vec::new();
         for nprobe in PROBES {
-            let answers = index.search(&rows, &self.options(nprobe, variant), self.teller)?;
+            let answers = index.search(&rows, &self.options(nprobe, variant), self.printer)?;
             let each = |x: u64| x as f64 / sample as f64;
             points.push(Point {
                 nprobe,
@@ -319,9 +323,9 @@ impl Bench<'_> {
         (first..first + count).flat_map(of).collect()
     }
 
-    /// (b): precision and F1 of the choice of clusters, epoch by epoch, from nothing learnt on.
+    /// (b): precision and F1 of the list selection by epoch, without earlier learning.
     fn learning(&self, folder: &Path) -> Result<Vec<Epoch>> {
-        // What another run has learnt would be in the way.
+        // Statistics of an earlier run would distort the result.
         let _ = std::fs::remove_file(folder.join("learnt.bin"));
         let learning =
             LearnOptions { learn: Learn::On, epoch_queries: self.args.epoch_queries.max(1), hot: None };
@@ -330,13 +334,13 @@ impl Bench<'_> {
         let homes = index.clusters_of(&wanted)?;
         let options = self.options(self.args.nprobe, &FULL);
         let each = self.args.epoch_queries.max(1) as usize;
-        self.teller.stage("learning", queries.count() as u64, "queries");
+        self.printer.stage("learning", queries.count() as u64, "queries");
         let mut rows = Vec::new();
         let mut epochs = Vec::new();
         for first in (0..queries.count()).step_by(each) {
             let count = each.min(queries.count() - first);
             queries.read(first, count, &mut rows)?;
-            let answers = index.search(&rows, &options, self.teller)?;
+            let answers = index.search(&rows, &options, self.printer)?;
             let truth = self.truth_of(first, count);
             epochs.push(self.epoch(&answers, &truth, &homes));
         }
@@ -371,7 +375,7 @@ impl Bench<'_> {
     }
 }
 
-/// Techniques on and off.
+/// Variants with techniques switched on and off.
 struct Variant {
     name: &'static str,
     slack: Option<f32>,
@@ -391,7 +395,7 @@ const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_O
 const VARIANTS: [Variant; 6] = [
     FULL,
     Variant {
-        name: "no cluster pruning",
+        name: "no list pruning",
         slack: Some(SLACK),
         switches: ProbeSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
     },
@@ -439,7 +443,7 @@ fn text(document: &Document<'_>) -> String {
     out + &compared(&document.pruning, document.recalls)
 }
 
-/// One row for each sweep and recall; how many times the first sweep's throughput, and its bytes.
+/// Returns one row per sweep and recall, with the throughput relative to the first sweep, and bytes.
 fn compared(sweeps: &[Sweep], recalls: &[f64]) -> String {
     let headings = ["", "recall", "nprobe", "clusters", "reads", "KiB", "QPS", "QPS of all"];
     let mut rows = Vec::new();

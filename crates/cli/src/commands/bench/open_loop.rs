@@ -1,4 +1,4 @@
-//! An open loop against running servers: queries arrive at a rate, by chance, and do not wait for each other.
+//! Open loop against running servers: queries arrive at random times at a rate, independently of each other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,31 +15,31 @@ use stratann_server::wire::{FailureKind, Used};
 use crate::Verdict;
 use crate::options;
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::remote::{Remote, parameters, run_clients};
 
-/// Time that a server has for a query.
+/// Time limit of a query on the server.
 const TIMEOUT_MS: u64 = 10_000;
-/// Queries that are in memory: beyond it the first ones are asked again.
+/// Most queries in memory; beyond it, the first ones are sent again.
 const QUERIES_BYTES: usize = 256 << 20;
 /// Most arrivals of one run.
 const ARRIVALS_MAX: usize = 50_000_000;
-/// A query that a client takes up so much later than it was due had to wait for a client.
+/// A query that starts this much after its scheduled moment waited for a client.
 const LATE: Duration = Duration::from_millis(2);
-/// Longest sleep: after it a client looks whether it shall stop.
+/// Longest sleep; after it a client checks for a stop.
 const NAP: Duration = Duration::from_millis(100);
 
 /// Options of the open loop.
 #[derive(clap::Args)]
 pub(super) struct OpenLoop {
-    /// With --connect: queries that arrive in a second, on average; several make one run each
+    /// With --connect: mean arrival rate, queries per second; several values make one run each
     #[arg(long, value_delimiter = ',', value_parser = positive, value_name = "R", requires = "connect")]
     rate: Vec<f64>,
-    /// With --rate: how long queries arrive
+    /// With --rate: duration of the arrivals
     #[arg(long, default_value_t = 10.0, value_parser = positive, value_name = "S", requires = "rate")]
     seconds: f64,
-    /// With --rate: connections, and so requests under way at once
+    /// With --rate: connections, which limit concurrent requests
     #[arg(long, default_value_t = 64, value_parser = options::threads, value_name = "N", requires = "rate")]
     clients: usize,
     /// With --rate: seed of the arrivals
@@ -54,7 +54,7 @@ fn positive(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
-/// One rate and what it came to.
+/// One rate and its measurements.
 #[derive(Serialize)]
 struct Run {
     rate: f64,
@@ -63,13 +63,13 @@ struct Run {
     answered: usize,
     latency_us: Spread,
     errors: BTreeMap<&'static str, usize>,
-    /// Queries that waited for a free client: many of them, and the clients were the limit.
+    /// Queries that waited for a free client. When there are many, the clients were the limit.
     late: usize,
     seconds: f64,
     params: serde_json::Value,
 }
 
-/// Latency of the queries that were answered, from the moment they were due.
+/// Latency of the answered queries, from their scheduled moments.
 #[derive(Serialize)]
 struct Spread {
     #[serde(flatten)]
@@ -87,7 +87,7 @@ struct Document<'a> {
     runs: Vec<Run>,
 }
 
-/// `stratann bench --connect`.
+/// Runs `stratann bench --connect`.
 pub(super) fn run(
     options: &OpenLoop,
     addresses: &[String],
@@ -97,7 +97,8 @@ pub(super) fn run(
 ) -> Result<Verdict> {
     if options.rate.is_empty() {
         return Err(Error::bad_input(
-            "--connect needs --rate, the queries that arrive in a second; for the most that servers can do use `stratann search --connect`",
+            "--connect needs --rate, the queries per second; to find the highest throughput use `stratann search \
+             --connect`",
         ));
     }
     let remote = Remote::connect(addresses)?;
@@ -105,12 +106,12 @@ pub(super) fn run(
     let held = file.count().min((QUERIES_BYTES / file.row_bytes()).max(1));
     let mut rows = Vec::new();
     file.read(0, held, &mut rows)?;
-    let teller = Teller::new(output);
+    let printer = ProgressPrinter::new(output);
     let mut runs = Vec::new();
     for search in settings {
         for &rate in &options.rate {
             let due = arrivals(rate, options.seconds, options.seed)?;
-            teller.stage(&format!("{rate} queries a second"), due.len() as u64, "queries");
+            printer.stage(&format!("{rate} queries per second"), due.len() as u64, "queries");
             let load = Load {
                 remote: &remote,
                 rows: &rows,
@@ -121,10 +122,10 @@ pub(super) fn run(
                 is_stopped: AtomicBool::new(false),
                 sum: Mutex::default(),
             };
-            runs.push(load.run(rate, options, search, &teller)?);
+            runs.push(load.run(rate, options, search, &printer)?);
         }
     }
-    teller.finish();
+    printer.finish();
     let is_fine = runs.iter().all(|r| r.answered == r.requests);
     let (seconds, clients, seed) = (options.seconds, options.clients, options.seed);
     let document = Document { connect: addresses, queries, seconds, clients, seed, runs };
@@ -132,11 +133,11 @@ pub(super) fn run(
     Ok(if is_fine { Verdict::Fine } else { Verdict::Failed })
 }
 
-/// When queries are due, from the start: a Poisson process.
+/// Computes the scheduled moments from the start: a Poisson process.
 fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
     if rate * seconds > ARRIVALS_MAX as f64 {
         return Err(Error::bad_input(format!(
-            "--rate {rate} for {seconds} s is more than {} queries; give less of one of them",
+            "--rate {rate} for {seconds} s is more than {} queries; reduce one of them",
             count(ARRIVALS_MAX as u64)
         )));
     }
@@ -146,7 +147,7 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
         // Above 0 and up to 1.
         let share = ((hash(seed, 0, due.len() as u64) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         at -= share.ln() / rate;
-        // A first query comes in any case: a run without one says nothing.
+        // There is at least one query, because an empty run measures nothing.
         if at >= seconds && !due.is_empty() {
             return Ok(due);
         }
@@ -154,7 +155,7 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
     }
 }
 
-/// Queries under way at one rate.
+/// Runs the queries of one rate.
 struct Load<'a> {
     remote: &'a Remote,
     rows: &'a [u8],
@@ -175,10 +176,16 @@ struct Sum {
 }
 
 impl Load<'_> {
-    fn run(self, rate: f64, options: &OpenLoop, search: &SearchOptions, teller: &Teller) -> Result<Run> {
+    fn run(
+        self,
+        rate: f64,
+        options: &OpenLoop,
+        search: &SearchOptions,
+        printer: &ProgressPrinter,
+    ) -> Result<Run> {
         let start = Instant::now();
-        run_clients(options.clients.min(self.due.len()), || self.ask_until_done(start, teller))?;
-        if teller.interrupted() {
+        run_clients(options.clients.min(self.due.len()), || self.ask_until_done(start, printer))?;
+        if printer.interrupted() {
             return Err(Error::interrupted());
         }
         let seconds = start.elapsed().as_secs_f64();
@@ -206,11 +213,11 @@ impl Load<'_> {
         })
     }
 
-    fn ask_until_done(&self, start: Instant, teller: &Teller) -> Result<()> {
+    fn ask_until_done(&self, start: Instant, printer: &ProgressPrinter) -> Result<()> {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&due) = self.due.get(number) else { return Ok(()) };
-            if !self.wait_until(start + due, teller) {
+            if !self.wait_until(start + due, printer) {
                 return Ok(());
             }
             let is_late = start.elapsed() > due + LATE;
@@ -228,14 +235,14 @@ impl Load<'_> {
                 }
             }
             drop(sum);
-            teller.advance(1);
+            printer.advance(1);
         }
     }
 
-    /// False when the run shall stop first.
-    fn wait_until(&self, moment: Instant, teller: &Teller) -> bool {
+    /// Returns false when the run was stopped first.
+    fn wait_until(&self, moment: Instant, printer: &ProgressPrinter) -> bool {
         loop {
-            if self.is_stopped.load(Ordering::Relaxed) || teller.interrupted() {
+            if self.is_stopped.load(Ordering::Relaxed) || printer.interrupted() {
                 return false;
             }
             let left = moment.saturating_duration_since(Instant::now());
@@ -249,7 +256,7 @@ impl Load<'_> {
 
 fn text(document: &Document<'_>) -> String {
     let headings =
-        ["asked/s", "reached/s", "list", "mean us", "p50 us", "p95 us", "p99 us", "max us", "failed", "late"];
+        ["target/s", "actual/s", "list", "mean us", "p50 us", "p95 us", "p99 us", "max us", "failed", "late"];
     let row = |run: &Run| {
         let us = |x: f64| format!("{x:.0}");
         let spread = &run.latency_us.latency;
@@ -273,7 +280,8 @@ fn text(document: &Document<'_>) -> String {
         }
         if run.late * 20 > run.requests {
             out += &format!(
-                "at {}/s: {} of {} queries waited for a client; their wait is in the latency, more --clients would show the servers' own\n",
+                "at {}/s: {} of {} queries waited for a client; the latency includes their wait; \
+                 more --clients would show that of the servers\n",
                 run.rate,
                 count(run.late as u64),
                 count(run.requests as u64)

@@ -1,4 +1,4 @@
-//! `stratann cluster publish`: a version of an index, for servers to fetch.
+//! `stratann cluster publish`: publishes a version of an index for servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use stratann_engine::{Error, Result};
 
 use crate::Verdict;
 use crate::output::Output;
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 
-/// Put an index where servers fetch it: an S3-compatible store, or a folder that all can read
+/// Publish an index to an S3-compatible store, or to a folder that all servers can read
 ///
-/// A version appears whole or not at all: its files go first, and its manifest last, under a number that must be free. To publish the same
-/// index again changes nothing; what an interrupted attempt has uploaded is found again.
+/// A version is published atomically: its files first, its manifest last, under a free number. Publishing the same
+/// index again changes nothing; files of an interrupted upload are reused.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Publish {
-    /// The folder of the index, usually from `stratann cluster partition`
+    /// Folder of the index, usually from `stratann cluster partition`
     index: PathBuf,
     /// s3://BUCKET/PREFIX, or a folder
     store: String,
-    /// Delete all versions but the newest N afterwards
+    /// Keep the newest N versions and delete older ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
-    /// Tell the servers of a cluster, by etcd at these addresses
+    /// Notify the servers of a cluster by etcd at these addresses
     #[arg(long, value_name = "URL,…", value_delimiter = ',', requires = "cluster")]
     etcd: Vec<String>,
-    /// The cluster's name in etcd
+    /// Name of the cluster in etcd
     #[arg(long, value_name = "NAME", requires = "etcd")]
     cluster: Option<String>,
 }
@@ -44,16 +44,16 @@ Region, endpoint and credentials of a store are read from the usual AWS_… vari
 pub(super) fn run(args: &Publish, output: Output) -> Result<Verdict> {
     let store = Store::open(&args.store)?;
     let before = store.versions()?;
-    let teller = Teller::new(output);
-    let version = store.publish(&args.index, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let version = store.publish(&args.index, &printer)?;
+    printer.finish();
     let is_new = !before.contains(&version);
     if let (Some(cluster), true) = (&args.cluster, is_new) {
         let quiet = Arc::new(|_: &str| {});
         EtcdOptions { endpoints: args.etcd.clone(), cluster: cluster.clone(), lease_s: 5, log: quiet }
             .announce_version(version)
             .map_err(|e| Error {
-                message: format!("version {version} is published, but its servers were not told: {e}"),
+                message: format!("version {version} is published, but its servers were not notified: {e}"),
                 ..e
             })?;
     }

@@ -1,4 +1,4 @@
-//! `stratann cluster up`: a cluster of processes on this machine, to try out.
+//! `stratann cluster up`: runs a cluster of processes on this machine.
 
 use std::collections::VecDeque;
 use std::fs::DirBuilder;
@@ -17,40 +17,40 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
 use stratann_engine::{Error, Kind, Result};
 
-use crate::commands::serve::{Place, Stop, config_text, stops};
+use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
 use crate::options::{CarryName, ResultsName};
-use crate::output::{Output, print, tell};
+use crate::output::{Output, eprint_line, print};
 use crate::remote;
 use crate::{Verdict, options};
 
 /// Run all servers of an index on this machine, to try it out
 ///
-/// Starts one `stratann serve` for each server of a spread index, or one for a plain index, on addresses that only this machine reaches. Runs
-/// until Ctrl-C or SIGTERM; the servers end with it. One that dies is reported, and the others go on.
+/// Starts one `stratann serve` per server of a partitioned index, or one for an ordinary index, on local addresses.
+/// Runs until Ctrl-C or SIGTERM, and stops the servers then. A server that dies is reported, and the others continue.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Up {
-    /// An index, or a folder from `stratann cluster partition`, with --scatter-gather or without
+    /// An index, or a folder from `stratann cluster partition`, with or without --scatter-gather
     index: PathBuf,
-    /// Number of servers; it must be the one that the index is spread over
+    /// Number of servers, which must be that of the partition
     #[arg(long, value_name = "N")]
     servers: Option<usize>,
-    /// Threads of each server that search [default: all cores]
+    /// Search threads per server [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// All memory that each server may take, such as 512MiB [default: no limit]
+    /// Limit of all memory per server, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Of it, what may cache blocks [default: 0]
+    /// Part of it that caches blocks [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_budget: Option<u64>,
     /// Make each read, even while another query makes the same one (to compare)
     #[arg(long)]
     no_merge: bool,
-    /// What a query that is handed over says of its candidates [default: ids; distances where codes are on disk]
+    /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
     #[arg(long, value_enum)]
     carry: Option<CarryName>,
-    /// Where results go when their query is handed over [default: along]
+    /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
     /// Longest time until all servers are ready, seconds
@@ -64,29 +64,31 @@ Examples:
   stratann cluster up spread                      # says the addresses, runs until Ctrl-C
   stratann search --connect 127.0.0.1:PORT,… query.fbin
 
-With --json the first line of standard output is {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}, once all are ready.";
+With --json the first line of standard output, once all are ready, is
+  {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}";
 
-/// Attempts to find ports that are still free when the servers take them.
+/// Attempts to find free ports.
 const ATTEMPTS: usize = 3;
-/// Lines of a server that are repeated when it dies.
+/// Last lines of a server that are repeated when it dies.
 const LAST_LINES: usize = 3;
-/// Between two looks at the servers.
+/// Interval of checks on the servers.
 const LOOK: Duration = Duration::from_millis(100);
-/// Servers that shall stop have so long until they are ended.
+/// Grace period for servers to stop before they are killed.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// `stratann cluster up`.
+/// Runs `stratann cluster up`.
 pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     let spread = match scatter::is_apart(&args.index) {
         true => Some(scatter::describe(&args.index)?.servers),
-        false => Manifest::read(&args.index)?.1.cluster.map(|c| c.servers),
+        false => Manifest::read(&args.index)?.1.spread.map(|c| c.servers),
     };
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
         return Err(Error::bad_input(format!(
-            "--servers is {wanted}, but {} {}; leave it out, or spread the index anew with `stratann cluster partition`",
+            "--servers is {wanted}, but {} {}; leave it out, or partition the index again with `stratann cluster \
+             partition`",
             args.index.display(),
-            spread.map_or("is not spread, which takes 1".into(), |n| format!("is spread over {n}"))
+            spread.map_or("is not partitioned and needs 1".into(), |n| format!("is partitioned over {n}"))
         )));
     }
     let stop = stops(false)?;
@@ -104,16 +106,16 @@ pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     Ok(match cluster.watch(&stop) {
         Some(why) => cluster.stop(why, output),
         None => {
-            tell("stratann: no server is left");
+            eprint_line("stratann: no server is left");
             Verdict::Failed
         }
     })
 }
 
-/// Servers that run, and what they need. Dropping it ends them.
+/// Running servers and their files. Dropping it ends them.
 struct Cluster {
     servers: Vec<Running>,
-    // After the servers: they read from it.
+    // Dropped after the servers, which read from it.
     _folder: Folder,
 }
 
@@ -121,9 +123,9 @@ struct Cluster {
 struct Running {
     number: usize,
     child: Child,
-    /// The server ends with it.
+    /// Standard input; the server ends when it is closed.
     stdin: Option<ChildStdin>,
-    /// Where clients reach it, once it is said.
+    /// HTTP address, once it is known.
     address: Option<String>,
     ready: mpsc::Receiver<String>,
     last_lines: Arc<Mutex<VecDeque<String>>>,
@@ -140,7 +142,7 @@ impl Cluster {
         let peers = free_addresses(spread.unwrap_or(0))?;
         let mut cluster = Cluster { servers: Vec::new(), _folder: folder };
         for server in 0..spread.unwrap_or(1) {
-            let place = Place { server, peers: &peers, secret_file: &secret_file };
+            let place = ClusterPlace { server, peers: &peers, secret_file: &secret_file };
             let text = config_text(&index, "127.0.0.1:0", spread.map(|_| &place))?;
             let config = cluster._folder.path.join(format!("server-{server:02}.toml"));
             write_private(&config, text.as_bytes())?;
@@ -149,14 +151,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits until all servers answer and reach the whole index; `Some` when it was asked to stop first.
+    /// Waits until all servers respond and reach the whole index; `Some` when it was asked to stop first.
     fn wait_until_ready(&mut self, longest: Duration, stop: &mpsc::Receiver<Stop>) -> Result<Option<Stop>> {
         let (agent, started) = (remote::agent(), Instant::now());
         loop {
             let mut waiting = Vec::new();
             for server in &mut self.servers {
                 if server.has_ended() {
-                    let message = format!("{} ended: {}", server.name(), server.last_words());
+                    let message = format!("{} ended: {}", server.name(), server.last_lines());
                     return Err(Error { kind: Kind::Io, message });
                 }
                 if server.address.is_none() {
@@ -165,8 +167,8 @@ impl Cluster {
                 let healthy = server.address.as_ref().map(|a| remote::healthy(&agent, a));
                 match healthy {
                     Some(Ok(true)) => {}
-                    Some(Ok(false)) => waiting.push(format!("{} misses others", server.name())),
-                    Some(Err(_)) | None => waiting.push(format!("{} does not answer", server.name())),
+                    Some(Ok(false)) => waiting.push(format!("{} cannot reach others", server.name())),
+                    Some(Err(_)) | None => waiting.push(format!("{} does not respond", server.name())),
                 }
             }
             if waiting.is_empty() {
@@ -204,7 +206,7 @@ impl Cluster {
         loop {
             for server in &mut self.servers {
                 if !server.is_dead && server.has_ended() {
-                    tell(&format!("stratann: {} ended: {}", server.name(), server.last_words()));
+                    eprint_line(&format!("stratann: {} ended: {}", server.name(), server.last_lines()));
                 }
             }
             if self.servers.iter().all(|s| s.is_dead) {
@@ -216,7 +218,7 @@ impl Cluster {
         }
     }
 
-    /// Asks all servers to stop, and sees that they do.
+    /// Asks all servers to stop and waits for them.
     fn stop(self, why: Stop, output: Output) -> Verdict {
         output.note(&format!("stopping {}", servers(self.servers.len())));
         drop(self);
@@ -239,7 +241,7 @@ impl Drop for Cluster {
             std::thread::sleep(LOOK / 5);
         }
         for server in &mut self.servers {
-            // One that has ended is not there to be killed, which is as well.
+            // Killing a server that has ended fails, which is harmless.
             let _ = server.child.kill();
             let _ = server.child.wait();
         }
@@ -265,12 +267,13 @@ impl Running {
             command.arg("--no-merge");
         }
         if let Some(carry) = args.carry {
-            command.args(["--carry", carry.word()]);
+            command.args(["--carry", carry.name()]);
         }
         if let Some(results) = args.results {
-            command.args(["--results", results.word()]);
+            command.args(["--results", results.name()]);
         }
-        // A group of its own: Ctrl-C in a terminal is for this process, which then stops the servers in order.
+        // A separate process group: Ctrl-C in a terminal reaches only this process, which then stops the servers in
+        // order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| Error::io("starting", &program, &e))?;
         let last_lines = Arc::new(Mutex::new(VecDeque::new()));
@@ -295,10 +298,10 @@ impl Running {
         self.is_dead
     }
 
-    /// How it ended, and its last lines.
-    fn last_words(&mut self) -> String {
+    /// Returns how the server ended, and its last lines.
+    fn last_lines(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            // It ends with the process; what it has read is all there is.
+            // The thread ends with the process; its lines so far are used.
             let _ = reader.join();
         }
         let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
@@ -308,12 +311,12 @@ impl Running {
     }
 }
 
-/// Reads the line that a server says when it is ready, and on to the end.
+/// Reads the address line of a server and its log to the end.
 fn tell_address(stdout: impl Read, told: &mpsc::Sender<String>) {
     for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
         let ready: Option<serde_json::Value> = serde_json::from_str(&line).ok();
         if let Some(address) = ready.as_ref().and_then(|r| r["http"].as_str()) {
-            // Nobody waits any more when another server has failed.
+            // The receiver is gone when another server has failed.
             let _ = told.send(address.to_string());
         }
     }
@@ -330,7 +333,7 @@ fn repeat_lines(stderr: impl Read, number: usize, last: &Mutex<VecDeque<String>>
     }
 }
 
-/// Addresses on this machine that nobody listens on: taken together, so that they differ, and let go.
+/// Reserves free local addresses: bound together, so that they differ, and released.
 fn free_addresses(count: usize) -> Result<Vec<String>> {
     let refused = |e| Error::io("finding a free port on", Path::new("127.0.0.1"), &e);
     let listeners: std::io::Result<Vec<TcpListener>> =
@@ -339,7 +342,7 @@ fn free_addresses(count: usize) -> Result<Vec<String>> {
     addresses.collect::<std::io::Result<_>>().map_err(refused)
 }
 
-/// A new secret, as 64 hexadecimal digits.
+/// Draws a new secret of 64 hexadecimal digits.
 fn secret() -> Result<Vec<u8>> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 32];
@@ -353,7 +356,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
     created.and_then(|mut file| file.write_all(bytes)).map_err(|e| Error::io("writing", path, &e))
 }
 
-/// A folder that only this user reads, and that goes with the cluster.
+/// A folder that only this user can read, and that is removed with the cluster.
 struct Folder {
     path: PathBuf,
 }
@@ -376,7 +379,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What stays behind is small, private, and in the folder for such things.
+        // A remainder is small, private, and in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

@@ -1,11 +1,9 @@
-//! One query of a `hybrid-ivf`, as a document and as text.
+//! Trace of one `hybrid-ivf` query, as JSON and as text.
 
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::Result;
-use stratann_engine::index::Index;
-use stratann_engine::kinds::hybrid_ivf::explain::{self as clusters, PageRead, ReadFor, Round, Trace, Visit};
-use stratann_engine::search::SearchOptions;
+use stratann_engine::explain::lists::{PageRead, ReadFor, Round, Trace, Visit};
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};
@@ -18,26 +16,18 @@ struct Document<'a> {
     counters: PerQuery,
 }
 
-/// Tells the way of one query: whether it has all that was asked for, and why it ended.
-pub(super) fn run(
-    query: usize,
-    index: &Index,
-    row: &[u8],
-    options: &SearchOptions,
-    output: Output,
-) -> Result<(bool, String)> {
-    let trace = clusters::explain(index, row, options)?;
-    let block_bytes = index.view().block.block_bytes;
-    let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1, block_bytes) };
+/// Traces a query that reads lists. Returns whether it is complete, and why it ended.
+pub(super) fn show(query: usize, trace: Trace, output: Output) -> Result<(bool, String)> {
+    let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(query, &trace))?;
     Ok((trace.complete, trace.stop))
 }
 
 fn text(query: usize, trace: &Trace) -> String {
-    let slack = trace.stop_slack.map_or("bounds that are certain".into(), |s| format!("slack {s:.2}"));
+    let slack = trace.stop_slack.map_or("exact bounds".into(), |s| format!("slack {s:.2}"));
     let early = match (trace.early_stop, trace.patience) {
         (Some(share), Some(patience)) => {
-            format!("early stop {share:.2} (fruitless clusters in a row that count {patience:.1})")
+            format!("early stop {share:.2} (after {patience:.1} consecutive lists without a new result)")
         }
         _ => "no early stop".into(),
     };
@@ -46,7 +36,7 @@ fn text(query: usize, trace: &Trace) -> String {
         trace.k, trace.nprobe, trace.bounds
     );
     out += &format!(
-        "route: {} comparisons in a navigation graph of {} nodes, {} of them learnt; clusters in the order of {}\n\n",
+        "route: {} comparisons in a navigation graph of {} nodes, {} of them learnt; order of lists: {}\n\n",
         count(trace.nav_comparisons),
         count(u64::from(trace.nav_nodes)),
         count(u64::from(trace.nav_learnt)),
@@ -54,12 +44,25 @@ fn text(query: usize, trace: &Trace) -> String {
     );
     let rows: Vec<Vec<String>> = trace.visits.iter().map(row).collect();
     let headings = [
-        "cluster", "kind", "members", "distance", "ranked", "votes", "lists", "in RAM", "scanned", "kept",
-        "reads", "fruitful", "results",
+        "list",
+        "kind",
+        "members",
+        "distance",
+        "ranked",
+        "sample hits",
+        "sub-lists",
+        "in RAM",
+        "scanned",
+        "kept",
+        "reads",
+        "useful",
+        "results",
     ];
     out += &table(&headings, &rows);
-    if let Some(elsewhere) = trace.results_elsewhere.filter(|&n| n > 0) {
-        out += &format!("{elsewhere} results more come from the navigation graph, of clusters not visited\n");
+    if let Some(others) = trace.results_elsewhere.filter(|&n| n > 0) {
+        out += &format!(
+            "{others} further results come from the navigation graph, of lists that were not visited\n"
+        );
     }
     out += "\n";
     for (i, round) in trace.rounds.iter().enumerate() {
@@ -95,7 +98,7 @@ fn line(number: usize, round: &Round, k: usize) -> String {
         None => format!("{} of {k} results", round.results),
     };
     format!(
-        "step {number}: {}; {} codes, {} vectors compared, {} pruned, {} may follow; {kth}\n",
+        "step {number}: {}; {} codes, {} vectors compared, {} pruned, {} candidates left; {kth}\n",
         reads.join(", "),
         count(round.code_comparisons),
         round.scored,
@@ -108,16 +111,16 @@ fn read(read: &PageRead) -> String {
     let kib = u64::from(read.pages) * PAGE as u64 / 1024;
     match read.what {
         ReadFor::Lists { cluster, lists } => {
-            format!("{kib} KiB at {} for {lists} lists of cluster {cluster}", read.offset)
+            format!("{kib} KiB at {} for codes of list {cluster} ({lists} lists)", read.offset)
         }
         ReadFor::Survivors { vectors } => {
-            format!("{kib} KiB at {} for {vectors} vectors that survived", read.offset)
+            format!("{kib} KiB at {} for {vectors} candidates", read.offset)
         }
         ReadFor::Run { cluster, vectors } => {
-            format!("{kib} KiB at {} for {vectors} vectors of cluster {cluster}", read.offset)
+            format!("{kib} KiB at {} for {vectors} vectors of list {cluster}", read.offset)
         }
         ReadFor::Edges { cluster } => {
-            format!("{kib} KiB at {} for edges of cluster {cluster}", read.offset)
+            format!("{kib} KiB at {} for edges of list {cluster}", read.offset)
         }
         ReadFor::Other => format!("{kib} KiB at {}", read.offset),
     }
@@ -126,8 +129,9 @@ fn read(read: &PageRead) -> String {
 fn sums(trace: &Trace) -> String {
     let (s, kib) = (&trace.stats, |pages: u64| count(pages * PAGE as u64 / 1024));
     format!(
-        "{} clusters visited, {} of them fruitful, {} lists scanned\n{} reads of codes and edges ({} KiB), {} of vectors that survived ({} KiB), {} vectors found in \
-         RAM instead, in {} hops\n{} codes and {} full vectors compared, {} vectors pruned before they were read\n\n",
+        "{} lists visited, {} of them useful, {} scans with sub-lists\n\
+         {} reads of codes and edges ({} KiB), {} of candidates ({} KiB), {} vectors in RAM instead, in {} hops\n\
+         {} codes and {} full vectors compared, {} vectors pruned before they were read\n\n",
         s.clusters,
         s.fruitful_clusters,
         s.lists,

@@ -1,20 +1,21 @@
-//! `stratann explain --plan`: which local indexes the clusters of a `hybrid-ivf` have, why, and what their visits cost.
+//! `stratann explain --plan`: local indexes of the inverted lists of a `hybrid-ivf`, their reasons, and the costs of
+//! visits.
 
 use std::path::Path;
 
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::build::PlanReport;
+use stratann_engine::explain::lists::plan::{self, Asked, Measured, WayMeasured};
 use stratann_engine::index::Index;
-use stratann_engine::kinds::hybrid_ivf::explain::plan::{self, Asked, Measured, WayMeasured};
-use stratann_engine::manifest::SizeStats;
+use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
+use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
 use stratann_engine::search::SearchOptions;
 
 use super::Args;
 use crate::Verdict;
 use crate::output::{Output, count, table};
-use crate::progress::Teller;
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
 #[derive(Serialize)]
@@ -25,11 +26,11 @@ struct Document<'a> {
     measured: Option<&'a Measured>,
 }
 
-/// Tells the plan, and what queries came to.
+/// Prints the plan, and its comparison with measurements.
 pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Verdict> {
     let report = plan::report(index)?;
     let measured = measured(args, index, options, output)?;
-    let sizes = index.manifest().clusters.map(|c| c.sizes).unwrap_or_default();
+    let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
     let document = Document { index: &args.index, sizes, plan: report, measured: measured.as_ref() };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
@@ -48,16 +49,16 @@ fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output)
             Asked::Queries(&rows)
         }
     };
-    let teller = Teller::new(output);
-    let measured = plan::measure(index, &asked, options, &teller)?;
-    teller.finish();
+    let printer = ProgressPrinter::new(output);
+    let measured = plan::measure(index, &asked, options, &printer)?;
+    printer.finish();
     Ok(Some(measured))
 }
 
 fn text(document: &Document<'_>) -> String {
     let (plan, sizes) = (document.plan, &document.sizes);
     let mut out = format!(
-        "{}: {} clusters of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2})\n",
+        "{}: {} inverted lists of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2})\n",
         document.index.display(),
         count(sizes.count),
         count(sizes.min),
@@ -69,18 +70,18 @@ fn text(document: &Document<'_>) -> String {
     out += &match plan.budget_bytes {
         Some(budget) => {
             format!(
-                "RAM for codes and tables of lists: {}, the plan takes {}\n",
+                "RAM for list codes and tables: {}, the plan takes {}\n",
                 size(budget),
                 size(plan.ram_bytes)
             )
         }
         None => format!(
-            "no --search-budget was given: codes lie on disk; tables of lists take {} of RAM\n",
+            "no --search-budget was given: codes are on disk; tables of lists take {} of RAM\n",
             size(plan.ram_bytes)
         ),
     };
     out += &format!(
-        "a read under load costs {:.1} us and {:.3} us a KiB; clusters count by their {}\n\n",
+        "a read under load costs {:.1} us and {:.3} us per KiB; lists are weighted by their {}\n\n",
         plan.read_us,
         plan.kib_us,
         if plan.observed { "observed visits" } else { "sizes" }
@@ -101,12 +102,12 @@ fn text(document: &Document<'_>) -> String {
         })
         .collect();
     out +=
-        &table(&["local index", "codes", "clusters", "vectors", "vectors each", "us a visit", "RAM"], &rows);
+        &table(&["local index", "codes", "lists", "vectors", "vectors each", "us per visit", "RAM"], &rows);
     out += &alternatives(plan);
     let Some(measured) = document.measured else { return out };
     let was_read = measured.ways.iter().any(|way| !way.in_ram);
     if was_read && plan.ways.iter().any(|way| way.in_ram && way.kind != "graph") {
-        out += "codes that the plan wants in RAM lay on disk while this was measured: see --head-budget\n";
+        out += "codes that are planned for RAM were on disk during this measurement: see --head-budget\n";
     }
     out + &measured_text(measured)
 }
@@ -115,14 +116,15 @@ fn place(in_ram: bool) -> String {
     if in_ram { "in RAM" } else { "on disk" }.into()
 }
 
-/// Why no other plan.
+/// Describes the alternatives to the plan.
 fn alternatives(plan: &PlanReport) -> String {
     let [flat, graph, ivf] = plan.uniform_us.map(|us| match us {
         Some(us) => format!("{us:.1}"),
         None => "beyond the budget".into(),
     });
     format!(
-        "\npredicted, us a visit: this plan {:.1}, and none under this budget below {:.1}; all flat {flat}, all graphs {graph}, all divided (ivf) {ivf}\n",
+        "\npredicted, us per visit: this plan {:.1}, lower bound of all plans under this budget {:.1}; \
+         all flat {flat}, all graphs {graph}, all divided (ivf) {ivf}\n",
         plan.visit_us, plan.bound_us
     )
 }
@@ -142,16 +144,17 @@ fn measured_text(m: &Measured) -> String {
         "codes",
         "visits",
         "clusters",
-        "reads a visit",
-        "KiB a visit",
+        "reads per visit",
+        "KiB per visit",
         "predicted us",
         "measured us",
         "ratio",
     ];
     out += &table(&headings, &rows);
     out += &format!(
-        "\nreads of codes, us a query: predicted {:.1}, measured {:.1}{}. Both are of these very visits, and of reads alone: comparisons are left out, \
-         and measured means reads and KiB counted, at the prices above.\nvectors that survive the bounds are read besides, whatever the plan: {:.1} reads, {:.0} KiB a query\n",
+        "\nreads of codes, us per query: predicted {:.1}, measured {:.1}{}. Both are of these visits, and without \
+         comparisons; measured are the reads and KiB counted, at the costs above.\n\
+         candidates are read in addition, with every plan: {:.1} reads, {:.0} KiB per query\n",
         m.predicted_us,
         m.measured_us,
         ratio(m.measured_us, m.predicted_us).map_or(String::new(), |r| format!(", {r:.2} times as much")),

@@ -1,26 +1,28 @@
-//! What a `hybrid-ivf` is made of, and what it has learnt.
+//! Structure of a `hybrid-ivf` and its learnt statistics.
 
 use std::path::Path;
 
 use stratann_engine::budget::size;
-use stratann_engine::kinds::hybrid_ivf::learning::{self, LearntFacts};
-use stratann_engine::manifest::{ClusterFacts, Manifest};
+use stratann_engine::kinds::hybrid_ivf::facts::ListFacts;
+use stratann_engine::kinds::hybrid_ivf::learning::{self, LearnedFacts};
+use stratann_engine::manifest::Manifest;
 
 use crate::output::{Output, count};
 
-/// What it has learnt from queries; a file that is of no use is told, and counts as none.
-pub(super) fn learnt(folder: &Path, manifest: &Manifest, output: Output) -> Option<LearntFacts> {
-    manifest.clusters.as_ref()?;
+/// Reads the learned statistics. Reports an unusable file and treats it as empty.
+pub(super) fn learnt(folder: &Path, manifest: &Manifest, output: Output) -> Option<LearnedFacts> {
+    manifest.section.lists()?;
     learning::describe(folder, manifest).unwrap_or_else(|why| {
         output.note(&format!("warning: {why}"));
         None
     })
 }
 
-pub(super) fn text(m: &Manifest, facts: &ClusterFacts, learnt: Option<LearntFacts>) -> String {
+pub(super) fn text(m: &Manifest, facts: &ListFacts, learnt: Option<LearnedFacts>) -> String {
     let (sizes, [flat, graph, ivf]) = (&facts.sizes, facts.kinds.map(|n| count(u64::from(n))));
     let mut out = format!(
-        "{} clusters of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2}): {flat} flat, {graph} graphs, {ivf} divided; {} lists\n",
+        "{} inverted lists of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2}): \
+         {flat} flat, {graph} graphs, {ivf} divided; {} lists including sub-lists\n",
         count(sizes.count),
         count(sizes.min),
         count(sizes.max),
@@ -37,9 +39,9 @@ pub(super) fn text(m: &Manifest, facts: &ClusterFacts, learnt: Option<LearntFact
         size(u64::from(facts.read_max))
     );
     out + &match learnt {
-        None => "it has learnt nothing from queries yet\n".to_string(),
+        None => "nothing was learnt from queries yet\n".to_string(),
         Some(learnt) => format!(
-            "learnt from {} queries in {} epochs: {} hot vectors, {} clusters visited lately ({})\n",
+            "learnt from {} queries in {} epochs: {} hot vectors, {} recently visited lists ({})\n",
             count(learnt.queries),
             count(learnt.epochs),
             count(learnt.hot),

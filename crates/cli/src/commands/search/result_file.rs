@@ -1,4 +1,5 @@
-//! Answers in the layout of big-ann-benchmarks: u32 queries, u32 k, u32 ids, f32 distances. Written part by part, and seen whole or not at all.
+//! Writes results in the layout of big-ann-benchmarks: u32 queries, u32 k, u32 ids, f32 distances. The file appears
+//! atomically.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,10 +8,10 @@ use std::path::{Path, PathBuf};
 use stratann_engine::{Error, Result};
 
 const HEADER: u64 = 8;
-/// What stands for the answers of a query that failed.
+/// Id that marks the results of a failed query.
 const NO_ID: u32 = u32::MAX;
 
-/// A file of answers that is being written beside its final name.
+/// A result file that is written beside its final name.
 pub(super) struct ResultFile {
     path: PathBuf,
     aside: PathBuf,
@@ -21,10 +22,10 @@ pub(super) struct ResultFile {
 }
 
 impl ResultFile {
-    /// Begins a file for `queries × k` answers.
+    /// Creates a file for `queries × k` results.
     pub(super) fn create(path: &Path, queries: usize, k: usize) -> Result<ResultFile> {
         let Some(name) = path.file_name() else {
-            return Err(Error::bad_input(format!("{} names no file; give a file name", path.display())));
+            return Err(Error::bad_input(format!("{} is not a file name; give one", path.display())));
         };
         let aside = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
         let file = File::create(&aside).map_err(|e| Error::io("creating", path, &e))?;
@@ -34,10 +35,10 @@ impl ResultFile {
         Ok(result)
     }
 
-    /// Writes the answers of the queries from `first` on.
+    /// Writes the results of the queries from `first` on.
     ///
     /// # Errors
-    /// An id that is too large for the layout; the operating system's.
+    /// When an id is too large for the layout, or writing fails.
     pub(super) fn put(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
         let mut narrow = Vec::with_capacity(ids.len());
         for (i, &id) in ids.iter().enumerate() {
@@ -47,7 +48,8 @@ impl ResultFile {
                 None if id == u64::MAX => NO_ID,
                 None => {
                     return Err(Error::bad_input(format!(
-                        "{}: id {id}, an answer of query {}, does not fit the u32 of this layout; leave out -o, or build with smaller --ids",
+                        "{}: id {id}, a result of query {}, does not fit the u32 of this layout; \
+                         leave out -o, or build with smaller --ids",
                         self.path.display(),
                         first + i / self.k
                     )));
@@ -59,7 +61,7 @@ impl ResultFile {
         self.write_at(bytemuck::cast_slice(distances), HEADER + (self.queries * self.k) as u64 * 4 + at)
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     pub(super) fn commit(mut self) -> Result<()> {
         let done = self.file.sync_all().and_then(|()| std::fs::rename(&self.aside, &self.path));
         done.map_err(|e| Error::io("writing", &self.path, &e))?;
@@ -75,7 +77,7 @@ impl ResultFile {
 impl Drop for ResultFile {
     fn drop(&mut self) {
         if !self.committed {
-            // There is an error under way already; what remains is at worst a hidden temporary file.
+            // An error is being reported already; at worst a hidden temporary file remains.
             let _ = std::fs::remove_file(&self.aside);
         }
     }

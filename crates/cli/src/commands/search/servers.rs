@@ -1,4 +1,4 @@
-//! `stratann search --connect`: the same queries, answered by running servers.
+//! `stratann search --connect`: sends the queries to running servers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,17 +16,17 @@ use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 
 use super::{Run, Searcher, Sum, check_truth_for};
-use crate::output::{Output, tell};
-use crate::progress::Teller;
+use crate::output::{Output, eprint_line};
+use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Asked, Remote, Status, parameters, run_clients};
+use crate::remote::{Remote, Replies, Status, parameters, run_clients};
 
-/// Most requests under way at once: each takes a thread.
+/// Most concurrent requests; each takes a thread.
 const REQUESTS_MAX: usize = 1024;
-/// Queries and answers that are in memory at a time, bytes.
+/// Most bytes of queries and results in memory.
 const PART_BYTES: usize = 256 << 20;
 
-/// Running servers with queries and, perhaps, their truth.
+/// Running servers with queries and optional ground truth.
 pub(super) struct Servers {
     remote: Remote,
     queries: Queries,
@@ -36,7 +36,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Asks the servers what they serve, and opens what fits to it.
+    /// Requests the servers' status and opens the queries for their index.
     pub(super) fn open(
         addresses: &[String],
         queries: &Path,
@@ -54,7 +54,7 @@ impl Servers {
         Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
     }
 
-    /// The servers as they were given.
+    /// The addresses as given.
     pub(super) fn name(&self) -> String {
         self.remote.name()
     }
@@ -72,7 +72,7 @@ impl Searcher for Servers {
     fn run(
         &mut self,
         options: &SearchOptions,
-        teller: &Teller,
+        printer: &ProgressPrinter,
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
         let (count, k) = (self.queries.count(), options.k.min(self.remote.rows as usize));
@@ -82,18 +82,19 @@ impl Searcher for Servers {
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
-            let (answers, lacking) = batch.run(teller)?;
+            let (answers, lacking) = batch.run(printer)?;
             sum.add(first, &answers, self.truth.as_ref());
             partial += lacking;
             take(first, &answers)?;
         }
         if partial > 0 {
-            tell(&format!("note: {partial} answers lack a part of the index that no live server holds"));
+            eprint_line(&format!(
+                "note: {partial} results are partial, because no live server holds a part of the index"
+            ));
         }
         let cost = Cost::between(&before, &self.remote.statuses());
-        let (account, block_bytes) = (cost.account, self.remote.block_bytes);
-        let mut run =
-            sum.into_run(options, account, block_bytes, cost.ram_budget_bytes, self.truth.is_some());
+        let account = cost.account;
+        let mut run = sum.into_run(options, account, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
@@ -103,26 +104,26 @@ impl Searcher for Servers {
     }
 }
 
-/// What a run cost the servers, all together.
+/// Cost of a run, summed over the servers.
 struct Cost {
     cpu_us: u64,
     bytes_sent: u64,
     peak_rss_bytes: u64,
-    /// `None` as soon as one of them has no limit.
+    /// `None` as soon as one server has no limit.
     ram_budget_bytes: Option<u64>,
     io_backend: String,
     account: Account,
 }
 
 impl Cost {
-    /// From the status of each server before and after; one that did not answer both times is left out.
+    /// Computes the difference of each server's status before and after. Servers without both are left out.
     fn between(before: &[Option<Status>], after: &[Option<Status>]) -> Cost {
         let pairs: Vec<(&Status, &Status)> =
             before.iter().zip(after).filter_map(|(b, a)| Some((b.as_ref()?, a.as_ref()?))).collect();
         if pairs.len() < before.len() {
             let silent = before.len() - pairs.len();
-            tell(&format!(
-                "note: {silent} servers do not answer; CPU time and memory are those of the others"
+            eprint_line(&format!(
+                "note: {silent} servers do not respond; CPU time and memory are those of the others"
             ));
         }
         let mut backends: Vec<&str> = pairs.iter().map(|p| p.1.io_backend.as_str()).collect();
@@ -138,7 +139,7 @@ impl Cost {
     }
 }
 
-/// The accounts of several servers, component by component.
+/// Sums the accounts of several servers by component.
 fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
     let mut sums = BTreeMap::<String, u64>::new();
     for (name, bytes) in memories.filter_map(Value::as_object).flatten() {
@@ -151,7 +152,7 @@ fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
     Account { components: sums.into_iter().collect() }
 }
 
-/// Some queries on their way to the servers, and their answers.
+/// Queries that are sent to the servers, and their answers.
 struct Batch<'a> {
     remote: &'a Remote,
     rows: &'a [u8],
@@ -159,9 +160,9 @@ struct Batch<'a> {
     k: usize,
     options: &'a SearchOptions,
     parameters: String,
-    /// Queries of one request.
+    /// Queries per request.
     each: usize,
-    /// Requests under way at once.
+    /// Concurrent requests.
     requests: usize,
     next: AtomicUsize,
     is_stopped: AtomicBool,
@@ -202,11 +203,11 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// The answers, and how many of them are partial.
-    fn run(self, teller: &Teller) -> Result<(Answers, usize)> {
+    /// Returns the answers, and the number of partial ones.
+    fn run(self, printer: &ProgressPrinter) -> Result<(Answers, usize)> {
         let started = Instant::now();
-        run_clients(self.requests, || self.ask_until_done(teller))?;
-        if teller.interrupted() {
+        run_clients(self.requests, || self.ask_until_done(printer))?;
+        if printer.interrupted() {
             return Err(Error::interrupted());
         }
         let options = self.options;
@@ -215,18 +216,13 @@ impl<'a> Batch<'a> {
         answers.seconds = started.elapsed().as_secs_f64();
         answers.failed.sort_unstable_by_key(|f| f.0);
         if let Some(used) = used {
-            answers.params = Params {
-                mode: options.mode,
-                head: options.head,
-                whole_blocks: options.whole_blocks,
-                ..used.params()
-            };
+            answers.params = Params { mode: options.mode, ..used.params() };
         }
         Ok((answers, partial))
     }
 
-    fn ask_until_done(&self, teller: &Teller) -> Result<()> {
-        while !self.is_stopped.load(Ordering::Relaxed) && !teller.interrupted() {
+    fn ask_until_done(&self, printer: &ProgressPrinter) -> Result<()> {
+        while !self.is_stopped.load(Ordering::Relaxed) && !printer.interrupted() {
             let request = self.next.fetch_add(1, Ordering::Relaxed);
             let first = request * self.each;
             if first >= self.count {
@@ -245,16 +241,16 @@ impl<'a> Batch<'a> {
                     return Err(e);
                 }
             }
-            teller.advance((end - first) as u64);
+            printer.advance((end - first) as u64);
         }
         Ok(())
     }
 
-    fn collect(&self, first: usize, asked: Asked, latency_ns: u64) {
+    fn collect(&self, first: usize, replies: Replies, latency_ns: u64) {
         let mut guard = self.collected.lock().unwrap_or_else(|e| e.into_inner());
         let Collected { answers, partial, used } = &mut *guard;
-        *used = used.or(asked.used);
-        for (i, answer) in asked.answers.into_iter().enumerate() {
+        *used = used.or(replies.used);
+        for (i, answer) in replies.answers.into_iter().enumerate() {
             let query = first + i;
             let found = match answer {
                 Ok(found) => found,
@@ -264,9 +260,9 @@ impl<'a> Batch<'a> {
                     continue;
                 }
             };
-            // What the client sees is the truth, as long as a request is one query.
+            // The latency of a request of one query is that which the client sees.
             answers.latency_ns[query] = if self.each == 1 { latency_ns } else { found.latency_us * 1000 };
-            answers.stats.add(&found.per_query.stats(self.remote.block_bytes));
+            answers.stats.add(&found.per_query.0);
             *partial += usize::from(found.partial);
             let results = found.ids.len().min(self.k);
             answers.short += usize::from(results < self.k);
@@ -277,7 +273,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Answers that nobody has given yet.
+/// Creates empty answers.
 fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
     let list = match options.effort {
         Effort::List(list, _) => list,
@@ -294,7 +290,7 @@ fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
         short: 0,
         seconds: 0.0,
         cpu_us: 0,
-        params: Params::new(k as u32, list),
+        params: Params::disk_graph(k as u32, list),
         io_backend: String::new(),
         account: Account::default(),
     }

@@ -1,16 +1,17 @@
-//! What the parts of a run come to.
+//! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::{self, Account};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Times;
+use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 
 use super::{PerQuery, Run, Stages};
-use crate::output::tell;
+use crate::output::eprint_line;
 use crate::{memory, options};
 
-/// What the parts of one run come to.
+/// Sums over the parts of one run.
 pub(super) struct Sum {
     pub(super) latency_ns: Vec<u64>,
     pub(super) stats: QueryStats,
@@ -20,7 +21,7 @@ pub(super) struct Sum {
     pub(super) found: f64,
     pub(super) failed: Vec<(usize, String)>,
     pub(super) short: usize,
-    // Of every query that found k results.
+    // k-th distances of the queries with k results.
     pub(super) kth_distances: Vec<f32>,
     pub(super) params: Option<Params>,
     pub(super) k: usize,
@@ -71,23 +72,22 @@ impl Sum {
         self,
         options: &SearchOptions,
         account: Account,
-        block_bytes: usize,
         ram_budget: Option<u64>,
         truth: bool,
     ) -> Run {
         if self.short > 0 {
             let why = match self.stats.clusters > 0 {
-                true => "because the clusters visited hold no more; a larger --nprobe finds more",
-                false => "because the graph led them to no more; a longer --search-list finds more",
+                true => "because the visited lists hold no more; a larger --nprobe finds more",
+                false => "because the graph search reached no more; a longer --search-list finds more",
             };
-            tell(&format!("note: {} queries found fewer than {} results, {why}", self.short, self.k));
+            eprint_line(&format!("note: {} queries found fewer than {} results, {why}", self.short, self.k));
         }
         let queries = self.latency_ns.len();
-        for (query, why) in self.failed.iter().take(FAILURES_TOLD) {
-            tell(&format!("query {query} failed: {why}"));
+        for (query, why) in self.failed.iter().take(FAILURES_PRINTED) {
+            eprint_line(&format!("query {query} failed: {why}"));
         }
-        if self.failed.len() > FAILURES_TOLD {
-            tell(&format!("{} more queries failed", self.failed.len() - FAILURES_TOLD));
+        if self.failed.len() > FAILURES_PRINTED {
+            eprint_line(&format!("{} more queries failed", self.failed.len() - FAILURES_PRINTED));
         }
         Run {
             recall: truth.then(|| self.found / queries as f64),
@@ -98,8 +98,8 @@ impl Sum {
             queries,
             failed_queries: self.failed.len(),
             threads: options.threads,
-            params: params_json(options, self.params.as_ref(), self.k, self.stats.clusters > 0),
-            per_query: PerQuery::of(&self.stats, queries, block_bytes),
+            params: params_json(options, self.params.as_ref(), self.k),
+            per_query: PerQuery::of(&self.stats, queries),
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
@@ -109,26 +109,21 @@ impl Sum {
     }
 }
 
-/// Failed queries that are named on stderr.
-const FAILURES_TOLD: usize = 5;
+/// Most failed queries that are listed on stderr.
+const FAILURES_PRINTED: usize = 5;
 
-fn params_json(
-    options: &SearchOptions,
-    used: Option<&Params>,
-    k: usize,
-    in_clusters: bool,
-) -> serde_json::Value {
+fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
     let asked = match options.effort {
         Effort::Recall(recall) => Some(recall),
         Effort::List(..) | Effort::Clusters(..) => None,
     };
-    let slack = used.map(|p| p.stop_slack).filter(|s| s.is_finite());
+    let setting = used.map(setting);
     let mut params = serde_json::json!({
         "k": k,
         "recall": asked,
-        "search_list": used.map(|p| p.search_list),
-        "stop_slack": slack,
-        "patience": used.map(|p| p.patience),
+        "search_list": setting.map(|s| s.search_list),
+        "stop_slack": setting.and_then(|s| s.slack),
+        "patience": setting.map(|s| s.patience),
         "width": options::width_name(options.width),
         "mode": options.mode.name(),
         "in_flight": options.in_flight,
@@ -136,14 +131,8 @@ fn params_json(
         "head": options.head,
         "whole_blocks": options.whole_blocks,
     });
-    if let (true, Some(probe)) = (in_clusters, used.map(|p| p.probe)) {
-        params["nprobe"] = probe.clusters.into();
-        params["votes"] = probe.votes.into();
-        params["early_stop"] = Some(probe.early_stop).filter(|s| s.is_finite()).into();
-        params["order"] = probe.order.name().into();
-        params["bounds"] = probe.bounds.name().into();
-        params["local_lists"] = probe.local_lists.into();
-        params["local_list"] = probe.local_list.into();
+    for (name, value) in used.map(reported_params).unwrap_or_default() {
+        params[name] = value;
     }
     params
 }

@@ -1,4 +1,4 @@
-//! Where a server's index comes from, and who its peers are, when a folder and a list in the file are not all.
+//! Source of a server's index and peers: a store and etcd.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,24 +15,24 @@ use stratann_server::Log;
 
 use super::watch::{Watch, Watched};
 
-/// Keys of the file of options that concern this.
+/// Keys of the file of options for stores and etcd.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sources {
     /// `s3://BUCKET/PREFIX` or a folder that all servers read.
     pub(super) store: Option<String>,
-    /// Where what comes from the store is kept.
+    /// Folder for files that were fetched from the store.
     pub(super) data: Option<PathBuf>,
-    /// Seconds between two looks for a new version; 0 for none.
+    /// Seconds between two checks for a new version; 0 for none.
     pub(super) poll_s: u64,
     /// `http://HOST:PORT` of etcd's members.
     pub(super) etcd: Vec<String>,
     /// Name of the cluster in etcd.
     pub(super) cluster: Option<String>,
-    /// Where the other servers reach this one, when it is not `listen`.
+    /// Address at which the other servers reach this one, when it is not `listen`.
     pub(super) advertise: Option<String>,
 }
 
-/// Seconds after which etcd forgets a silent server.
+/// Seconds after which etcd forgets a server that does not respond.
 const LEASE_S: u64 = 5;
 
 impl Sources {
@@ -52,8 +52,8 @@ impl Sources {
         }
     }
 
-    /// Takes a number from etcd when none was set, fetches what that server needs of the newest version in the store, if there is a store, and
-    /// completes the options with it. Gives the number of that version too, or 0.
+    /// Reserves a number in etcd if none was set, fetches this server's files of the newest version from the store, if
+    /// there is one, and completes the options with them. Returns the number of that version, or 0.
     pub(super) fn complete(
         &self,
         options: &mut ServeOptions,
@@ -65,10 +65,10 @@ impl Sources {
             return number_from(etcd, servers, options).map(|claim| (claim, 0));
         };
         let store = Store::open(&place)?;
-        let servers = store.newest()?.and_then(|(_, manifest)| manifest.cluster).map(|c| c.servers);
+        let servers = store.newest()?.and_then(|(_, manifest)| manifest.spread).map(|c| c.servers);
         let claim = number_from(etcd, servers, options)?;
-        (options.log)(&format!("looking for a new version in {place}"));
-        // What an interrupted download has brought is kept, so it needs no care of its own.
+        (options.log)(&format!("checking {place} for a new version"));
+        // Files of an interrupted download are kept and reused.
         let fetched = store.fetch(&home, options.server, &Quiet)?;
         (options.log)(&format!(
             "version {} of {place}: {} bytes downloaded to {}",
@@ -83,7 +83,7 @@ impl Sources {
         Ok((claim, fetched.number))
     }
 
-    /// Looks for new versions in the store, when there is one, and lets the server change to them.
+    /// Checks the store for new versions, when there is one, and lets the server change to them.
     pub(super) fn watch(
         &self,
         versions: &Arc<Versions>,
@@ -91,13 +91,14 @@ impl Sources {
         changed: impl Fn() + Send + 'static,
     ) -> Result<Option<Watch>> {
         let Some((place, home)) = self.place(folder)?.filter(|_| self.poll_s > 0) else { return Ok(None) };
-        let server = versions.current().manifest().cluster.is_some().then(|| versions.status().server);
+        let server = versions.current().manifest().spread.is_some().then(|| versions.status().server);
         let every = Duration::from_secs(self.poll_s);
         let watched = Watched { place, home, server, every, versions: Arc::clone(versions), log };
         Watch::start(watched, changed).map(Some)
     }
 
-    /// Announces a running server in etcd and lets it hear of the others; `wake` is called when a new version is announced.
+    /// Registers a running server in etcd and receives changes of the others; `wake` is called when a new version is
+    /// announced.
     pub(super) fn join(
         &self,
         etcd: EtcdOptions,
@@ -115,7 +116,7 @@ impl Sources {
         let known = AtomicU64::new(0);
         let changed = move |members: &Members| {
             let Some(versions) = versions.upgrade() else { return };
-            // Whatever builds they serve: which connections are for which, the greeting says.
+            // Connections of different builds are told apart by the greeting.
             for (&other, member) in members.servers.iter().filter(|(n, _)| **n != number) {
                 versions.set_peer(other, member.address.clone());
             }
@@ -126,18 +127,18 @@ impl Sources {
         Ok((Membership::join(etcd, number, own.clone(), changed)?, own))
     }
 
-    /// The store, and where its versions are kept here.
+    /// Opens the store, and the folder that keeps its versions.
     fn place(&self, folder: &Path) -> Result<Option<(String, PathBuf)>> {
         match (&self.store, &self.data) {
             (None, None) => Ok(None),
             (None, Some(_)) => Err(Error::bad_input(
-                "data is where an index from a store is kept; set store, or leave data out",
+                "data is the folder for an index from a store; set store, or leave data out",
             )),
             (Some(_), None) => {
                 Err(Error::bad_input("an index from a store needs a folder on this machine; set data"))
             }
             (Some(store), Some(data)) => {
-                // What looks like an address is one; a folder is relative to the file, as all others are.
+                // A URL is an address; a folder is relative to the file, like all others.
                 let place = match store.contains("://") {
                     true => store.clone(),
                     false => folder.join(store).display().to_string(),
@@ -148,15 +149,15 @@ impl Sources {
     }
 }
 
-/// Servers that an index is spread over, when it is.
+/// Number of servers that an index is partitioned over.
 fn servers_of(index: &Path) -> Result<Option<usize>> {
     match scatter::is_apart(index) {
         true => Ok(Some(scatter::describe(index)?.servers)),
-        false => Ok(Manifest::read(index)?.1.cluster.map(|c| c.servers)),
+        false => Ok(Manifest::read(index)?.1.spread.map(|c| c.servers)),
     }
 }
 
-/// Completes what etcd is to tell: this server's number, when none was set, and room for the addresses of the others.
+/// Completes what etcd provides: this server's number, if none was set, and space for the addresses of the others.
 fn number_from(
     etcd: Option<&EtcdOptions>,
     servers: Option<usize>,
@@ -174,7 +175,7 @@ fn number_from(
     Ok(claim)
 }
 
-/// A log whose lines say of which version they are.
+/// Returns a log that prefixes its lines with the version.
 fn of_version(number: u64, log: &Log) -> Log {
     let log = Arc::clone(log);
     Arc::new(move |line: &str| log(&format!("version {number}: {line}")))

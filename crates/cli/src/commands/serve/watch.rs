@@ -1,4 +1,4 @@
-//! A running server's eye on its store: new versions are fetched and opened beside the one that is served.
+//! Watches the store of a running server: new versions are fetched and opened beside the served one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use stratann_engine::serve::{Changed, Versions};
 use stratann_engine::{Error, Kind, Progress, Result};
 use stratann_server::Log;
 
-/// Between two looks at a change that is under way.
+/// Interval of checks during a change of versions.
 const STEP: Duration = Duration::from_millis(100);
 
-/// What is watched, and what for.
+/// Store that is watched.
 pub(super) struct Watched {
     /// The store.
     pub(super) place: String,
-    /// Where its versions are kept here.
+    /// Folder for its versions.
     pub(super) home: PathBuf,
-    /// Which server's parts are fetched; `None` for all of an index.
+    /// Number of the server whose files are fetched; `None` for the whole index.
     pub(super) server: Option<u8>,
-    /// How often the store is asked.
+    /// Interval of checks of the store.
     pub(super) every: Duration,
     pub(super) versions: Arc<Versions>,
     pub(super) log: Log,
 }
 
-/// A thread that watches. Dropping it ends it.
+/// A watching thread. Dropping it ends the thread.
 pub(super) struct Watch {
     wakes: Sender<()>,
     is_stopped: Arc<AtomicBool>,
@@ -37,10 +37,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch; `changed` is called when clients' queries go to another version.
+    /// Starts to watch; `changed` is called when new queries use another version.
     ///
     /// # Errors
-    /// A store that cannot be opened; a system without threads.
+    /// When the store cannot be opened, or a thread cannot be started.
     pub(super) fn start(watched: Watched, changed: impl Fn() + Send + 'static) -> Result<Watch> {
         let store = Store::open(&watched.place)?;
         let (wakes, woken) = channel();
@@ -55,11 +55,11 @@ impl Watch {
         Ok(Watch { wakes, is_stopped, thread: Some(thread) })
     }
 
-    /// Lets the store be asked now; callable from any thread.
+    /// Triggers a check of the store; callable from any thread.
     pub(super) fn waker(&self) -> impl Fn() + Send + 'static + use<> {
         let wakes = self.wakes.clone();
         move || {
-            // It has ended when nobody listens.
+            // The thread has ended when the receiver is gone.
             let _ = wakes.send(());
         }
     }
@@ -79,9 +79,9 @@ struct Watching {
     watched: Watched,
     store: Store,
     stopped: Arc<AtomicBool>,
-    // The last trouble, so that the same is said once.
+    // The last error, so that it is logged once.
     said: String,
-    // The newest version that needs no further look.
+    // The newest version that needs no further check.
     seen: u64,
 }
 
@@ -117,23 +117,24 @@ impl Watching {
             None => {}
             Some(Changed::Switched(number)) => {
                 log(&format!(
-                    "version {number} is served from now on; queries under way end on the one before"
+                    "version {number} is served from now on; queries in flight end on the previous one"
                 ));
                 changed();
             }
             Some(Changed::Dropped(number)) => {
                 let kept = home.join(versions.newest_build());
                 match drop_others(home, &kept) {
-                    Ok(()) => log(&format!("version {number} is used no more, and dropped")),
-                    Err(e) => {
-                        log(&format!("version {number} is used no more, but its files remain: {}", e.message))
-                    }
+                    Ok(()) => log(&format!("version {number} is no longer used and was closed")),
+                    Err(e) => log(&format!(
+                        "version {number} is no longer used, but its files remain: {}",
+                        e.message
+                    )),
                 }
             }
         }
     }
 
-    /// Fetches and opens the newest version, when it is new and no change is under way.
+    /// Fetches and opens the newest version, when it is new and no change is in progress.
     fn look(&mut self) -> Result<()> {
         let Watched { home, versions, server, log, place, .. } = &self.watched;
         let Some(&newest) = self.store.versions()?.last() else { return Ok(()) };
@@ -148,7 +149,7 @@ impl Watching {
         let fetched = self.store.fetch(home, *server, &UntilStopped(&self.stopped))?;
         log(&format!("version {} of {place}: {} bytes downloaded", fetched.number, fetched.downloaded_bytes));
         let added = versions.add(fetched.number, fetched.folder);
-        // What does not fit now will not fit at the next look either; what could not be read may then.
+        // A version that does not fit now will not fit at the next check; one that could not be read may then.
         if added.as_ref().err().is_none_or(|e| matches!(e.kind, Kind::BadInput | Kind::Budget)) {
             self.seen = fetched.number;
         }

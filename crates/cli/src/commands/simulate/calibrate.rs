@@ -1,9 +1,10 @@
-//! What work costs on this machine: a second or two of real searches and real reads.
+//! Measures the costs of work on this machine: a second or two of real searches and real reads.
 //!
-//! Queries are walked one by one over blocks in memory, again and again; of each step the fastest time counts, which another program seldom
-//! disturbs. What the tables take is the price of preparing; what the head graph takes, over its comparisons, that of a comparison; what the steps
-//! take beyond theirs, that of a step. Then real searches with two beams: the processor time that the process spent beyond all this, over
-//! its reads, is the price of a read. So the model spends what the process spent, however the parts were told apart.
+//! Queries are run one by one over blocks in memory, several times; the fastest time of each step counts, because other
+//! programs rarely disturb it. Building the tables gives the cost of preparing a query; the head graph's time over its
+//! comparisons gives the cost of a comparison; the rest of the steps gives the cost of a step. Then real searches with
+//! two beams follow: the CPU time beyond all this, over its reads, is the cost of a read. So the model spends as much
+//! CPU time as the process did, however it is split.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,13 +14,14 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_core::peer::message::{Message, QueryId, decode};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch, Step, Tag,
-    Want, wire,
+    self, Arrival, Arrived, Budget, Extent, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch,
+    Step, Tag, Want, wire,
 };
 use stratann_engine::driver::Width;
 use stratann_engine::index::Index;
+use stratann_engine::kinds;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_engine::tier::{Buffer, IoChoice};
+use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
 
 use super::costs::{CostArgs, Prices, network};
@@ -37,16 +39,16 @@ impl Progress for Unheard<'_> {
     }
 }
 
-/// Queries that are searched for, and of these the ones that are walked.
+/// Queries that are searched for, and those of them that are run one by one.
 const SAMPLE: usize = 1000;
 const WALKED: usize = 100;
-/// Rounds of what is timed in memory; the fastest counts.
+/// Rounds of timing in memory; the fastest counts.
 const ROUNDS: usize = 3;
 const MESSAGES: u32 = 2000;
-/// Queries of the search that the model is compared with, at least.
+/// Least queries of the search that the model is compared with.
 const COMPARED: usize = 4000;
 
-/// Measures all that is not given.
+/// Measures all costs that are not given.
 pub(super) fn measure(
     index: &Index,
     rows: &[u8],
@@ -54,13 +56,14 @@ pub(super) fn measure(
     args: &CostArgs,
     progress: &dyn Progress,
 ) -> Result<Prices> {
-    progress.stage("measuring what work costs", 4, "steps");
-    let size = index.view().block.vector_bytes;
+    progress.stage("measuring costs of work", 4, "steps");
+    let size = index.row_bytes();
     let rows = &rows[..rows.len().min(SAMPLE * size)];
     let cores = options::all_cores();
     let threads = args.threads.unwrap_or(cores);
     let mut searches = Vec::new();
-    for list in [params.search_list, params.search_list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
+    let list = kinds::setting(&params).search_list;
+    for list in [list, list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
         let effort = Effort::List(list, None);
         let options = SearchOptions {
             k: params.k as usize,
@@ -105,7 +108,7 @@ fn disk(index: &Index, args: &CostArgs) -> Result<(f64, f64)> {
     Ok((probed.iops, probed.latency_us))
 }
 
-/// What queries took that were walked one after another, nanoseconds, and what they did.
+/// Times of queries that were run one after another, nanoseconds, and their counters.
 #[derive(Default)]
 struct Walks {
     queries: u64,
@@ -119,7 +122,7 @@ struct Walks {
 impl Walks {
     fn time(index: &Index, rows: &[u8], params: Params) -> Walks {
         let mut sum = Walks::default();
-        for vector in rows.chunks_exact(index.view().block.vector_bytes).take(WALKED) {
+        for vector in rows.chunks_exact(index.row_bytes()).take(WALKED) {
             let (mut held, mut best, mut last) = (BTreeMap::new(), Vec::new(), (0, QueryStats::default()));
             for _ in 0..ROUNDS {
                 let mut taken_ns = Vec::new();
@@ -139,13 +142,13 @@ impl Walks {
     }
 }
 
-/// Runs one query over blocks that are read once and kept. Adds to `taken_ns` how long its tables took, and each step. Gives the comparisons
-/// of the first step, and the counters of all.
+/// Runs one query over blocks that are read once and kept. Adds the times of its tables and of each step to `taken_ns`.
+/// Returns the comparisons of the first step, and all counters.
 fn walk(
     index: &Index,
     vector: &[u8],
     params: Params,
-    held: &mut BTreeMap<u32, Option<Buffer>>,
+    held: &mut BTreeMap<Extent, Option<Vec<u8>>>,
     taken_ns: &mut Vec<u64>,
 ) -> (u64, QueryStats) {
     let view = index.view();
@@ -153,14 +156,14 @@ fn walk(
     let started = Instant::now();
     scratch.prepare(&view, vector);
     taken_ns.push(started.elapsed().as_nanos() as u64);
-    let (mut came, mut first): (Vec<(Tag, u32)>, _) = (Vec::new(), None);
+    let (mut came, mut first): (Vec<(Tag, Extent)>, _) = (Vec::new(), None);
     loop {
-        let bytes = |block: &u32| held.get(block).and_then(Option::as_ref).map(Buffer::bytes);
+        let bytes = |at: &Extent| held.get(at).and_then(Option::as_deref);
         let arrivals: Vec<Arrival<'_>> = came
             .iter()
-            .map(|(tag, block)| Arrival {
+            .map(|(tag, at)| Arrival {
                 tag: *tag,
-                what: bytes(block).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
+                what: bytes(at).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
             })
             .collect();
         let started = Instant::now();
@@ -170,11 +173,18 @@ fn walk(
         if step != Step::Wait || state.wants().is_empty() {
             return (first, *state.stats());
         }
-        came = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
-        for &(_, block) in &came {
-            held.entry(block).or_insert_with(|| index.read_block(block).ok());
+        came = state.wants().iter().map(|&Want::Fetch { tag, at }| (tag, at)).collect();
+        for &(tag, at) in &came {
+            held.entry(at).or_insert_with(|| read(index, &state.read_of(tag)?));
         }
     }
+}
+
+/// The verified bytes of a read; `None` when there are none.
+fn read(index: &Index, read: &query::Read) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    index.read_extent(read.at, &mut bytes).and_then(|()| index.view().verify(read, &bytes)).ok()?;
+    Some(bytes)
 }
 
 /// Nanoseconds of each kind of work.
@@ -193,7 +203,7 @@ fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
     let stepped_ns = walks.steps_ns as f64 - walks.stats.full_comparisons as f64 * full_ns;
     let left_ns = stepped_ns - codes as f64 * code_ns;
     if left_ns < 0.0 {
-        // Comparisons of the walk are cheaper than those of the head graph, and are nearly all that there is.
+        // Comparisons of the graph search are cheaper than those of the head graph, and are nearly all.
         code_ns = per(stepped_ns, codes);
     }
     let step_ns = per(left_ns, walks.stats.hops);
@@ -210,10 +220,10 @@ fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
     Solved { prepare_ns, code_ns, step_ns, read_ns: per(beyond_ns, reads) }
 }
 
-/// Nanoseconds of an exact distance, rows in cache.
+/// Measures an exact distance with rows in cache, nanoseconds.
 fn time_full(index: &Index, rows: &[u8]) -> f64 {
     let view = index.view();
-    let size = view.block.vector_bytes;
+    let size = index.row_bytes();
     let mut scratch = Scratch::default();
     let rows = &rows[..rows.len().min(64 * size)];
     let count = rows.len() / size;
@@ -223,15 +233,15 @@ fn time_full(index: &Index, rows: &[u8]) -> f64 {
         scratch.prepare(&view, vector);
         let started = Instant::now();
         for _ in 0..64 {
-            scratch.exact.distances(rows, &norms, &mut out);
+            scratch.exact().distances(rows, &norms, &mut out);
         }
         best = best.min(started.elapsed().as_nanos() as f64 / (64 * count) as f64);
     }
     if best.is_finite() { best } else { 0.0 }
 }
 
-/// Nanoseconds that one side spends on a message that hands a query over: half of encoding it, a loopback connection, and decoding it.
-/// Without a loopback device: without it.
+/// Measures one side's time of a hand-over message, nanoseconds: half of encoding it, a loopback connection, and
+/// decoding it. Without a loopback device: without the connection.
 fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
     let view = index.view();
     let (mut scratch, mut state) = (Scratch::default(), QueryState::new(params, Budget::default()));
@@ -267,7 +277,7 @@ fn loopback() -> std::io::Result<(TcpStream, TcpStream)> {
     Ok((near, listener.accept()?.0))
 }
 
-/// What was measured, or foretold, of one server.
+/// Measured or predicted figures of one server.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct OneServer {
     pub(super) qps: f64,
@@ -275,7 +285,7 @@ pub(super) struct OneServer {
     pub(super) cpu_us: f64,
 }
 
-/// The model beside the machine.
+/// Comparison of the model with the machine.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Comparison {
     pub(super) real: OneServer,
@@ -284,14 +294,14 @@ pub(super) struct Comparison {
     pub(super) qps_error: f64,
 }
 
-/// Searches for real, three times; the run with the middle rate counts.
+/// Searches for real, three times; the run with the median rate counts.
 pub(super) fn search(
     index: &Index,
     rows: &[u8],
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<OneServer> {
-    let size = index.view().block.vector_bytes;
+    let size = index.row_bytes();
     let many = rows.repeat(COMPARED.div_ceil((rows.len() / size).max(1)));
     progress.stage("searching, to compare", ROUNDS as u64, "rounds");
     let mut runs = Vec::new();

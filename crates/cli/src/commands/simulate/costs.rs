@@ -1,4 +1,4 @@
-//! What work costs in a simulation: given, or measured ([`super::calibrate`]).
+//! Costs of work in a simulation: given, or measured ([`super::calibrate`]).
 
 use std::path::{Path, PathBuf};
 
@@ -8,41 +8,41 @@ use stratann_sim::Costs;
 
 use crate::options;
 
-/// Prices and capacities of every server.
+/// Options of costs and capacities of every server.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Times (measured on this machine, unless given)")]
 pub(super) struct CostArgs {
-    /// Take what work costs from FILE: a "costs" object, or a whole document of an earlier `simulate --json`
+    /// Read costs from FILE: a "costs" object, or a whole document of an earlier `simulate --json`
     #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
     pub(super) costs: Option<PathBuf>,
-    /// Compare the model with this machine: search for real, too, and say how far one simulated server is off
+    /// Compare the model with this machine: also search for real, and report the error of one simulated server
     #[arg(long)]
     pub(super) calibrate: bool,
-    /// Count only: measure nothing, tell no times
+    /// Count only: no measurements and no times
     #[arg(long, conflicts_with_all = ["costs", "calibrate", "rate"])]
     pub(super) no_times: bool,
     /// Threads of each server [default: the cores of this machine]
     #[arg(long, value_parser = options::threads)]
     pub(super) threads: Option<usize>,
-    /// Reads a second that each server's disk can do [default: as this disk]
+    /// Reads per second of each server's disk [default: measured on this disk]
     #[arg(long, value_name = "N")]
     pub(super) disk_iops: Option<f64>,
-    /// Microseconds of a read alone [default: as this disk]
+    /// Latency of a single read, microseconds [default: measured on this disk]
     #[arg(long, value_name = "US")]
     pub(super) disk_latency_us: Option<f64>,
-    /// Microseconds from server to server, one way [default: 20]
+    /// Latency between servers, one way, microseconds [default: 20]
     #[arg(long, value_name = "US")]
     pub(super) network_latency_us: Option<f64>,
-    /// Gigabits a second out of each server [default: 25]
+    /// Bandwidth of each server's link, Gbit/s [default: 25]
     #[arg(long, value_name = "GBPS")]
     pub(super) network_gbps: Option<f64>,
 }
 
-/// Microseconds and gigabits of a network that nobody described: Ethernet within a data centre.
+/// Default network: Ethernet within a data centre.
 const NETWORK_LATENCY_US: f64 = 20.0;
 const NETWORK_GBPS: f64 = 25.0;
 
-/// [`Costs`] as a document.
+/// [`Costs`] as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Prices {
@@ -60,7 +60,7 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// From a file.
+    /// Reads costs from a file.
     pub(super) fn read(path: &Path) -> Result<Prices> {
         let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
         let wrong = |e: serde_json::Error| {
@@ -76,7 +76,7 @@ impl Prices {
         serde_json::from_value(value).map_err(wrong)
     }
 
-    /// With what was given in place of what was measured or read.
+    /// Replaces measured or read costs by given ones.
     pub(super) fn with(self, args: &CostArgs) -> Result<Prices> {
         let prices = Prices {
             threads: args.threads.unwrap_or(self.threads),
@@ -117,7 +117,7 @@ impl Prices {
         Ok(())
     }
 
-    /// In whole numbers.
+    /// Converts to whole numbers.
     pub(super) fn costs(&self) -> Costs {
         let ns = |us: f64| (us * 1000.0).round() as u64;
         Costs {
@@ -136,7 +136,7 @@ impl Prices {
     }
 }
 
-/// What the network is taken to be.
+/// Default of the network.
 pub(super) fn network(args: &CostArgs) -> (f64, f64) {
     (args.network_latency_us.unwrap_or(NETWORK_LATENCY_US), args.network_gbps.unwrap_or(NETWORK_GBPS))
 }

@@ -1,39 +1,40 @@
-//! All queries once, in one of the ways to search on several servers: exact counters, answers, and traces to replay.
+//! Runs all queries once in one mode on several servers: exact counters, results, and traces to replay.
 
 use rayon::prelude::*;
-use stratann_core::place::{Here, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
-use stratann_core::query::{Budget, Hit, Params, QueryState, QueryStats, Scratch, Want};
+use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch, Want};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
+use stratann_engine::kinds;
 use stratann_engine::search::recall;
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
-    Answered, Asked, Blocks, Cluster, Partition, Report, Told, Trace, Weather, fetch, record, scatter_gather,
+    BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Trace, fetch,
+    record, scatter_gather,
 };
 
 use super::Entry;
 use crate::queries::Queries;
 
-/// Queries that are read at a time, and of these the ones that share a simulated cluster: answers are in memory.
+/// Queries that are read at a time, and those of them that share a simulated cluster, because results are in memory.
 const PART: usize = 1000;
 const TOGETHER: usize = 125;
 /// Queries whose traces are kept.
 const TRACES: usize = 1000;
-/// Microseconds between two queries, and until a client gives up.
+/// Microseconds between two queries, and the client's timeout.
 const EVERY_US: u64 = 100;
 const TIME_US: u64 = 60_000_000;
 
 struct FromFile<'a>(&'a Index);
 
-impl Blocks for FromFile<'_> {
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        self.0.read_block(block).map(|b| out.extend_from_slice(b.bytes())).is_ok()
+impl Stores for FromFile<'_> {
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
+        self.0.read_extent(at, out).is_ok()
     }
 }
 
-/// What all queries came to.
+/// Sums over all queries.
 #[derive(Default)]
 pub(super) struct Pass {
     pub(super) stats: QueryStats,
@@ -52,7 +53,7 @@ pub(super) struct Pass {
 
 impl Pass {
     fn new(servers: usize, params: &Params) -> Pass {
-        Pass { reads: vec![0; servers], search_list: params.search_list, ..Pass::default() }
+        Pass { reads: vec![0; servers], search_list: kinds::setting(params).search_list, ..Pass::default() }
     }
 
     /// Share of the true neighbours that were found.
@@ -60,7 +61,7 @@ impl Pass {
         self.found / self.queries.max(1) as f64
     }
 
-    /// Adds what other queries came to.
+    /// Adds the sums of other queries.
     fn add(&mut self, other: Pass) {
         self.stats.add(&other.stats);
         self.baton_bytes += other.baton_bytes;
@@ -77,7 +78,7 @@ impl Pass {
     }
 }
 
-/// The queries, and how they are asked.
+/// Queries and their options.
 pub(super) struct Passes<'a> {
     pub(super) index: &'a Index,
     pub(super) queries: &'a Queries,
@@ -90,12 +91,12 @@ pub(super) struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// Hands every query over from server to server.
+    /// Runs every query with hand-overs.
     pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("handing over", placement.servers(), params, &|first, rows| {
-            let asked: Vec<Asked<'_>> = (0..)
+            let asked: Vec<SubmittedQuery<'_>> = (0..)
                 .zip(rows)
-                .map(|(q, &vector)| Asked {
+                .map(|(q, &vector)| SubmittedQuery {
                     at_us: EVERY_US * q as u64,
                     origin: self.origin(placement, params, vector, first + q),
                     vector,
@@ -105,19 +106,23 @@ impl Passes<'_> {
                 })
                 .collect();
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
-            let weather =
-                Weather { seed: self.seed, carry: self.carry, results: self.results, ..Weather::default() };
-            let (report, traces) = record(&cluster, &asked, &weather);
+            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
+            let faults = FaultModel {
+                seed: self.seed,
+                carry: self.carry,
+                results: self.results,
+                ..FaultModel::default()
+            };
+            let (report, traces) = record(&cluster, &asked, &faults);
             self.handed_over(&report, first, &params, traces)
         })
     }
 
-    /// Keeps every query where it came to, and brings blocks there.
+    /// Runs every query on one server that fetches remote blocks.
     pub(super) fn fetch(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("fetching", placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, blocks: &blocks };
+            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
             let answer = |(q, &vector): (usize, &&[u8])| {
                 let origin = self.origin(placement, params, vector, first + q);
                 fetch(&cluster, &asked(vector, origin, params))
@@ -127,12 +132,12 @@ impl Passes<'_> {
         })
     }
 
-    /// Asks every query of all indexes.
+    /// Runs every query on all indexes.
     pub(super) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
         self.all("scattering", indexes.len(), params, &|first, rows| {
             let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
             let parts: Vec<Partition<'_>> =
-                files.iter().map(|file| Partition { view: file.0.view(), blocks: file }).collect();
+                files.iter().map(|file| Partition { view: file.0.view(), stores: file }).collect();
             let answer = |(q, &vector): (usize, &&[u8])| {
                 let origin = ((first + q) % indexes.len()) as u8;
                 scatter_gather(&parts, &asked(vector, origin, params))
@@ -142,7 +147,7 @@ impl Passes<'_> {
         })
     }
 
-    /// Runs all queries, some at a time on each core. `run` gets the number of its first query, and its queries.
+    /// Runs all queries, several at a time on each core. `run` receives the number of its first query, and its queries.
     fn all(
         &self,
         what: &str,
@@ -173,7 +178,7 @@ impl Passes<'_> {
         Ok(sum)
     }
 
-    /// The server that a query comes to.
+    /// Server that receives a query.
     fn origin(&self, placement: &Placement, params: Params, vector: &[u8], query: usize) -> u8 {
         let turn = query % placement.servers();
         if self.entry == Entry::Any {
@@ -184,28 +189,29 @@ impl Passes<'_> {
         scratch.prepare(&view, vector);
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
-        let Some(&Want::Fetch { block, .. }) = state.wants().first() else { return turn as u8 };
-        let here = Here { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
-        if here.holds(block) {
+        let first = state.wants().first().and_then(|&Want::Fetch { tag, .. }| state.read_of(tag));
+        let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
+        let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        if shard.holds(block) {
             return turn as u8;
         }
-        let homes = placement.homes(block).rotate_right(turn as u32);
-        ((homes.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
+        let replicas = placement.replicas(block).rotate_right(turn as u32);
+        ((replicas.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
     }
 
     fn handed_over(&self, report: &Report, first: usize, params: &Params, traces: Vec<Trace>) -> Pass {
         let mut pass = Pass {
-            baton_bytes: report.baton_bytes + report.found_bytes,
+            baton_bytes: report.baton_bytes + report.report_bytes,
             vector_bytes: report.vector_bytes,
-            bytes: report.baton_bytes + report.found_bytes + report.vector_bytes + report.other_bytes,
-            messages: report.batons + report.found + report.other_frames,
+            bytes: report.baton_bytes + report.report_bytes + report.vector_bytes + report.other_bytes,
+            messages: report.batons + report.reports + report.other_frames,
             reads: report.reads.clone(),
-            queries: report.told.len(),
+            queries: report.replies.len(),
             traces,
             ..Pass::new(0, params)
         };
-        for (q, told) in report.told.iter().enumerate() {
-            let [(_, Told::Answer(state))] = told.as_slice() else {
+        for (q, replies) in report.replies.iter().enumerate() {
+            let [(_, Reply::Answer(state))] = replies.as_slice() else {
                 pass.failed += 1;
                 continue;
             };
@@ -219,7 +225,7 @@ impl Passes<'_> {
 
     fn answered(
         &self,
-        answers: impl Iterator<Item = Answered>,
+        answers: impl Iterator<Item = BaselineResult>,
         first: usize,
         servers: usize,
         params: &Params,
@@ -241,7 +247,7 @@ impl Passes<'_> {
         pass
     }
 
-    /// The recall of one query; 0 without truth.
+    /// Computes the recall of one query; 0 without ground truth.
     fn found(&self, query: usize, results: &[Hit], params: &Params) -> f64 {
         let Some(truth) = self.truth else { return 0.0 };
         let mut ids: Vec<u64> = results.iter().map(|h| h.external_id).collect();
@@ -251,6 +257,6 @@ impl Passes<'_> {
     }
 }
 
-fn asked(vector: &[u8], origin: u8, params: Params) -> Asked<'_> {
-    Asked { at_us: 0, origin, vector, params, budget: Budget::default(), time_us: TIME_US }
+fn asked(vector: &[u8], origin: u8, params: Params) -> SubmittedQuery<'_> {
+    SubmittedQuery { at_us: 0, origin, vector, params, budget: Budget::default(), time_us: TIME_US }
 }

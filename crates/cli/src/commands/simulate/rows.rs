@@ -1,4 +1,4 @@
-//! What a simulation prints.
+//! Rows of a simulation's report.
 
 use serde::Serialize;
 use stratann_engine::search::Latency;
@@ -11,7 +11,7 @@ use super::passes::Pass;
 use crate::commands::search::PerQuery;
 use crate::output::{count, table};
 
-/// One number of servers, one way to search, one load.
+/// One number of servers, one mode, one load.
 #[derive(Serialize)]
 pub(super) struct Row {
     servers: usize,
@@ -24,12 +24,12 @@ pub(super) struct Row {
     bytes_per_hand_over: f64,
     vector_bytes_per_query: f64,
     messages_per_query: f64,
-    /// Codes that were compared again because hand-overs left their distances out.
+    /// Codes that were compared again because hand-overs contain no distances.
     rescored_per_query: f64,
     busiest_over_mean: f64,
     queries: usize,
     pub(super) failed_queries: usize,
-    /// Queries a second that came; `null` for as many as the servers could take.
+    /// Arrival rate, queries per second; `null` for the highest throughput.
     rate: Option<f64>,
     qps: Option<f64>,
     latency_us: Option<Latency>,
@@ -37,7 +37,7 @@ pub(super) struct Row {
     utilisation: Option<Utilisation>,
 }
 
-/// Shares of the time for which threads, disk and link were busy, each on the server where it is busiest.
+/// Utilisation of threads, disk and link, each on its busiest server.
 #[derive(Clone, Copy, Serialize)]
 struct Utilisation {
     cpu: f64,
@@ -45,7 +45,7 @@ struct Utilisation {
     network: f64,
 }
 
-/// What is the same for all rows, and the rows.
+/// Common fields of all rows, and the rows.
 #[derive(Serialize)]
 pub(super) struct Document {
     pub(super) params: serde_json::Value,
@@ -55,17 +55,17 @@ pub(super) struct Document {
 }
 
 impl Row {
-    pub(super) fn new(mode: ModeName, pass: &Pass, block_bytes: usize, has_truth: bool) -> Row {
+    pub(super) fn new(mode: ModeName, pass: &Pass, has_truth: bool) -> Row {
         let each = |x: u64| x as f64 / pass.queries.max(1) as f64;
         let stats = &pass.stats;
-        let mut per_query = PerQuery::of(stats, pass.queries, block_bytes);
+        let mut per_query = PerQuery::of(stats, pass.queries);
         per_query.bytes_sent = each(pass.bytes);
-        per_query.round_trips = each(pass.fetched);
+        per_query.round_trips = (pass.fetched > 0).then(|| each(pass.fetched));
         let busiest = pass.reads.iter().copied().max().unwrap_or(0) as f64;
         let mean = pass.reads.iter().sum::<u64>() as f64 / pass.reads.len().max(1) as f64;
         Row {
             servers: pass.reads.len(),
-            mode: mode.word(),
+            mode: mode.name(),
             search_list: pass.search_list,
             recall: has_truth.then(|| pass.recall()),
             per_query,
@@ -85,7 +85,7 @@ impl Row {
         }
     }
 
-    /// With what a replay came to.
+    /// Adds the results of a replay.
     pub(super) fn timed(self, rate: Option<f64>, timing: &Timing) -> Row {
         let busiest = timing.busiest();
         let cut = |share: f64| (share * 1e4).round() / 1e4;
@@ -111,10 +111,10 @@ const COUNTED: [(&str, Cell); 11] = [
     ("mode", |r| r.mode.into()),
     ("list", |r| r.search_list.to_string()),
     ("recall", |r| r.recall.map_or("-".into(), |x| format!("{x:.4}"))),
-    ("reads", |r| format!("{:.1}", r.per_query.reads)),
-    ("codes compared", |r| format!("{:.0}", r.per_query.code_comparisons)),
-    ("hand-overs", |r| format!("{:.2}", r.per_query.hand_overs)),
-    ("of the hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
+    ("reads", |r| format!("{:.1}", r.per_query.mean(|s| s.reads))),
+    ("codes compared", |r| format!("{:.0}", r.per_query.mean(|s| s.code_comparisons))),
+    ("hand-overs", |r| format!("{:.2}", r.per_query.mean(|s| s.hand_overs))),
+    ("share of hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
     ("messages", |r| format!("{:.1}", r.messages_per_query)),
     ("bytes sent", |r| format!("{:.0}", r.per_query.bytes_sent)),
     ("busiest", |r| format!("{:.2}", r.busiest_over_mean)),
@@ -135,13 +135,15 @@ pub(super) fn text(document: &Document) -> String {
     let cells = |row: &Row| columns.iter().map(|c| c.1(row)).collect();
     let rows: Vec<Vec<String>> = document.runs.iter().map(cells).collect();
     let mut out = format!(
-        "{}\nper query; messages and bytes are those between servers; busiest: reads of the busiest server over the mean\n",
+        "{}\nper query; messages and bytes are those between servers; \
+         busiest: reads of the busiest server over the mean\n",
         table(&headings, &rows)
     );
     if let Some(p) = &document.costs {
         out += &format!(
-            "times are simulated: {} threads a server; a query prepared {} ns, step {} ns, read {} ns, comparison {:.1} ns (codes) and \
-             {:.1} ns (vectors), message {} ns; disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
+            "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
+             comparison {:.1} ns (codes) and {:.1} ns (vectors), message {} ns; \
+             disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
             p.threads,
             p.prepare_ns,
             p.step_ns,
@@ -157,7 +159,7 @@ pub(super) fn text(document: &Document) -> String {
     }
     if let Some(c) = &document.calibration {
         out += &format!(
-            "one server on this machine: {} QPS, {:.0} us of processor a query; simulated: {} QPS ({:+.1} %), {:.0} us\n",
+            "one server on this machine: {} QPS, {:.0} us of CPU per query; simulated: {} QPS ({:+.1} %), {:.0} us\n",
             count(c.real.qps as u64),
             c.real.cpu_us,
             count(c.simulated.qps as u64),

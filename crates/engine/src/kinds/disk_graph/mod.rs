@@ -1,3 +1,6 @@
 //! `disk-graph`: a graph on disk, searched by codes in RAM.
 
+pub(crate) mod account;
 pub mod build;
+pub(crate) mod calibration;
+pub(crate) mod open;

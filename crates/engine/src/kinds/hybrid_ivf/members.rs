@@ -1,96 +1,92 @@
-//! Vectors of a `hybrid-ivf`, read past any search: for those who look at an index rather than search it.
+//! Vectors of a `hybrid-ivf`, read past any search.
 
 use std::os::unix::fs::FileExt;
 
 use stratann_core::PAGE;
-use stratann_core::build::hash;
 use stratann_core::format::directory::Pages;
 use stratann_core::format::inverted_list::Record;
 
-use crate::index::Index;
-use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use super::super::Member;
+use super::tables::ListTables;
+use crate::base::Base;
 use crate::tier::Buffer;
 use crate::{Error, Progress, Result};
 
 /// Bytes that are read at a time.
 const RUN_BYTES: usize = 1 << 20;
 
-/// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
-pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
-    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
-    drawn.sort_unstable();
-    drawn.truncate(sample.min(rows as usize / 2));
-    drawn.into_iter().map(|d| d.1).collect()
-}
-
 /// The vector of one member.
 ///
 /// # Errors
 /// A disk that fails, a damaged record.
-pub(crate) fn vector(index: &Index, clusters: &ClusterParts, id: u32) -> Result<Vec<u8>> {
+pub(crate) fn vector(base: &Base, tables: &ListTables, id: u32) -> Result<Vec<u8>> {
     let mut vector = Vec::new();
-    run(index, clusters, id, 1, &mut |run| {
-        run.iter().for_each(|(_, r)| vector.extend_from_slice(r.vector()))
-    })?;
+    run(base, tables, id, 1, &mut |run| run.iter().for_each(|m| vector.extend_from_slice(m.vector)))?;
     Ok(vector)
 }
 
-/// Members of one list that follow each other.
-type Run<'a> = [(u32, Record<'a>)];
-
-/// Shows every member to `see`, run by run.
+/// Shows every member to `see`, run by run of one list.
 ///
 /// # Errors
 /// As [`vector`]; an interruption.
-pub(crate) fn each(
-    index: &Index,
-    clusters: &ClusterParts,
+pub(crate) fn for_each_member(
+    base: &Base,
+    tables: &ListTables,
     progress: &dyn Progress,
-    see: &mut (dyn FnMut(&Run<'_>) + Send),
+    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
 ) -> Result<()> {
-    let at_once = (RUN_BYTES / clusters.shape.record_bytes()).max(1);
-    for list in 0..clusters.directory.list_count() as usize {
-        let ids = clusters.directory.ids[list]..clusters.directory.ids[list + 1];
+    let at_once = (RUN_BYTES / tables.shape.record_bytes()).max(1);
+    for list in 0..tables.directory.list_count() as usize {
+        let ids = tables.directory.ids[list]..tables.directory.ids[list + 1];
         for first in ids.clone().step_by(at_once) {
             if progress.interrupted() {
                 return Err(Error::interrupted());
             }
             let count = (at_once as u32).min(ids.end - first);
-            run(index, clusters, first, count, see)?;
+            run(base, tables, first, count, see)?;
             progress.advance(u64::from(count));
         }
     }
     Ok(())
 }
 
-/// Shows members of one list that follow each other.
+/// Shows consecutive members of one list.
 fn run(
-    index: &Index,
-    clusters: &ClusterParts,
+    base: &Base,
+    tables: &ListTables,
     first: u32,
     count: u32,
-    see: &mut (dyn FnMut(&Run<'_>) + Send),
+    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
 ) -> Result<()> {
-    let (shape, size) = (&clusters.shape, clusters.shape.record_bytes());
-    let at = clusters.directory.record_at(shape, first);
+    let (shape, size) = (&tables.shape, tables.shape.record_bytes());
+    let at = tables.directory.record_at(shape, first);
     let pages = Pages::of(at, u64::from(count) * size as u64);
     let mut buffer = Buffer::new(pages.count as usize * PAGE);
-    index
-        .blocks_file
+    base.blocks_file
         .read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
-        .map_err(|e| Error::io("reading", &index.blocks_path, &e))?;
-    let records = buffer.bytes()[pages.skip as usize..].chunks_exact(size);
-    let mut members = Vec::with_capacity(count as usize);
-    for (id, bytes) in (first..first + count).zip(records) {
+        .map_err(|e| Error::io("reading", &base.blocks_path, &e))?;
+    let bytes = &buffer.bytes()[pages.skip as usize..];
+    let mut records = Vec::with_capacity(count as usize);
+    for (id, bytes) in (first..first + count).zip(bytes.chunks_exact(size)) {
         let record = Record::verify(shape, id, bytes).ok_or_else(|| {
             Error::corrupt(format!(
-                "the record of vector {id} at offset {} of {} is damaged; run `stratann verify`, then restore the file or build the index again",
+                "the record of vector {id} at offset {} of {} is damaged; run `stratann verify`, then restore the \
+                 file or build the index again",
                 at + u64::from(id - first) * size as u64,
-                index.blocks_path.display()
+                base.blocks_path.display()
             ))
         })?;
-        members.push((id, record));
+        records.push((id, record));
     }
-    see(&members);
+    see(&records.iter().map(member).collect::<Vec<_>>());
     Ok(())
+}
+
+fn member<'a>((id, record): &'a (u32, Record<'a>)) -> Member<'a> {
+    Member {
+        id: *id,
+        vector: record.vector(),
+        inverse_norm: record.inverse_norm(),
+        external_id: record.external_id(),
+    }
 }

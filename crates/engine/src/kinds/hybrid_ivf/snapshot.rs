@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::{ClusterView, Pinned};
+use stratann_core::plan::hybrid_ivf::{Pinned, View};
 use stratann_core::route::NavGraph;
 
-use super::residency::{LIST_BYTES, Residency};
+use super::residency::{LIST_BYTES, ResidentLists};
 
-/// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the one that it began with.
+/// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the
+/// one that it began with.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) nav: Arc<NavGraph>,
@@ -16,7 +17,7 @@ pub struct Snapshot {
     /// Their records.
     pub(crate) records: Vec<Arc<[u8]>>,
     /// The resident lists, where the index learns which.
-    pub(crate) residency: Option<Arc<Residency>>,
+    pub(crate) resident: Option<Arc<ResidentLists>>,
     /// Visits of each list, halved with every epoch.
     pub(crate) visits: Vec<u32>,
     /// Epochs that it was learned from, those of earlier sessions included.
@@ -27,11 +28,11 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Puts what this snapshot holds into a view.
-    pub(crate) fn apply<'a>(&'a self, clusters: &mut ClusterView<'a>) {
+    pub(crate) fn apply<'a>(&'a self, clusters: &mut View<'a>) {
         clusters.nav = &self.nav;
         clusters.pinned = self.pinned();
-        if let Some(residency) = &self.residency {
-            (clusters.resident, clusters.resident_records) = (residency.heads(), residency.records());
+        if let Some(lists) = &self.resident {
+            (clusters.resident, clusters.resident_records) = (lists.codes(), lists.records());
         }
     }
 

@@ -7,16 +7,20 @@ use std::path::Path;
 use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::check_lists::{GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables};
+use stratann_core::plan::hybrid_ivf::View;
+use stratann_core::view;
 
-use crate::index::{Index, OpenOptions};
-use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use super::open::ListIndex;
+use super::tables::ListTables;
+use crate::base::{Base, OpenOptions};
 use crate::manifest::Manifest;
-use crate::verify::{Finding, Report, file_in};
+use crate::verify::report::{Finding, Report, file_in};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes of lists that are checked at a time.
 const BATCH_BYTES: u64 = 8 << 20;
-/// External ids are compared with each other below so many for each row; beyond they would take more memory than the index.
+/// External ids are compared with each other below so many for each row; beyond they would take more memory than the
+/// index.
 const IDS_PER_ROW: u64 = 8;
 
 /// Reads every head and every record. What is in RAM was read and compared with the manifest before.
@@ -27,37 +31,33 @@ pub(crate) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let index = match Index::from_manifest(
-        folder,
-        number,
-        manifest.clone(),
-        OpenOptions { head_budget: Some(0), ..OpenOptions::default() },
-    ) {
-        Ok(index) => index,
+    let (base, lists) = match open(folder, number, manifest) {
+        Ok(opened) => opened,
         Err(e) => {
             let file = file_in(&e.message, manifest);
             report.found(Finding { file, what: e.message, ..Finding::default() });
             return Ok(());
         }
     };
-    let Some(clusters) = &index.clusters else { return Ok(()) };
-    let (name, _) = files::find(manifest, files::LISTS)?;
+    let clusters = &*lists.tables;
+    let view = base.view();
+    let (name, _) = manifest.file(files::LISTS)?;
     let mut found = Vec::new();
-    tables(&clusters.view(&index.residency), &mut found);
+    tables(&lists.view(), &mut found);
     found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
-    let in_nav = members_of_nav(&clusters.view(&index.residency));
+    let in_nav = members_of_nav(&lists.view());
     let mut ids = Ids::new(manifest.rows);
-    for lists in batches(clusters) {
+    for batch in batches(clusters) {
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
-        let bytes: u64 = lists.clone().map(|l| bytes_of(clusters, l)).sum();
-        let checked: Vec<Checked> = lists
+        let bytes: u64 = batch.clone().map(|l| bytes_of(clusters, l)).sum();
+        let checked: Vec<Checked> = batch
             .into_par_iter()
             .map_init(
-                || ListChecker::new(&index.view()),
-                |c, list| check_list(&index, &file, c, list, &in_nav),
+                || ListChecker::new(&view),
+                |c, list| check_list(&view, &file, c, (&lists.view(), list), &in_nav),
             )
             .collect();
         for checked in checked {
@@ -73,21 +73,28 @@ pub(crate) fn check(
         progress.advance(bytes);
     }
     report.lists = Some(clusters.directory.list_count());
-    check_graphs(&index, clusters, name, &file, progress, report)
+    check_graphs(&view, &lists, name, &file, progress, report)
+}
+
+/// Opens the index with no list codes resident: they are read from their file.
+fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, ListIndex)> {
+    let base = Base::open(folder, number, manifest.clone(), files::LISTS)?;
+    let options = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
+    let lists = ListIndex::open(&base, &options, &mut Vec::new())?;
+    Ok((base, lists))
 }
 
 /// Checks the edges of clusters that are graphs, one cluster after another.
 fn check_graphs(
-    index: &Index,
-    clusters: &ClusterParts,
+    view: &view::Base<'_>,
+    lists: &ListIndex,
     name: &str,
     file: &File,
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let (view, directory) = (index.view(), &clusters.directory);
-    let parts = clusters.view(&index.residency);
-    let shape = &clusters.shape;
+    let clusters = &*lists.tables;
+    let (parts, directory, shape) = (lists.view(), &clusters.directory, &clusters.shape);
     for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)) {
         if progress.interrupted() {
             return Err(Error::interrupted());
@@ -96,10 +103,10 @@ fn check_graphs(
             let mut bytes = vec![0; length];
             file.read_exact_at(&mut bytes, offset).map(|()| bytes).unwrap_or_default()
         };
-        let mut checker = GraphChecker::new(&view, cluster);
+        let mut checker = GraphChecker::new(view, cluster);
         for list in directory.lists_of(cluster) {
             let length = directory.members(list) as usize * shape.record_bytes();
-            checker.list(&view, &parts, list, &read(length, directory.records[list as usize]));
+            checker.list(view, &parts, list, &read(length, directory.records[list as usize]));
         }
         let members = directory.members_of(cluster).len() as u32;
         let (first, last) = (
@@ -124,15 +131,13 @@ struct Checked {
 }
 
 fn check_list(
-    index: &Index,
+    view: &view::Base<'_>,
     file: &File,
     checker: &mut ListChecker,
-    list: u32,
+    (clusters, list): (&View<'_>, u32),
     in_nav: &[(u32, u32)],
 ) -> Checked {
-    let view = index.view();
     let mut checked = Checked { list, found: Vec::new(), ids: Vec::new() };
-    let Some(clusters) = &view.clusters else { return checked };
     let at = list as usize;
     let members = clusters.directory.members(list) as usize;
     let read = |length: usize, offset: u64| {
@@ -146,17 +151,17 @@ fn check_list(
         read(members * clusters.shape.record_bytes(), clusters.directory.records[at]).unwrap_or_default();
     let ids = clusters.directory.ids[at]..clusters.directory.ids[at + 1];
     let in_nav = &in_nav[in_nav.partition_point(|m| m.0 < ids.start)..];
-    checker.list(&view, clusters, list, (&head, &records), in_nav, &mut checked.found, &mut checked.ids);
+    checker.list(view, clusters, list, (&head, &records), in_nav, &mut checked.found, &mut checked.ids);
     checked
 }
 
-fn bytes_of(clusters: &ClusterParts, list: u32) -> u64 {
+fn bytes_of(clusters: &ListTables, list: u32) -> u64 {
     let members = clusters.directory.members(list) as usize;
     (clusters.shape.list_codes_bytes(members) + members * clusters.shape.record_bytes()) as u64
 }
 
 /// Consecutive lists of about [`BATCH_BYTES`] together.
-fn batches(clusters: &ClusterParts) -> Vec<std::ops::Range<u32>> {
+fn batches(clusters: &ListTables) -> Vec<std::ops::Range<u32>> {
     let (mut out, mut from, mut held) = (Vec::new(), 0, 0);
     for list in 0..clusters.directory.list_count() {
         held += bytes_of(clusters, list);
@@ -192,7 +197,7 @@ fn of_file(name: &str, what: String) -> Finding {
 
 /// The file that a role has in this index.
 fn name_of(manifest: &Manifest, role: &str) -> String {
-    files::find(manifest, role).map_or(role.to_string(), |found| found.0.to_string())
+    manifest.file(role).map_or(role.to_string(), |found| found.0.to_string())
 }
 
 fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
@@ -216,7 +221,7 @@ fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
     }
 }
 
-fn of_list(name: &str, clusters: &ClusterParts, list: u32, fault: &ListFault) -> Finding {
+fn of_list(name: &str, clusters: &ListTables, list: u32, fault: &ListFault) -> Finding {
     let record = |id| clusters.directory.record_at(&clusters.shape, id);
     let edges = |id: u32| {
         let cluster = clusters.directory.cluster_of(list);

@@ -1,4 +1,4 @@
-//! The figure: three charts side by side, as SVG.
+//! Plots three charts side by side, as SVG.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const COLOURS: [RGBColor; 6] = [
 /// Writes the figure to `path`.
 ///
 /// # Errors
-/// When it cannot be drawn or written.
+/// When it cannot be plotted or written.
 pub(super) fn draw(path: &Path, document: &Document<'_>) -> Result<()> {
     let mut svg = String::new();
     charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
@@ -41,7 +41,7 @@ fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
     Ok(())
 }
 
-/// Throughput over recall.
+/// Plots throughput over recall.
 fn sweeps(area: &Area<'_>, title: &str, sweeps: &[Sweep]) -> Drawn {
     let points = || sweeps.iter().flat_map(|s| &s.points);
     let low = points().map(|p| p.recall).fold(1.0, f64::min);
@@ -53,7 +53,7 @@ fn sweeps(area: &Area<'_>, title: &str, sweeps: &[Sweep]) -> Drawn {
         .x_label_area_size(36)
         .y_label_area_size(60)
         .build_cartesian_2d(low..1.0, ((bottom * 0.8).max(0.1)..top * 1.2).log_scale())?;
-    chart.configure_mesh().x_desc("recall").y_desc("queries a second").light_line_style(WHITE).draw()?;
+    chart.configure_mesh().x_desc("recall").y_desc("queries per second").light_line_style(WHITE).draw()?;
     for (sweep, &colour) in sweeps.iter().zip(COLOURS.iter().cycle()) {
         let line = sweep.points.iter().map(|p| (p.recall, p.qps));
         chart
@@ -64,7 +64,7 @@ fn sweeps(area: &Area<'_>, title: &str, sweeps: &[Sweep]) -> Drawn {
     legend(&mut chart)
 }
 
-/// Precision and F1 over queries.
+/// Plots precision and F1 over queries.
 fn learning(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let mut seen = 0.0;
     let epochs: Vec<(f64, f64, f64)> = document
@@ -77,7 +77,7 @@ fn learning(area: &Area<'_>, document: &Document<'_>) -> Drawn {
         .collect();
     let top = epochs.iter().map(|e| e.1.max(e.2)).fold(0.1, f64::max);
     let mut chart = ChartBuilder::on(area)
-        .caption("choice of clusters", ("sans-serif", 18))
+        .caption("list selection", ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(60)

@@ -1,5 +1,5 @@
-//! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then ids over all cells,
-//! then the blocks.
+//! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then
+//! ids over all cells, then the blocks.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,7 +19,7 @@ use crate::build::stages::{Build, IDS};
 use crate::build::state::facts;
 use crate::build::tables::{read_entries, read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
-use crate::manifest::FileEntry;
+use crate::files::FileEntry;
 use crate::{Error, Result, budget, files};
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.

@@ -6,13 +6,14 @@ use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 
 use super::memory::DIVIDE_BYTES;
-use super::plan::{self, PlanReport};
+use super::plan;
 use super::{ReadSizes, clusters, posting_shape};
 use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::profile::Profile;
 use crate::{Error, Result};
 

@@ -13,39 +13,27 @@ pub(crate) mod divide;
 pub(crate) mod graphs;
 pub(crate) mod lists;
 pub(crate) mod local_costs;
-mod memory;
+pub(crate) mod memory;
 mod nav;
 mod order;
 pub(crate) mod plan;
 mod residuals;
 
 use serde::{Deserialize, Serialize};
-use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 
+use crate::build::plan::{KindPlan, ListPlan};
 use crate::build::publish;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::read_table;
 use crate::dataset::Scan;
-use crate::manifest::{BlockShape, ClusterFacts, Manifest};
+use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
+use crate::kinds::section::Section;
+use crate::manifest::{BlockShape, Manifest};
 use crate::profile::Profile;
 use crate::{Result, files};
-
-pub(crate) use memory::ClusterPlan;
-pub(crate) use memory::plan as plan_memory;
-pub use plan::{PlanReport, WayReport};
-
-/// Which local index the clusters get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LocalPlan {
-    /// The one that costs least under the budget, cluster by cluster.
-    #[default]
-    Auto,
-    /// The same for all.
-    Uniform(LocalKind),
-}
 
 /// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +71,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, &space, scan, &id_of_row))?;
     let sizes = layout.sizes;
-    let facts = ClusterFacts {
+    let facts = ListFacts {
         lists: layout.lists,
         kinds: layout.kinds,
         sizes,
@@ -97,8 +85,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     build.fact("gini", sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
     manifest.format_version = 3;
-    manifest.clusters = Some(facts);
-    manifest.plan = Some(plan.report);
+    manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(plan.report) });
     manifest.build_id = manifest.content_id();
     build.partial.finish(publish::FILES, &manifest.files)?;
     Ok(manifest)
@@ -115,11 +102,6 @@ pub(crate) fn posting_shape(build: &Build<'_>) -> Result<ListLayout> {
         norms: build.options.metric == Metric::Cosine,
         code_bytes: build.options.local_code_bytes(shape.dim, shape.dtype),
     })
-}
-
-/// Four bits a component of a float, two of a byte: an eighth of f32, a quarter of the others.
-pub(crate) fn default_code_bytes(dim: usize, dtype: DType) -> usize {
-    (if dtype.is_float() { dim / 2 } else { dim / 4 }).max(1)
 }
 
 /// Pages of a file of lists as blocks.
@@ -141,4 +123,12 @@ fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> 
         stratann_kernel::element::widen(DType::F16, row, out);
     }
     Ok((halves, floats))
+}
+
+/// What this build does with its memory besides.
+fn list_plan(build: &Build<'_>) -> Option<ListPlan> {
+    match build.plan.own {
+        KindPlan::Lists(plan) => Some(plan),
+        KindPlan::Blocks => None,
+    }
 }

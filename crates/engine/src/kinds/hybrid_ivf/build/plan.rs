@@ -1,82 +1,22 @@
-//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
+//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global
+//! Optimization).
 
-use serde::{Deserialize, Serialize};
-use stratann_core::build::costs::{LOCAL_INDEXES, ListSizes, LocalIndex, UnitCosts, VisitCostModel};
+use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
 use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
-use super::{LocalPlan, ReadSizes, graphs, local_costs, posting_shape};
+use super::{ReadSizes, graphs, local_costs, posting_shape};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
+use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
-use crate::search::IN_FLIGHT_TIGHT;
 use crate::{Error, Result};
-
-/// How the local indexes were chosen: kept in the manifest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PlanReport {
-    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was to lie in RAM.
-    pub budget_bytes: Option<u64>,
-    /// RAM that the plan takes of it.
-    pub ram_bytes: u64,
-    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a visit.
-    pub visit_us: f64,
-    /// No plan under this budget costs less.
-    pub bound_us: f64,
-    /// What each way to hold a cluster was chosen for.
-    pub ways: Vec<WayReport>,
-    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in the budget.
-    pub uniform_us: [Option<f64>; 3],
-    /// Whether weights are observed visits; otherwise they are the sizes.
-    pub observed: bool,
-    /// The constants that were fitted.
-    pub local: LocalCosts,
-    /// A read under load, microseconds; and for each KiB of it.
-    pub read_us: f64,
-    /// See `read_us`.
-    pub kib_us: f64,
-    /// A distance to a full vector, microseconds.
-    pub distance_us: f64,
-}
-
-impl PlanReport {
-    /// The model that the choice was made by, of lists of this shape.
-    pub(crate) fn model(&self, shape: &ListLayout, read_max: u32) -> VisitCostModel {
-        let local = &self.local;
-        let prices = UnitCosts {
-            read_us: self.read_us,
-            byte_us: self.kib_us / 1024.0,
-            distance_us: self.distance_us,
-            alpha_flat: local.alpha_flat,
-            beta_scan: local.beta_scan,
-            hops: (local.hops_a, local.hops_b),
-            lists: (local.lists_a, local.lists_b),
-        };
-        VisitCostModel { unit_costs: prices, sizes: sizes(shape, read_max) }
-    }
-}
-
-/// What one way to hold a cluster was chosen for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WayReport {
-    /// `flat`, `graph` or `ivf`.
-    pub kind: String,
-    /// Whether its codes lie in RAM.
-    pub in_ram: bool,
-    /// Clusters.
-    pub clusters: u64,
-    /// Their members.
-    pub members: u64,
-    /// Members of the smallest and the largest of them.
-    pub sizes: [u64; 2],
-    /// Predicted cost of a visit, microseconds, by weight.
-    pub visit_us: f64,
-    /// RAM.
-    pub ram_bytes: u64,
-}
 
 /// Seconds that a build measures for when it is given no profile.
 const PROFILE_SECONDS: f64 = 12.0;
@@ -87,7 +27,8 @@ pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
-                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another \
+                     better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
                 ));
             }
             Ok(profile.clone())
@@ -131,17 +72,8 @@ fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<Vis
     let shape = posting_shape(build)?;
     Ok(VisitCostModel {
         unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
-        sizes: sizes(&shape, ReadSizes::of(profile).most),
+        sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
     })
-}
-
-fn sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
-    ListSizes {
-        member_bytes: shape.member_bytes() as f64,
-        overhead_bytes: shape.list_codes_bytes(0) as f64,
-        read_max: f64::from(read_max),
-        degree: local_costs::DEGREE as f64,
-    }
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.
@@ -161,11 +93,12 @@ pub(crate) fn code_budget(
     let nav = 3 * nodes * (84 + code);
     let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
     let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
-    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_TIGHT as u64 * query);
+    let threads = 2 * (THREAD_BYTES + IN_FLIGHT_LOW_MEMORY as u64 * query);
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
         return Err(Error::budget(format!(
-            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case takes {}; give {}MiB or more",
+            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case \
+             takes {}; give {}MiB or more",
             size(budget),
             rows,
             size(fixed),
@@ -210,7 +143,7 @@ impl Planner<'_> {
         let chosen = self.solve(&allowed).ok_or_else(|| self.refusal(&allowed))?;
         let kinds = chosen.picks.iter().map(|&p| LOCAL_INDEXES[usize::from(p)].kind).collect();
         let uniform = |kind| self.solve(&|_, way| uniform_of(kind, way)).map(|a| a.cost);
-        let prices = &self.model.unit_costs;
+        let unit_costs = &self.model.unit_costs;
         let report = PlanReport {
             budget_bytes: self.budget,
             ram_bytes: chosen.bytes,
@@ -220,14 +153,15 @@ impl Planner<'_> {
             uniform_us: LocalKind::ALL.map(uniform),
             observed,
             local,
-            read_us: prices.read_us,
-            kib_us: prices.byte_us * 1024.0,
-            distance_us: prices.distance_us,
+            read_us: unit_costs.read_us,
+            kib_us: unit_costs.byte_us * 1024.0,
+            distance_us: unit_costs.distance_us,
         };
         Ok((kinds, report))
     }
 
-    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
+    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does
+    /// not fit in the budget.
     pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
         let allowed = |cluster: usize, way: LocalIndex| {
             // A graph whose codes find no place in RAM is scanned.
@@ -259,7 +193,8 @@ impl Planner<'_> {
             && LOCAL_INDEXES.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
         {
             return Error::budget(format!(
-                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at \
+                 most; give a larger \
                  budget, more --clusters, or --plan auto",
                 self.graph_members
             ));
@@ -272,7 +207,8 @@ impl Planner<'_> {
         let left = self.budget.unwrap_or(0);
         let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
         Error::budget(format!(
-            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, or --plan auto",
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, \
+             or --plan auto",
             size(least),
             size(left),
             enough.div_ceil(1 << 20)

@@ -1,27 +1,24 @@
-//! One query of a `hybrid-ivf`, cluster by cluster: which it visited and why, what was read there, and what that brought.
+//! The trace of one `hybrid-ivf` query, for `explain`: the clusters that it visited, the reads, and what they changed.
 
 pub mod plan;
 
 use std::collections::HashMap;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::{ClusterView, IndexView};
+use stratann_core::plan::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, Outcome, Params, Purpose, QueryState, QueryStats, Ranked, Scratch, Step,
-    Tag, Want,
+    Arrival, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome,
 };
 use stratann_kernel::Metric;
 
-use crate::driver::{Width, failure};
-use crate::index::Index;
-use crate::kinds::hybrid_ivf::snapshot::Snapshot;
-use crate::search::SearchOptions;
-use crate::tier::Buffer;
-use crate::{Error, Result};
+use super::open::ListIndex;
+use super::snapshot::Snapshot;
+use crate::base::Base;
+use crate::driver::failure;
 
 /// One cluster that was visited.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -179,41 +176,17 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` (one row of the index' element type) on its own among clusters, and records its way. Of learnt state the newest is used.
-///
-/// # Errors
-/// An index of another kind, bad options, a query of the wrong length. A read that fails ends the trace and is told there.
-pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
-    explain_hidden(index, query, u32::MAX, options)
-}
-
-/// Like [`explain`], with a member that the query must not see.
-pub(crate) fn explain_hidden(
-    index: &Index,
-    query: &[u8],
-    exclude: u32,
-    options: &SearchOptions,
-) -> Result<Trace> {
-    if index.clusters.is_none() {
-        return Err(Error::bad_input(format!("{} has no clusters to explain", index.folder().display())));
-    }
-    crate::explain::check_length(index, query)?;
-    let mut params = Params { exclude, ..index.params(options)? };
-    (params.approach_width, params.width) = match options.width {
-        Width::Auto => (1, 1),
-        Width::Fixed(width) => (width, width),
-    };
-    let snapshot = index.learning.as_ref().map(|l| l.newest());
-    let mut walk = Walk {
-        index,
-        snapshot,
-        state: QueryState::new(params, Budget::default()),
-        scratch: Scratch::default(),
-        sums: Sums::default(),
-    };
-    walk.scratch.watch_lists();
-    walk.scratch.prepare(&seen(index, walk.snapshot.as_deref()), query);
-    Ok(walk.run(&params))
+/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
+/// which names it.
+pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
+    let snapshot = lists.learning.newest();
+    let base_view = view(base, lists, &snapshot);
+    let state = QueryState::new(params, base_view.budget());
+    let mut scratch = Scratch::default();
+    scratch.prepare(&base_view, query);
+    scratch.trace_lists();
+    let tracer = Tracer { base, lists, snapshot: snapshot.clone(), state, scratch, sums: Sums::default() };
+    tracer.run(&params)
 }
 
 /// Reads by what they were for.
@@ -240,22 +213,25 @@ impl Sums {
     }
 }
 
-struct Walk<'a> {
-    index: &'a Index,
-    snapshot: Option<Arc<Snapshot>>,
+/// Runs one query, round by round.
+struct Tracer<'a> {
+    base: &'a Base,
+    lists: &'a ListIndex,
+    snapshot: Arc<Snapshot>,
     state: QueryState,
     scratch: Scratch,
     sums: Sums,
 }
 
-impl Walk<'_> {
+impl Tracer<'_> {
     fn view(&self) -> IndexView<'_> {
-        seen(self.index, self.snapshot.as_deref())
+        view(self.base, self.lists, &self.snapshot)
     }
 
     fn run(mut self, params: &Params) -> Trace {
         let mut step = self.step(&[]);
-        let ranked: Vec<Ranked> = self.scratch.ranked().collect();
+        let ranked: Vec<RankedCluster> =
+            self.scratch.hybrid_ivf().map_or_else(Vec::new, |s| s.ranked().collect());
         let nav_comparisons = self.state.stats().code_comparisons.saturating_sub(self.compared_in_clusters());
         let mut rounds = Vec::new();
         while step == Step::Wait {
@@ -264,21 +240,21 @@ impl Walk<'_> {
             step = next;
         }
         let view = self.view();
-        let nav = view.clusters.map(|c| (c.nav.nodes(), c.nav.nodes() - c.nav.bootstrap));
-        let visits = view.clusters.map_or_else(Vec::new, |c| self.visits(&view, &c, &ranked));
-        let probe = &params.probe;
-        let patience = probe.patience(self.state.clusters().len());
+        let nav = view.kind.hybrid_ivf().map(|c| (c.nav.nodes(), c.nav.nodes() - c.nav.bootstrap));
+        let visits = view.kind.hybrid_ivf().map_or_else(Vec::new, |c| self.visits(&view, c, &ranked));
+        let own = params.kind.hybrid_ivf().copied().unwrap_or_else(|| hybrid_ivf::Params::new(1));
+        let patience = own.fruitless_limit(ranked.len());
         let results = self.state.results();
         let known: Option<usize> = visits.iter().map(|v| v.results).sum();
         Trace {
             k: params.k,
-            nprobe: probe.clusters,
-            early_stop: Some(probe.early_stop).filter(|s| s.is_finite()),
+            nprobe: own.nprobe,
+            early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
             patience: Some(patience).filter(|p| p.is_finite()),
-            stop_slack: Some(params.stop_slack).filter(|s| s.is_finite()),
-            order: probe.order.name(),
-            bounds: probe.bounds.name(),
-            local_lists: probe.local_lists,
+            stop_slack: Some(own.bound_slack).filter(|s| s.is_finite()),
+            order: own.order.name(),
+            bounds: own.bounds.name(),
+            local_lists: own.local_lists,
             nav_nodes: nav.map_or(0, |n| n.0),
             nav_learnt: nav.map_or(0, |n| n.1),
             nav_comparisons,
@@ -286,7 +262,7 @@ impl Walk<'_> {
             survivor_reads: self.sums.survivors,
             results_elsewhere: known.map(|k| results.len().saturating_sub(k)),
             rounds,
-            stop: self.stop(patience),
+            stop: self.stop(patience, ranked.len()),
             complete: self.state.outcome() == Outcome::Complete,
             ids: results.iter().map(|h| h.external_id).collect(),
             distances: results.iter().map(|h| h.distance).collect(),
@@ -297,17 +273,25 @@ impl Walk<'_> {
 
     /// Codes compared so far in the clusters visited: members, and centroids of lists.
     fn compared_in_clusters(&self) -> u64 {
-        let members: u64 = self.scratch.scanned().iter().map(|s| u64::from(s.members)).sum();
-        let Some(clusters) = &self.index.clusters else { return members };
-        let lists = |&cluster: &u32| match clusters.directory.kinds[cluster as usize] {
-            LocalKind::Ivf => clusters.directory.lists_of(cluster).len() as u64,
+        let members: u64 = self.scanned().iter().map(|s| u64::from(s.members)).sum();
+        let directory = &self.lists.tables.directory;
+        let lists = |&cluster: &u32| match directory.kinds[cluster as usize] {
+            LocalKind::Ivf => directory.lists_of(cluster).len() as u64,
             LocalKind::Flat | LocalKind::Graph => 0,
         };
-        members + self.state.visited().iter().map(lists).sum::<u64>()
+        members + self.visited().iter().map(lists).sum::<u64>()
+    }
+
+    fn scanned(&self) -> &[hybrid_ivf::ScannedList] {
+        self.scratch.hybrid_ivf().map_or(&[], hybrid_ivf::Scratch::scanned)
+    }
+
+    fn visited(&self) -> &[u32] {
+        self.state.hybrid_ivf().map_or(&[], |trace| trace.visited())
     }
 
     fn step(&mut self, arrivals: &[Arrival<'_>]) -> Step {
-        let view = seen(self.index, self.snapshot.as_deref());
+        let view = view(self.base, self.lists, &self.snapshot);
         self.state.step(&view, &mut self.scratch, arrivals)
     }
 
@@ -315,24 +299,26 @@ impl Walk<'_> {
     fn round(&mut self) -> (Round, Step) {
         let wants: Vec<Want> = self.state.wants().to_vec();
         let (mut reads, mut held) = (Vec::new(), Vec::new());
-        for Want::Fetch { tag, block, count } in wants {
-            let read =
-                PageRead { offset: u64::from(block) * PAGE as u64, pages: count, what: self.purpose(tag) };
-            self.sums.add(&read);
+        for Want::Fetch { tag, .. } in wants {
+            let Some(read) = self.state.read_of(tag) else { continue };
             held.push((tag, self.fetch(&read)));
+            let (offset, pages) = (read.at.first_page() * PAGE as u64, read.at.pages() as u32);
+            let read = PageRead { offset, pages, what: self.purpose(tag) };
+            self.sums.add(&read);
             reads.push(read);
         }
         let before = *self.state.stats();
-        let arrivals: Vec<Arrival<'_>> = held.iter().map(|(tag, held)| arrival(*tag, held)).collect();
+        let arrivals: Vec<Arrival<'_>> =
+            held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
         let step = self.step(&arrivals);
         let (after, results) = (self.state.stats(), self.state.results());
         let round = Round {
             reads,
-            clusters: self.state.visited().len(),
+            clusters: self.visited().len(),
             code_comparisons: after.code_comparisons - before.code_comparisons,
             scored: after.full_comparisons - before.full_comparisons,
             pruned: after.pruned - before.pruned,
-            survivors: self.state.survivors(),
+            survivors: self.state.hybrid_ivf().map_or(0, |trace| trace.candidates()),
             results: results.len(),
             kth_distance: results.get(self.state.params().k as usize - 1).map(|h| h.distance),
         };
@@ -340,36 +326,35 @@ impl Walk<'_> {
     }
 
     fn purpose(&self, tag: Tag) -> ReadFor {
-        let Some(clusters) = &self.index.clusters else { return ReadFor::Other };
-        let directory = &clusters.directory;
-        match self.state.purpose(tag) {
-            Purpose::Lists(first, lists) => ReadFor::Lists { cluster: directory.cluster_of(first), lists },
-            Purpose::Members(vectors) => ReadFor::Survivors { vectors },
-            Purpose::Run(first, vectors) => {
+        let directory = &self.lists.tables.directory;
+        match self.state.hybrid_ivf().and_then(|trace| trace.purpose(tag)) {
+            Some(ReadPurpose::Lists(first, lists)) => {
+                ReadFor::Lists { cluster: directory.cluster_of(first), lists }
+            }
+            Some(ReadPurpose::Candidates(vectors)) => ReadFor::Survivors { vectors },
+            Some(ReadPurpose::Run(first, vectors)) => {
                 ReadFor::Run { cluster: directory.cluster_of(directory.list_of(first)), vectors }
             }
-            Purpose::Edges(cluster) => ReadFor::Edges { cluster },
-            Purpose::Other => ReadFor::Other,
+            Some(ReadPurpose::Edges(cluster)) => ReadFor::Edges { cluster },
+            None => ReadFor::Other,
         }
     }
 
-    fn fetch(&self, read: &PageRead) -> std::result::Result<Buffer, Loss> {
-        let mut buffer = Buffer::new(read.pages as usize * PAGE);
-        match self.index.blocks_file.read_exact_at(buffer.bytes_mut(), read.offset) {
-            Ok(()) => Ok(buffer),
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
-            Err(_) => Err(Loss::Failed),
-        }
+    fn fetch(&self, read: &Read) -> std::result::Result<Vec<u8>, Loss> {
+        let mut bytes = Vec::new();
+        self.base.read_extent(read.at, &mut bytes)?;
+        self.view().verify(read, &bytes).map(|()| bytes)
     }
 
-    fn visits(&self, view: &IndexView<'_>, clusters: &ClusterView<'_>, ranked: &[Ranked]) -> Vec<Visit> {
+    fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<Visit> {
         // Codes of unit vectors measure twice the cosine distance.
-        let scale = if view.metric == Metric::Cosine { 0.5 } else { 1.0 };
+        let scale = if view.base.metric == Metric::Cosine { 0.5 } else { 1.0 };
         let worst = self.state.results().last().map_or(f32::NEG_INFINITY, |h| h.distance);
         let of_member = |id: u32| clusters.directory.cluster_of(clusters.directory.list_of(id));
         let of_result: Option<Vec<u32>> = self
             .state
-            .read_members()
+            .hybrid_ivf()
+            .and_then(|trace| trace.read_members())
             .map(|read| read.iter().filter(|r| r.1 <= worst).map(|r| of_member(r.0)).collect());
         let visit = |&cluster: &u32| {
             let lists = clusters.directory.lists_of(cluster);
@@ -380,15 +365,15 @@ impl Walk<'_> {
                 kind: clusters.directory.kinds[cluster as usize].name(),
                 members: lists.clone().map(|l| u64::from(clusters.directory.members(l))).sum(),
                 lists: lists.len(),
-                centroid_distance: scale * self.scratch.centroid_distance(view, clusters, cluster),
+                centroid_distance: scale * self.centroid_distance(view, clusters, cluster),
                 ranked_distance: scale * rank.map_or(0.0, |r| r.distance),
-                votes: rank.map_or(0, |r| r.votes),
+                votes: rank.map_or(0, |r| r.sample_hits),
                 reads: reads.reads,
                 pages: reads.pages,
                 results: of_result.as_ref().map(|of| of.iter().filter(|&&c| c == cluster).count()),
                 ..Visit::default()
             };
-            for list in self.scratch.scanned().iter().filter(|s| s.cluster == cluster) {
+            for list in self.scanned().iter().filter(|s| s.cluster == cluster) {
                 visit.lists_scanned += u32::from(list.list.is_some());
                 visit.lists_in_ram += u32::from(list.list.is_some() && list.in_ram);
                 visit.scanned += u64::from(list.members);
@@ -397,37 +382,35 @@ impl Walk<'_> {
             }
             visit
         };
-        self.state.visited().iter().map(visit).collect()
+        self.visited().iter().map(visit).collect()
     }
 
-    /// Why it ended, in words.
-    fn stop(&self, patience: f32) -> String {
-        let (visited, all) = (self.state.visited().len(), self.state.clusters().len());
+    fn centroid_distance(&self, view: &IndexView<'_>, clusters: &View<'_>, cluster: u32) -> f32 {
+        self.scratch.hybrid_ivf().map_or(0.0, |s| s.centroid_distance(&view.base, clusters, cluster))
+    }
+
+    /// Why it ended, in words. `all` clusters were ranked.
+    fn stop(&self, patience: f32, all: usize) -> String {
+        let visited = self.visited().len();
         match self.state.outcome() {
             Outcome::Running => "it still runs".into(),
             Outcome::Partial => "a part of the index lies on servers that do not answer".into(),
             Outcome::OutOfBudget => "its allowance of reads is used up".into(),
-            lost @ Outcome::Lost { .. } => failure(lost, &self.index.blocks_path, PAGE)
+            lost @ (Outcome::Lost { .. } | Outcome::WrongKind) => failure(lost, &self.base.blocks_path)
                 .unwrap_or_else(|| "a read brought nothing of use".into()),
             Outcome::Complete if visited < all => format!(
-                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of {all} were visited",
-                self.state.fruitless()
+                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of \
+                 {all} were visited",
+                self.state.hybrid_ivf().map_or(0.0, |trace| trace.fruitless())
             ),
             Outcome::Complete => format!("all {all} clusters that it may visit have been visited"),
         }
     }
 }
 
-/// The index as queries see it that go by this version.
-fn seen<'a>(index: &'a Index, snapshot: Option<&'a Snapshot>) -> IndexView<'a> {
-    let mut view = index.view();
-    if let (Some(clusters), Some(snapshot)) = (&mut view.clusters, snapshot) {
-        snapshot.apply(clusters);
-    }
-    view
-}
-
-fn arrival(tag: Tag, held: &std::result::Result<Buffer, Loss>) -> Arrival<'_> {
-    let what = held.as_ref().map_or_else(|loss| Arrived::Lost(*loss), |b| Arrived::Bytes(b.bytes()));
-    Arrival { tag, what }
+/// The view of queries that hold this snapshot.
+fn view<'a>(base: &'a Base, lists: &'a ListIndex, snapshot: &'a Snapshot) -> IndexView<'a> {
+    let mut clusters = lists.view();
+    snapshot.apply(&mut clusters);
+    IndexView { base: base.view(), kind: KindView::HybridIvf(clusters) }
 }

@@ -1,4 +1,5 @@
-//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the plan expected.
+//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the
+//! plan expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +7,15 @@ use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::LocalKind;
+use stratann_core::query::Params;
 
-use super::{Trace, Visit, explain_hidden};
-use crate::build::PlanReport;
+use super::{Trace, Visit, explain};
+use crate::explain::explained_params;
 use crate::index::Index;
-use crate::kinds::hybrid_ivf::lists::ClusterParts;
+use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::kinds::hybrid_ivf::members;
+use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::recall::tune::draw;
 use crate::search::SearchOptions;
 use crate::{Error, Progress, Result};
 
@@ -32,7 +36,7 @@ pub struct WayMeasured {
     pub kib: f64,
     /// What the plan's model says that the reads of these very visits cost, microseconds a visit.
     pub predicted_us: f64,
-    /// The reads and KiB counted, at the plan's prices, microseconds a visit.
+    /// The reads and KiB counted, at the plan's unit_costs, microseconds a visit.
     pub measured_us: f64,
 }
 
@@ -55,7 +59,8 @@ pub struct Measured {
     pub predicted_us: f64,
     /// See `predicted_us`.
     pub measured_us: f64,
-    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan reckons with them.
+    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan
+    /// reckons with them.
     pub survivor_reads: f64,
     /// KiB of them.
     pub survivor_kib: f64,
@@ -79,7 +84,8 @@ pub enum Asked<'a> {
 /// # Errors
 /// An index without clusters, or of before plans were kept.
 pub fn report(index: &Index) -> Result<&PlanReport> {
-    index.manifest().plan.as_ref().ok_or_else(|| {
+    let plan = index.manifest().section.lists().and_then(|section| section.plan.as_ref());
+    plan.ok_or_else(|| {
         Error::bad_input(format!(
             "{} is a {} without a plan; --plan is for hybrid-ivf",
             index.folder().display(),
@@ -99,35 +105,33 @@ pub fn measure(
     progress: &dyn Progress,
 ) -> Result<Measured> {
     let report = report(index)?;
-    let Some(clusters) = &index.clusters else {
-        return Err(Error::bad_input(format!("{} has no clusters", index.folder().display())));
-    };
-    let params = index.params(options)?;
+    let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
+    let params = explained_params(index, options)?;
     let mut sum =
-        Sum { model: model(report, index, clusters), report, ways: BTreeMap::new(), survivors: (0, 0) };
+        Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), survivors: (0, 0) };
     let (queries, source) = match asked {
         Asked::Rows { sample, seed } => {
-            let drawn = members::draw(index.manifest().rows as u32, *sample, *seed);
+            let drawn = draw(index.manifest().rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
-                let vector = members::vector(index, clusters, id)?;
-                sum.add(&explain_hidden(index, &vector, id, options)?)?;
+                let vector = members::vector(base, &lists.tables, id)?;
+                sum.add(&explain(base, lists, &vector, Params { exclude: id, ..params }))?;
                 tick(progress)?;
             }
             (drawn.len(), "rows")
         }
         Asked::Queries(rows) => {
-            let rows = rows.chunks_exact(index.block.vector_bytes);
+            let rows = rows.chunks_exact(base.row_bytes());
             let count = rows.len();
             progress.stage("visits of queries", count as u64, "queries");
             for row in rows {
-                sum.add(&explain_hidden(index, row, u32::MAX, options)?)?;
+                sum.add(&explain(base, lists, row, params))?;
                 tick(progress)?;
             }
             (count, "queries")
         }
     };
-    Ok(sum.into_measured(queries, source, (params.k, params.probe.clusters)))
+    Ok(sum.into_measured(queries, source, (params.k, params.kind.hybrid_ivf().map_or(0, |p| p.nprobe))))
 }
 
 fn tick(progress: &dyn Progress) -> Result<()> {
@@ -136,8 +140,8 @@ fn tick(progress: &dyn Progress) -> Result<()> {
 }
 
 /// The plan's model with reads alone: distances cost nothing.
-fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> VisitCostModel {
-    let shape = &clusters.shape;
+fn model(report: &PlanReport, tables: &ListTables) -> VisitCostModel {
+    let shape = &tables.shape;
     let local = &report.local;
     VisitCostModel {
         unit_costs: UnitCosts {
@@ -152,7 +156,7 @@ fn model(report: &PlanReport, index: &Index, clusters: &ClusterParts) -> VisitCo
         sizes: ListSizes {
             member_bytes: shape.member_bytes() as f64,
             overhead_bytes: shape.list_codes_bytes(0) as f64,
-            read_max: index.manifest().clusters.map_or(0.0, |c| f64::from(c.read_max)),
+            read_max: f64::from(tables.facts.read_max),
             degree: 0.0,
         },
     }

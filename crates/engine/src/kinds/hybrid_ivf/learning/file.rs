@@ -1,11 +1,11 @@
-//! What was learnt, kept beside the index. It may be lost without harm, so whatever is wrong with it is a warning.
+//! The file of what was learned, beside the index. It may be lost without harm, so a damaged one is a warning.
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 8 | checksum of all that follows |
 //! | 16 | build id of the index |
 //! | 4, 4 | hot members h, clusters c |
-//! | 8, 8 | epochs, and queries in them, that were learnt from |
+//! | 8, 8 | epochs, and queries in them, that were learned from |
 //! | h × 8 | member and score |
 //! | c × 4 | visits |
 
@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::Serialize;
 use stratann_core::format::checksum;
 
-use super::{Ground, Learnt};
+use super::{LearningSource, TrafficSummary};
 use crate::Result;
 use crate::dataset::AtomicFile;
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
@@ -24,48 +24,48 @@ use crate::manifest::Manifest;
 pub(crate) const NAME: &str = "learnt.bin";
 const HEADER: usize = 8 + 16 + 8 + 16;
 
-/// What a file of learnt state says of itself.
+/// What the file of learned state holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct LearntFacts {
-    /// Epochs that were learnt from.
+pub struct LearnedFacts {
+    /// Epochs that were learned from.
     pub epochs: u64,
     /// Queries in them.
     pub queries: u64,
     /// Hot vectors.
     pub hot: u64,
-    /// Clusters that were visited lately.
+    /// Clusters with visits.
     pub visited_clusters: u64,
     /// Length of the file.
     pub bytes: u64,
 }
 
-/// What the index in `folder` has learnt; `Ok(None)` when it has learnt nothing, `Err` says why that cannot be used.
+/// Describes what the index in `folder` has learned; `Ok(None)` when nothing, `Err` says why it cannot be used.
 ///
 /// # Errors
 /// A file that cannot be read, is damaged, or is of another build.
-pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearntFacts>, String> {
-    let clusters = manifest.clusters.map_or(0, |c| c.sizes.count as u32);
-    let learnt = load(&folder.join(NAME), &manifest.build_id, clusters)?;
-    Ok(learnt.map(|learnt| LearntFacts {
-        epochs: learnt.epochs,
-        queries: learnt.queries,
-        hot: learnt.hot.len() as u64,
-        visited_clusters: learnt.visits.iter().filter(|&&v| v > 0).count() as u64,
-        bytes: (HEADER + 8 * learnt.hot.len() + 4 * learnt.visits.len()) as u64,
+pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearnedFacts>, String> {
+    let clusters = manifest.lists(folder).map_or(0, |section| section.facts.sizes.count as u32);
+    let summary = load(&folder.join(NAME), &manifest.build_id, clusters)?;
+    Ok(summary.map(|summary| LearnedFacts {
+        epochs: summary.epochs,
+        queries: summary.queries,
+        hot: summary.hot.len() as u64,
+        visited_clusters: summary.visits.iter().filter(|&&v| v > 0).count() as u64,
+        bytes: (HEADER + 8 * summary.hot.len() + 4 * summary.visits.len()) as u64,
     }))
 }
 
-/// What was learnt before; `Ok(None)` when nothing was, `Err` says why it cannot be used.
-pub(crate) fn read(ground: &Ground) -> std::result::Result<Option<Learnt>, String> {
-    load(&ground.path, &ground.build_id, ground.parts.directory.clusters())
+/// Reads what was learned before; `Ok(None)` when nothing was, `Err` says why it cannot be used.
+pub(crate) fn read(source: &LearningSource) -> std::result::Result<Option<TrafficSummary>, String> {
+    load(&source.path, &source.build_id, source.tables.directory.clusters())
 }
 
-/// What the file at `path` holds for this build; as [`read`].
+/// Reads the file at `path` for this build; as [`read`].
 pub(crate) fn load(
     path: &Path,
     build_id: &str,
     clusters: u32,
-) -> std::result::Result<Option<Learnt>, String> {
+) -> std::result::Result<Option<TrafficSummary>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -78,7 +78,7 @@ pub(crate) fn load(
     })
 }
 
-fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Learnt, &'static str> {
+fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<TrafficSummary, &'static str> {
     let damaged = "is damaged";
     let (head, rest) = bytes.split_at_checked(HEADER).ok_or(damaged)?;
     if head[..8] != checksum(&bytes[8..]).to_le_bytes() {
@@ -96,7 +96,7 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Le
         return Err(damaged);
     }
     let (pairs, visits) = rest.split_at(8 * hot);
-    Ok(Learnt {
+    Ok(TrafficSummary {
         hot: pairs.chunks_exact(8).map(|b| (word(b), word(&b[4..]))).collect(),
         visits: visits.chunks_exact(4).map(word).collect(),
         epochs: long(&head[32..40]),
@@ -104,41 +104,41 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Le
     })
 }
 
-fn encode(build_id: &str, learnt: &Learnt) -> Vec<u8> {
+fn encode(build_id: &str, summary: &TrafficSummary) -> Vec<u8> {
     let mut out = vec![0u8; 8];
     out.extend_from_slice(build_id.as_bytes());
     out.resize(24, 0);
     let mut put = |word: u32| out.extend_from_slice(&word.to_le_bytes());
-    put(learnt.hot.len() as u32);
-    put(learnt.visits.len() as u32);
-    for long in [learnt.epochs, learnt.queries] {
+    put(summary.hot.len() as u32);
+    put(summary.visits.len() as u32);
+    for long in [summary.epochs, summary.queries] {
         put(long as u32);
         put((long >> 32) as u32);
     }
-    learnt.hot.iter().for_each(|&(id, score)| {
+    summary.hot.iter().for_each(|&(id, score)| {
         put(id);
         put(score);
     });
-    learnt.visits.iter().copied().for_each(put);
+    summary.visits.iter().copied().for_each(put);
     let sum = checksum(&out[8..]);
     out[..8].copy_from_slice(&sum.to_le_bytes());
     out
 }
 
 /// Writes what this snapshot has learned.
-pub(super) fn write(ground: &Ground, snapshot: &Snapshot) -> Result<()> {
+pub(super) fn write(source: &LearningSource, snapshot: &Snapshot) -> Result<()> {
     let first = snapshot.nav.bootstrap as usize;
     let mut hot: Vec<(u32, u32)> =
         snapshot.nav.ids[first..].iter().copied().zip(snapshot.nav.scores.iter().copied()).collect();
     hot.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let (epochs, queries) = (snapshot.epochs, snapshot.queries);
-    let learnt = Learnt { hot, visits: snapshot.visits.clone(), epochs, queries };
-    save(&ground.path, &ground.build_id, &learnt)
+    let summary = TrafficSummary { hot, visits: snapshot.visits.clone(), epochs, queries };
+    save(&source.path, &source.build_id, &summary)
 }
 
-/// Keeps what was learnt, for this build.
-pub(crate) fn save(path: &Path, build_id: &str, learnt: &Learnt) -> Result<()> {
+/// Writes what was learned, for this build.
+pub(crate) fn save(path: &Path, build_id: &str, summary: &TrafficSummary) -> Result<()> {
     let mut file = AtomicFile::create(path)?;
-    file.write(&encode(build_id, learnt))?;
+    file.write(&encode(build_id, summary))?;
     file.commit()
 }

@@ -1,12 +1,13 @@
-//! A navigation graph that learns from the queries that pass (OrchANN §5.2).
+//! Learning from traffic: a navigation graph that is refreshed with hot members (OrchANN §5.2).
 //!
-//! Queries are numbered; ΔQ of them make an epoch. Every worker counts on its own what its queries came by. When the last query of an epoch has ended, a
-//! thread of its own merges the counts, makes the next version of the graph aside, and publishes it by swapping a pointer. A query holds
-//! the version that it began with, which goes when the last of its queries has ended, before a third one is made. With the graph goes what lies in RAM
-//! of the lists: see [`crate::kinds::hybrid_ivf::residency`].
+//! Queries are numbered; ΔQ of them make an epoch. Every worker counts its own traffic. When the last query of an
+//! epoch has ended, the learning thread merges the counts, makes the next snapshot aside, and publishes it by
+//! swapping a pointer. A query holds the snapshot that it began with; the memory of a snapshot is freed when its last
+//! query has ended, before a third one is made. A snapshot has its resident lists, too: see
+//! [`crate::kinds::hybrid_ivf::residency`].
 //!
-//! What epoch e learnt serves from epoch e + 2 on, so that a batch of queries has the same answers however many threads work on it; in epoch e + 1
-//! the version is being made.
+//! What is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on any
+//! number of threads; in epoch e + 1 the snapshot is being made.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,49 +19,27 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use stratann_core::build::costs::VisitCostModel;
+use stratann_core::plan::hybrid_ivf::learn::{
+    Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
+};
 use stratann_core::query::QueryState;
-use stratann_core::route::{Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes};
 use stratann_kernel::{DType, Metric};
 
 use crate::budget::{release_freed, yield_cores};
 use crate::build::space::code_floats;
-use crate::kinds::hybrid_ivf::lists::{ClusterParts, ListReader};
-use crate::kinds::hybrid_ivf::residency::{LIST_BYTES, Residency, Room, Worth, table_bytes};
+use crate::kinds::hybrid_ivf::lists::ListReader;
+use crate::kinds::hybrid_ivf::residency::{
+    CostModel, LIST_BYTES, ResidencyBudget, ResidentLists, table_bytes,
+};
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
+use crate::kinds::hybrid_ivf::tables::ListTables;
 
 pub(crate) mod file;
+pub mod options;
 
-pub use file::{LearntFacts, describe};
-
-/// Whether an open index learns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Learn {
-    /// It forgets what it learnt before.
-    #[default]
-    Off,
-    /// It uses what it learnt before, and learns no more.
-    Frozen,
-    /// It learns.
-    On,
-}
-
-/// How an index learns.
-#[derive(Clone, Copy, Debug)]
-pub struct LearnOptions {
-    /// Whether it does.
-    pub learn: Learn,
-    /// Queries of an epoch (ΔQ).
-    pub epoch_queries: u32,
-    /// Hot members in the graph and pinned in RAM; `None` for one for ten nodes of the graph.
-    pub hot: Option<u32>,
-}
-
-impl Default for LearnOptions {
-    fn default() -> Self {
-        LearnOptions { learn: Learn::Off, epoch_queries: 2000, hot: None }
-    }
-}
+pub use file::{LearnedFacts, describe};
+use options::{Learn, LearnOptions};
 
 /// Hot members that come in with one epoch, as a share of those that there is room for.
 const SHARE_PER_EPOCH: usize = 4;
@@ -69,38 +48,38 @@ const NODES_PER_HOT: u32 = 10;
 /// Epochs that may be unfinished at a time: one that ends, one that runs.
 const OPEN: u64 = 2;
 
-/// The versions that queries may still ask for.
-struct Snapshots {
-    /// Epochs that the newest has learnt from.
+/// The snapshots that queries may still ask for.
+struct Published {
+    /// Epochs that the newest was learned from.
     epochs: u64,
     newest: Arc<Snapshot>,
-    /// The one before, for the queries of an epoch that runs.
+    /// The one before, for the queries of a running epoch.
     before: Option<Arc<Snapshot>>,
 }
 
-impl Snapshots {
-    fn only(epochs: u64, newest: Arc<Snapshot>) -> Snapshots {
-        Snapshots { epochs, newest, before: None }
+impl Published {
+    fn only(epochs: u64, newest: Arc<Snapshot>) -> Published {
+        Published { epochs, newest, before: None }
     }
 }
 
-/// What versions are made from.
-pub(crate) struct Ground {
-    pub(crate) parts: Arc<ClusterParts>,
+/// What snapshots are made from.
+pub(crate) struct LearningSource {
+    pub(crate) tables: Arc<ListTables>,
     pub(crate) file: Arc<File>,
     /// The path of that file.
     pub(crate) lists: PathBuf,
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
     pub(crate) seed: u64,
-    /// Where what was learnt is kept, and for which build.
+    /// The file of what was learned.
     pub(crate) path: PathBuf,
     pub(crate) build_id: String,
 }
 
-impl Ground {
+impl LearningSource {
     fn reader(&self) -> ListReader<'_> {
-        ListReader::new(&self.parts, &self.file, &self.lists)
+        ListReader::new(&self.tables, &self.file, &self.lists)
     }
 }
 
@@ -112,43 +91,44 @@ pub(crate) struct Learning {
 }
 
 struct Shared {
-    ground: Ground,
+    source: LearningSource,
     options: LearnOptions,
     hot: usize,
-    versions: ArcSwap<Snapshots>,
+    published: ArcSwap<Published>,
     // Number of the next query.
     next: AtomicU64,
     // By epoch modulo OPEN: queries that have ended, and what each worker counted, once it has.
     ended: [AtomicU64; OPEN as usize],
     counts: [Vec<Mutex<Option<Traffic>>>; OPEN as usize],
-    // How much may lie in RAM of the lists, and what that is worth.
-    room: Mutex<Option<(Room, VisitCostModel)>>,
+    // The budget of resident lists, and the cost model.
+    residency: Mutex<Option<(ResidencyBudget, VisitCostModel)>>,
 }
 
 /// Workers that count apart; with more, some share.
 const WORKERS: usize = 16;
 
 impl Learning {
-    /// Begins with what was learnt before, or with the graph as it was built. The second value is what is wrong with the file of the former.
-    pub(crate) fn begin(ground: Ground, options: LearnOptions) -> (Learning, Option<String>) {
-        let hot = options.hot.unwrap_or(ground.parts.nav.nodes() / NODES_PER_HOT) as usize;
-        let clusters = ground.parts.directory.clusters();
+    /// Begins with what was learned before, or with the graph as it was built. Returns a warning, too, when the file
+    /// of the former cannot be used.
+    pub(crate) fn begin(source: LearningSource, options: LearnOptions) -> (Learning, Option<String>) {
+        let hot = options.hot.unwrap_or(source.tables.nav.nodes() / NODES_PER_HOT) as usize;
+        let clusters = source.tables.directory.clusters();
         let mut first = Snapshot {
-            nav: ground.parts.nav.clone(),
+            nav: source.tables.nav.clone(),
             ids: Vec::new(),
             records: Vec::new(),
-            residency: None,
+            resident: None,
             visits: if options.learn == Learn::Off { Vec::new() } else { vec![0; clusters as usize] },
             epochs: 0,
             queries: 0,
         };
         let found = match options.learn {
             Learn::Off => Ok(None),
-            Learn::Frozen | Learn::On => file::read(&ground),
+            Learn::Frozen | Learn::On => file::read(&source),
         };
         let warning = match found {
-            Ok(Some(learnt)) => {
-                first = next_snapshot(&ground, &first, &learnt, hot);
+            Ok(Some(summary)) => {
+                first = next_snapshot(&source, &first, &summary, hot);
                 None
             }
             Ok(None) => None,
@@ -156,14 +136,14 @@ impl Learning {
         };
         let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
         let shared = Arc::new(Shared {
-            ground,
+            source,
             options,
             hot,
-            versions: ArcSwap::from_pointee(Snapshots::only(0, Arc::new(first))),
+            published: ArcSwap::from_pointee(Published::only(0, Arc::new(first))),
             next: AtomicU64::new(0),
             ended: [AtomicU64::new(0), AtomicU64::new(0)],
             counts: [counts(), counts()],
-            room: Mutex::default(),
+            residency: Mutex::default(),
         });
         let (updates, updater) = if options.learn == Learn::On {
             let (sender, receiver) = mpsc::channel();
@@ -188,23 +168,28 @@ impl Learning {
         (Learning { shared, updates, updater }, warning)
     }
 
-    /// From now on this lies in RAM of the lists, and follows the queries within `room`.
-    pub(crate) fn hold(&mut self, residency: Arc<Residency>, room: Room, model: VisitCostModel) {
-        *lock(&self.shared.room) = Some((room, model));
-        let holding = Snapshot { residency: Some(residency), ..(*self.newest()).clone() };
-        let epochs = self.shared.versions.load().epochs;
-        self.shared.versions.store(Arc::new(Snapshots::only(epochs, Arc::new(holding))));
+    /// Publishes these resident lists; later snapshots rebalance them within `budget`.
+    pub(crate) fn rebalance_within(
+        &mut self,
+        lists: Arc<ResidentLists>,
+        budget: ResidencyBudget,
+        model: VisitCostModel,
+    ) {
+        *lock(&self.shared.residency) = Some((budget, model));
+        let snapshot = Snapshot { resident: Some(lists), ..(*self.newest()).clone() };
+        let epochs = self.shared.published.load().epochs;
+        self.shared.published.store(Arc::new(Published::only(epochs, Arc::new(snapshot))));
     }
 
-    /// Learns no more, and keeps nothing of what was learnt but how often clusters were visited.
+    /// Learns no more, and keeps nothing of what was learned but the visits of clusters.
     pub(crate) fn stop(&mut self) {
         self.end();
-        let nav = self.shared.ground.parts.nav.clone();
+        let nav = self.shared.source.tables.nav.clone();
         let bare = Snapshot { nav, ids: Vec::new(), records: Vec::new(), ..(*self.newest()).clone() };
-        self.shared.versions.store(Arc::new(Snapshots::only(0, Arc::new(bare))));
+        self.shared.published.store(Arc::new(Published::only(0, Arc::new(bare))));
     }
 
-    /// What ended is learnt from and kept, no more than two epochs, and then the thread ends.
+    /// Learns from the epochs that have ended, two at most, and ends the thread.
     fn end(&mut self) {
         self.updates = None;
         if let Some(updater) = self.updater.take() {
@@ -222,7 +207,7 @@ impl Learning {
         self.shared.next.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// A number for one query that cannot wait; `None` while the version for it is being made, then nobody learns from the query.
+    /// A number for one query that cannot wait; `None` while its snapshot is being made: then the query is not counted.
     pub(crate) fn number_now(&self) -> Option<u64> {
         let mut number = self.shared.next.load(Ordering::Relaxed);
         loop {
@@ -247,50 +232,51 @@ impl Learning {
         number / u64::from(self.shared.options.epoch_queries.max(1))
     }
 
-    /// The version for queries of `epoch`; `None` as long as it is being made.
+    /// The snapshot for queries of `epoch`; `None` as long as it is being made.
     pub(crate) fn snapshot_for(&self, epoch: u64) -> Option<Arc<Snapshot>> {
-        let versions = self.shared.versions.load();
+        let published = self.shared.published.load();
         let wanted = if self.is_on() { epoch.saturating_sub(1) } else { 0 };
-        let back = versions.epochs.checked_sub(wanted)?;
-        let before = versions.before.as_ref().filter(|_| back > 0);
-        Some(before.unwrap_or(&versions.newest).clone())
+        let back = published.epochs.checked_sub(wanted)?;
+        let before = published.before.as_ref().filter(|_| back > 0);
+        Some(before.unwrap_or(&published.newest).clone())
     }
 
-    /// The newest version.
+    /// The newest snapshot.
     pub(crate) fn newest(&self) -> Arc<Snapshot> {
-        self.shared.versions.load().newest.clone()
+        self.shared.published.load().newest.clone()
     }
 
     /// A query of `epoch` has ended; `None` for one that will never run.
     pub(crate) fn ended(&self, worker: usize, epoch: u64, state: Option<&QueryState>) {
         let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
         let at = (epoch % OPEN) as usize;
-        if let Some(state) = state {
-            let clusters = self.shared.ground.parts.directory.clusters();
+        if let Some(trace) = state.and_then(QueryState::hybrid_ivf) {
+            let clusters = self.shared.source.tables.directory.clusters();
             let mut traffic = lock(&self.shared.counts[at][worker % WORKERS]);
-            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(state);
+            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(&trace);
         }
         let all = u64::from(self.shared.options.epoch_queries.max(1));
         if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {
-            // Nobody of this epoch is left, and nobody of the one after the next has begun: the place is free until the version is out.
+            // No query of this epoch is left, and none of the epoch after the next has begun: its counts are not in
+            // use until the snapshot is published.
             let _ = updates.send(epoch);
         }
     }
 
-    /// Bytes that it takes besides what lies in RAM of the lists: the version in use, the next one, and what queries are counted in.
+    /// Bytes in RAM, resident lists excluded: the snapshot in use, the next one, and the counts.
     pub(crate) fn bytes(&self, threads: usize) -> u64 {
         if !self.is_on() {
             let newest = self.newest();
-            let is_as_built = Arc::ptr_eq(&newest.nav, &self.shared.ground.parts.nav);
+            let is_as_built = Arc::ptr_eq(&newest.nav, &self.shared.source.tables.nav);
             return if is_as_built { 4 * newest.visits.len() as u64 } else { newest.bytes() };
         }
         let shared = &self.shared;
-        let parts = &shared.ground.parts;
-        let (shape, clusters) = (parts.shape, u64::from(parts.directory.clusters()));
-        // With all that there is room for: what is learnt must not exceed what was planned with.
-        let per_hot = shape.code_bytes as u64 + 4 * u64::from(parts.nav.degree) + 48;
-        let tables = 2 * table_bytes(parts.directory.list_count() as usize);
-        let version = parts.nav.bytes() as u64 + 4 * clusters + shared.hot as u64 * per_hot + tables;
+        let tables = &shared.source.tables;
+        let (shape, clusters) = (tables.shape, u64::from(tables.directory.clusters()));
+        // With as many hot members as there may be: learning must not exceed what was planned with.
+        let per_hot = shape.code_bytes as u64 + 4 * u64::from(tables.nav.degree) + 48;
+        let list_tables = 2 * table_bytes(tables.directory.list_count() as usize);
+        let snapshot = tables.nav.bytes() as u64 + 4 * clusters + shared.hot as u64 * per_hot + list_tables;
         let coming = shared.hot + shared.hot.div_ceil(SHARE_PER_EPOCH);
         let records = (coming * (shape.record_bytes() + LIST_BYTES)) as u64;
         let results = u64::from(shared.options.epoch_queries) * RESULTS_MAX as u64 * 4;
@@ -298,7 +284,7 @@ impl Learning {
         // The results are ranked once they are merged.
         let counts = (OPEN * threads.min(WORKERS) as u64 + 1) * count + (OPEN + 4) * results;
         let ranking_clusters = 48 * clusters;
-        2 * version + records + counts + ranking_clusters + refresh_bytes(clusters, shape.dim as u64)
+        2 * snapshot + records + counts + ranking_clusters + refresh_bytes(clusters, shape.dim as u64)
     }
 }
 
@@ -312,8 +298,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What a version is made from besides the one before.
-pub(crate) struct Learnt {
+/// The traffic that a snapshot is made from, besides the snapshot before.
+pub(crate) struct TrafficSummary {
     /// Members and their scores, the hottest first.
     pub(crate) hot: Vec<(u32, u32)>,
     pub(crate) visits: Vec<u32>,
@@ -323,32 +309,32 @@ pub(crate) struct Learnt {
 }
 
 impl Shared {
-    /// Makes the version that learns from `epoch`, and publishes it.
+    /// Makes the snapshot that learns from `epoch`, and publishes it.
     fn update(&self, epoch: u64) {
         let newest = self.only_newest();
         let at = (epoch % OPEN) as usize;
         let traffic = self.take_counts(at);
-        let version = if traffic.queries > 0 {
-            let version = Arc::new(self.next(&newest, &traffic));
-            let _ = file::write(&self.ground, &version);
-            version
+        let snapshot = if traffic.queries > 0 {
+            let snapshot = Arc::new(self.next(&newest, &traffic));
+            let _ = file::write(&self.source, &snapshot);
+            snapshot
         } else {
             // The search was interrupted.
             newest.clone()
         };
-        // Before the swap: whoever sees the new version may use the place.
+        // Before the swap: whoever sees the new snapshot may use the counts.
         self.ended[at].store(0, Ordering::Release);
-        let epochs = self.versions.load().epochs + 1;
-        self.versions.store(Arc::new(Snapshots { epochs, newest: version, before: Some(newest) }));
+        let epochs = self.published.load().epochs + 1;
+        self.published.store(Arc::new(Published { epochs, newest: snapshot, before: Some(newest) }));
     }
 
-    /// Lets the version before the newest go, and waits until nobody holds on to it: queries that end, as those of this epoch have.
+    /// Drops the snapshot before the newest, and waits until no query holds it; all queries of its epoch end.
     fn only_newest(&self) -> Arc<Snapshot> {
-        let versions = self.versions.load_full();
-        let newest = versions.newest.clone();
-        let before = versions.before.as_ref().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade);
-        self.versions.store(Arc::new(Snapshots::only(versions.epochs, newest.clone())));
-        drop(versions);
+        let published = self.published.load_full();
+        let newest = published.newest.clone();
+        let before = published.before.as_ref().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade);
+        self.published.store(Arc::new(Published::only(published.epochs, newest.clone())));
+        drop(published);
         if let Some(before) = before {
             while before.strong_count() > 0 {
                 std::thread::sleep(Duration::from_micros(200));
@@ -358,9 +344,9 @@ impl Shared {
         newest
     }
 
-    /// What all workers have counted in an epoch.
+    /// The counts of all workers in an epoch.
     fn take_counts(&self, at: usize) -> Traffic {
-        let mut traffic = Traffic::new(self.ground.parts.directory.clusters());
+        let mut traffic = Traffic::new(self.source.tables.directory.clusters());
         for part in &self.counts[at] {
             if let Some(part) = lock(part).as_mut() {
                 traffic.merge(part);
@@ -371,7 +357,7 @@ impl Shared {
     }
 
     fn next(&self, newest: &Snapshot, traffic: &Traffic) -> Snapshot {
-        let learnt = Learnt {
+        let summary = TrafficSummary {
             hot: traffic.ranked(),
             visits: traffic.visits.clone(),
             epochs: 1,
@@ -379,64 +365,75 @@ impl Shared {
         };
         let score_of = |id: u32| traffic.sketch.estimate(id);
         let each = self.hot.div_ceil(SHARE_PER_EPOCH);
-        let mut version = make(&self.ground, newest, &learnt, score_of, (self.hot, each));
-        let room = *lock(&self.room);
-        if let (Some((room, model)), Some(residency)) = (room, &newest.residency) {
-            let mut reader = self.ground.reader();
-            let worth = Worth { model: &model, visits: &version.visits };
-            version.residency = Some(Arc::new(residency.follow(&mut reader, room, &worth)));
+        let mut snapshot = make(&self.source, newest, &summary, score_of, (self.hot, each));
+        let residency = *lock(&self.residency);
+        if let (Some((budget, model)), Some(lists)) = (residency, &newest.resident) {
+            let mut reader = self.source.reader();
+            let costs = CostModel { model: &model, visits: &snapshot.visits };
+            snapshot.resident = Some(Arc::new(lists.rebalance(&mut reader, budget, &costs)));
         }
-        version
+        snapshot
     }
 }
 
-/// A version of all that was learnt before, at once.
-fn next_snapshot(ground: &Ground, first: &Snapshot, learnt: &Learnt, hot: usize) -> Snapshot {
-    make(ground, first, learnt, |_| 0, (hot, hot))
+/// The snapshot of all that was learned before, at once.
+fn next_snapshot(
+    source: &LearningSource,
+    first: &Snapshot,
+    summary: &TrafficSummary,
+    hot: usize,
+) -> Snapshot {
+    make(source, first, summary, |_| 0, (hot, hot))
 }
 
 fn make(
-    ground: &Ground,
+    source: &LearningSource,
     old: &Snapshot,
-    learnt: &Learnt,
+    summary: &TrafficSummary,
     score_of: impl Fn(u32) -> u32,
     (hot, each): (usize, usize),
 ) -> Snapshot {
-    let parts = &ground.parts;
+    let tables = &source.tables;
     let mut known: Vec<u32> = old.nav.ids.clone();
     known.sort_unstable();
-    let wanted = learnt.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
+    let wanted = summary.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
     let mut records: Vec<(u32, Arc<[u8]>)> =
         old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
     let mut newcomers = Vec::new();
-    let mut encoder = Encoder::new(&parts.codebook, ground.metric);
-    let mut reader = ground.reader();
+    let mut encoder = Encoder::new(&tables.codebook, source.metric);
+    let mut reader = source.reader();
     for &(id, score) in wanted {
-        // One that cannot be had is left out: a hot member is no more than a hint.
+        // A record that cannot be read is left out: a hot member is no more than a hint.
         let Some(record) = reader.record(id) else { continue };
-        newcomers.push(newcomer(ground, &mut encoder, id, score, record));
+        newcomers.push(hot_member(source, &mut encoder, id, score, record));
         records.push((id, Arc::from(record)));
     }
-    let places = Places { codebook: &parts.codebook, centroids: &parts.centroids };
-    let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, ground.seed);
+    let places = Places { codebook: &tables.codebook, centroids: &tables.centroids };
+    let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, source.seed);
     let mut stay: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
     stay.sort_unstable();
     records.retain(|(id, _)| stay.binary_search(id).is_ok());
     records.sort_unstable_by_key(|r| r.0);
     let (ids, records) = records.into_iter().unzip();
-    let visits = old.visits.iter().zip(&learnt.visits).map(|(a, b)| a / 2 + b).collect();
+    let visits = old.visits.iter().zip(&summary.visits).map(|(a, b)| a / 2 + b).collect();
     let (epochs, queries) =
-        (old.epochs.saturating_add(learnt.epochs), old.queries.saturating_add(learnt.queries));
-    Snapshot { nav: Arc::new(nav), ids, records, residency: None, visits, epochs, queries }
+        (old.epochs.saturating_add(summary.epochs), old.queries.saturating_add(summary.queries));
+    Snapshot { nav: Arc::new(nav), ids, records, resident: None, visits, epochs, queries }
 }
 
-fn newcomer(ground: &Ground, encoder: &mut Encoder<'_>, id: u32, score: u32, record: &[u8]) -> Newcomer {
-    let (parts, dim) = (&ground.parts, ground.parts.shape.dim);
-    let cluster = parts.directory.cluster_of(parts.directory.list_of(id));
+fn hot_member(
+    source: &LearningSource,
+    encoder: &mut Encoder<'_>,
+    id: u32,
+    score: u32,
+    record: &[u8],
+) -> Newcomer {
+    let (tables, dim) = (&source.tables, source.tables.shape.dim);
+    let cluster = tables.directory.cluster_of(tables.directory.list_of(id));
     let (mut vector, mut centroid) = (vec![0f32; dim], vec![0f32; dim]);
-    code_floats(ground.metric, ground.dtype, &record[..parts.shape.vector_bytes], &mut vector);
-    stratann_kernel::element::widen(DType::F16, parts.centroid(cluster), &mut centroid);
-    let mut code = vec![0u8; parts.shape.code_bytes];
+    code_floats(source.metric, source.dtype, &record[..tables.shape.vector_bytes], &mut vector);
+    stratann_kernel::element::widen(DType::F16, tables.centroid(cluster), &mut centroid);
+    let mut code = vec![0u8; tables.shape.code_bytes];
     encoder.set_centroid(&centroid);
     let member = encoder.encode(&vector, &centroid, &mut code);
     Newcomer { id, score, cluster, term: member.term, radius: member.radius, code }

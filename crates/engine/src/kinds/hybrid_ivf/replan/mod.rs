@@ -1,7 +1,8 @@
-//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to be another.
+//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
+//! be another.
 //!
-//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name; the new version is published
-//! by its manifest, last, so that until then the old one is what there is.
+//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name;
+//! the new version is published by its manifest, last, so that until then the old one is what there is.
 
 mod moved;
 mod rewrite;
@@ -15,14 +16,19 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::route::NavGraph;
 use stratann_kernel::{DType, Metric};
 
-use crate::budget::{Account, PROGRAM_BYTES};
-use crate::build::{LocalPlan, PlanReport, lock_folder};
-use crate::index::shape;
+use crate::base::shape;
+use crate::budget::PROGRAM_BYTES;
+use crate::build::state::lock as lock_folder;
+use crate::durable::sync_folder;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
-use crate::kinds::hybrid_ivf::learning::Learnt;
+use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
+use crate::kinds::hybrid_ivf::learning::TrafficSummary;
 use crate::kinds::hybrid_ivf::learning::file as learnt_file;
-use crate::kinds::hybrid_ivf::lists::{ClusterParts, weights};
-use crate::manifest::{ClusterFacts, Manifest, sync_folder};
+use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::kinds::hybrid_ivf::residency::weights;
+use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
+use crate::kinds::section::Section;
+use crate::manifest::Manifest;
 use crate::{Error, Progress, Result, files};
 use moved::Moved;
 use rewrite::{Rewrite, Written};
@@ -60,7 +66,8 @@ pub struct Replanned {
     pub copied_bytes: u64,
     /// Bytes of files that both versions name.
     pub shared_bytes: u64,
-    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they do not fit in it.
+    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they
+    /// do not fit in it.
     pub visit_us_before: Option<f64>,
     /// The same with those that are.
     pub visit_us: f64,
@@ -77,19 +84,19 @@ struct Old {
     folder: PathBuf,
     number: u64,
     manifest: Manifest,
-    facts: ClusterFacts,
+    facts: ListFacts,
     plan: PlanReport,
     metric: Metric,
     dtype: DType,
-    parts: ClusterParts,
-    learnt: Option<Learnt>,
+    tables: ListTables,
+    learnt: Option<TrafficSummary>,
 }
 
 /// Plans anew, rebuilds what changes, and publishes the result.
 ///
 /// # Errors
-/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file, a full disk, an
-/// interruption. The index stays as it was then.
+/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file,
+/// a full disk, an interruption. The index stays as it was then.
 pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
     check_kind(folder, &Manifest::read(folder)?.1)?;
     let lock = lock_folder(folder)?;
@@ -103,7 +110,7 @@ pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -
 fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
     let old = Old::open(folder, options, progress)?;
     let decided = old.decide(options)?;
-    let before = &old.parts.directory.kinds;
+    let before = &old.tables.directory.kinds;
     let rebuilt = before.iter().zip(&decided.kinds).filter(|(a, b)| a != b).count() as u64;
     let mut replanned = Replanned {
         version: old.number + 1,
@@ -121,7 +128,8 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
         tune: rebuilt > 0 && !old.manifest.curves.is_empty(),
     };
     if rebuilt == 0 {
-        let manifest = Manifest { plan: Some(decided.report), ..old.manifest.clone() };
+        let section = ListSection { facts: old.facts, plan: Some(decided.report) };
+        let manifest = Manifest { section: Section::HybridIvf(section), ..old.manifest.clone() };
         manifest.publish(folder, replanned.version)?;
         return Ok(replanned);
     }
@@ -133,11 +141,12 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
 }
 
 fn check_kind(folder: &Path, manifest: &Manifest) -> Result<()> {
-    if manifest.clusters.is_some() {
+    if let Section::HybridIvf(_) = manifest.section {
         return Ok(());
     }
     Err(Error::bad_input(format!(
-        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to search with it",
+        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to \
+         search with it",
         folder.display(),
         manifest.kind
     )))
@@ -158,48 +167,49 @@ impl Old {
     fn open(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Old> {
         let (number, manifest) = Manifest::read(folder)?;
         check_kind(folder, &manifest)?;
-        let (Some(facts), Some(plan)) = (manifest.clusters, manifest.plan.clone()) else {
+        let ListSection { facts, plan } = manifest.lists(folder)?.clone();
+        let Some(plan) = plan else {
             return Err(Error::bad_input(format!(
                 "{} does not say what its plan was made from; build it again with `stratann build --force`",
                 folder.display()
             )));
         };
-        Account::planned(&manifest, 0).check(options.ram_budget, "plan this index anew")?;
-        let (metric, dtype, block) = shape(folder, &manifest)?;
-        let parts = ClusterParts::load(folder, &manifest, &block)?;
+        manifest.planned_account(0).check(options.ram_budget, "plan this index anew")?;
+        let (_, metric, dtype, block) = shape(folder, &manifest)?;
+        let tables = ListTables::load(folder, &manifest, &block)?;
         let path = folder.join(learnt_file::NAME);
-        let learnt = learnt_file::load(&path, &manifest.build_id, parts.directory.clusters());
+        let learnt = learnt_file::load(&path, &manifest.build_id, tables.directory.clusters());
         let learnt = learnt.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
             None
         });
         let folder = folder.to_path_buf();
-        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, parts, learnt })
+        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, learnt })
     }
 
     /// Members of each cluster.
     fn sizes(&self) -> Vec<u64> {
-        let directory = &self.parts.directory;
+        let directory = &self.tables.directory;
         (0..directory.clusters()).map(|c| directory.members_of(c).len() as u64).collect()
     }
 
     fn seed(&self) -> u64 {
-        self.manifest.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1)
+        self.manifest.seed()
     }
 
     fn decide(&self, options: &ReplanOptions) -> Result<Decided> {
         let sizes = self.sizes();
         let clusters = sizes.len() as u64;
         let recorded = self.manifest.build.get("nav_samples").and_then(|s| s.as_f64());
-        let drawn = f64::from(self.parts.nav.nodes()) / clusters.max(1) as f64 - 1.0;
+        let drawn = f64::from(self.tables.nav.nodes()) / clusters.max(1) as f64 - 1.0;
         let samples = recorded.unwrap_or(drawn);
         let rows = self.manifest.rows;
-        let budget = code_budget(options.search_budget, &self.parts.shape, clusters, samples, rows)?;
+        let budget = code_budget(options.search_budget, &self.tables.shape, clusters, samples, rows)?;
         let visits = self.learnt.as_ref().map_or(&[][..], |l| &l.visits);
         let (mut weights, observed) = weights(sizes.iter().copied(), visits);
         let total: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
-        let model: VisitCostModel = self.plan.model(&self.parts.shape, self.facts.read_max);
+        let model: VisitCostModel = cost_model(&self.plan, &self.tables.shape, self.facts.read_max);
         let planner = Planner {
             model,
             members: &sizes,
@@ -209,7 +219,7 @@ impl Old {
             graph_members: u64::MAX,
         };
         let (kinds, report) = planner.choose(options.local_plan, self.plan.local, observed)?;
-        let before_us = planner.cost_of(&self.parts.directory.kinds);
+        let before_us = planner.cost_of(&self.tables.directory.kinds);
         Ok(Decided { kinds, report, before_us })
     }
 
@@ -221,12 +231,12 @@ impl Old {
         progress: &dyn Progress,
         told: &mut Replanned,
     ) -> Result<()> {
-        let mut account = Account::planned(&self.manifest, 0);
+        let mut account = self.manifest.planned_account(0);
         account.add("tables of the new version", account.total() - PROGRAM_BYTES);
         account.add("the largest cluster", rewrite::memory_bytes(self, &decided.kinds));
         account.check(options.ram_budget, "rebuild clusters of this index")?;
         let scratch = Scratch::create(&self.folder, told.version)?;
-        let known = self.parts.nav.ids.iter().copied();
+        let known = self.tables.nav.ids.iter().copied();
         let hot = self.learnt.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
         let mut moved = Moved::of(known.chain(hot));
         let rewrite = Rewrite::new(self, &decided.kinds, &scratch, progress)?;
@@ -244,7 +254,7 @@ impl Old {
         if let Some(learnt) = &self.learnt {
             self.keep_learnt(learnt, &manifest, &moved, progress);
         }
-        files::remove_older(&self.folder, told.version, &manifest);
+        crate::manifest::remove_older(&self.folder, told.version, &manifest);
         let shared = manifest.files.iter().filter(|(name, _)| is_shared(name));
         told.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
         told.copied_bytes = written.copied_bytes;
@@ -262,7 +272,7 @@ impl Old {
         moved: &Moved,
     ) -> Result<Manifest> {
         let mut manifest = self.manifest.clone();
-        let mut nav = NavGraph::clone(&self.parts.nav);
+        let mut nav = NavGraph::clone(&self.tables.nav);
         nav.ids.iter_mut().for_each(|id| *id = moved.now(*id));
         let tables = [
             (files::DIRECTORY, files::encode_directory(&written.directory)),
@@ -270,7 +280,7 @@ impl Old {
             (files::NAV, files::encode_nav(&nav)),
         ];
         let mut replace = |role: &str, entry| -> Result<()> {
-            let before = files::find(&manifest, role)?.0.to_string();
+            let before = manifest.file(role)?.0.to_string();
             manifest.files.remove(&before);
             manifest.files.insert(scratch.name(role), entry);
             Ok(())
@@ -278,23 +288,28 @@ impl Old {
         replace(files::LISTS, files::entry(&scratch.path(files::LISTS))?)?;
         for (role, bytes) in tables {
             let entry = files::entry_of(&bytes);
-            if files::find(&self.manifest, role)?.1 != &entry {
+            if self.manifest.file(role)?.1 != &entry {
                 scratch.write(role, &bytes)?;
                 replace(role, entry)?;
             }
         }
         manifest.blocks = written.blocks;
         let lists = written.directory.list_count();
-        manifest.clusters =
-            Some(ClusterFacts { lists, kinds: count(&written.directory.kinds), ..self.facts });
-        manifest.plan = Some(report);
+        let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
+        manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(report) });
         manifest.build_id = manifest.content_id();
         Ok(manifest)
     }
 
     /// What was learnt holds for the new version as well; should it be lost, no more than that is.
-    fn keep_learnt(&self, learnt: &Learnt, manifest: &Manifest, moved: &Moved, progress: &dyn Progress) {
-        let learnt = Learnt {
+    fn keep_learnt(
+        &self,
+        learnt: &TrafficSummary,
+        manifest: &Manifest,
+        moved: &Moved,
+        progress: &dyn Progress,
+    ) {
+        let learnt = TrafficSummary {
             hot: learnt.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
             visits: learnt.visits.clone(),
             ..*learnt

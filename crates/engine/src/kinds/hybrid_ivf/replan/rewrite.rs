@@ -1,4 +1,5 @@
-//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own records.
+//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own
+//! records.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,14 +10,14 @@ use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
 use stratann_core::format::inverted_list::{self, ListCodes, Record};
-use stratann_core::plan::SubLists;
+use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
-use crate::build::check_disk;
+use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
@@ -72,7 +73,7 @@ struct Division {
 
 /// Memory that rebuilding the largest of the clusters takes whose kind changes.
 pub(super) fn memory_bytes(old: &Old, kinds: &[LocalKind]) -> u64 {
-    let (shape, directory) = (&old.parts.shape, &old.parts.directory);
+    let (shape, directory) = (&old.tables.shape, &old.tables.directory);
     let floats = 4 * (shape.dim + 1);
     let of = |cluster: usize| {
         let members = directory.members_of(cluster as u32).len();
@@ -91,7 +92,7 @@ impl<'a> Rewrite<'a> {
         scratch: &'a Scratch,
         progress: &'a dyn Progress,
     ) -> Result<Rewrite<'a>> {
-        let source_path = old.folder.join(files::find(&old.manifest, files::LISTS)?.0);
+        let source_path = old.folder.join(old.manifest.file(files::LISTS)?.0);
         let source = File::open(&source_path).map_err(|e| Error::io("opening", &source_path, &e))?;
         Ok(Rewrite { old, kinds, scratch, progress, source, source_path })
     }
@@ -100,7 +101,7 @@ impl<'a> Rewrite<'a> {
     pub(super) fn run(&self, moved: &mut Moved) -> Result<Written> {
         let waiting = self.scratch.open(DIVIDED)?;
         let division = self.divide(&waiting)?;
-        let shape = &self.old.parts.shape;
+        let shape = &self.old.tables.shape;
         let Division { lists, ids, sublists, waiting: places } = division;
         let directory = layout(shape, self.old.facts.gap_max, self.kinds.to_vec(), lists, ids);
         let bytes = end(shape, &directory).next_multiple_of(PAGE as u64);
@@ -120,27 +121,27 @@ impl<'a> Rewrite<'a> {
     fn is_listed_anew(&self, cluster: u32) -> bool {
         let is_divided = |kind| kind == LocalKind::Ivf;
         let at = cluster as usize;
-        is_divided(self.kinds[at]) != is_divided(self.old.parts.directory.kinds[at])
+        is_divided(self.kinds[at]) != is_divided(self.old.tables.directory.kinds[at])
     }
 
     /// Whether a cluster gets a graph that it does not have.
     fn gets_graph(&self, cluster: u32) -> bool {
-        let directory = &self.old.parts.directory;
+        let directory = &self.old.tables.directory;
         let has_it = directory.has_edges(cluster) && directory.degree == DEGREE as u32;
         self.kinds[cluster as usize] == LocalKind::Graph && !has_it
     }
 
     fn members_where(&self, wanted: impl Fn(u32) -> bool) -> u64 {
-        let directory = &self.old.parts.directory;
+        let directory = &self.old.tables.directory;
         (0..directory.clusters()).filter(|&c| wanted(c)).map(|c| directory.members_of(c).len() as u64).sum()
     }
 
     fn divide(&self, waiting: &File) -> Result<Division> {
-        let directory = &self.old.parts.directory;
+        let directory = &self.old.tables.directory;
         let total = self.members_where(|c| self.is_listed_anew(c));
         self.progress.stage("dividing clusters anew", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
-        let mut encoder = Encoder::new(&self.old.parts.codebook, self.old.metric);
+        let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
         let mut at = 0u64;
         for cluster in 0..directory.clusters() {
             self.check_interrupted()?;
@@ -158,18 +159,18 @@ impl<'a> Rewrite<'a> {
 
     /// A cluster whose lists stay.
     fn keep(&self, cluster: u32, division: &mut Division) {
-        let parts = &self.old.parts;
-        let lists = parts.directory.lists_of(cluster);
-        division.ids.extend(lists.clone().map(|l| parts.directory.ids[l as usize + 1]));
+        let tables = &self.old.tables;
+        let lists = tables.directory.lists_of(cluster);
+        division.ids.extend(lists.clone().map(|l| tables.directory.ids[l as usize + 1]));
         division.lists.push(division.ids.len() as u32 - 1);
         if self.kinds[cluster as usize] == LocalKind::Ivf {
-            let first = parts.sublists.first[cluster as usize] as usize;
-            let (entries, size) = (first..first + lists.len(), parts.shape.code_bytes);
-            division.sublists.terms.extend_from_slice(&parts.sublists.terms[entries.clone()]);
+            let first = tables.sublists.first[cluster as usize] as usize;
+            let (entries, size) = (first..first + lists.len(), tables.shape.code_bytes);
+            division.sublists.terms.extend_from_slice(&tables.sublists.terms[entries.clone()]);
             division
                 .sublists
                 .codes
-                .extend_from_slice(&parts.sublists.codes[entries.start * size..entries.end * size]);
+                .extend_from_slice(&tables.sublists.codes[entries.start * size..entries.end * size]);
         }
     }
 
@@ -191,7 +192,7 @@ impl<'a> Rewrite<'a> {
         division.lists.push(division.ids.len() as u32 - 1);
         let mut bytes: Vec<u8> = divided.rows.iter().flat_map(|row| row.1.to_le_bytes()).collect();
         if !divided.centroids.is_empty() {
-            let (dim, code_bytes) = (self.old.parts.shape.dim, self.old.parts.shape.code_bytes);
+            let (dim, code_bytes) = (self.old.tables.shape.dim, self.old.tables.shape.code_bytes);
             let centroid = self.centroid(cluster);
             encoder.set_centroid(&centroid);
             let mut code = vec![0u8; code_bytes];
@@ -209,9 +210,9 @@ impl<'a> Rewrite<'a> {
     }
 
     fn divided(&self, cluster: u32) -> Result<Divided> {
-        let shape = &self.old.parts.shape;
+        let shape = &self.old.tables.shape;
         let capacity = shape.members_in(self.old.facts.read_max as usize);
-        let count = self.old.parts.directory.members_of(cluster).len() as u32;
+        let count = self.old.tables.directory.members_of(cluster).len() as u32;
         let rows: Vec<u32> = (0..count).collect();
         if self.kinds[cluster as usize] != LocalKind::Ivf {
             return Ok(in_order(&rows, capacity));
@@ -234,7 +235,7 @@ impl<'a> Rewrite<'a> {
 
     /// How the members of one cluster become points: under an inner product all as long as the longest of them.
     fn space(&self, members: &Members) -> Space {
-        let (metric, dtype, shape) = (self.old.metric, self.old.dtype, &self.old.parts.shape);
+        let (metric, dtype, shape) = (self.old.metric, self.old.dtype, &self.old.tables.shape);
         let mut floats = vec![0f32; shape.dim];
         let mut most = 0f64;
         if metric == Metric::Ip {
@@ -247,14 +248,14 @@ impl<'a> Rewrite<'a> {
     }
 
     fn centroid(&self, cluster: u32) -> Vec<f32> {
-        let mut floats = vec![0f32; self.old.parts.shape.dim];
-        widen(DType::F16, self.old.parts.centroid(cluster), &mut floats);
+        let mut floats = vec![0f32; self.old.tables.shape.dim];
+        widen(DType::F16, self.old.tables.centroid(cluster), &mut floats);
         floats
     }
 
     fn members(&self, cluster: u32) -> Result<Members> {
         let mut members = Members { vectors: Vec::new(), external: Vec::new() };
-        for list in self.old.parts.directory.lists_of(cluster) {
+        for list in self.old.tables.directory.lists_of(cluster) {
             self.check_interrupted()?;
             self.records(list, |record| {
                 members.vectors.extend_from_slice(record.vector());
@@ -266,7 +267,7 @@ impl<'a> Rewrite<'a> {
 
     /// Reads the records of a list of the old version, and shows each.
     fn records(&self, list: u32, mut see: impl FnMut(Record<'_>)) -> Result<Vec<u8>> {
-        let (directory, shape) = (&self.old.parts.directory, &self.old.parts.shape);
+        let (directory, shape) = (&self.old.tables.directory, &self.old.tables.shape);
         let at = directory.records[list as usize];
         let bytes = self.read(at, directory.members(list) as usize * shape.record_bytes())?;
         let records = bytes.chunks_exact(shape.record_bytes());
@@ -286,7 +287,8 @@ impl<'a> Rewrite<'a> {
 
     fn damaged(&self, what: &str, at: u64) -> Error {
         Error::corrupt(format!(
-            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the index again",
+            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the \
+             index again",
             self.source_path.display()
         ))
     }
@@ -324,7 +326,7 @@ impl Target<'_> {
             } else if self.directory.has_edges(cluster) {
                 self.copy_edges(cluster)?;
                 self.directory.entries[cluster as usize] =
-                    rewrite.old.parts.directory.entries[cluster as usize];
+                    rewrite.old.tables.directory.entries[cluster as usize];
             }
         }
         Ok(())
@@ -337,7 +339,7 @@ impl Target<'_> {
     /// Copies lists: nothing in them changes but their numbers.
     fn copy(&mut self, cluster: u32) -> Result<()> {
         let rewrite = self.rewrite;
-        let (from, shape) = (&rewrite.old.parts.directory, &rewrite.old.parts.shape);
+        let (from, shape) = (&rewrite.old.tables.directory, &rewrite.old.tables.shape);
         for (list, new) in from.lists_of(cluster).zip(self.directory.lists_of(cluster)) {
             rewrite.check_interrupted()?;
             let members = from.members(list) as usize;
@@ -361,7 +363,7 @@ impl Target<'_> {
     /// Copies edges: they are the same wherever they lie.
     fn copy_edges(&mut self, cluster: u32) -> Result<()> {
         let rewrite = self.rewrite;
-        let from = &rewrite.old.parts.directory;
+        let from = &rewrite.old.tables.directory;
         let (ids, size) = (from.members_of(cluster), edges::edge_bytes(from.degree as usize));
         if ids.is_empty() {
             return Ok(());
@@ -398,7 +400,7 @@ impl Target<'_> {
         drop(members);
         let graphs = Graphs {
             space: &space,
-            shape: &old.parts.shape,
+            shape: &old.tables.shape,
             directory: &self.directory,
             file: &self.out,
             path: &self.path,
@@ -408,10 +410,11 @@ impl Target<'_> {
         graphs.graph(cluster)
     }
 
-    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their old ones.
+    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their
+    /// old ones.
     fn list_anew(&self, cluster: u32) -> Result<Vec<u32>> {
         let rewrite = self.rewrite;
-        let parts = &rewrite.old.parts;
+        let tables = &rewrite.old.tables;
         let members = rewrite.members(cluster)?;
         let lists = self.directory.lists_of(cluster);
         let (list_of, halves) = self.read_waiting(cluster, members.external.len(), lists.len())?;
@@ -419,18 +422,18 @@ impl Target<'_> {
         for (&list, row) in list_of.iter().zip(0u32..) {
             rows_of[list as usize].push(row);
         }
-        let size = 2 * parts.shape.dim;
+        let size = 2 * tables.shape.dim;
         let orders: Vec<Vec<u32>> = lists
             .clone()
             .into_par_iter()
             .zip(&rows_of)
             .map_init(
-                || Encoder::new(&parts.codebook, rewrite.old.metric),
+                || Encoder::new(&tables.codebook, rewrite.old.metric),
                 |encoder, (list, rows)| {
                     rewrite.check_interrupted()?;
                     let number = (list - lists.start) as usize;
                     let own = halves.get(number * size..(number + 1) * size);
-                    let halves = own.unwrap_or(parts.centroid(cluster));
+                    let halves = own.unwrap_or(tables.centroid(cluster));
                     self.list(encoder, list, halves, &members, rows)
                 },
             )
@@ -451,7 +454,7 @@ impl Target<'_> {
         rows: &[u32],
     ) -> Result<Vec<u32>> {
         let old = self.rewrite.old;
-        let shape = &old.parts.shape;
+        let shape = &old.tables.shape;
         let size = shape.vector_bytes;
         let mut vectors = Vec::with_capacity(rows.len() * size);
         let mut floats = vec![0f32; rows.len() * shape.dim];
@@ -477,7 +480,7 @@ impl Target<'_> {
     fn read_waiting(&self, cluster: u32, members: usize, lists: usize) -> Result<(Vec<u32>, Vec<u8>)> {
         let rewrite = self.rewrite;
         let is_divided = self.directory.kinds[cluster as usize] == LocalKind::Ivf;
-        let centroids = if is_divided { lists * 2 * rewrite.old.parts.shape.dim } else { 0 };
+        let centroids = if is_divided { lists * 2 * rewrite.old.tables.shape.dim } else { 0 };
         let mut bytes = vec![0u8; 4 * members + centroids];
         let path = rewrite.scratch.path(DIVIDED);
         self.waiting

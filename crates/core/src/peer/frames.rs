@@ -1,0 +1,257 @@
+//! Frames between bytes and [`Peer`](super::Peer): everything that is costly about a message, outside of the peer's lock.
+//!
+//! A frame is decoded before [`Peer::received`](super::Peer::received), a state is encoded before
+//! [`Peer::stepped`](super::Peer::stepped), and a frame is assembled and sealed after the call that produced the message.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::message::{self, Message, QueryId, Refused};
+use super::{BufferPool, PeerStatus, Run, Served};
+use crate::query::wire::{self, Results};
+use crate::query::{Budget, Hit, Params, QueryState, Step};
+
+/// Encodes and decodes the frames of one server. Every thread has a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameCodec {
+    server: u8,
+    served: Served,
+}
+
+/// A decoded frame that fits the index of this server.
+#[derive(Clone, Debug)]
+pub struct Received {
+    pub(super) load: u8,
+    pub(super) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Baton { run: Run, visited: u64, left_us: u32, vector: Vec<u8>, state: Box<QueryState> },
+    Answer { run: Run, visited: u64, state: Box<QueryState> },
+    PartialResults { run: Run, sequence: u32, hits: Vec<Hit> },
+    Status(PeerStatus),
+    Release { query: QueryId },
+}
+
+/// A message to another server, not yet a frame.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub(super) load: u8,
+    pub(super) body: Body,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Baton { run: Run, visited: u64, left_us: u32, vector: Vec<u8>, state: Vec<u8> },
+    Answer { run: Run, visited: u64, state: Vec<u8> },
+    PartialResults { run: Run, sequence: u32, hits: Vec<u8> },
+    Status(PeerStatus),
+    Release { query: QueryId },
+}
+
+/// A query of a client, prepared for [`Peer::submit`](super::Peer::submit).
+#[derive(Clone, Debug)]
+pub struct NewQuery {
+    pub(super) number: u64,
+    pub(super) time_us: u64,
+    pub(super) vector: Vec<u8>,
+    pub(super) state: Box<QueryState>,
+    // The state as other servers receive it; empty unless all of them are asked.
+    pub(super) encoded: Vec<u8>,
+}
+
+/// A state that has ended or goes on at another server, encoded for [`Peer::stepped`](super::Peer::stepped).
+#[derive(Clone, Debug)]
+pub struct Departure {
+    pub(super) run: Run,
+    pub(super) leaves: Leaves,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Leaves {
+    /// It goes on at another server. The report, if any, reaches the origin separately.
+    HandOver { to: u8, state: Vec<u8>, report: Option<Report> },
+    /// It has ended at its origin.
+    Answer(Box<QueryState>),
+    /// It has ended at a host.
+    SendAnswer(Vec<u8>),
+}
+
+/// Partial results for the origin.
+#[derive(Clone, Debug)]
+pub(super) enum Report {
+    /// The origin is this server.
+    Local { sequence: u32, k: u32, hits: Vec<Hit> },
+    /// The origin is another server.
+    Remote { sequence: u32, hits: Vec<u8> },
+}
+
+impl FrameCodec {
+    pub(super) fn new(server: u8, served: Served) -> FrameCodec {
+        FrameCodec { server, served }
+    }
+
+    /// Prepares a client's query. `number` differs from those of all other queries of this incarnation.
+    pub fn new_query(
+        &self,
+        number: u64,
+        (params, budget): (Params, Budget),
+        vector: &[u8],
+        time_us: u64,
+        pool: &mut BufferPool,
+    ) -> NewQuery {
+        let mut state = pool.state();
+        state.restart(params, budget);
+        let mut encoded = Vec::new();
+        if self.served.scatter_gather.is_some() {
+            encoded = pool.buffer();
+            pool.encoder.encode(&state, self.served.carry, &mut encoded);
+        }
+        NewQuery { number, time_us, vector: pool.copy(vector), state, encoded }
+    }
+
+    /// Encodes a state that can go no further here. `None` while it only waits.
+    pub fn departure(
+        &self,
+        run: Run,
+        step: Step,
+        state: &QueryState,
+        pool: &mut BufferPool,
+    ) -> Option<Departure> {
+        let leaves = match step {
+            Step::Wait => return None,
+            Step::HandOver(to) => self.hand_over(&run, to, state, pool),
+            Step::Done => {
+                let mut answer = pool.state();
+                answer.become_answer_of(state);
+                if run.query.origin == self.server {
+                    Leaves::Answer(answer)
+                } else {
+                    let mut bytes = pool.buffer();
+                    pool.encoder.encode(&answer, wire::Carry::Ids, &mut bytes);
+                    pool.recycle_state(answer);
+                    Leaves::SendAnswer(bytes)
+                }
+            }
+        };
+        Some(Departure { run, leaves })
+    }
+
+    fn hand_over(&self, run: &Run, to: u8, state: &QueryState, pool: &mut BufferPool) -> Leaves {
+        let origin = run.query.origin;
+        // Results travel with the state when it goes to its origin.
+        let is_reported = self.served.results == Results::Origin && to != origin;
+        let mut reports_sent = is_reported.then_some(state.q.top.reports_sent);
+        let mut report = None;
+        if is_reported && !state.q.top.hits.is_empty() {
+            let sequence = state.q.top.reports_sent;
+            reports_sent = Some(sequence.saturating_add(1));
+            report = Some(if origin == self.server {
+                let mut hits = pool.hits();
+                hits.extend_from_slice(&state.q.top.hits);
+                Report::Local { sequence, k: state.q.top.k, hits }
+            } else {
+                let mut hits = pool.buffer();
+                wire::write_hits(&state.q.top.hits, &mut hits);
+                Report::Remote { sequence, hits }
+            });
+        }
+        let mut bytes = pool.buffer();
+        pool.encoder.write(state, self.served.carry, reports_sent, &mut bytes);
+        Leaves::HandOver { to, state: bytes, report }
+    }
+
+    /// The frame of a message. The message's memory is recycled.
+    pub fn frame(&self, outgoing: Outgoing, pool: &mut BufferPool) -> Vec<u8> {
+        let mut frame = pool.buffer();
+        let Outgoing { load, body } = outgoing;
+        let message = match &body {
+            Body::Baton { run, visited, left_us, vector, state } => Message::Baton {
+                query: run.query,
+                attempt: run.attempt,
+                visited: *visited,
+                left_us: *left_us,
+                vector,
+                state,
+            },
+            Body::Answer { run, visited, state } => {
+                Message::Answer { query: run.query, attempt: run.attempt, visited: *visited, state }
+            }
+            Body::PartialResults { run, sequence, hits } => {
+                Message::PartialResults { query: run.query, attempt: run.attempt, sequence: *sequence, hits }
+            }
+            Body::Status(status) => Message::Status(*status),
+            Body::Release { query } => Message::Release { query: *query },
+        };
+        message.encode(self.served.build, load, &mut frame);
+        match body {
+            Body::Baton { vector, state, .. } => {
+                pool.recycle_buffer(vector);
+                pool.recycle_buffer(state);
+            }
+            Body::Answer { state: bytes, .. } | Body::PartialResults { hits: bytes, .. } => {
+                pool.recycle_buffer(bytes);
+            }
+            Body::Status(_) | Body::Release { .. } => {}
+        }
+        frame
+    }
+
+    /// Decodes a frame from another server.
+    ///
+    /// # Errors
+    /// A frame or state of another version, build or kind of index, and everything that is damaged or makes no sense here.
+    pub fn decode(&self, frame: &[u8], pool: &mut BufferPool) -> Result<Received, Refused> {
+        let (message, load) = message::decode(frame, self.served.build)?;
+        let content = match message {
+            Message::Baton { query, attempt, visited, left_us, vector, state } => {
+                if !vector.is_empty() && vector.len() != self.served.vector_bytes {
+                    return Err(Refused::Content);
+                }
+                let state = self.baton(state, pool)?;
+                let run = Run { query, attempt };
+                Content::Baton { run, visited, left_us, vector: pool.copy(vector), state }
+            }
+            Message::Answer { query, attempt, visited, state } => {
+                Content::Answer { run: Run { query, attempt }, visited, state: self.state(state, pool)? }
+            }
+            Message::PartialResults { query, attempt, sequence, hits: bytes } => {
+                let mut hits = pool.hits();
+                wire::read_hits(bytes, &mut hits)?;
+                Content::PartialResults { run: Run { query, attempt }, sequence, hits }
+            }
+            Message::Status(status) => Content::Status(status),
+            Message::Release { query } => Content::Release { query },
+        };
+        Ok(Received { load, content })
+    }
+
+    /// A state that can go on here.
+    fn baton(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
+        let state = self.state(bytes, pool)?;
+        let is_scored = self.served.rescores || state.has_distances();
+        if is_scored && state.is_baton(self.served.nodes) {
+            return Ok(state);
+        }
+        pool.recycle_state(state);
+        Err(Refused::Content)
+    }
+
+    /// A state of this server's kind of index.
+    fn state(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
+        let mut state = pool.state();
+        let decoded =
+            wire::decode_into(bytes, &mut state).and_then(|()| match state.params().kind.number() {
+                kind if kind == self.served.kind => Ok(()),
+                kind => Err(Refused::Kind(kind)),
+            });
+        match decoded {
+            Ok(()) => Ok(state),
+            Err(refused) => {
+                pool.recycle_state(state);
+                Err(refused)
+            }
+        }
+    }
+}

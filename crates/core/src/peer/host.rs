@@ -1,0 +1,177 @@
+//! Queries on this server: their vectors, their batons, and the states that run here.
+
+use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
+
+use super::frames::{Body, Departure, Leaves, Report};
+use super::message::QueryId;
+use super::{Action, Origin, Peer, Run};
+use crate::place::bit;
+use crate::query::QueryState;
+
+/// A query's vector, and the last baton of the query that this server accepted.
+pub(super) struct HostedQuery {
+    pub(super) vector: Vec<u8>,
+    pub(super) expires_at_us: u64,
+    // Servers that have the vector.
+    pub(super) visited: u64,
+    // (attempt, hand-overs) of the last accepted baton.
+    accepted: Option<(u8, u64)>,
+    // Whether a state runs or waits here.
+    pub(super) is_here: bool,
+}
+
+impl HostedQuery {
+    pub(super) fn new(vector: Vec<u8>, expires_at_us: u64, visited: u64) -> HostedQuery {
+        HostedQuery { vector, expires_at_us, visited, accepted: None, is_here: false }
+    }
+}
+
+/// A run that has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun<'a> {
+    /// The query's vector.
+    pub vector: &'a [u8],
+    /// The query's deadline.
+    pub expires_at_us: u64,
+}
+
+impl Peer {
+    /// A started run has a slot now. `None` when its answer can no longer be used: the run is dropped. The origin's patience with an
+    /// attempt counts from here, so that an attempt that waits in a long queue is not started again and again.
+    pub fn begin(&mut self, now_us: u64, run: &Run) -> Option<Begun<'_>> {
+        let hosted = self.hosted.get(&run.query).filter(|hosted| now_us < hosted.expires_at_us)?;
+        let begun = Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us };
+        if run.query.origin != self.server {
+            let is_outdated = hosted.accepted.is_some_and(|accepted| accepted.0 > run.attempt);
+            return (!is_outdated).then_some(begun);
+        }
+        let is_current = |o: &&mut Origin| match &o.gather {
+            // The origin's own part is in this process and cannot be lost: it is begun once.
+            Some(gather) => gather.missing() & bit(self.server) != 0,
+            None => o.attempt == run.attempt,
+        };
+        let origin = self.origins.get_mut(&run.query.number).filter(is_current)?;
+        if !origin.has_begun {
+            origin.has_begun = true;
+            origin.give_up_at_us = self.limits.patience(now_us, run.attempt).min(origin.expires_at_us);
+        }
+        Some(begun)
+    }
+
+    /// The state of a run can go no further here.
+    pub fn stepped(&mut self, now_us: u64, departure: Departure, out: &mut Vec<Action>) {
+        let Departure { run, leaves } = departure;
+        self.set_here(&run, false);
+        match leaves {
+            Leaves::HandOver { to, state, report } => {
+                if let Some(report) = report {
+                    self.report(run, report, out);
+                }
+                self.hand_over(now_us, run, to, state, out);
+            }
+            Leaves::Answer(state) => self.end(run, self.server, 0, state, out),
+            Leaves::SendAnswer(state) => self.send_answer(run, state, out),
+        }
+    }
+
+    /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed gets a reply.
+    pub fn dropped(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
+        self.set_here(run, false);
+        if self.own(&run.query).is_some_and(|origin| now_us >= origin.expires_at_us) {
+            self.expire(run.query.number, out);
+        }
+    }
+
+    pub(super) fn set_here(&mut self, run: &Run, is_here: bool) {
+        if let Some(hosted) = self.hosted.get_mut(&run.query) {
+            hosted.is_here = is_here;
+        }
+    }
+
+    fn send_answer(&mut self, run: Run, state: Vec<u8>, out: &mut Vec<Action>) {
+        let visited = self.hosted.get(&run.query).map_or(0, |hosted| hosted.visited);
+        self.send(run.query.origin, Body::Answer { run, visited, state }, out);
+        if self.served.scatter_gather.is_some() {
+            // No server hands it over to here again.
+            self.forget(&run.query);
+        }
+    }
+
+    fn report(&mut self, run: Run, report: Report, out: &mut Vec<Action>) {
+        match report {
+            Report::Local { sequence, k, hits } => {
+                if let Some(origin) = self.own(&run.query) {
+                    origin.partial_results.merge(run.attempt, sequence, &hits, k);
+                }
+                self.pool.recycle_hits(hits);
+            }
+            Report::Remote { sequence, hits } => {
+                self.send(run.query.origin, Body::PartialResults { run, sequence, hits }, out);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: Vec<u8>, out: &mut Vec<Action>) {
+        // The query may have been released or have expired meanwhile.
+        let Some(hosted) = self.hosted.get_mut(&run.query) else {
+            return self.pool.recycle_buffer(state);
+        };
+        let has_vector = hosted.visited & bit(to) != 0;
+        hosted.visited |= bit(to);
+        let visited = hosted.visited;
+        let left_us = left_us(now_us, hosted.expires_at_us);
+        let vector = if has_vector { Vec::new() } else { self.pool.copy(&hosted.vector) };
+        self.send(to, Body::Baton { run, visited, left_us, vector, state }, out);
+    }
+
+    /// Drops a query's vector. Returns the servers that have it.
+    pub(super) fn forget(&mut self, query: &QueryId) -> u64 {
+        let Some(hosted) = self.hosted.remove(query) else { return 0 };
+        self.abandoned += u64::from(hosted.is_here);
+        self.pool.recycle_buffer(hosted.vector);
+        hosted.visited
+    }
+
+    /// Accepts a baton once: its number grows with every hand-over of an attempt, and with every attempt.
+    pub(super) fn accept(
+        &mut self,
+        run: Run,
+        state: Box<QueryState>,
+        arrived: HostedQuery,
+        out: &mut Vec<Action>,
+    ) {
+        let number = (run.attempt, state.stats().hand_overs);
+        let HostedQuery { vector, expires_at_us, visited, .. } = arrived;
+        let is_own = run.query.origin == self.server;
+        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
+        let hosted = match self.hosted.entry(run.query) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still waits.
+            Entry::Vacant(_) if is_own || is_full || vector.is_empty() => {
+                self.pool.recycle_buffer(vector);
+                return self.pool.recycle_state(state);
+            }
+            Entry::Vacant(entry) => entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited)),
+        };
+        if hosted.accepted.is_some_and(|accepted| number <= accepted) {
+            self.pool.recycle_buffer(vector);
+            return self.pool.recycle_state(state);
+        }
+        // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that have it does not count.
+        let is_new = hosted.accepted.is_none_or(|accepted| accepted.0 < run.attempt);
+        hosted.visited = if is_new { visited } else { hosted.visited | visited };
+        hosted.accepted = Some(number);
+        hosted.is_here = true;
+        if !vector.is_empty() {
+            self.pool.recycle_buffer(core::mem::replace(&mut hosted.vector, vector));
+        }
+        out.push(Action::Start { run, state });
+    }
+}
+
+/// Microseconds until a deadline, as a frame carries them.
+pub(super) fn left_us(now_us: u64, expires_at_us: u64) -> u32 {
+    expires_at_us.saturating_sub(now_us).min(u64::from(u32::MAX)) as u32
+}

@@ -1,0 +1,186 @@
+//! Queries that clients submitted to this server.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::frames::NewQuery;
+use super::host::HostedQuery;
+use super::message::QueryId;
+use super::partial_results::PartialResults;
+use super::scatter_gather::{self, Gather};
+use super::{Action, Failure, Peer, Run};
+use crate::place::bit;
+use crate::query::{Budget, Params, QueryState};
+
+/// A query of a client.
+pub(super) struct Origin {
+    pub(super) params: Params,
+    pub(super) budget: Budget,
+    pub(super) attempt: u8,
+    // Whether this attempt has had a slot; nothing can be lost before.
+    pub(super) has_begun: bool,
+    pub(super) give_up_at_us: u64,
+    pub(super) expires_at_us: u64,
+    pub(super) visited: u64,
+    // Answers so far, when all servers are asked.
+    pub(super) gather: Option<Gather>,
+    pub(super) partial_results: PartialResults,
+}
+
+impl Peer {
+    /// A client submits a query. It runs here first, since the head graph is on every server; with scatter-gather it starts on all of
+    /// them.
+    pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
+        let NewQuery { number, time_us, vector, state, encoded } = query;
+        if self.origins.len() >= self.limits.origins {
+            self.pool.recycle_buffer(vector);
+            self.pool.recycle_buffer(encoded);
+            self.pool.recycle_state(state);
+            out.push(Action::Fail { number, why: Failure::Overloaded });
+            return;
+        }
+        let (params, budget) = (*state.params(), state.q.budget);
+        let expires_at_us = now_us.saturating_add(time_us);
+        let hosted = HostedQuery::new(vector, expires_at_us, bit(self.server));
+        self.hosted.insert(self.id(number), hosted);
+        let origin = Origin {
+            params,
+            budget,
+            attempt: 0,
+            has_begun: false,
+            give_up_at_us: expires_at_us,
+            expires_at_us,
+            visited: bit(self.server),
+            gather: self.served.scatter_gather.map(|servers| {
+                let all = scatter_gather::all(servers);
+                Gather::new(params, budget, encoded, all, all & (self.live | bit(self.server)))
+            }),
+            partial_results: PartialResults::default(),
+        };
+        if let Some(gather) = &origin.gather {
+            let missing = gather.missing();
+            self.ask_parts(now_us, number, &origin, missing, out);
+        }
+        self.origins.insert(number, origin);
+        self.start(Run { query: self.id(number), attempt: 0 }, state, out);
+    }
+
+    /// A client no longer waits: its query ends without an answer. A query that was handed over is released on all servers, since only
+    /// its answer names those that it has visited.
+    pub fn cancel(&mut self, number: u64, out: &mut Vec<Action>) {
+        let known = self.hosted.get(&self.id(number)).map_or(0, |hosted| hosted.visited);
+        let is_here = known & !bit(self.server) == 0;
+        self.drop_query(number, if is_here { 0 } else { u64::MAX }, out);
+    }
+
+    /// The id of a query of this server.
+    pub(super) fn id(&self, number: u64) -> QueryId {
+        QueryId { origin: self.server, incarnation: self.incarnation, number }
+    }
+
+    /// A query that was submitted here, in this incarnation.
+    pub(super) fn own(&mut self, query: &QueryId) -> Option<&mut Origin> {
+        let is_own = query.origin == self.server && query.incarnation == self.incarnation;
+        self.origins.get_mut(&query.number).filter(|_| is_own)
+    }
+
+    fn start(&mut self, run: Run, state: Box<QueryState>, out: &mut Vec<Action>) {
+        self.set_here(&run, true);
+        out.push(Action::Start { run, state });
+    }
+
+    /// A query has ended at server `from`. The first answer counts; with scatter-gather all of them do.
+    pub(super) fn end(
+        &mut self,
+        run: Run,
+        from: u8,
+        visited: u64,
+        state: Box<QueryState>,
+        out: &mut Vec<Action>,
+    ) {
+        let query = run.query;
+        let Some(origin) = self.own(&query) else { return self.pool.recycle_state(state) };
+        let Some(gather) = &mut origin.gather else {
+            if let Some((visited, state)) = origin.partial_results.complete(run.attempt, visited, state) {
+                self.answer(query.number, visited, state, out);
+            }
+            return;
+        };
+        gather.merge(from, &state);
+        if let Some(whole) = gather.whole() {
+            self.answer(query.number, 0, Box::new(whole), out);
+        }
+        self.pool.recycle_state(state);
+    }
+
+    /// Gives the answer to the client; all servers forget the query.
+    pub(super) fn answer(
+        &mut self,
+        number: u64,
+        visited: u64,
+        state: Box<QueryState>,
+        out: &mut Vec<Action>,
+    ) {
+        let query = self.id(number);
+        let Some(mut origin) = self.origins.remove(&number) else { return self.pool.recycle_state(state) };
+        self.recycle_question(&mut origin);
+        let visited = visited | origin.visited | self.forget(&query);
+        self.release(&query, visited, out);
+        out.push(Action::Answer { number, state });
+    }
+
+    /// A query's deadline has passed.
+    pub(super) fn expire(&mut self, number: u64, out: &mut Vec<Action>) {
+        if self.drop_query(number, 0, out) {
+            out.push(Action::Fail { number, why: Failure::Expired });
+        }
+    }
+
+    /// Ends a query without an answer; the servers that are known to have it and those in `others` forget it. False when it has ended
+    /// before.
+    fn drop_query(&mut self, number: u64, others: u64, out: &mut Vec<Action>) -> bool {
+        let query = self.id(number);
+        let Some(mut origin) = self.origins.remove(&number) else { return false };
+        self.recycle_question(&mut origin);
+        let asked = origin.gather.as_ref().map_or(0, Gather::missing);
+        let visited = others | origin.visited | asked | self.forget(&query);
+        self.release(&query, visited, out);
+        true
+    }
+
+    fn recycle_question(&mut self, origin: &mut Origin) {
+        if let Some(gather) = &mut origin.gather {
+            self.pool.recycle_buffer(gather.take_question());
+        }
+    }
+
+    /// An attempt takes too long, or its query has expired.
+    pub(super) fn retry_or_expire(&mut self, now_us: u64, number: u64, out: &mut Vec<Action>) {
+        let query = self.id(number);
+        let Some(origin) = self.origins.get_mut(&number) else { return };
+        if now_us >= origin.expires_at_us {
+            return self.expire(number, out);
+        }
+        if origin.attempt + 1 >= self.limits.attempts {
+            // The last attempt has until the deadline.
+            origin.give_up_at_us = origin.expires_at_us;
+            return;
+        }
+        if origin.gather.is_some() {
+            return self.ask_again(now_us, number, out);
+        }
+        origin.attempt += 1;
+        origin.partial_results = PartialResults::new(origin.attempt);
+        origin.has_begun = false;
+        origin.give_up_at_us = origin.expires_at_us;
+        let (params, budget, attempt) = (origin.params, origin.budget, origin.attempt);
+        if let Some(hosted) = self.hosted.get_mut(&query) {
+            // A server that lost the vector in a crash must receive it again.
+            origin.visited |= hosted.visited;
+            hosted.visited = bit(self.server);
+        }
+        let mut state = self.pool.state();
+        state.restart(params, budget);
+        self.start(Run { query, attempt }, state, out);
+    }
+}

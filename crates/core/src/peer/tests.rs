@@ -1,0 +1,179 @@
+//! Refused frames and abandoned queries; functions that the tests of this folder share.
+
+use super::*;
+use crate::query::wire::{Carry, Results};
+use crate::query::{Budget, Params, Progress, Step};
+use alloc::vec;
+use message::{Message, Refused};
+
+pub(super) const VECTOR_BYTES: usize = 64;
+const BUILD: u64 = 7;
+/// Number of `disk-graph` on the wire.
+const DISK_GRAPH: u8 = 1;
+
+pub(super) fn served(carry: Carry, results: Results) -> Served {
+    Served {
+        build: BUILD,
+        kind: DISK_GRAPH,
+        vector_bytes: VECTOR_BYTES,
+        nodes: 1000,
+        carry,
+        results,
+        rescores: true,
+        scatter_gather: None,
+    }
+}
+
+fn peer(server: u8) -> Peer {
+    Peer::new(server, 1, served(Carry::Ids, Results::Along), 0b11, Limits::default())
+}
+
+/// Submits a query for the best 3.
+pub(super) fn submit(peer: &mut Peer, number: u64, time_us: u64, out: &mut Vec<Action>) {
+    let what = (Params::disk_graph(3, 4), Budget::default());
+    let query = peer.codec().new_query(number, what, &[7; VECTOR_BYTES], time_us, &mut BufferPool::default());
+    peer.submit(0, query, out);
+}
+
+/// The frames among a peer's actions.
+pub(super) fn frames(peer: &Peer, out: Vec<Action>) -> Vec<(u8, Vec<u8>)> {
+    let mut pool = BufferPool::default();
+    let frame = |action| match action {
+        Action::Send { to, message } => Some((to, peer.codec().frame(message, &mut pool))),
+        _ => None,
+    };
+    out.into_iter().filter_map(frame).collect()
+}
+
+/// Delivers one frame.
+pub(super) fn receive(peer: &mut Peer, from: u8, frame: &[u8]) -> Result<Vec<Action>, Refused> {
+    let mut out = vec![];
+    let received = peer.codec().decode(frame, &mut BufferPool::default())?;
+    peer.received(0, from, received, &mut out);
+    Ok(out)
+}
+
+fn started(out: &mut Vec<Action>) -> (Run, Box<QueryState>) {
+    match out.pop() {
+        Some(Action::Start { run, state }) => (run, state),
+        other => panic!("{other:?}, a state should start"),
+    }
+}
+
+fn baton(state: &[u8], vector: &[u8], build: u64) -> Vec<u8> {
+    let query = QueryId { origin: 1, incarnation: 1, number: 0 };
+    let mut frame = vec![];
+    Message::Baton { query, attempt: 0, visited: 2, left_us: 9, vector, state }.encode(build, 0, &mut frame);
+    frame
+}
+
+fn encoded(carry: Carry, candidates: u32) -> Vec<u8> {
+    let mut state = QueryState::new(Params::disk_graph(1, 4), Budget::default());
+    (0..candidates).for_each(|id| assert!(state.beam_mut().offer(9, 400 * id, Progress::Fresh)));
+    let mut bytes = vec![];
+    wire::encode(&state, carry, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_baton_without_distances_is_refused_where_they_cannot_be_computed() {
+    let taken = |rescores, carry, candidates| {
+        let served = Served { rescores, ..served(Carry::Distances, Results::Along) };
+        let mut peer = Peer::new(0, 1, served, 3, Limits::default());
+        receive(&mut peer, 1, &baton(&encoded(carry, candidates), &[0; VECTOR_BYTES], BUILD))
+            .map(|out| out.len())
+    };
+    assert_eq!(taken(false, Carry::Ids, 2), Err(Refused::Content));
+    // A query that has not begun has no distances to compute.
+    for (rescores, carry, candidates) in
+        [(true, Carry::Ids, 2), (false, Carry::Distances, 2), (false, Carry::Ids, 0)]
+    {
+        assert_eq!(taken(rescores, carry, candidates), Ok(1));
+    }
+}
+
+#[test]
+fn frames_and_states_of_another_build_version_or_kind_are_refused_with_the_reason() {
+    let good = encoded(Carry::Ids, 2);
+    let refused = |frame: &[u8]| {
+        let mut peer = peer(0);
+        let refused = receive(&mut peer, 1, frame).expect_err("it is refused");
+        assert_eq!(peer.held(), (0, 0), "a refused frame changes nothing");
+        refused
+    };
+    let vector = [0; VECTOR_BYTES];
+    assert!(receive(&mut peer(0), 1, &baton(&good, &vector, BUILD)).is_ok());
+    assert_eq!(refused(&baton(&good, &vector, 8)), Refused::Build(8));
+    let mut old = baton(&good, &vector, BUILD);
+    old[0] = message::VERSION as u8 - 1;
+    assert_eq!(refused(&old), Refused::Version(message::VERSION - 1));
+    // A good frame around a state of another version.
+    let mut state = good.clone();
+    state[0] = wire::VERSION as u8 + 1;
+    assert_eq!(refused(&baton(&state, &vector, BUILD)), Refused::Version(wire::VERSION + 1));
+    // A state of another kind of index, in a baton and in an answer.
+    let mut flat = vec![];
+    wire::encode(&QueryState::new(Params::flat(1), Budget::default()), Carry::Ids, &mut flat);
+    assert_eq!(refused(&baton(&flat, &vector, BUILD)), Refused::Kind(0));
+    let query = QueryId { origin: 0, incarnation: 1, number: 0 };
+    let mut answer = vec![];
+    Message::Answer { query, attempt: 0, visited: 2, state: &flat }.encode(BUILD, 0, &mut answer);
+    assert_eq!(refused(&answer), Refused::Kind(0));
+    // A vector of another length; a node that the index does not have.
+    assert_eq!(refused(&baton(&good, &vector[1..], BUILD)), Refused::Content);
+    assert_eq!(refused(&baton(&encoded(Carry::Ids, 4), &vector, BUILD)), Refused::Content);
+    assert_eq!(refused(&[]), Refused::Length);
+}
+
+#[test]
+fn a_query_past_its_deadline_is_not_begun_and_a_running_one_is_abandoned() {
+    let (mut peer, mut out) = (peer(0), vec![]);
+    submit(&mut peer, 1, 0, &mut out);
+    let (late, _) = started(&mut out);
+    assert_eq!(peer.begin(0, &late), None);
+    submit(&mut peer, 2, 100, &mut out);
+    let (run, _) = started(&mut out);
+    assert_eq!(peer.begin(99, &run).map(|begun| begun.expires_at_us), Some(100));
+    assert!(peer.is_wanted(99, &run) && !peer.is_wanted(100, &run));
+    peer.dropped(100, &run, &mut out);
+    assert!(matches!(out.pop(), Some(Action::Fail { number: 2, why: Failure::Expired })));
+    assert!(out.is_empty(), "{out:?}");
+    // The one that waits fails with the next tick.
+    peer.tick(100, &mut out);
+    assert!(matches!(out.pop(), Some(Action::Fail { number: 1, why: Failure::Expired })));
+    assert_eq!(peer.held(), (0, 0));
+}
+
+#[test]
+fn a_cancelled_query_is_abandoned_on_every_server() {
+    let (mut origin, mut host, mut out) = (peer(0), peer(1), vec![]);
+    submit(&mut origin, 1, 1000, &mut out);
+    let (run, mut state) = started(&mut out);
+    assert!(origin.begin(0, &run).is_some());
+    state.q.stats.hand_overs = 1;
+    let departure = origin
+        .codec()
+        .departure(run, Step::HandOver(1), &state, &mut BufferPool::default())
+        .expect("it leaves");
+    origin.stepped(0, departure, &mut out);
+    let sent = frames(&origin, core::mem::take(&mut out));
+    let mut there = receive(&mut host, 0, &sent[0].1).expect("a good frame");
+    let (run, _) = started(&mut there);
+    assert!(host.begin(0, &run).is_some() && host.abandoned() == 0);
+
+    origin.cancel(1, &mut out);
+    assert_eq!((origin.held(), origin.abandoned()), ((0, 0), 0), "it does not run here");
+    let released = frames(&origin, core::mem::take(&mut out));
+    let [(1, release)] = released.as_slice() else { panic!("{released:?}") };
+    receive(&mut host, 0, release).expect("a good frame");
+    assert!(!host.is_wanted(0, &run) && host.abandoned() == 1);
+    host.dropped(0, &run, &mut out);
+    assert_eq!((host.held(), out.len()), ((0, 0), 0));
+    // Cancelled while it waits for a slot.
+    submit(&mut origin, 2, 1000, &mut out);
+    let (run, _) = started(&mut out);
+    origin.cancel(2, &mut out);
+    assert!(origin.begin(0, &run).is_none() && origin.abandoned() == 1);
+    origin.cancel(2, &mut out);
+    assert!(out.is_empty(), "a second time changes nothing");
+}

@@ -1,0 +1,279 @@
+//! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in Starling and
+//! PageANN, and PipeANN's eager mode.
+//!
+//! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::verify`]
+
+mod enter;
+mod walk;
+mod wire;
+
+use alloc::vec::Vec;
+
+use stratann_kernel::Metric;
+use stratann_kernel::codes::Codebook;
+
+use crate::access::{CodedQuery, blocks};
+use crate::check::{Blocks, Links};
+use crate::codec::{Reader, Refused, Writer};
+use crate::format::block;
+use crate::format::block_map::BlockMap;
+use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::route::HeadGraph;
+use crate::search::{Beam, Budget, Candidate, Progress, Read, Visited};
+use crate::verify::BlockScratch;
+use crate::view::Base;
+
+/// Longest beam.
+pub const MAX_SEARCH_LIST: u32 = 65_536;
+
+/// The kind itself.
+pub(crate) struct Marker;
+
+/// What `disk-graph` keeps in RAM.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The layout of all blocks.
+    pub block: &'a block::BlockLayout,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// How to read the codes.
+    pub codebook: &'a Codebook,
+    /// Where the codes of nodes are.
+    pub codes: Codes<'a>,
+    /// Which block holds a node.
+    pub map: &'a BlockMap,
+    /// Mean squared error of the codes.
+    pub code_error: f32,
+    /// The entry of every search.
+    pub head: &'a HeadGraph,
+}
+
+impl<'a> View<'a> {
+    /// The index as it is checked.
+    pub fn checked(&self, base: Base<'a>) -> Blocks<'a> {
+        let head_codes = if let Codes::Head(codes) = self.codes { Some(codes) } else { None };
+        let links = Links { map: self.map, head: self.head, head_codes };
+        Blocks { base, layout: self.block, count: self.blocks, links: Some(links) }
+    }
+}
+
+/// Where codes are. Distances are the same wherever a code comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Codes<'a> {
+    /// In RAM: one per node.
+    All(&'a [u8]),
+    /// In the blocks, beside the ids that their adjacency lists name. In RAM are those of the head graph's nodes, in their order there.
+    Head(&'a [u8]),
+}
+
+/// The parameters of one query; plain data that travels with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Length of the beam: L in DiskANN and BatANN, `ef` in HNSW.
+    pub search_list: u32,
+    /// Stop once the best unread candidate is farther than the k-th result by this many standard errors of its code distance; infinity
+    /// turns the rule off.
+    pub stop_slack: f32,
+    /// Stop after this many reads in a row that changed none of the k results; 0 turns the rule off.
+    pub patience: u32,
+    /// Whether nodes that came along in a block are scored and, where useful, expanded.
+    pub whole_blocks: bool,
+    /// Whether the head graph gives the first candidates; otherwise the medoid does (DiskANN).
+    pub head: bool,
+    /// Length of the head graph's own beam.
+    pub head_list: u32,
+}
+
+impl Params {
+    /// A beam of `search_list`, and the defaults of everything else.
+    pub fn new(search_list: u32) -> Params {
+        let search_list = search_list.clamp(1, MAX_SEARCH_LIST);
+        Params {
+            search_list,
+            stop_slack: f32::INFINITY,
+            patience: 0,
+            whole_blocks: true,
+            head: true,
+            head_list: search_list.clamp(16, 64),
+        }
+    }
+}
+
+/// The candidates, and what the stop rules count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Whether candidates have distances. A decoded baton carries ids only; its first step rescores them.
+    pub(crate) is_scored: bool,
+    /// Reads since the results last changed.
+    pub(crate) reads_without_change: u32,
+    pub(crate) beam: Beam,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State { is_scored: true, reads_without_change: 0, beam: Beam::default() }
+    }
+}
+
+impl State {
+    /// The candidates.
+    pub fn beam(&self) -> &Beam {
+        &self.beam
+    }
+}
+
+/// Code distances of the query, and reusable buffers.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    query: CodedQuery,
+    visited: Visited,
+    blocks: BlockScratch,
+    ids: Vec<u32>,
+    distances: Vec<u32>,
+    /// Of the head graph's search.
+    head_nodes: Vec<u32>,
+    head_beam: Beam,
+    /// Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places among them.
+    coded: Vec<u32>,
+    ranks: Vec<u32>,
+    /// The nodes of the block that is expanded, by code distance.
+    block_nodes: Vec<(u32, u32)>,
+    remote_blocks: Vec<u32>,
+    code_scale: f32,
+    code_error: f32,
+    dim: f32,
+}
+
+impl Scratch {
+    /// A code distance on the scale of exact distances.
+    pub fn estimate(&self, code_distance: u32) -> f32 {
+        self.query.table.to_float(code_distance) * self.code_scale
+    }
+
+    /// The largest code distance (on the scale of exact ones) to expect of a vector at exact distance `exact`, `slack` standard errors up.
+    ///
+    /// With e the error of a code, ‖q − v̂‖² = ‖q − v‖² + ‖e‖² + 2⟨q − v, e⟩: a bias of E‖e‖² and, for errors without preferred direction in d
+    /// dimensions, a standard error of 2·√(‖q − v‖²·E‖e‖² / d). An inner product has no bias, and ‖q‖·√(E‖e‖² / d).
+    fn expected_at_most(&self, exact: f32, slack: f32) -> f32 {
+        if self.query.norm > 0.0 {
+            return exact + slack * self.query.norm * stratann_kernel::sqrt(self.code_error / self.dim);
+        }
+        let error = self.code_error * self.code_scale;
+        exact + error + slack * 2.0 * stratann_kernel::sqrt(exact.max(0.0) * error / self.dim)
+    }
+}
+
+impl Kind for Marker {
+    type View<'a> = View<'a>;
+    type Params = Params;
+    type State = State;
+    type Scratch = Scratch;
+
+    fn is_valid(params: &Params, k: u32) -> bool {
+        (k..=MAX_SEARCH_LIST).contains(&params.search_list)
+            && (1..=MAX_SEARCH_LIST).contains(&params.head_list)
+            && params.stop_slack >= -16.0
+    }
+
+    fn reset(state: &mut State, params: &Params, _: u32) {
+        state.is_scored = true;
+        state.reads_without_change = 0;
+        state.beam.reset(params.search_list as usize);
+    }
+
+    fn budget(_: &View<'_>) -> Budget {
+        Budget::default()
+    }
+
+    fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
+        scratch.visited.clear(base.nodes);
+        scratch.query.set(base, view.codebook, query);
+        // Codes of unit vectors measure squared l2, which is twice the cosine distance.
+        scratch.code_scale = if base.metric == Metric::Cosine { 0.5 } else { 1.0 };
+        scratch.code_error = view.code_error;
+        scratch.dim = base.dim as f32;
+    }
+
+    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+        walk::rescore(cx);
+        if !cx.q.started {
+            cx.q.started = true;
+            enter::enter(cx);
+        }
+        // A server reads what it holds of the best W. While something better is unread on another server, a read that changes nothing does
+        // not show that the search has nothing left to find.
+        let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
+        let layout = cx.view.block;
+        cx.take_in(arrived, |cx, _, bytes| {
+            let block = block::Block::open(layout, bytes).ok()?;
+            let before = cx.q.top.worst();
+            if cx.params.whole_blocks {
+                crate::verify::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+            }
+            let expanded = walk::expand_block(cx, &block);
+            let changed = cx.q.top.worst() != before;
+            let reads = cx.own.reads_without_change;
+            cx.own.reads_without_change = if changed { 0 } else { reads.saturating_add(u32::from(counts)) };
+            expanded
+        });
+        walk::choose(cx);
+    }
+
+    fn requeue(state: &mut State, view: &View<'_>, unit: u32) -> bool {
+        state.beam.renew(|id| view.map.block_of(id) == unit);
+        true
+    }
+
+    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        blocks::verify(view.block, view.blocks, read.at, bytes)
+    }
+
+    fn fits(state: &State, nodes: u32) -> bool {
+        state.beam.entries().iter().all(|c| c.id < nodes)
+    }
+
+    fn has_distances(state: &State) -> bool {
+        state.is_scored || state.beam.entries().is_empty()
+    }
+
+    fn rescores(view: &View<'_>) -> bool {
+        matches!(view.codes, Codes::All(_))
+    }
+
+    fn encode_params(params: &Params, w: &mut Writer<'_>) {
+        wire::encode_params(params, w);
+    }
+
+    fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
+        wire::decode_params(r)
+    }
+
+    fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
+        wire::encode(state, carry, w, sorted);
+    }
+
+    fn decode(state: &mut State, params: &Params, _: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+        wire::decode(state, params.search_list, r)
+    }
+
+    fn memory_bytes(state: &State) -> usize {
+        state.beam.memory_bytes()
+    }
+}
+
+/// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found once more.
+fn restart(cx: &mut Cx<'_, Marker>) {
+    cx.q.top.reported_distances.clear();
+    cx.own.beam.reset(cx.params.search_list as usize);
+    cx.q.started = false;
+}
+
+/// The progress that a number on the wire stands for.
+fn progress(number: u32) -> Result<Progress, Refused> {
+    match number {
+        0 => Ok(Progress::Fresh),
+        1 => Ok(Progress::Awaited),
+        2 => Ok(Progress::Expanded),
+        _ => Err(Refused::Content),
+    }
+}

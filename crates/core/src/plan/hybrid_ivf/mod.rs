@@ -1,0 +1,188 @@
+//! `hybrid-ivf`: OrchANN (Huan et al.): clusters of vectors on disk under a small memory budget.
+//!
+//! A *cluster* here is a k-means cell, as in the paper. It has one inverted list, several when it is divided, or a graph of its own. Members
+//! are its vectors; a *record* is a vector with its id.
+//!
+//! route = [`crate::route::NavGraph`], in [`navigate`] · access = [`visit`] and [`scan`] for list codes, [`local_graph`] for clusters that are
+//! graphs · verify = [`crate::verify::BoundEstimator`] before vectors are read, [`rerank`] after
+
+pub mod learn;
+mod likelihood;
+mod local_graph;
+mod navigate;
+mod params;
+mod rerank;
+mod scan;
+mod state;
+mod trace;
+mod view;
+mod visit;
+mod wire;
+
+use alloc::vec::Vec;
+
+use crate::access::CodedQuery;
+use crate::codec::{Reader, Refused, Writer};
+use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::search::{Beam, Budget, Candidate, Outcome, QueryStats, Read, StoreId, Visited};
+use crate::verify::BoundEstimator;
+use crate::view::Base;
+
+pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
+pub use state::State;
+pub(crate) use state::{LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
+pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
+pub use view::{Pinned, Resident, SubLists, View};
+pub use visit::CANDIDATES_MAX;
+
+/// The store of all lists, records and adjacency lists: one file.
+pub(crate) const FILE: StoreId = StoreId(0);
+
+/// The kind itself.
+pub(crate) struct Marker;
+
+/// Code distances of the query, and reusable buffers.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    query: CodedQuery,
+    visited: Visited,
+    ids: Vec<u32>,
+    distances: Vec<u32>,
+    /// Of the navigation: the nodes to score, and the beams of centroids and of sampled members.
+    nav_nodes: Vec<u32>,
+    centroid_beam: Beam,
+    member_beam: Beam,
+    /// Clusters with their sample hits and their rank, smaller first.
+    ranking: Vec<(u32, u32, f32)>,
+    /// The lists of a divided cluster, by the distance to their centroids.
+    nearest_lists: Vec<(u32, u32)>,
+    /// Of the member of a local graph that is expanded: the edges to members not visited before.
+    edges: Vec<local_graph::Edge>,
+    /// The lists scanned, where a trace is kept.
+    scanned: Option<Vec<ScannedList>>,
+}
+
+impl Kind for Marker {
+    type View<'a> = View<'a>;
+    type Params = Params;
+    type State = State;
+    type Scratch = Scratch;
+
+    fn is_valid(params: &Params, _: u32) -> bool {
+        params.is_valid()
+    }
+
+    fn reset(state: &mut State, _: &Params, k: u32) {
+        state.reset(k);
+    }
+
+    fn budget(_: &View<'_>) -> Budget {
+        Budget::default()
+    }
+
+    fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
+        scratch.query.set(base, view.codebook, query);
+    }
+
+    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+        if !cx.q.started {
+            cx.q.started = true;
+            navigate::navigate(cx);
+        }
+        cx.take_in(arrived, |cx, pending, bytes| match ReadKind::of(&pending.read)? {
+            ReadKind::Lists { first, count } => visit::take(cx, (pending.tag, first, count), bytes),
+            ReadKind::Records { .. } => rerank::take(cx, pending, bytes),
+            ReadKind::Run { first, count } => scan::take_run(cx, (first, count), bytes),
+            ReadKind::Edges { .. } => {
+                let page = u32::try_from(pending.read.at.offset / crate::PAGE as u64).ok()?;
+                local_graph::take(cx, page, bytes)
+            }
+        });
+        if cx.q.outcome == Outcome::Running {
+            choose(cx);
+        }
+    }
+
+    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        view.verify(read, bytes)
+    }
+
+    fn read_counter<'s>(stats: &'s mut QueryStats, read: &Read) -> Option<&'s mut u64> {
+        match ReadKind::of(read)? {
+            ReadKind::Edges { .. } => Some(&mut stats.edge_reads),
+            ReadKind::Records { .. } | ReadKind::Run { .. } => Some(&mut stats.record_reads),
+            ReadKind::Lists { .. } => None,
+        }
+    }
+
+    /// Only a query that has not begun may come from another server: lists that a state names are not checked here.
+    fn fits(state: &State, _: u32) -> bool {
+        state.ranked.is_empty()
+            && state.lists.is_empty()
+            && state.queue.is_empty()
+            && state.candidates.is_empty()
+    }
+
+    fn encode_params(params: &Params, w: &mut Writer<'_>) {
+        wire::encode_params(params, w);
+    }
+
+    fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
+        wire::decode_params(r)
+    }
+
+    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+        wire::encode(state, w);
+    }
+
+    fn decode(state: &mut State, params: &Params, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+        wire::decode(state, params, k, r)
+    }
+
+    fn memory_bytes(state: &State) -> usize {
+        state.memory_bytes()
+    }
+}
+
+/// The bounds of one query.
+fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
+    BoundEstimator::new(cx.base, &cx.scratch.query, cx.params.bounds, cx.params.bound_slack)
+}
+
+/// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
+fn choose(cx: &mut Cx<'_, Marker>) {
+    let chosen = loop {
+        let chosen = visit::choose(cx).and_then(|()| {
+            let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty();
+            let at_most = if has_scanned { 0 } else { visit::CANDIDATES_MAX };
+            let may_read = has_scanned || cx.own.candidates.len() > at_most;
+            if may_read { rerank::choose(cx, at_most) } else { Some(()) }
+        });
+        // All candidates may have been pruned, or be in RAM, before all lists are scanned.
+        if chosen.is_none() || !cx.q.io.pending.is_empty() || !visit::is_scanning(cx) {
+            break chosen;
+        }
+    };
+    if chosen.is_none() || (!cx.q.io.wants.is_empty() && cx.q.budget.hops == 0) {
+        return cx.q.finish(Outcome::OutOfBudget);
+    }
+    if !cx.q.io.wants.is_empty() {
+        cx.q.count_hop();
+    } else if cx.q.io.pending.is_empty() {
+        count_result_clusters(cx);
+        cx.q.finish(Outcome::Complete);
+    }
+}
+
+/// Counts the visited clusters that hold a result: those that a perfect choice would have visited.
+fn count_result_clusters(cx: &mut Cx<'_, Marker>) {
+    let directory = cx.view.directory;
+    let worst = cx.q.top.worst().map_or(f32::NEG_INFINITY, |w| w.0);
+    let cluster = |id: u32| directory.cluster_of(directory.list_of(id));
+    let mut found: Vec<u32> = cx.own.read.iter().filter(|r| r.1 <= worst).map(|r| cluster(r.0)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let visited = cx.own.visited();
+    found.retain(|cluster| visited.contains(cluster));
+    cx.q.stats.result_clusters += found.len() as u64;
+}

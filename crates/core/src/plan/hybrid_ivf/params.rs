@@ -1,0 +1,108 @@
+//! What a `hybrid-ivf` query is asked to do.
+
+use crate::verify::Bounds;
+
+/// Longest beam in a cluster that is a graph.
+pub const MAX_LOCAL_LIST: u32 = 65_536;
+
+/// Which clusters are visited first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Order {
+    /// By the distance to the centroid, reduced where the navigation found near members of the cluster.
+    #[default]
+    Evidence = 0,
+    /// By the number of sample hits: members among the nearest that the navigation found (OrchANN §5.3).
+    Votes = 1,
+    /// By the distance to the centroid.
+    Centroid = 2,
+    /// By the number of members to expect within the threshold, from the cluster's size and spread.
+    Expected = 3,
+}
+
+impl Order {
+    /// All of them.
+    pub const ALL: [Order; 4] = [Order::Evidence, Order::Votes, Order::Centroid, Order::Expected];
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Order> {
+        Order::ALL.into_iter().find(|o| o.name() == name)
+    }
+
+    /// The name used on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Order::Evidence => "evidence",
+            Order::Votes => "votes",
+            Order::Centroid => "centroid",
+            Order::Expected => "expected",
+        }
+    }
+}
+
+/// The parameters of one query; plain data that travels with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Most clusters that are visited (M in OrchANN).
+    pub nprobe: u32,
+    /// Length of the navigation's beam of sampled members, whose hits rank their clusters.
+    pub sample_hits: u32,
+    /// Which clusters come first.
+    pub order: Order,
+    /// Stop after this share of the clusters in a row was fruitless (ρ); infinity turns the rule off.
+    pub early_stop: f32,
+    /// Whether a fruitless cluster counts by how unlikely its members were, instead of 1.
+    pub weighed: bool,
+    /// Lists scanned of a divided cluster; 0 for the number in its plan.
+    pub local_lists: u32,
+    /// Length of the beam in a cluster that is a graph; at least k.
+    pub local_list: u32,
+    /// Which bounds prune.
+    pub bounds: Bounds,
+    /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
+    pub bound_slack: f32,
+}
+
+/// Default of [`Params::sample_hits`].
+const SAMPLE_HITS: u32 = 64;
+/// Default of [`Params::local_list`].
+const LOCAL_LIST: u32 = 32;
+/// Most clusters that a query can visit, and most sample hits.
+pub const MAX_PROBES: u32 = 65_536;
+
+impl Params {
+    /// A number of clusters to visit, and the defaults of everything else.
+    pub fn new(nprobe: u32) -> Params {
+        let nprobe = nprobe.clamp(1, MAX_PROBES);
+        Params {
+            nprobe,
+            sample_hits: SAMPLE_HITS,
+            order: Order::Evidence,
+            early_stop: f32::INFINITY,
+            weighed: true,
+            local_lists: 0,
+            local_list: LOCAL_LIST,
+            bounds: Bounds::Both,
+            bound_slack: f32::INFINITY,
+        }
+    }
+
+    /// True when every number is within its limit.
+    pub fn is_valid(&self) -> bool {
+        (1..=MAX_PROBES).contains(&self.nprobe)
+            && (1..=MAX_PROBES).contains(&self.sample_hits)
+            && (1..=MAX_LOCAL_LIST).contains(&self.local_list)
+            && self.early_stop > 0.0
+            && self.bound_slack >= -16.0
+    }
+
+    /// The weight of fruitless clusters in a row that ends the visits: ⌈ρM⌉ of M (OrchANN §5.3); ρM where they are weighed.
+    pub fn fruitless_limit(&self, clusters: usize) -> f32 {
+        let share = self.early_stop * clusters as f32;
+        if self.weighed || !share.is_finite() {
+            return share;
+        }
+        // A ceiling without std; the product is small.
+        (share as u32 + u32::from(share > share as u32 as f32)).max(1) as f32
+    }
+}

@@ -1,0 +1,169 @@
+//! Scans list codes: prunes members by bounds, and keeps the others as candidates.
+
+use super::navigate::to_centroid;
+use super::rerank;
+use super::{Marker, ScannedList, Unread, bound_estimator};
+use crate::format::inverted_list::{ListCodes, Record};
+use crate::plan::Cx;
+use crate::verify::{BoundEstimator, DistanceBounds, keep_record};
+
+/// Scans one of the lists that a read from list `first` on brought.
+pub(super) fn scan_read(cx: &mut Cx<'_, Marker>, (first, list): (u32, u32), bytes: &[u8]) -> Option<()> {
+    let directory = cx.view.directory;
+    let start = *directory.codes.get(first as usize)?;
+    let at = directory.codes.get(list as usize)?.checked_sub(start)? as usize;
+    let length = cx.view.shape.list_codes_bytes(directory.members(list) as usize);
+    let codes = ListCodes::open(&cx.view.shape, list, bytes.get(at..at + length)?)?;
+    let is_whole = directory.is_whole(&cx.view.shape, list);
+    let records = if is_whole { bytes.get(at + length..) } else { None };
+    scan(cx, &codes, records)
+}
+
+/// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came along.
+pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Option<&[u8]>) -> Option<()> {
+    let estimator = bound_estimator(cx);
+    let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
+    let first = codes.first_id();
+    let mut distances = core::mem::take(&mut cx.scratch.distances);
+    cx.scratch.ids.clear();
+    cx.scratch.ids.extend(0..codes.count() as u32);
+    cx.scratch.query.table.distances(codes.codes(), &cx.scratch.ids, &mut distances);
+    cx.q.stats.code_comparisons += codes.count() as u64;
+    cx.q.stats.lists += 1;
+    let mut fruitful = false;
+    let kept = kept_so_far(cx);
+    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
+    let mut done = Some(());
+    let mut navigated = navigated_from(cx, first);
+    let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
+    for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
+        let id = first.wrapping_add(slot);
+        // The navigation has counted this member already.
+        let is_navigated = cx.own.navigated.get(navigated) == Some(&id);
+        navigated += usize::from(is_navigated);
+        if is_navigated || !cx.q.admits(id) {
+            continue;
+        }
+        let cross = cx.scratch.query.table.to_float(code);
+        if estimator.at_least(base, term, cross) > cut {
+            cx.q.stats.pruned += 1;
+            continue;
+        }
+        let bounds = estimator.from_code(base, term, cross, radius);
+        let by_pivot = match estimator.uses_pivots() {
+            true => estimator.lower_by_centroid(base, from_centroid),
+            false => f32::NEG_INFINITY,
+        };
+        let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
+        fruitful |= is_among_best;
+        let Some(lower) = lower else { continue };
+        let candidate = Unread { estimate: bounds.estimate, lower, id };
+        match records {
+            None => cx.own.candidates.push(candidate),
+            Some(bytes) => {
+                let size = cx.view.shape.record_bytes();
+                let record = bytes.get(slot as usize * size..).and_then(|b| Record::open(&cx.view.shape, b));
+                done = record.map(|record| rerank::score(cx, candidate, &record));
+                if done.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    cx.scratch.distances = distances;
+    if fruitful {
+        let directory = cx.view.directory;
+        mark_fruitful(cx, directory.cluster_of(directory.list_of(first)));
+    }
+    let list = cx.view.directory.list_of(first);
+    let kept = kept_so_far(cx).saturating_sub(kept) as u32;
+    cx.scratch.trace_scanned(|| ScannedList {
+        cluster: cx.view.directory.cluster_of(list),
+        list: Some(list),
+        members: codes.count() as u32,
+        kept,
+        fruitful,
+        in_ram: cx.view.resident_codes(list).is_some(),
+    });
+    prune_candidates(cx);
+    done
+}
+
+/// The place in the navigation's members, which ascend, of the first one from `id` on.
+fn navigated_from(cx: &Cx<'_, Marker>, id: u32) -> usize {
+    cx.own.navigated.partition_point(|&known| known < id)
+}
+
+/// Members that no bound pruned when they were scanned.
+fn kept_so_far(cx: &Cx<'_, Marker>) -> u64 {
+    cx.own.candidates.len() as u64 + cx.q.stats.full_comparisons
+}
+
+/// Offers the bounds of a member to the thresholds. Returns whether its estimate is among the best so far, and its lower bound unless that
+/// prunes it.
+pub(super) fn weigh(
+    cx: &mut Cx<'_, Marker>,
+    estimator: &BoundEstimator,
+    bounds: &DistanceBounds,
+    by_pivot: f32,
+) -> (bool, Option<f32>) {
+    let is_among_best = cx.own.estimates.offer(bounds.estimate);
+    let mut lower = by_pivot;
+    if estimator.uses_codes() {
+        cx.own.upper_bounds.offer(bounds.upper);
+        lower = lower.max(bounds.lower);
+    }
+    if lower > threshold(cx) {
+        cx.q.stats.pruned += 1;
+        return (is_among_best, None);
+    }
+    (is_among_best, Some(lower))
+}
+
+/// Marks the visit of a cluster as fruitful.
+pub(super) fn mark_fruitful(cx: &mut Cx<'_, Marker>, cluster: u32) {
+    if let Some(visit) = cx.own.visits.iter_mut().find(|v| v.cluster == cluster) {
+        visit.fruitful = true;
+    }
+}
+
+/// The distance beyond which members are pruned: that of the k-th result, or the k-th smallest upper bound.
+pub(super) fn threshold(cx: &Cx<'_, Marker>) -> f32 {
+    let known =
+        if cx.q.top.is_full() { cx.q.top.worst().map_or(f32::INFINITY, |w| w.0) } else { f32::INFINITY };
+    known.min(cx.own.upper_bounds.kth())
+}
+
+/// Drops candidates whose lower bound is beyond the threshold.
+pub(super) fn prune_candidates(cx: &mut Cx<'_, Marker>) {
+    let limit = threshold(cx);
+    let before = cx.own.candidates.len();
+    cx.own.candidates.retain(|c| c.lower <= limit);
+    cx.q.stats.pruned += (before - cx.own.candidates.len()) as u64;
+}
+
+/// Scores a run of members that was read without bounds.
+pub(super) fn take_run(cx: &mut Cx<'_, Marker>, (from, count): (u32, u32), bytes: &[u8]) -> Option<()> {
+    let size = cx.view.shape.record_bytes();
+    let before = cx.q.top.worst();
+    for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {
+        if cx.q.admits(id) {
+            keep_record(cx.q, cx.exact, &Record::open(&cx.view.shape, bytes)?);
+        }
+    }
+    let list = cx.view.directory.list_of(from);
+    let fruitful = cx.q.top.worst() != before;
+    cx.scratch.trace_scanned(|| ScannedList {
+        cluster: cx.view.directory.cluster_of(list),
+        list: Some(list),
+        members: count,
+        kept: count,
+        fruitful,
+        in_ram: false,
+    });
+    if fruitful {
+        // The visit of this cluster may have ended as fruitless meanwhile.
+        cx.own.fruitless = 0.0;
+    }
+    Some(())
+}

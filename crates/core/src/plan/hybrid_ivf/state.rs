@@ -1,0 +1,191 @@
+//! The state of a `hybrid-ivf` query: which clusters are left, and which members may still be among the best.
+
+use alloc::vec::Vec;
+
+use crate::search::{Beam, KSmallest, Read, Tag};
+
+/// The purpose of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadKind {
+    /// The list codes of `count` lists from `first` on, with their records where these follow.
+    Lists { first: u32, count: u32 },
+    /// Records of candidates, from that of `first` on.
+    Records { first: u32 },
+    /// The records of `count` members of one list from `first` on.
+    Run { first: u32, count: u32 },
+    /// A page with adjacency lists of members of `cluster`.
+    Edges { cluster: u32 },
+}
+
+impl ReadKind {
+    /// The first unit, and the note, of a read of this purpose.
+    pub(crate) fn to_read(self) -> (u32, u64) {
+        let note = |kind: u64, count: u32| kind | u64::from(count) << 8;
+        match self {
+            ReadKind::Lists { first, count } => (first, note(0, count)),
+            ReadKind::Records { first } => (first, note(1, 0)),
+            ReadKind::Run { first, count } => (first, note(2, count)),
+            ReadKind::Edges { cluster } => (cluster, note(3, 0)),
+        }
+    }
+
+    /// The inverse of [`ReadKind::to_read`]; `None` for a note that it does not make.
+    pub(crate) fn of(read: &Read) -> Option<ReadKind> {
+        let (first, count) = (read.unit, u32::try_from(read.note >> 8).ok()?);
+        match read.note & 0xff {
+            0 => Some(ReadKind::Lists { first, count }),
+            1 => Some(ReadKind::Records { first }),
+            2 => Some(ReadKind::Run { first, count }),
+            3 => Some(ReadKind::Edges { cluster: first }),
+            _ => None,
+        }
+    }
+}
+
+/// A member that no bound has pruned and whose vector was not read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Unread {
+    /// The estimate of its distance.
+    pub(crate) estimate: f32,
+    /// A lower bound of its distance.
+    pub(crate) lower: f32,
+    pub(crate) id: u32,
+}
+
+/// The exact distance of a candidate that was read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Scored {
+    pub(crate) id: u32,
+    pub(crate) distance: f32,
+    pub(crate) external_id: u64,
+}
+
+/// Lists that wait for a read, of themselves or of lists of a better rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct QueuedLists {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    /// The read; `None` for resident lists.
+    pub(crate) tag: Option<Tag>,
+}
+
+/// A cluster whose lists were asked for or are being scanned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Visit {
+    pub(crate) cluster: u32,
+    pub(crate) lists_left: u32,
+    /// Whether its first list took effect.
+    pub(crate) has_begun: bool,
+    pub(crate) fruitful: bool,
+    /// What the cluster counts when it is fruitless.
+    pub(crate) weight: f32,
+}
+
+/// The search of a cluster that is a graph; there is one at a time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LocalSearch {
+    pub(crate) is_on: bool,
+    pub(crate) cluster: u32,
+    /// Members by their numbers within the cluster, nearest first by code.
+    pub(crate) beam: Beam,
+    /// The smallest estimates of all local searches of this query, as many as a beam is long.
+    pub(crate) nearest: KSmallest,
+    pub(crate) members: u32,
+    // A bit for each member that was visited.
+    pub(crate) visited: Vec<u64>,
+}
+
+impl LocalSearch {
+    /// Begins in another cluster, keeping the memory.
+    pub(crate) fn begin(&mut self, cluster: u32, members: u32, list: usize) {
+        self.is_on = true;
+        self.cluster = cluster;
+        self.beam.reset(list);
+        self.nearest.k = list;
+        self.members = members;
+        self.visited.clear();
+        self.visited.resize(members.div_ceil(64) as usize, 0);
+    }
+
+    /// Marks a member as visited. Returns whether it is new; `None` when there is no such member.
+    pub(crate) fn visit(&mut self, number: u32) -> Option<bool> {
+        let word = self.visited.get_mut(number as usize / 64).filter(|_| number < self.members)?;
+        let bit = 1 << (number % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        Some(is_new)
+    }
+}
+
+/// Which clusters are left, and which members may still be among the best.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Clusters in the order of their visits.
+    pub(crate) ranked: Vec<u32>,
+    /// The number of visits that have begun.
+    pub(crate) begun: u32,
+    /// The weight of the fruitless clusters in a row.
+    pub(crate) fruitless: f32,
+    /// Lists of clusters whose visits have begun, the next one last.
+    pub(crate) lists: Vec<u32>,
+    /// In `barrier` mode: lists taken from `lists` that have no effect yet, by rank. The first one is being read.
+    pub(crate) queue: Vec<QueuedLists>,
+    pub(crate) visits: Vec<Visit>,
+    pub(crate) local: LocalSearch,
+    /// Members not pruned yet and not read.
+    pub(crate) candidates: Vec<Unread>,
+    /// Candidates whose records are being read.
+    pub(crate) awaited: Vec<(Tag, Unread)>,
+    /// Candidates that were read and are no results yet, ascending by id.
+    pub(crate) scored: Vec<Scored>,
+    /// Members that were read one by one, with their distances: what is learned from.
+    pub(crate) read: Vec<(u32, f32)>,
+    /// The k smallest estimates of different members.
+    pub(crate) estimates: KSmallest,
+    /// The k smallest upper bounds of different members.
+    pub(crate) upper_bounds: KSmallest,
+    /// Members that the navigation found, ascending.
+    pub(crate) navigated: Vec<u32>,
+}
+
+impl State {
+    /// Empties it for another query, keeping the memory.
+    pub(crate) fn reset(&mut self, k: u32) {
+        self.ranked.clear();
+        self.begun = 0;
+        self.fruitless = 0.0;
+        self.lists.clear();
+        self.queue.clear();
+        self.visits.clear();
+        self.local.begin(0, 0, 0);
+        self.local.nearest.reset(0);
+        self.local.is_on = false;
+        self.candidates.clear();
+        self.awaited.clear();
+        self.scored.clear();
+        self.read.clear();
+        self.navigated.clear();
+        self.estimates.reset(k as usize);
+        self.upper_bounds.reset(k as usize);
+    }
+
+    /// Memory beside the struct itself, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        4 * (self.ranked.capacity() + self.lists.capacity() + self.navigated.capacity())
+            + self.queue.capacity() * size_of::<QueuedLists>()
+            + self.scored.capacity() * size_of::<Scored>()
+            + self.visits.capacity() * size_of::<Visit>()
+            + self.local.beam.memory_bytes()
+            + 8 * self.local.visited.capacity()
+            + 4 * self.local.nearest.values.capacity()
+            + self.candidates.capacity() * size_of::<Unread>()
+            + self.awaited.capacity() * size_of::<(Tag, Unread)>()
+            + self.read.capacity() * size_of::<(u32, f32)>()
+            + 4 * (self.estimates.values.capacity() + self.upper_bounds.values.capacity())
+    }
+
+    /// The clusters whose visits have begun, in their order.
+    pub(crate) fn visited(&self) -> &[u32] {
+        &self.ranked[..(self.begun as usize).min(self.ranked.len())]
+    }
+}

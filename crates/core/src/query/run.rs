@@ -1,0 +1,41 @@
+//! The reference loop: steps one query with reads that answer at once.
+
+use alloc::vec::Vec;
+
+use super::{QueryState, Scratch};
+use crate::plan::IndexView;
+use crate::search::{Arrival, Arrived, Extent, Loss, Step, Tag, Want};
+
+/// Steps `state` until it hands over or is done. `read` returns the bytes of an extent; they are verified here.
+pub fn run<B: AsRef<[u8]>>(
+    state: &mut QueryState,
+    view: &IndexView<'_>,
+    scratch: &mut Scratch,
+    mut read: impl FnMut(Extent) -> Result<B, Loss>,
+) -> Step {
+    let mut arrived: Vec<(Tag, Result<B, Loss>)> = Vec::new();
+    loop {
+        let arrivals: Vec<Arrival<'_>> =
+            arrived.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
+        let step = state.step(view, scratch, &arrivals);
+        if step != Step::Wait {
+            return step;
+        }
+        arrived.clear();
+        for &Want::Fetch { tag, at } in state.wants() {
+            let what = state.read_of(tag);
+            let verified =
+                |bytes: &B| what.map_or(Err(Loss::Failed), |what| view.verify(&what, bytes.as_ref()));
+            let bytes = read(at).and_then(|bytes| verified(&bytes).map(|()| bytes));
+            arrived.push((tag, bytes));
+        }
+    }
+}
+
+/// A read as an arrival.
+pub fn outcome<B: AsRef<[u8]>>(read: &Result<B, Loss>) -> Arrived<'_> {
+    match read {
+        Ok(bytes) => Arrived::Bytes(bytes.as_ref()),
+        Err(loss) => Arrived::Lost(*loss),
+    }
+}

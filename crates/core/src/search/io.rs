@@ -1,0 +1,185 @@
+//! What a query asks of the world, and what comes of it.
+
+use alloc::vec::Vec;
+
+use crate::PAGE;
+
+/// Ties an arrival to the want that it answers; unique within a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u32);
+
+/// One of the stores of an index: a data file, or a section of one that is verified in its own way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreId(pub u8);
+
+/// A range of bytes of one store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// The store.
+    pub store: StoreId,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub bytes: u32,
+}
+
+impl Extent {
+    /// The offset of the first byte behind it; saturates.
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes as u64)
+    }
+
+    /// The number of the page that holds its first byte.
+    pub const fn first_page(&self) -> u64 {
+        self.offset / PAGE as u64
+    }
+
+    /// The number of pages that it touches.
+    pub const fn pages(&self) -> u64 {
+        self.end().div_ceil(PAGE as u64) - self.first_page()
+    }
+}
+
+/// Something that the query needs from the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// The bytes of an extent.
+    Fetch {
+        /// To be repeated in the arrival.
+        tag: Tag,
+        /// The extent.
+        at: Extent,
+    },
+}
+
+/// Why a want was not met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Loss {
+    /// The read failed.
+    Failed = 0,
+    /// The file ended too early.
+    Short = 1,
+    /// The bytes are damaged: checksum, place or layout.
+    Damaged = 2,
+    /// The query's time was up.
+    Expired = 3,
+}
+
+/// What came of one want.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrived<'a> {
+    /// The bytes, verified by [`crate::plan::IndexView::verify`].
+    Bytes(&'a [u8]),
+    /// Nothing will come.
+    Lost(Loss),
+}
+
+/// The answer to one want.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'a> {
+    /// The tag of the want.
+    pub tag: Tag,
+    /// What came of it.
+    pub what: Arrived<'a>,
+}
+
+/// What a read brings, as its kind needs to know it to verify the bytes. Reads of equal extents bring the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The extent.
+    pub at: Extent,
+    /// The first unit in it, as the kind numbers them: a block, a list, a vector.
+    pub(crate) unit: u32,
+    /// Belongs to the kind.
+    pub(crate) note: u64,
+}
+
+impl Read {
+    /// The first unit in it, as the kind numbers them: a block, a list, a vector.
+    pub fn unit(&self) -> u32 {
+        self.unit
+    }
+}
+
+/// A read that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub(crate) tag: Tag,
+    pub(crate) read: Read,
+}
+
+/// The reads of one query: what it asked for and what is under way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Io {
+    pub(crate) next_tag: u32,
+    pub(crate) wants: Vec<Want>,
+    pub(crate) pending: Vec<Pending>,
+}
+
+impl Io {
+    /// Forgets everything; keeps the memory.
+    pub(crate) fn reset(&mut self) {
+        self.next_tag = 0;
+        self.wants.clear();
+        self.pending.clear();
+    }
+
+    /// Forgets what is under way.
+    pub(crate) fn clear(&mut self) {
+        self.wants.clear();
+        self.pending.clear();
+    }
+
+    /// Asks for an extent.
+    pub(crate) fn fetch(&mut self, read: Read) -> Tag {
+        let tag = Tag(self.next_tag);
+        self.next_tag = self.next_tag.wrapping_add(1);
+        self.pending.push(Pending { tag, read });
+        self.wants.push(Want::Fetch { tag, at: read.at });
+        tag
+    }
+
+    /// The read of this tag, when it is under way.
+    pub(crate) fn get(&self, tag: Tag) -> Option<&Pending> {
+        self.pending.iter().find(|p| p.tag == tag)
+    }
+
+    /// Whether a read of this unit is under way.
+    pub(crate) fn is_pending(&self, unit: u32) -> bool {
+        self.pending.iter().any(|p| p.read.unit == unit)
+    }
+
+    /// Removes and returns the read of this tag.
+    pub(crate) fn take(&mut self, tag: Tag) -> Option<Pending> {
+        let at = self.pending.iter().position(|p| p.tag == tag)?;
+        Some(self.pending.swap_remove(at))
+    }
+
+    /// Memory beside the struct itself, bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.wants.capacity() * size_of::<Want>() + self.pending.capacity() * size_of::<Pending>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_cover_the_bytes() {
+        let extent = |offset, bytes| Extent { store: StoreId(0), offset, bytes };
+        for (offset, bytes, first_page, pages) in [
+            (0, 4096, 0, 1),
+            (0, 4097, 0, 2),
+            (4095, 1, 0, 1),
+            (4095, 2, 0, 2),
+            (8192, 12288, 2, 3),
+            (8191, 4098, 1, 3),
+        ] {
+            let e = extent(offset, bytes);
+            assert_eq!((e.first_page(), e.pages(), e.end()), (first_page, pages, offset + u64::from(bytes)));
+        }
+        assert_eq!(extent(u64::MAX - 1, 10).end(), u64::MAX);
+    }
+}

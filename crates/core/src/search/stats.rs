@@ -1,0 +1,134 @@
+//! Counters of one query, in units that do not depend on the machine.
+
+/// Makes the struct of counters, its names and its sums from one table. Wire, JSON, HTTP and Python follow from it.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one query, the same for every kind of index.
+        ///
+        /// `reads`, `pages_read` and `bytes_read` count what the query asked of a tier: what a cache answered is not among them. They
+        /// are exact and do not depend on timing, so reads that were merged with those of other queries count for each.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct QueryStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl QueryStats {
+            /// The counters' names, in the order of the table. A place in it is a counter's number on the wire.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// All counters, in the order of [`QueryStats::NAMES`].
+            pub fn values(&self) -> [u64; Self::NAMES.len()] {
+                [$(self.$name),*]
+            }
+
+            /// The counters with these values, in the order of [`QueryStats::NAMES`].
+            pub fn from_values(values: [u64; Self::NAMES.len()]) -> QueryStats {
+                let [$($name),*] = values;
+                QueryStats { $($name),* }
+            }
+
+            /// Calls `f` with each counter's name and value.
+            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name);)*
+            }
+
+            /// Sets the counter of this name. Returns false when there is none.
+            pub fn set(&mut self, name: &str, value: u64) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => return false,
+                }
+                true
+            }
+
+            /// Adds the counters of another query.
+            pub fn add(&mut self, other: &QueryStats) {
+                $(self.$name = self.$name.saturating_add(other.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Distances computed on codes.
+    code_comparisons,
+    /// Distances computed on full vectors.
+    full_comparisons,
+    /// Vectors discarded by a bound before they were read.
+    pruned,
+    /// Read operations, without those that a cache answered.
+    reads,
+    /// Pages of 4 KiB that those reads cover.
+    pages_read,
+    /// Bytes of those pages.
+    bytes_read,
+    /// Reads that a cache answered.
+    cache_hits,
+    /// Rounds of the search.
+    hops,
+    /// Times the query went on to another server.
+    hand_overs,
+    /// Candidates given up because no server that holds them answers.
+    unreachable,
+    /// Nodes whose adjacency lists were followed.
+    expanded,
+    /// Code distances that a server computed again because the query came without them. They are not among `code_comparisons`, which
+    /// a single server makes too.
+    rescored,
+    /// Neighbours met again and not scored again. The visited set does not travel, so this is less where a query changed servers;
+    /// [`QueryStats::met`] is not.
+    repeats,
+    /// Clusters of vectors visited.
+    clusters,
+    /// Of them, those with a member among the best k of all visited so far, by their codes.
+    fruitful_clusters,
+    /// Of them, those with a member among the results, as far as these were read one by one.
+    result_clusters,
+    /// Inverted lists scanned.
+    lists,
+    /// Of `reads`, those of adjacency lists alone.
+    edge_reads,
+    /// Of `reads`, those of vectors alone.
+    record_reads,
+    /// Hot vectors that were in RAM and did not have to be read.
+    pinned_hits,
+    /// Vectors of resident lists that did not have to be read.
+    resident_hits,
+}
+
+impl QueryStats {
+    /// Reads asked for, those that a cache answered included: the same with any cache.
+    pub fn reads_asked(&self) -> u64 {
+        self.reads + self.cache_hits
+    }
+
+    /// Nodes that the search met, scored or known: the same wherever the query went.
+    pub fn met(&self) -> u64 {
+        self.code_comparisons + self.repeats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_values_and_sums_follow_the_table() {
+        let mut values = [0; QueryStats::NAMES.len()];
+        (1..).zip(&mut values).for_each(|(i, value)| *value = i);
+        let stats = QueryStats::from_values(values);
+        assert_eq!(stats.values(), values);
+        let mut copy = QueryStats::default();
+        stats.each(|name, value| assert!(copy.set(name, value)));
+        assert_eq!(copy, stats);
+        assert!(!copy.set("no_such_counter", 1));
+        copy.add(&stats);
+        assert_eq!(
+            (copy.code_comparisons, copy.resident_hits),
+            (2 * values[0], 2 * values[values.len() - 1])
+        );
+        copy.set("reads", u64::MAX);
+        copy.add(&stats);
+        assert_eq!(copy.reads, u64::MAX);
+    }
+}

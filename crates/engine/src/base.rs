@@ -1,0 +1,257 @@
+//! What every open index has, whatever its kind: its manifest, and the file that queries read.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stratann_core::format::block::{self, BlockLayout};
+use stratann_core::query::{Extent, Loss};
+use stratann_core::{check, view};
+use stratann_kernel::{DType, Metric};
+
+use crate::kinds::kind::Kind;
+use crate::kinds::options::LearnOptions;
+use crate::manifest::{Manifest, read_file};
+use crate::tier::{self, Buffer};
+use crate::{Error, Result};
+
+/// How an index is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Everything that open index and searches may take, in bytes; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Of it, what the block cache may take.
+    pub cache_budget: u64,
+    /// Of it, what resident list codes may take; they lie on disk as well. `None` for what open index and searches
+    /// leave.
+    pub head_budget: Option<u64>,
+    /// Of it, what searches will take, and on how many threads: memory that is not given to list codes.
+    pub search_reserve: Reserve,
+    /// Whether the index learns from its queries, where its kind can.
+    pub learning: LearnOptions,
+}
+
+/// Memory for searches on an index that is about to be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserve {
+    /// What they take, in bytes, with the default number of queries in flight.
+    pub bytes: u64,
+    /// The same with fewer queries in flight, the default where memory is low.
+    pub tight_bytes: u64,
+    /// Threads that search.
+    pub threads: usize,
+}
+
+/// See the module.
+pub(crate) struct Base {
+    pub(crate) folder: PathBuf,
+    pub(crate) manifest: Manifest,
+    /// Number of the manifest.
+    pub(crate) number: u64,
+    pub(crate) kind: Kind,
+    pub(crate) metric: Metric,
+    pub(crate) dtype: DType,
+    pub(crate) block: BlockLayout,
+    /// The file that queries read: blocks, or lists in pages.
+    pub(crate) blocks_file: Arc<File>,
+    pub(crate) blocks_path: PathBuf,
+    /// Whether it is read past the page cache.
+    direct: bool,
+}
+
+impl Base {
+    /// Opens the file of this role: all blocks, or those of one server.
+    ///
+    /// # Errors
+    /// A name that this program does not know, numbers that cannot be, a file that is missing or of another length.
+    pub(crate) fn open(folder: &Path, number: u64, manifest: Manifest, blocks_role: &str) -> Result<Base> {
+        let (kind, metric, dtype, block) = shape(folder, &manifest)?;
+        let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
+        Ok(Base {
+            folder: folder.to_path_buf(),
+            manifest,
+            number,
+            kind,
+            metric,
+            dtype,
+            block,
+            blocks_file: Arc::new(blocks_file),
+            blocks_path,
+            direct,
+        })
+    }
+
+    /// What queries of any kind see.
+    pub(crate) fn view(&self) -> view::Base<'_> {
+        view::Base {
+            metric: self.metric,
+            dtype: self.dtype,
+            dim: self.manifest.dim,
+            nodes: self.manifest.rows as u32,
+            here: None,
+        }
+    }
+
+    /// Bytes of a vector.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.block.vector_bytes
+    }
+
+    /// The seed that the index was built with.
+    pub(crate) fn seed(&self) -> u64 {
+        self.manifest.seed()
+    }
+
+    /// Refuses a query of the wrong length.
+    pub(crate) fn check_query(&self, query: &[u8]) -> Result<()> {
+        let wanted = self.row_bytes();
+        if query.len() == wanted {
+            return Ok(());
+        }
+        Err(Error::bad_input(format!("the query has {} bytes, the index has {wanted}", query.len())))
+    }
+
+    /// Replaces `out` by the bytes of an extent, read past any cache and not verified.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
+        let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
+        let first = at.first_page() * stratann_core::PAGE as u64;
+        match self.blocks_file.read_exact_at(buffer.bytes_mut(), first) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
+            Err(_) => return Err(Loss::Failed),
+            Ok(()) => {}
+        }
+        let skip = (at.offset - first) as usize;
+        out.clear();
+        out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
+        Ok(())
+    }
+
+    /// One block, read past any cache and verified.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn read_block(&self, number: u32) -> std::result::Result<Buffer, Loss> {
+        let mut buffer = Buffer::new(self.block.block_bytes);
+        let offset = u64::from(number) * self.block.block_bytes as u64;
+        match self.blocks_file.read_exact_at(buffer.bytes_mut(), offset) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
+            Err(_) => Err(Loss::Failed),
+            Ok(()) if block::verify(&self.block, number, buffer.bytes()).is_err() => Err(Loss::Damaged),
+            Ok(()) => Ok(buffer),
+        }
+    }
+
+    /// The name of what reads go through: `io_uring` or `pread`, and whether the file system allows direct reads.
+    pub(crate) fn backend_name(&self, tier: &str) -> String {
+        if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }
+    }
+}
+
+/// Reads the file of a role, checked against the manifest. Returns its path, too.
+pub(crate) fn read_role(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, Vec<u8>)> {
+    let (name, entry) = manifest.file(role)?;
+    Ok((folder.join(name), read_file(folder, name, entry)?))
+}
+
+/// Kind, metric, element type and shape of the blocks, from the manifest.
+///
+/// # Errors
+/// A name that this program does not know, numbers that cannot be.
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric, DType, BlockLayout)> {
+    let unknown = |what: &str, name: &str| {
+        Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
+    };
+    let metric = manifest.metric().ok_or_else(|| unknown("metric", &manifest.metric))?;
+    let dtype = manifest.dtype().ok_or_else(|| unknown("dtype", &manifest.dtype))?;
+    let kind = manifest.kind().ok_or_else(|| unknown("kind", &manifest.kind))?;
+    let block = BlockLayout {
+        block_bytes: manifest.blocks.bytes,
+        vector_bytes: manifest.dim * dtype.size(),
+        id_bytes: manifest.blocks.id_bytes,
+        norms: metric == Metric::Cosine,
+        adjacency: kind.has_adjacency_in_blocks(),
+        code_bytes: manifest.blocks.code_bytes,
+    };
+    check_shape(folder, manifest, kind, &block)?;
+    Ok((kind, metric, dtype, block))
+}
+
+fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &BlockLayout) -> Result<()> {
+    let sane = manifest.rows > 0
+        && manifest.rows < u64::from(u32::MAX)
+        && manifest.dim > 0
+        && manifest.dim <= stratann_kernel::distance::MAX_DIM
+        && block.block_bytes > 0
+        && block.block_bytes.is_multiple_of(stratann_core::PAGE)
+        && block.block_bytes <= 1 << 20
+        && (block.id_bytes == 4 || block.id_bytes == 8)
+        && (block.code_bytes == 0
+            || (block.adjacency && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
+        && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.payload_bytes());
+    if sane {
+        Ok(())
+    } else {
+        Err(Error::corrupt(format!(
+            "{}: the manifest's numbers cannot be; build the index again",
+            folder.display()
+        )))
+    }
+}
+
+/// The blocks of an index, as far as the manifest alone describes them.
+pub(crate) struct PlainBlocks {
+    base: view::Base<'static>,
+    pub(crate) layout: BlockLayout,
+    count: u32,
+}
+
+impl PlainBlocks {
+    /// `None` when the numbers of the manifest are inconsistent.
+    pub(crate) fn new(manifest: &Manifest) -> Option<PlainBlocks> {
+        let (dtype, metric, kind) = (manifest.dtype()?, manifest.metric()?, manifest.kind()?);
+        let layout = BlockLayout {
+            block_bytes: manifest.blocks.bytes,
+            vector_bytes: manifest.dim.checked_mul(dtype.size())?,
+            id_bytes: manifest.blocks.id_bytes,
+            norms: metric == Metric::Cosine,
+            adjacency: kind.has_adjacency_in_blocks(),
+            code_bytes: manifest.blocks.code_bytes,
+        };
+        let sane = layout.block_bytes >= stratann_core::PAGE
+            && layout.block_bytes <= 1 << 20
+            && (layout.id_bytes == 4 || layout.id_bytes == 8)
+            && layout.code_bytes <= layout.block_bytes;
+        let nodes = u32::try_from(manifest.rows).ok()?;
+        let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None };
+        let fits = !kind.has_nodes_in_blocks() || layout.node_bytes() <= layout.payload_bytes();
+        (sane && fits).then_some(PlainBlocks { base, layout, count: manifest.blocks.count })
+    }
+
+    /// The blocks as they are checked, one by one.
+    pub(crate) fn checked(&self) -> check::Blocks<'_> {
+        check::Blocks { base: self.base, layout: &self.layout, count: self.count, links: None }
+    }
+}
+
+fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {
+    let (name, entry) = manifest.file(role)?;
+    let path = folder.join(name);
+    let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
+    let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
+    // A server's file holds as many blocks as its placement says, which the caller knows.
+    let expected = match &manifest.spread {
+        Some(_) => entry.bytes,
+        None => u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64,
+    };
+    if length != entry.bytes || length != expected {
+        return Err(Error::corrupt(format!(
+            "{} has {length} bytes, the manifest says {expected}; restore it or build the index again",
+            path.display()
+        )));
+    }
+    Ok((path, file, direct))
+}

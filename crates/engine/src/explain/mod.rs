@@ -1,0 +1,30 @@
+//! One query, step by step.
+
+use stratann_core::query::Params;
+
+pub use crate::kinds::Explained;
+pub use crate::kinds::traces::{blocks, lists};
+
+use crate::driver::Width;
+use crate::index::Index;
+use crate::search::SearchOptions;
+use crate::{Result, kinds};
+
+/// Runs `query` (one row of the index' element type) on its own, and records it.
+///
+/// # Errors
+/// Bad options, or a query of the wrong length. A lost read ends the trace, which names it.
+pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Explained> {
+    let params = explained_params(index, options)?;
+    kinds::explain(&index.base, &index.kind, query, params)
+}
+
+/// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the
+/// easiest to follow.
+pub(crate) fn explained_params(index: &Index, options: &SearchOptions) -> Result<Params> {
+    let width = match options.width {
+        Width::Auto => 1,
+        Width::Fixed(width) => width,
+    };
+    Ok(Params { approach_width: width, width, ..index.params(options)? })
+}

@@ -1,0 +1,240 @@
+//! The trace of one query that reads blocks, for `explain`.
+
+use serde::Serialize;
+use stratann_core::format::block;
+use stratann_core::plan::IndexView;
+use stratann_core::query::{
+    Arrival, Arrived, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats, Scratch, Step,
+    Tag, Want,
+};
+
+use crate::base::Base;
+use crate::driver::failure;
+use crate::kinds::KindIndex;
+use crate::kinds::setting;
+use crate::tier::Buffer;
+
+/// A candidate of the beam.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Guess {
+    /// Its number in the index.
+    pub node: u32,
+    /// Its place in the beam, 0 for the closest.
+    pub rank: usize,
+    /// Its distance by its code, on the scale of exact distances.
+    pub code_distance: f32,
+}
+
+/// One block that was read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Read {
+    /// The block.
+    pub block: u32,
+    /// Where it begins in the file, bytes.
+    pub offset: u64,
+    /// Nodes in it; 0 when it was lost.
+    pub nodes: usize,
+    /// The candidate that asked for it; `None` in a scan.
+    pub asked_by: Option<Guess>,
+}
+
+/// One round: its reads, and what they changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Round {
+    /// Blocks that were asked for together.
+    pub reads: Vec<Read>,
+    /// Vectors compared in full.
+    pub scored: u64,
+    /// Nodes whose neighbours were followed.
+    pub expanded: u64,
+    /// Neighbours compared by their codes.
+    pub code_comparisons: u64,
+    /// Results so far.
+    pub results: usize,
+    /// Distance of the k-th result; `None` as long as there are fewer.
+    pub kth_distance: Option<f32>,
+}
+
+/// The trace of one query.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trace {
+    /// Parameters that were used.
+    pub k: u32,
+    /// Length of the beam.
+    pub search_list: u32,
+    /// Slack of the adaptive stop; `None` when it is off.
+    pub stop_slack: Option<f32>,
+    /// Fruitless reads in a row after which it stops; 0 when that is off.
+    pub patience: u32,
+    /// Candidates that the head graph gave, closest first; empty in a scan.
+    pub head: Vec<Guess>,
+    /// Codes compared on the way there.
+    pub head_code_comparisons: u64,
+    /// The rounds.
+    pub rounds: Vec<Round>,
+    /// Why it ended.
+    pub stop: String,
+    /// Whether the results are what was asked for.
+    pub complete: bool,
+    /// External ids, closest first.
+    pub ids: Vec<u64>,
+    /// Exact distances.
+    pub distances: Vec<f32>,
+    /// Sums over the query.
+    #[serde(skip)]
+    pub stats: QueryStats,
+}
+
+/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the
+/// block of a node where a graph is searched; without it all blocks are scanned. A lost block ends the trace, which
+/// names it.
+pub(crate) fn explain(
+    base: &Base,
+    kind: &KindIndex,
+    block_of: Option<&dyn Fn(u32) -> u32>,
+    query: &[u8],
+    params: Params,
+) -> Trace {
+    let (view, setting) = (kind.view(base), setting(&params));
+    let mut tracer = Tracer {
+        base,
+        view,
+        block_of,
+        state: QueryState::new(params, view.budget()),
+        scratch: Scratch::default(),
+        buffers: Vec::new(),
+    };
+    tracer.scratch.prepare(&view, query);
+    let mut step = tracer.state.step(&view, &mut tracer.scratch, &[]);
+    let head = tracer.beam();
+    let head_code_comparisons = tracer.state.stats().code_comparisons;
+    let mut rounds = Vec::new();
+    while step == Step::Wait {
+        let (round, next) = tracer.round();
+        rounds.push(round);
+        step = next;
+    }
+    Trace {
+        k: params.k,
+        search_list: setting.search_list,
+        stop_slack: setting.slack,
+        patience: setting.patience,
+        head: if block_of.is_some() { head } else { Vec::new() },
+        head_code_comparisons,
+        rounds,
+        stop: tracer.stop(),
+        complete: tracer.state.outcome() == Outcome::Complete,
+        ids: tracer.state.results().iter().map(|h: &Hit| h.external_id).collect(),
+        distances: tracer.state.results().iter().map(|h| h.distance).collect(),
+        stats: *tracer.state.stats(),
+    }
+}
+
+/// Runs one query, round by round.
+struct Tracer<'a> {
+    base: &'a Base,
+    view: IndexView<'a>,
+    block_of: Option<&'a dyn Fn(u32) -> u32>,
+    state: QueryState,
+    scratch: Scratch,
+    buffers: Vec<(Tag, std::result::Result<Buffer, Loss>)>,
+}
+
+impl Tracer<'_> {
+    fn guess(&self, rank: usize, candidate: &Candidate) -> Guess {
+        Guess { node: candidate.id, rank, code_distance: self.estimate(candidate) }
+    }
+
+    /// A candidate's code distance on the scale of exact distances.
+    fn estimate(&self, candidate: &Candidate) -> f32 {
+        self.scratch.disk_graph().map_or(0.0, |scratch| scratch.estimate(candidate.distance))
+    }
+
+    /// The candidates; none of a scan.
+    fn candidates(&self) -> &[Candidate] {
+        self.state.disk_graph().map_or(&[], |state| state.beam().entries())
+    }
+
+    fn beam(&self) -> Vec<Guess> {
+        self.candidates().iter().enumerate().map(|(rank, c)| self.guess(rank, c)).collect()
+    }
+
+    /// Reads what the last step asked for, and steps.
+    fn round(&mut self) -> (Round, Step) {
+        let view = self.view;
+        let wants: Vec<Want> = self.state.wants().to_vec();
+        let mut reads = Vec::new();
+        for Want::Fetch { tag, .. } in wants {
+            let Some(block) = self.state.read_of(tag).map(|read| read.unit()) else { continue };
+            let arrived = self.base.read_block(block);
+            let nodes = match &arrived {
+                Ok(buffer) => block::Block::open(&self.base.block, buffer.bytes()).map_or(0, |b| b.count()),
+                Err(_) => 0,
+            };
+            let offset = u64::from(block) * self.base.block.block_bytes as u64;
+            reads.push(Read { block, offset, nodes, asked_by: self.asker(block) });
+            self.buffers.push((tag, arrived));
+        }
+        let before = *self.state.stats();
+        let arrivals: Vec<Arrival<'_>> = self
+            .buffers
+            .iter()
+            .map(|(tag, held)| Arrival {
+                tag: *tag,
+                what: held.as_ref().map_or_else(|loss| Arrived::Lost(*loss), |b| Arrived::Bytes(b.bytes())),
+            })
+            .collect();
+        let step = self.state.step(&view, &mut self.scratch, &arrivals);
+        self.buffers.clear();
+        let (after, results) = (self.state.stats(), self.state.results());
+        let round = Round {
+            reads,
+            scored: after.full_comparisons - before.full_comparisons,
+            expanded: after.expanded - before.expanded,
+            code_comparisons: after.code_comparisons - before.code_comparisons,
+            results: results.len(),
+            kth_distance: results.get(self.state.params().k as usize - 1).map(|h| h.distance),
+        };
+        (round, step)
+    }
+
+    /// The best candidate that waits for `block`.
+    fn asker(&self, block: u32) -> Option<Guess> {
+        let block_of = self.block_of?;
+        let entries = self.candidates().iter().enumerate();
+        let mut waiting = entries.filter(|(_, c)| c.progress == Progress::Awaited && block_of(c.id) == block);
+        waiting.next().map(|(rank, c)| self.guess(rank, c))
+    }
+
+    /// Why it ended, in words.
+    fn stop(&self) -> String {
+        match self.state.outcome() {
+            Outcome::Running => "it still runs".into(),
+            Outcome::Partial => "some candidates lie on servers that do not answer".to_string(),
+            Outcome::OutOfBudget => "its allowance of reads is used up".into(),
+            lost @ (Outcome::Lost { .. } | Outcome::WrongKind) => {
+                failure(lost, &self.base.blocks_path).unwrap_or_else(|| "a block was lost".into())
+            }
+            Outcome::Complete => self.end_of_search(),
+        }
+    }
+
+    fn end_of_search(&self) -> String {
+        if self.block_of.is_none() {
+            return "every block has been read".into();
+        }
+        let entries = self.candidates();
+        match entries.iter().enumerate().find(|(_, c)| c.progress == Progress::Fresh) {
+            None => "every candidate in the beam has been expanded".into(),
+            Some((rank, next)) => {
+                let kth = self.state.results().last().map_or(0.0, |h| h.distance);
+                format!(
+                    "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies \
+                     beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
+                    self.estimate(next),
+                    setting(self.state.params()).patience
+                )
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What an open `disk-graph` holds in RAM.
+
+use std::path::Path;
+
+use stratann_core::format::block_map::BlockMap;
+use stratann_core::plan::disk_graph::{Codes, View};
+use stratann_core::route::HeadGraph;
+use stratann_kernel::codes::Codebook;
+
+use crate::base::{Base, read_role};
+use crate::budget::Account;
+use crate::manifest::{Manifest, read_file, read_resident};
+use crate::tier::Resident;
+use crate::{Result, files};
+
+/// Codebook, codes, block map and head graph.
+pub(crate) struct GraphTables {
+    codebook: Codebook,
+    codes: ResidentCodes,
+    map: BlockMap,
+    head: HeadGraph,
+    code_error: f32,
+}
+
+/// The codes in RAM.
+enum ResidentCodes {
+    /// Of all nodes.
+    All(Resident),
+    /// Of the head graph's nodes; blocks carry the others.
+    Head(Vec<u8>),
+}
+
+impl GraphTables {
+    /// Reads and checks the files in RAM.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged.
+    pub(crate) fn open(base: &Base) -> Result<GraphTables> {
+        let (folder, manifest) = (&base.folder, &base.manifest);
+        let (path, bytes) = read_role(folder, manifest, files::CODEBOOK)?;
+        let codebook = files::decode_codebook(&bytes)
+            .filter(|c| c.dim == manifest.dim)
+            .ok_or_else(|| files::senseless(&path))?;
+        let (path, bytes) = read_role(folder, manifest, files::MAP)?;
+        let map = files::decode_map(&bytes)
+            .filter(|m| u64::from(m.nodes()) == manifest.rows && m.blocks() == manifest.blocks.count)
+            .ok_or_else(|| files::senseless(&path))?;
+        let (path, bytes) = read_role(folder, manifest, files::HEAD)?;
+        let head = files::decode_head(&bytes)
+            .filter(|h| h.is_consistent(manifest.rows as u32))
+            .ok_or_else(|| files::senseless(&path))?;
+        let codes = read_codes(folder, manifest, &codebook, &head)?;
+        Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error })
+    }
+
+    /// What queries see of it.
+    pub(crate) fn view<'a>(&'a self, base: &'a Base) -> View<'a> {
+        View {
+            block: &base.block,
+            blocks: base.manifest.blocks.count,
+            codebook: &self.codebook,
+            codes: match &self.codes {
+                ResidentCodes::All(codes) => Codes::All(codes),
+                ResidentCodes::Head(codes) => Codes::Head(codes),
+            },
+            map: &self.map,
+            code_error: self.code_error,
+            head: &self.head,
+        }
+    }
+
+    /// Bytes of a code.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.codebook.code_bytes()
+    }
+
+    /// The block that holds a node.
+    pub(crate) fn block_of(&self, node: u32) -> u32 {
+        self.map.block_of(node)
+    }
+
+    /// Adds its memory, by component.
+    pub(crate) fn account(&self, account: &mut Account) {
+        match &self.codes {
+            ResidentCodes::All(codes) => account.add("codes", codes.len() as u64),
+            ResidentCodes::Head(codes) => account.add("head codes", codes.len() as u64),
+        }
+        account.add("head graph", self.head.bytes() as u64);
+        account.add("block map", self.map.bytes() as u64);
+        account.add("codebook", files::codebook_bytes(&self.codebook));
+    }
+}
+
+fn read_codes(
+    folder: &Path,
+    manifest: &Manifest,
+    codebook: &Codebook,
+    head: &HeadGraph,
+) -> Result<ResidentCodes> {
+    let in_blocks = manifest.blocks.code_bytes > 0;
+    let (name, entry) = manifest.file(if in_blocks { files::HEAD_CODES } else { files::CODES })?;
+    let nodes = if in_blocks { head.ids.len() as u64 } else { manifest.rows };
+    let fits = !in_blocks || manifest.blocks.code_bytes == codebook.code_bytes();
+    if !fits || entry.bytes != nodes * codebook.code_bytes() as u64 {
+        return Err(files::senseless(&folder.join(name)));
+    }
+    Ok(match in_blocks {
+        true => ResidentCodes::Head(read_file(folder, name, entry)?),
+        false => ResidentCodes::All(read_resident(folder, name, entry)?),
+    })
+}

@@ -1,0 +1,122 @@
+//! The settings of a `hybrid-ivf` that calibration measures: numbers of clusters, slacks of bounds, early stops.
+
+use stratann_core::plan::KindParams;
+use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
+use stratann_core::query::Params;
+
+use crate::kinds::Setting;
+use crate::recall::curve::{Grid, Point, StopRule, check_slack};
+use crate::search::options::SearchOptions;
+use crate::{Error, Result};
+
+/// Clusters that are tried.
+const NPROBES: [u32; 12] = [2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024];
+/// Slack of bounds, and the share of fruitless clusters that ends the visits.
+const STOP_RULES: [StopRule; 5] = [
+    StopRule { slack: None, share: 0.0 },
+    StopRule { slack: Some(1.5), share: 0.5 },
+    StopRule { slack: Some(1.5), share: 0.15 },
+    StopRule { slack: Some(1.0), share: 0.15 },
+    StopRule { slack: Some(1.0), share: 0.05 },
+];
+
+/// The orders of clusters that are compared, and the point that they are compared at.
+pub(crate) const VARIANTS: (&[&str], Point) = (
+    &[Order::Evidence.name(), Order::Expected.name()],
+    Point { effort: 16, stop: StopRule { slack: Some(1.0), share: 0.0 }, recall: 0.0, reads: 0.0 },
+);
+
+/// What is measured on an index of so many clusters.
+pub(crate) fn grid(clusters: u32) -> Grid {
+    let mut efforts: Vec<u32> = NPROBES.iter().map(|&n| n.min(clusters)).collect();
+    efforts.dedup();
+    Grid { efforts, rules: &STOP_RULES, is_needless }
+}
+
+/// Under exact bounds every vector that might count is read, which many clusters make very many: a rule for few.
+fn is_needless(nprobe: u32, rule: &StopRule) -> bool {
+    const EXACT_BOUNDS_MAX: u32 = 64;
+    rule.slack.is_none() && nprobe > EXACT_BOUNDS_MAX
+}
+
+/// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the
+/// visits.
+pub(crate) fn params(k: u32, point: &Point, variant: Option<&str>) -> Params {
+    let early_stop = Some(point.stop.share).filter(|&share| share > 0.0);
+    let mut params = nprobe_params(k, point.effort, point.stop.slack, early_stop);
+    if let KindParams::HybridIvf(own) = &mut params.kind {
+        own.order = variant.and_then(Order::from_name).unwrap_or_default();
+    }
+    params
+}
+
+/// Parameters that visit `nprobe` clusters. `slack` is that of bounds.
+pub(crate) fn nprobe_params(k: u32, nprobe: u32, slack: Option<f32>, early_stop: Option<f32>) -> Params {
+    let mut params = Params::hybrid_ivf(k, nprobe);
+    if let KindParams::HybridIvf(own) = &mut params.kind {
+        own.early_stop = early_stop.unwrap_or(f32::INFINITY);
+        own.bound_slack = slack.unwrap_or(f32::INFINITY);
+    }
+    params
+}
+
+/// Applies the switches of a search. `variant` is the order that calibration chose.
+///
+/// # Errors
+/// A value out of range.
+pub(crate) fn apply_switches(
+    own: &mut hybrid_ivf::Params,
+    options: &SearchOptions,
+    variant: Option<&str>,
+) -> Result<()> {
+    check_slack(own.bound_slack)?;
+    let switches = &options.probe;
+    own.order = switches.order.or(variant.and_then(Order::from_name)).unwrap_or_default();
+    own.weighed = switches.weighed;
+    own.bounds = switches.bounds;
+    if !switches.early_stop {
+        own.early_stop = f32::INFINITY;
+    }
+    if let Some(lists) = switches.local_lists {
+        own.local_lists = lists.max(1);
+    }
+    if let Some(list) = switches.local_list {
+        own.local_list = list;
+    }
+    if let Some(hits) = switches.votes {
+        own.sample_hits = hits;
+    }
+    if own.is_valid() {
+        Ok(())
+    } else {
+        Err(Error::bad_input(format!(
+            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; \
+             check them"
+        )))
+    }
+}
+
+/// The setting that these parameters are. A search without a beam reports k as its length.
+pub(crate) fn setting(k: u32, own: &hybrid_ivf::Params) -> Setting {
+    Setting {
+        effort: own.nprobe,
+        search_list: k,
+        slack: Some(own.bound_slack).filter(|s| s.is_finite()),
+        patience: 0,
+        nprobe: Some(own.nprobe),
+        early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
+    }
+}
+
+/// The parameters that a report shows, by their names in JSON.
+pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
+    vec![
+        ("nprobe", own.nprobe.into()),
+        ("votes", own.sample_hits.into()),
+        ("early_stop", Some(own.early_stop).filter(|s| s.is_finite()).into()),
+        ("order", own.order.name().into()),
+        ("bounds", own.bounds.name().into()),
+        ("local_lists", own.local_lists.into()),
+        ("local_list", own.local_list.into()),
+    ]
+}

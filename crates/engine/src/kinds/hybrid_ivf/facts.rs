@@ -1,0 +1,125 @@
+//! What the manifest of a `hybrid-ivf` holds besides that of every index.
+
+use serde::{Deserialize, Serialize};
+
+use crate::profile::LocalCosts;
+
+/// The section of a `hybrid-ivf` in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListSection {
+    /// Lists, clusters and reads.
+    #[serde(rename = "clusters")]
+    pub facts: ListFacts,
+    /// Why its clusters have the local indexes that they have; absent in indexes from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanReport>,
+}
+
+/// How the sizes of clusters are distributed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeStats {
+    /// Number of clusters.
+    pub count: u64,
+    /// Members of the smallest.
+    pub min: u64,
+    /// Members of the largest.
+    pub max: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation.
+    pub std: f64,
+    /// Gini coefficient: 0 when all are of one size, near 1 when one holds nearly all.
+    pub gini: f64,
+}
+
+impl SizeStats {
+    /// The distribution of these sizes.
+    pub fn of(sizes: &[u64]) -> SizeStats {
+        let mut sorted = sizes.to_vec();
+        sorted.sort_unstable();
+        let n = sorted.len() as f64;
+        let total: u64 = sorted.iter().sum();
+        if total == 0 {
+            return SizeStats { count: sorted.len() as u64, ..SizeStats::default() };
+        }
+        let mean = total as f64 / n;
+        let variance = sorted.iter().map(|&s| (s as f64 - mean).powi(2)).sum::<f64>() / n;
+        let ranked: f64 = sorted.iter().zip(1u64..).map(|(&s, rank)| rank as f64 * s as f64).sum();
+        SizeStats {
+            count: sorted.len() as u64,
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            mean,
+            std: variance.sqrt(),
+            gini: 2.0 * ranked / (n * total as f64) - (n + 1.0) / n,
+        }
+    }
+}
+
+/// Lists, clusters and reads of a `hybrid-ivf`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ListFacts {
+    /// Inverted lists.
+    pub lists: u32,
+    /// Clusters whose local index is flat, a graph, an inverted file.
+    pub kinds: [u32; 3],
+    /// Sizes of the clusters.
+    pub sizes: SizeStats,
+    /// Nodes of the navigation graph.
+    pub nav_nodes: u32,
+    /// Bytes of a code.
+    pub code_bytes: usize,
+    /// Bytes of one read at most.
+    pub read_max: u32,
+    /// Unwanted bytes that are read rather than splitting a read in two.
+    pub gap_max: u32,
+}
+
+/// How the local indexes were chosen: kept in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was
+    /// to lie in RAM.
+    pub budget_bytes: Option<u64>,
+    /// RAM that the plan takes of it.
+    pub ram_bytes: u64,
+    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a
+    /// visit.
+    pub visit_us: f64,
+    /// No plan under this budget costs less.
+    pub bound_us: f64,
+    /// What each way to hold a cluster was chosen for.
+    pub ways: Vec<WayReport>,
+    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in
+    /// the budget.
+    pub uniform_us: [Option<f64>; 3],
+    /// Whether weights are observed visits; otherwise they are the sizes.
+    pub observed: bool,
+    /// The constants that were fitted.
+    pub local: LocalCosts,
+    /// A read under load, microseconds; and for each KiB of it.
+    pub read_us: f64,
+    /// See `read_us`.
+    pub kib_us: f64,
+    /// A distance to a full vector, microseconds.
+    pub distance_us: f64,
+}
+
+/// What one way to hold a cluster was chosen for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WayReport {
+    /// `flat`, `graph` or `ivf`.
+    pub kind: String,
+    /// Whether its codes lie in RAM.
+    pub in_ram: bool,
+    /// Clusters.
+    pub clusters: u64,
+    /// Their members.
+    pub members: u64,
+    /// Members of the smallest and the largest of them.
+    pub sizes: [u64; 2],
+    /// Predicted cost of a visit, microseconds, by weight.
+    pub visit_us: f64,
+    /// RAM.
+    pub ram_bytes: u64,
+}

@@ -1,0 +1,147 @@
+//! An open `hybrid-ivf`: its tables, its resident lists, and what it learns.
+
+use std::sync::Arc;
+
+use stratann_core::plan::hybrid_ivf::{Pinned, View};
+
+use super::facts::ListSection;
+use super::learning::{self, Learning, LearningSource};
+use super::lists::ListReader;
+use super::residency::{CostModel, ResidencyBudget, ResidentLists};
+use super::tables::{ListTables, cost_model};
+use crate::Result;
+use crate::base::{Base, OpenOptions, Reserve};
+use crate::budget::{Account, release_freed, size, size_up};
+
+/// See the module.
+pub(crate) struct ListIndex {
+    pub(crate) tables: Arc<ListTables>,
+    section: ListSection,
+    // Where the index does not learn; otherwise snapshots hold them.
+    resident: Arc<ResidentLists>,
+    pub(crate) learning: Learning,
+    /// Whether memory is so low that not all list codes are resident.
+    low_memory: bool,
+}
+
+impl ListIndex {
+    /// Reads and checks the files in RAM, and loads what the budget has room for. Adds warnings.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged.
+    pub(crate) fn open(base: &Base, options: &OpenOptions, warnings: &mut Vec<String>) -> Result<ListIndex> {
+        let section = base.manifest.lists(&base.folder)?.clone();
+        let tables = Arc::new(ListTables::load(&base.folder, &base.manifest, &base.block)?);
+        let source = LearningSource {
+            tables: tables.clone(),
+            file: base.blocks_file.clone(),
+            lists: base.blocks_path.clone(),
+            metric: base.metric,
+            dtype: base.dtype,
+            seed: base.seed(),
+            path: base.folder.join(learning::file::NAME),
+            build_id: base.manifest.build_id.clone(),
+        };
+        let (learning, warning) = Learning::begin(source, options.learning);
+        warnings.extend(warning);
+        let mut index = ListIndex { tables, section, resident: Arc::default(), learning, low_memory: false };
+        // Reading the files has left freed memory.
+        release_freed();
+        warnings.extend(index.stop_learning_on_low_memory(options));
+        index.load_resident(base, options)?;
+        Ok(index)
+    }
+
+    /// Stops learning where the budget has no room for it: a search can do without. Returns a warning then.
+    fn stop_learning_on_low_memory(&mut self, options: &OpenOptions) -> Option<String> {
+        let budget = options.ram_budget?;
+        let Reserve { tight_bytes, threads, .. } = options.search_reserve;
+        let bytes = self.learning.bytes(threads.max(1));
+        let least = self.open_bytes() + bytes + tight_bytes;
+        if !self.learning.is_on() || least <= budget {
+            return None;
+        }
+        self.learning.stop();
+        Some(format!(
+            "the RAM budget of {} has no room for learning from queries, which would take {}: give --ram-budget {} \
+             or more, or --no-learning",
+            size(budget),
+            size(bytes),
+            size_up(least)
+        ))
+    }
+
+    /// Loads list codes, as many as the budget allows, and then records; without a budget all list codes.
+    fn load_resident(&mut self, base: &Base, options: &OpenOptions) -> Result<()> {
+        let Reserve { bytes, tight_bytes, threads } = options.search_reserve;
+        let taken = self.open_bytes() + self.learning.bytes(threads.max(1));
+        let left_by =
+            |reserve: u64| options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken + reserve));
+        self.low_memory = self.tables.all_codes_bytes() > left_by(bytes);
+        let left = left_by(if self.low_memory { tight_bytes } else { bytes });
+        let codes_bytes = options.head_budget.unwrap_or(u64::MAX).min(left);
+        // Records are loaded only when it is known that codes leave memory for them.
+        let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();
+        let records_bytes = if is_automatic { left } else { 0 };
+        self.load_lists(base, ResidencyBudget { codes_bytes, records_bytes })
+    }
+
+    /// Replaces the resident lists by those that `budget` has room for.
+    ///
+    /// # Errors
+    /// Lists that cannot be read, or are damaged.
+    pub(crate) fn load_lists(&mut self, base: &Base, budget: ResidencyBudget) -> Result<()> {
+        let Some(plan) = &self.section.plan else { return Ok(()) };
+        let model = cost_model(plan, &self.tables.shape, self.tables.read_max());
+        let newest = self.learning.newest();
+        let mut reader = ListReader::new(&self.tables, &base.blocks_file, &base.blocks_path);
+        let costs = CostModel { model: &model, visits: &newest.visits };
+        let resident = Arc::new(ResidentLists::load(&mut reader, budget, &costs)?);
+        if self.learning.is_on() {
+            self.learning.rebalance_within(resident, budget, model);
+        } else {
+            self.resident = resident;
+        }
+        Ok(())
+    }
+
+    /// What queries see of it, learned state excluded.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            directory: &self.tables.directory,
+            shape: self.tables.shape,
+            codebook: &self.tables.codebook,
+            centroids: &self.tables.centroids,
+            lists_planned: &self.tables.lists_planned,
+            sublists: &self.tables.sublists,
+            nav: &self.tables.nav,
+            resident: self.resident.codes(),
+            resident_records: self.resident.records(),
+            pinned: Pinned::default(),
+            read_max: self.tables.facts.read_max,
+            gap_max: self.tables.facts.gap_max,
+        }
+    }
+
+    /// The lists that are resident now.
+    pub(crate) fn resident(&self) -> Arc<ResidentLists> {
+        self.learning.newest().resident.clone().unwrap_or_else(|| self.resident.clone())
+    }
+
+    /// Whether memory is so low that not all list codes are resident.
+    pub(crate) fn is_low_on_memory(&self) -> bool {
+        self.low_memory
+    }
+
+    /// Adds its memory, by component.
+    pub(crate) fn account(&self, account: &mut Account) {
+        self.tables.account(account);
+        self.resident().account(account);
+    }
+
+    fn open_bytes(&self) -> u64 {
+        let mut account = Account::new();
+        self.account(&mut account);
+        account.total()
+    }
+}

@@ -1,0 +1,200 @@
+//! The tables of a `hybrid-ivf` in RAM: codebook, directory, centroids, navigation graph.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
+use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_core::format::inverted_list::{ListLayout, Record};
+use stratann_core::plan::hybrid_ivf::SubLists;
+use stratann_core::route::NavGraph;
+use stratann_core::{PAGE, format::block};
+use stratann_kernel::codes::Codebook;
+
+use super::facts::{ListFacts, PlanReport};
+use super::lists::ListReader;
+use crate::base::read_role;
+use crate::budget::Account;
+use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
+use crate::{Error, Result, files};
+
+/// See the module. Never changed while the index is open.
+pub(crate) struct ListTables {
+    pub(crate) shape: ListLayout,
+    pub(crate) codebook: Codebook,
+    pub(crate) directory: Directory,
+    pub(crate) centroids: Vec<u8>,
+    pub(crate) sublists: SubLists,
+    pub(crate) nav: Arc<NavGraph>,
+    pub(crate) facts: ListFacts,
+    /// Lists that a visit scans, for each cluster.
+    pub(crate) lists_planned: Vec<u32>,
+}
+
+impl ListTables {
+    /// Reads and checks the files in RAM.
+    pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::BlockLayout) -> Result<ListTables> {
+        let section = manifest.lists(folder)?;
+        let facts = section.facts;
+        let read = |role: &str| read_role(folder, manifest, role);
+        let (path, bytes) = read(files::CODEBOOK)?;
+        let codebook = files::decode_codebook(&bytes)
+            .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
+            .ok_or_else(|| files::senseless(&path))?;
+        let shape = list_layout(manifest, block, &facts);
+        let (nodes, bytes_of_lists) =
+            (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
+        let (path, bytes) = read(files::DIRECTORY)?;
+        let directory = files::decode_directory(&bytes)
+            .filter(|d| d.is_consistent(&shape, nodes, bytes_of_lists))
+            .ok_or_else(|| files::senseless(&path))?;
+        let clusters = directory.clusters();
+        let (path, centroids) = read(files::CENTROIDS)?;
+        if centroids.len() != clusters as usize * 2 * shape.dim {
+            return Err(files::senseless(&path));
+        }
+        let (path, bytes) = read(files::SUBLISTS)?;
+        let sublists = files::decode_sublists(&bytes)
+            .filter(|s| {
+                let is_divided = |c: u32| directory.kinds[c as usize] == LocalKind::Ivf;
+                s.first.len() == clusters as usize
+                    && s.codes.len() == s.terms.len() * shape.code_bytes
+                    && (0..clusters).all(|c| !is_divided(c) || s.has_all(c, directory.lists_of(c).len()))
+            })
+            .ok_or_else(|| files::senseless(&path))?;
+        let (path, bytes) = read(files::NAV)?;
+        let nav = files::decode_nav(&bytes)
+            .filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
+            .ok_or_else(|| files::senseless(&path))?;
+        let lists_planned = match &section.plan {
+            Some(plan) => {
+                let model = cost_model(plan, &shape, facts.read_max);
+                let members = |c: u32| directory.members_of(c).len() as u64;
+                (0..clusters).map(|c| model.lists_scanned(members(c)).ceil() as u32).collect()
+            }
+            None => Vec::new(),
+        };
+        Ok(ListTables {
+            shape,
+            codebook,
+            directory,
+            centroids,
+            sublists,
+            nav: Arc::new(nav),
+            facts,
+            lists_planned,
+        })
+    }
+
+    /// Longest read, in bytes.
+    pub(crate) fn read_max(&self) -> u32 {
+        self.facts.read_max
+    }
+
+    /// A centroid, `dim` f16 as bytes.
+    pub(crate) fn centroid(&self, cluster: u32) -> &[u8] {
+        let size = 2 * self.shape.dim;
+        &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
+    }
+
+    /// Longest read, in pages.
+    pub(crate) fn pages_max(&self) -> usize {
+        let whole = self.facts.read_max as usize;
+        let longest = (0..self.directory.list_count())
+            .map(|l| self.shape.list_codes_bytes(self.directory.members(l) as usize))
+            .max()
+            .unwrap_or(0);
+        (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
+    }
+
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it
+    /// was met.
+    pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
+        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
+        let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
+        most.map_or(0, |most| most.div_ceil(8) + 16 * list)
+    }
+
+    /// The clusters of members with these external ids, by reading every record.
+    pub(crate) fn clusters_of(
+        &self,
+        file: &File,
+        path: &Path,
+        ids: &HashSet<u64>,
+    ) -> Result<HashMap<u64, u32>> {
+        let size = self.shape.record_bytes();
+        let mut reader = ListReader::new(self, file, path);
+        let mut found = HashMap::new();
+        for list in 0..self.directory.list_count() {
+            let records = reader.records(list)?.chunks_exact(size);
+            for (id, bytes) in (self.directory.ids[list as usize]..).zip(records) {
+                let record = Record::verify(&self.shape, id, bytes).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "member {id} in {} is damaged; see `stratann verify`",
+                        path.display()
+                    ))
+                })?;
+                let external = record.external_id();
+                if ids.contains(&external) {
+                    found.insert(external, self.directory.cluster_of(list));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds its memory, by component.
+    pub(crate) fn account(&self, account: &mut Account) {
+        account.add("navigation graph", self.nav.bytes() as u64);
+        account.add("centroids", self.centroids.len() as u64);
+        account.add("directory of lists", self.directory.bytes() as u64 + LIST_CHOICE_BYTES);
+        let planned = 4 * self.lists_planned.len() as u64;
+        account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
+        account.add("codebook", files::codebook_bytes(&self.codebook));
+    }
+}
+
+fn sublist_bytes(sublists: &SubLists) -> u64 {
+    (4 * (sublists.first.len() + sublists.terms.len()) + sublists.codes.len()) as u64
+}
+
+/// What all lists have in common.
+pub(crate) fn list_layout(manifest: &Manifest, block: &block::BlockLayout, facts: &ListFacts) -> ListLayout {
+    ListLayout {
+        dim: manifest.dim,
+        vector_bytes: block.vector_bytes,
+        id_bytes: block.id_bytes,
+        norms: block.norms,
+        code_bytes: facts.code_bytes,
+    }
+}
+
+/// Members of an adjacency list of a local graph, at most.
+pub(crate) const DEGREE: usize = 24;
+
+/// The cost model that a plan was made by, of lists of this shape.
+pub(crate) fn cost_model(plan: &PlanReport, shape: &ListLayout, read_max: u32) -> VisitCostModel {
+    let local = &plan.local;
+    let unit_costs = UnitCosts {
+        read_us: plan.read_us,
+        byte_us: plan.kib_us / 1024.0,
+        distance_us: plan.distance_us,
+        alpha_flat: local.alpha_flat,
+        beta_scan: local.beta_scan,
+        hops: (local.hops_a, local.hops_b),
+        lists: (local.lists_a, local.lists_b),
+    };
+    VisitCostModel { unit_costs, sizes: cost_sizes(shape, read_max) }
+}
+
+/// The sizes that costs depend on.
+pub(crate) fn cost_sizes(shape: &ListLayout, read_max: u32) -> ListSizes {
+    ListSizes {
+        member_bytes: shape.member_bytes() as f64,
+        overhead_bytes: shape.list_codes_bytes(0) as f64,
+        read_max: f64::from(read_max),
+        degree: DEGREE as f64,
+    }
+}

@@ -1,0 +1,105 @@
+//! The names of the kinds, and what holds for a kind whatever the index.
+
+use crate::files;
+
+/// Kind of index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A graph on disk, searched by codes in RAM.
+    DiskGraph,
+    /// Inverted lists on disk, each cluster of vectors with a local index of its own.
+    HybridIvf,
+    /// All vectors, scanned.
+    Flat,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::DiskGraph, Kind::HybridIvf, Kind::Flat];
+
+    /// The name used in manifests and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::DiskGraph => "disk-graph",
+            Kind::HybridIvf => "hybrid-ivf",
+            Kind::Flat => "flat",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether recall has a cost. Answers of `flat` are exact.
+    pub const fn has_curve(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::HybridIvf => true,
+            Kind::Flat => false,
+        }
+    }
+
+    /// Whether its blocks can be spread over servers.
+    pub const fn is_spreadable(self) -> bool {
+        match self {
+            Kind::DiskGraph => true,
+            Kind::HybridIvf | Kind::Flat => false,
+        }
+    }
+
+    /// Whether several processes can share a build.
+    pub const fn is_built_in_tasks(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::Flat => true,
+            Kind::HybridIvf => false,
+        }
+    }
+
+    /// The option that says how hard to search, where recall is not given.
+    pub const fn effort_option(self) -> &'static str {
+        match self {
+            Kind::DiskGraph | Kind::Flat => "--search-list",
+            Kind::HybridIvf => "--nprobe",
+        }
+    }
+
+    /// The name of the effort of a search, as tables print it.
+    pub const fn effort_name(self) -> &'static str {
+        match self {
+            Kind::DiskGraph | Kind::Flat => "list",
+            Kind::HybridIvf => "nprobe",
+        }
+    }
+
+    /// The name of the rule that ends a search early, and the unit of its share, as tables print them.
+    pub const fn stop_name(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::DiskGraph | Kind::Flat => ("patience", "L"),
+            Kind::HybridIvf => ("early stop", "M"),
+        }
+    }
+
+    /// The role of the file that queries read.
+    pub(crate) const fn data_role(self) -> &'static str {
+        match self {
+            Kind::DiskGraph | Kind::Flat => files::BLOCKS,
+            Kind::HybridIvf => files::LISTS,
+        }
+    }
+
+    /// Whether blocks hold adjacency lists.
+    pub(crate) const fn has_adjacency_in_blocks(self) -> bool {
+        match self {
+            Kind::DiskGraph => true,
+            Kind::HybridIvf | Kind::Flat => false,
+        }
+    }
+
+    /// Whether blocks hold whole vectors. Those of `hybrid-ivf` are pages of a file of lists.
+    pub(crate) const fn has_nodes_in_blocks(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::Flat => true,
+            Kind::HybridIvf => false,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What a kind adds to the manifest.
+
+use serde::{Deserialize, Serialize};
+
+pub use super::hybrid_ivf::facts::ListSection;
+
+/// The section of a kind in the manifest. Its keys stand beside those of every index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Section {
+    /// Of a `hybrid-ivf`.
+    HybridIvf(ListSection),
+    /// Of a kind that adds nothing.
+    None {},
+}
+
+impl Section {
+    /// The section of a `hybrid-ivf`; `None` of another kind.
+    pub fn lists(&self) -> Option<&ListSection> {
+        match self {
+            Section::HybridIvf(section) => Some(section),
+            Section::None {} => None,
+        }
+    }
+
+    /// Adds what the content of the index depends on.
+    pub(crate) fn identify(&self, parts: &mut serde_json::Value) {
+        match self {
+            Section::HybridIvf(section) => parts["clusters"] = serde_json::json!(section.facts),
+            Section::None {} => {}
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before
+//! are done.
+
+pub mod tasks;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::build::blocks::layout::LayoutFacts;
+use crate::build::blocks::write::Written;
+use crate::build::options::{BuildOptions, CodePlace, Kind};
+use crate::build::plan::{BuildPlan, check_disk};
+use crate::build::space::Space;
+use crate::build::stages::{Build, Parts, ScanFacts, made_with};
+use crate::build::state::facts;
+use crate::build::state::{self, Partial};
+use crate::build::{BuildReport, publish};
+use crate::dataset::{self, OnBadRow, Reader, Scan};
+use crate::files::FileEntry;
+use crate::kinds::disk_graph::build::codes::CodeErrors;
+use crate::kinds::disk_graph::build::divide::Division;
+use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
+use crate::kinds::disk_graph::build::layout_stage;
+use crate::kinds::disk_graph::build::{divide, merge, report_layout};
+use crate::manifest::PARTIAL;
+use crate::recall::curve::Curve;
+use crate::{Error, Quiet, Result};
+use tasks::{Done, Job, ScanPart, Task, joined};
+
+/// Tasks that may be done at the same time, in any order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Phase {
+    /// What is done, for a person.
+    pub name: &'static str,
+    /// What tasks are measured in.
+    pub unit: &'static str,
+    /// Those that are not done yet, those first that take longest, with their measure.
+    pub tasks: Vec<(String, u64)>,
+    /// Measure of all its tasks, those done before included.
+    pub total: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Scan,
+    Sample,
+    Nearest,
+    Divide,
+    Graph,
+    Merge,
+    Pack,
+    Number,
+    Codes,
+    Blocks,
+    Join,
+    Calibrate,
+}
+
+/// A task, and how much work it is beside the others of its step.
+type TaskAndWork = (Task, u64);
+
+const STEPS: [Step; 12] = [
+    Step::Scan,
+    Step::Sample,
+    Step::Nearest,
+    Step::Divide,
+    Step::Graph,
+    Step::Merge,
+    Step::Pack,
+    Step::Number,
+    Step::Codes,
+    Step::Blocks,
+    Step::Join,
+    Step::Calibrate,
+];
+
+impl Step {
+    /// Its stage in the report, what it does, and what its tasks are measured in.
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Step::Scan => ("scan", "checking vectors", "rows"),
+            Step::Sample => ("codebook", "training the codebook", "tasks"),
+            Step::Nearest => ("divide", "dividing into cells", "rows"),
+            Step::Divide => ("divide", "joining the division", "tasks"),
+            Step::Graph => ("graph", "graph", "points"),
+            Step::Merge => ("graph", "merging cells", "nodes"),
+            Step::Pack => ("layout", "packing", "nodes"),
+            Step::Number => ("layout", "giving ids", "tasks"),
+            Step::Codes => ("codes", "joining codes", "tasks"),
+            Step::Blocks => ("layout", "writing blocks", "nodes"),
+            Step::Join => ("layout", "joining blocks", "tasks"),
+            Step::Calibrate => ("calibrate", "calibrating", "tasks"),
+        }
+    }
+}
+
+/// A build that others do, task by task. It holds the folder's lock.
+pub struct Split {
+    base: Reader,
+    out: PathBuf,
+    options: BuildOptions,
+    plan: BuildPlan,
+    partial: Partial,
+    number: u64,
+    report: BuildReport,
+    _lock: File,
+}
+
+impl Split {
+    /// Begins a build, or goes on with one.
+    ///
+    /// # Errors
+    /// As [`crate::build::build`], as far as it can be known beforehand.
+    pub fn begin(base: Reader, out: &Path, options: BuildOptions) -> Result<Split> {
+        if !options.kind.is_built_in_tasks() {
+            return Err(Error::bad_input(
+                "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
+            ));
+        }
+        let plan = crate::build::plan(&base, &options)?;
+        let number = crate::build::prepare_folder(out, options.force)?;
+        let lock = state::lock(out)?;
+        check_disk(out, plan.disk_bytes)?;
+        let partial = Partial::open(out, made_with(&base, number, &options), options.resume)?;
+        let report = BuildReport::default();
+        Ok(Split { base, out: out.into(), options, plan, partial, number, report, _lock: lock })
+    }
+
+    /// How the work is divided, in a line for a person.
+    pub fn describe(&self) -> String {
+        self.plan.describe()
+    }
+
+    /// What processes must know to do the tasks of this phase.
+    pub fn job(&self) -> Job {
+        Job { number: self.number, state: self.partial.state().clone() }
+    }
+
+    /// What is to be done now; `None` when all is.
+    ///
+    /// # Errors
+    /// Rows that cannot be read.
+    pub fn phase(&self) -> Result<Option<Phase>> {
+        let Some((step, all)) = self.current()? else { return Ok(None) };
+        let (_, name, unit) = step.words();
+        let total = all.iter().map(|t| t.1).sum();
+        let mut tasks: Vec<(String, u64)> = all.into_iter().map(|(t, work)| (t.to_string(), work)).collect();
+        tasks.retain(|(name, _)| self.partial.task_facts(name).is_none());
+        // Equal tasks keep their order.
+        tasks.sort_by_key(|t| std::cmp::Reverse(t.1));
+        Ok(Some(Phase { name, unit, tasks, total }))
+    }
+
+    /// The first step that has tasks, and all of them.
+    fn current(&self) -> Result<Option<(Step, Vec<TaskAndWork>)>> {
+        for step in STEPS {
+            let tasks = self.tasks(step)?;
+            if !tasks.is_empty() {
+                return Ok(Some((step, tasks)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The tasks of a step; none when it is behind, or this build does without.
+    fn tasks(&self, step: Step) -> Result<Vec<TaskAndWork>> {
+        let has = |stage: &str| self.partial.has(stage);
+        let mut tasks = Vec::new();
+        if self.options.kind == Kind::Flat {
+            match step {
+                Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
+                Step::Blocks if !has("layout") => tasks.push((Task::Flat, self.base.shape().rows)),
+                _ => {}
+            }
+            return Ok(tasks);
+        }
+        match step {
+            Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
+            Step::Sample => {
+                if !has("codebook") {
+                    tasks.push((Task::Codebook, 1));
+                }
+                if !has("graph") && !has("divide") && !has("centroids") && self.is_divided()? {
+                    tasks.push((Task::Centroids, 1));
+                }
+            }
+            Step::Nearest if !has("graph") && !has("divide") && !has("nearest") && self.is_divided()? => {
+                self.each_part(Task::Nearest, &mut tasks);
+            }
+            Step::Divide if !has("graph") && !has("divide") && self.is_divided()? => {
+                tasks.push((Task::Divide, 1));
+            }
+            Step::Graph => {
+                if !has("graph") && !has("cells") {
+                    match self.partial.facts::<Division>("divide") {
+                        Some(d) => {
+                            tasks.extend((0..d.cells.len()).map(|c| (Task::Cell(c), d.members_of(c))));
+                        }
+                        None => tasks.push((Task::Graph, self.base.shape().rows)),
+                    }
+                }
+                if !has("codes") && !has("encoded") {
+                    // Little work beside the graph's: it fills what the last cells leave idle.
+                    let parts = Parts { rows: self.base.shape().rows }.count();
+                    tasks.extend((0..parts).map(|part| (Task::Encode(part), 0)));
+                }
+            }
+            Step::Merge if !has("graph") => {
+                let division: Division = facts(&self.partial, "divide")?;
+                let cells = division.cells.iter().enumerate();
+                tasks.extend(cells.map(|(c, at)| (Task::Merge(c), u64::from(at.end - at.start))));
+            }
+            Step::Pack if !has("layout") && !has("packed") && !has("numbered") => {
+                self.each_cell(Task::Pack, &mut tasks)?;
+            }
+            Step::Number if !has("layout") && !has("numbered") => tasks.push((Task::Number, 1)),
+            // Blocks that carry codes are made from all of them.
+            Step::Codes if self.options.codes == CodePlace::Disk && !has("codes") => {
+                tasks.push((Task::Codes, 1));
+            }
+            Step::Blocks => {
+                if !has("layout") && !has("blocks") {
+                    self.each_cell(Task::Blocks, &mut tasks)?;
+                }
+                let rest = [("codes", Task::Codes), ("head", Task::Head)];
+                tasks.extend(rest.into_iter().filter(|(stage, _)| !has(stage)).map(|(_, task)| (task, 0)));
+            }
+            Step::Join if !has("layout") => tasks.push((Task::Join, 1)),
+            Step::Calibrate if !has("calibrate") => tasks.push((Task::Calibrate, 1)),
+            _ => {}
+        }
+        Ok(tasks)
+    }
+
+    /// Whether the graph is built in cells.
+    fn is_divided(&self) -> Result<bool> {
+        if let Some(known) = self.partial.facts("divided") {
+            return Ok(known);
+        }
+        let scan: ScanFacts = facts(&self.partial, "scan")?;
+        let rows = self.base.shape().rows - scan.skipped.len() as u64;
+        let ScanFacts { skipped, max_squared_norm, .. } = scan;
+        let scan = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
+        let space = Space::choose(&self.base, self.options.metric, &scan, self.options.exact_points)?;
+        Ok(!graph_stage::is_in_one(&self.plan, &self.options, &space, rows))
+    }
+
+    fn each_part(&self, task: fn(usize) -> Task, tasks: &mut Vec<TaskAndWork>) {
+        let parts = Parts { rows: self.base.shape().rows };
+        let rows = |part| parts.rows_of(part).end - parts.rows_of(part).start;
+        tasks.extend((0..parts.count()).map(|part| (task(part), rows(part))));
+    }
+
+    fn each_cell(&self, task: fn(usize) -> Task, tasks: &mut Vec<TaskAndWork>) -> Result<()> {
+        let graph: GraphFacts = facts(&self.partial, "graph")?;
+        let cells = graph.cells.iter().enumerate();
+        tasks.extend(cells.map(|(c, at)| (task(c), u64::from(at.end - at.start))));
+        Ok(())
+    }
+
+    fn scan_tasks(&self, tasks: &mut Vec<TaskAndWork>) {
+        self.each_part(Task::Scan, tasks);
+        if self.options.ids.is_some() {
+            tasks.push((Task::Ids, 0));
+        }
+    }
+
+    /// Takes what came of the tasks of this phase, by name; those that were done before it knows itself. `seconds` is
+    /// how long they took.
+    ///
+    /// # Errors
+    /// A row that cannot be indexed, by number; tasks that are missing.
+    pub fn complete(&mut self, mut done: BTreeMap<String, Done>, seconds: f64) -> Result<()> {
+        let Some((step, tasks)) = self.current()? else { return Ok(()) };
+        let mut all = Vec::with_capacity(tasks.len());
+        for (task, _) in tasks {
+            let name = task.to_string();
+            let facts = match done.remove(&name) {
+                Some(done) => {
+                    self.report.peak_rss_bytes = self.report.peak_rss_bytes.max(done.peak_rss_bytes);
+                    Some(done.facts)
+                }
+                None => self.partial.task_facts(&name),
+            };
+            let missing =
+                || Error::bad_input(format!("the task {name} was not done; run all tasks of a phase"));
+            all.push((task, facts.ok_or_else(missing)?));
+        }
+        *self.report.stages.entry(step.words().0.into()).or_default() += seconds;
+        match step {
+            Step::Scan => self.complete_scan(all),
+            Step::Graph | Step::Merge => self.complete_graph(all),
+            Step::Codes | Step::Blocks => self.complete_blocks(all),
+            _ => self.complete_other(step, all),
+        }
+    }
+
+    fn complete_scan(&mut self, all: Vec<(Task, Value)>) -> Result<()> {
+        let mut scan = ScanFacts {
+            skipped: Vec::new(),
+            max_squared_norm: 0.0,
+            largest_id: self.base.shape().rows,
+            drawn: Vec::new(),
+        };
+        for (task, facts) in all {
+            if task == Task::Ids {
+                scan.largest_id = read(facts)?;
+                continue;
+            }
+            let part: ScanPart = read(facts)?;
+            scan.skipped.extend(part.skipped);
+            scan.max_squared_norm = scan.max_squared_norm.max(part.max_squared_norm);
+        }
+        if let (OnBadRow::Fail, Some(&row)) = (self.options.on_bad_row, scan.skipped.first()) {
+            dataset::refuse_row(&self.base, self.options.metric, row)?;
+        }
+        let rows = self.base.shape().rows - scan.skipped.len() as u64;
+        if rows == 0 {
+            return Err(dataset::no_good_row(&self.base));
+        }
+        let ScanFacts { skipped, max_squared_norm, .. } = scan.clone();
+        let found = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
+        scan.drawn = self.build().draw(&found);
+        self.partial.finish("scan", &scan)?;
+        if self.options.kind == Kind::DiskGraph {
+            let divided = self.is_divided()?;
+            self.partial.finish("divided", &divided)?;
+        }
+        Ok(())
+    }
+
+    fn complete_graph(&mut self, all: Vec<(Task, Value)>) -> Result<()> {
+        let (mut errors, mut edges, mut merged) = (Vec::new(), 0u64, false);
+        for (task, facts) in all {
+            match task {
+                Task::Graph => self.partial.finish("graph", &read::<GraphFacts>(facts)?)?,
+                Task::Encode(_) => errors.push(read::<CodeErrors>(facts)?),
+                Task::Merge(_) => {
+                    edges += read::<u64>(facts)?;
+                    merged = true;
+                }
+                _ => {}
+            }
+        }
+        if merged {
+            let division: Division = facts(&self.partial, "divide")?;
+            let cells = division.cells.len();
+            self.partial.finish("graph", &GraphFacts::new(division.cells, edges))?;
+            merge::remove_lists(&self.build(), cells);
+            return Ok(());
+        }
+        if !errors.is_empty() {
+            self.partial.finish("encoded", &CodeErrors::mean(errors))?;
+        }
+        self.partial.finish("cells", &())
+    }
+
+    fn complete_blocks(&mut self, all: Vec<(Task, Value)>) -> Result<()> {
+        let mut written: Option<Written> = None;
+        for (task, found) in all {
+            match task {
+                Task::Blocks(_) => written.get_or_insert_default().add(&read(found)?),
+                Task::Codes => {
+                    let error: f32 = facts(&self.partial, "encoded")?;
+                    self.partial.finish("codes", &error)?;
+                }
+                Task::Head => self.partial.finish("head", &())?,
+                _ => self.partial.finish("layout", &read::<LayoutFacts>(found)?)?,
+            }
+        }
+        written.map_or(Ok(()), |written| self.partial.finish("blocks", &written))
+    }
+
+    fn complete_other(&mut self, step: Step, all: Vec<(Task, Value)>) -> Result<()> {
+        for (task, found) in all {
+            match task {
+                Task::Codebook => self.partial.finish("codebook", &found)?,
+                Task::Centroids => self.partial.finish("centroids", &())?,
+                Task::Divide => {
+                    self.partial.finish("divide", &read::<Division>(found)?)?;
+                    divide::remove_nearest(&self.build());
+                }
+                Task::Number => self.partial.finish("numbered", &())?,
+                Task::Join => {
+                    let (layout, entry): (LayoutFacts, FileEntry) = read(found)?;
+                    self.partial.finish(publish::FILES, &joined(self.number, entry))?;
+                    self.partial.finish("layout", &layout)?;
+                    let graph: GraphFacts = facts(&self.partial, "graph")?;
+                    layout_stage::remove_parts(&self.build(), graph.cells.len());
+                }
+                Task::Calibrate => {
+                    let (curves, entries): (Vec<Curve>, BTreeMap<String, FileEntry>) = read(found)?;
+                    self.partial.finish(publish::FILES, &entries)?;
+                    self.partial.finish("calibrate", &curves)?;
+                }
+                _ => {}
+            }
+        }
+        match step {
+            Step::Nearest => self.partial.finish("nearest", &()),
+            Step::Pack => self.partial.finish("packed", &()),
+            _ => Ok(()),
+        }
+    }
+
+    fn build(&mut self) -> Build<'_> {
+        Build::new(&self.base, &self.options, &self.plan, &mut self.partial, self.number, &Quiet)
+    }
+
+    /// Publishes the index, when all phases are complete.
+    ///
+    /// # Errors
+    /// A phase that is not complete; what the disk says.
+    pub fn publish(mut self) -> Result<BuildReport> {
+        if let Some(phase) = self.phase()? {
+            return Err(Error::bad_input(format!("{} is not done; complete all phases first", phase.name)));
+        }
+        let report = std::mem::take(&mut self.report);
+        let out = self.out.clone();
+        let is_graph = self.options.kind == Kind::DiskGraph;
+        let mut build = self.build();
+        build.report = report;
+        let scan = build.take_scan(facts(build.partial, "scan")?);
+        let layout: LayoutFacts = facts(build.partial, "layout")?;
+        let code_error: f32 = if is_graph { facts(build.partial, "codes")? } else { 0.0 };
+        let mut manifest = publish::manifest(&build, scan.rows, layout.blocks, code_error)?;
+        if is_graph {
+            manifest.curves = facts(build.partial, "calibrate")?;
+            let graph: GraphFacts = facts(build.partial, "graph")?;
+            let space = build.space(&scan)?;
+            report_layout(&mut build, &space, &graph, &layout);
+        }
+        build.partial.finish(publish::FILES, &manifest.files)?;
+        publish::publish(build, &out, &manifest)
+    }
+
+    /// Removes what was done: nobody could go on with it.
+    pub fn abandon(self) {
+        state::abandon(&self.out);
+    }
+
+    /// What to do to go on, for an error that ends the build.
+    pub fn hint(&self) -> String {
+        format!("run the same build with --resume to go on, or delete {}", self.out.join(PARTIAL).display())
+    }
+}
+
+/// The facts of a task.
+fn read<T: for<'a> Deserialize<'a>>(facts: Value) -> Result<T> {
+    serde_json::from_value(facts).map_err(|e| Error::corrupt(format!("facts of a build's task: {e}")))
+}

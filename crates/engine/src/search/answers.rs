@@ -1,0 +1,80 @@
+//! Answers, and what they cost.
+
+use serde::Serialize;
+use stratann_core::query::{Params, QueryStats};
+
+use crate::budget::Account;
+use crate::driver::Times;
+
+/// Answers to a batch of queries, and their cost.
+#[derive(Debug)]
+pub struct Answers {
+    /// Results per query: k, or the number of rows when that is less.
+    pub k: usize,
+    /// `queries × k` external ids, closest first.
+    pub ids: Vec<u64>,
+    /// `queries × k` distances.
+    pub distances: Vec<f32>,
+    /// Per query, nanoseconds from admission to answer.
+    pub latency_ns: Vec<u64>,
+    /// Sum over the queries.
+    pub stats: QueryStats,
+    /// Sum over the queries: where their time went.
+    pub times: Times,
+    /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
+    pub failed: Vec<(usize, String)>,
+    /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds
+    /// id `u64::MAX`.
+    pub short: usize,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// Processor time of the process meanwhile, microseconds.
+    pub cpu_us: u64,
+    /// The parameters that were used.
+    pub params: Params,
+    /// How blocks were read.
+    pub io_backend: String,
+    /// Memory while searching, by component.
+    pub account: Account,
+}
+
+/// Percentiles of a set of latencies, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+}
+
+impl Latency {
+    /// Of nanoseconds, in any order.
+    pub fn of(latency_ns: &[u64]) -> Latency {
+        let mut sorted = latency_ns.to_vec();
+        sorted.sort_unstable();
+        let at = |share: f64| {
+            let rank = (share * sorted.len() as f64).ceil() as usize;
+            sorted.get(rank.saturating_sub(1)).map_or(0.0, |&ns| ns as f64 / 1000.0)
+        };
+        let mean = sorted.iter().sum::<u64>() as f64 / 1000.0 / sorted.len().max(1) as f64;
+        Latency { mean, p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+    }
+}
+
+/// Share of the true first k ids that were found, over all queries. `truth` has `truth_k >= k` ids per query.
+pub fn recall(ids: &[u64], k: usize, truth: &[u64], truth_k: usize) -> f64 {
+    if k == 0 || ids.is_empty() {
+        return 0.0;
+    }
+    let wanted = k.min(truth_k);
+    let found: usize = ids
+        .chunks_exact(k)
+        .zip(truth.chunks_exact(truth_k))
+        .map(|(ids, truth)| truth[..wanted].iter().filter(|t| ids.contains(t)).count())
+        .sum();
+    found as f64 / (ids.len() / k * wanted) as f64
+}

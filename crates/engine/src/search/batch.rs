@@ -1,0 +1,216 @@
+//! The queries of one call, shared by its threads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats, Step};
+
+use super::Answers;
+use crate::Progress;
+use crate::budget::Account;
+use crate::driver::{Queries, Times, failure};
+use crate::index::Index;
+use crate::kinds::Learning;
+use crate::kinds::snapshot::Snapshot;
+
+/// The queries of one call, and their answers as they come in from all threads.
+pub(super) struct Batch<'a> {
+    pub(super) index: &'a Index,
+    pub(super) learning: Option<&'a Learning>,
+    pub(super) first_number: u64,
+    pub(super) queries: &'a [u8],
+    pub(super) params: Params,
+    pub(super) budget: Budget,
+    pub(super) exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+    pub(super) progress: &'a dyn Progress,
+    pub(super) threads: usize,
+    pub(super) count: usize,
+    pub(super) next: AtomicUsize,
+    pub(super) stopped: AtomicBool,
+    pub(super) ids: Vec<AtomicU64>,
+    pub(super) distances: Vec<AtomicU32>,
+    pub(super) latency_ns: Vec<AtomicU64>,
+    pub(super) failed: Mutex<Vec<(usize, String)>>,
+    pub(super) short: AtomicUsize,
+    pub(super) sums: Mutex<(QueryStats, Times)>,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(
+        index: &'a Index,
+        queries: &'a [u8],
+        params: Params,
+        exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+        progress: &'a dyn Progress,
+        threads: usize,
+    ) -> Batch<'a> {
+        let count = queries.len() / index.base.row_bytes();
+        let cells = count * params.k as usize;
+        Batch {
+            index,
+            learning: None,
+            first_number: 0,
+            queries,
+            params,
+            budget: index.query_budget(),
+            exclude,
+            progress,
+            threads,
+            count,
+            next: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+            ids: (0..cells).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
+            latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            failed: Mutex::default(),
+            short: AtomicUsize::new(0),
+            sums: Mutex::default(),
+        }
+    }
+
+    fn epoch(&self, number: usize) -> u64 {
+        self.learning.map_or(0, |l| if l.is_on() { l.epoch(self.first_number + number as u64) } else { 0 })
+    }
+
+    /// Queries that will not run any more are no longer waited for.
+    pub(super) fn give_up(&self) {
+        let Some(learning) = self.learning.filter(|l| l.is_on()) else { return };
+        for (number, latency) in self.latency_ns.iter().enumerate() {
+            if latency.load(Ordering::Relaxed) == 0 {
+                learning.ended(0, self.epoch(number), None);
+            }
+        }
+    }
+
+    pub(super) fn into_answers(self) -> Answers {
+        let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
+        let (stats, times) = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
+        failed.sort_unstable_by_key(|f| f.0);
+        Answers {
+            k: self.params.k as usize,
+            ids: self.ids.into_iter().map(AtomicU64::into_inner).collect(),
+            distances: self.distances.into_iter().map(|d| f32::from_bits(d.into_inner())).collect(),
+            latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
+            stats,
+            times,
+            failed,
+            short: self.short.into_inner(),
+            seconds: 0.0,
+            cpu_us: 0,
+            params: self.params,
+            io_backend: String::new(),
+            account: Account::default(),
+        }
+    }
+}
+
+/// One thread's share of a batch.
+pub(super) struct Share<'a, 'b> {
+    batch: &'a Batch<'b>,
+    worker: usize,
+    // A number that was taken before the snapshot for it was published.
+    waiting: Option<usize>,
+    pub(super) stats: QueryStats,
+    pub(super) times: Times,
+    pub(super) unreported: u64,
+}
+
+impl<'a, 'b> Share<'a, 'b> {
+    pub(super) fn new(batch: &'a Batch<'b>, worker: usize) -> Share<'a, 'b> {
+        Share {
+            batch,
+            worker,
+            waiting: None,
+            stats: QueryStats::default(),
+            times: Times::default(),
+            unreported: 0,
+        }
+    }
+}
+
+const REPORT_EVERY: u64 = 256;
+
+impl Queries for Share<'_, '_> {
+    fn next(&mut self) -> Option<usize> {
+        if self.batch.stopped.load(Ordering::Relaxed) {
+            return None;
+        }
+        let number = self.waiting.take().unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
+        if number >= self.batch.count {
+            return None;
+        }
+        if let Some(learning) = self.batch.learning
+            && learning.snapshot_for(self.batch.epoch(number)).is_none()
+        {
+            // The snapshot is being made: queries under way go on meanwhile.
+            self.waiting = Some(number);
+            return None;
+        }
+        Some(number)
+    }
+
+    fn stays(&self) -> bool {
+        self.waiting.is_some() && !self.batch.stopped.load(Ordering::Relaxed)
+    }
+
+    fn may_wait(&mut self, _: bool) -> bool {
+        if self.waiting.is_some() {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn snapshot(&mut self, number: usize) -> Option<Snapshot> {
+        let learning = self.batch.learning?;
+        learning.snapshot_for(self.batch.epoch(number)).map(Snapshot::from)
+    }
+
+    fn remaining(&self) -> usize {
+        self.batch.count.saturating_sub(self.batch.next.load(Ordering::Relaxed)) / self.batch.threads
+    }
+
+    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        let batch = self.batch;
+        let exclude = (batch.exclude)(number);
+        let params = Params { exclude, approach_width, width, ..batch.params };
+        state.restart(params, batch.budget);
+        let size = batch.index.base.row_bytes();
+        &batch.queries[number * size..(number + 1) * size]
+    }
+
+    fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {
+        let batch = self.batch;
+        if let Some(learning) = batch.learning {
+            learning.ended(self.worker, batch.epoch(number), Some(state));
+        }
+        self.stats.add(state.stats());
+        self.times.add(&times);
+        batch.latency_ns[number].store(times.latency, Ordering::Relaxed);
+        let why = match state.outcome() {
+            Outcome::OutOfBudget => {
+                Some("the query ran out of its allowance of reads; ask for a lower recall".into())
+            }
+            other => failure(other, &batch.index.base.blocks_path),
+        };
+        if let Some(why) = why {
+            batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
+        } else {
+            if state.results().len() < batch.params.k as usize {
+                batch.short.fetch_add(1, Ordering::Relaxed);
+            }
+            let at = number * batch.params.k as usize;
+            for (i, hit) in state.results().iter().enumerate() {
+                batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);
+                batch.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
+            }
+        }
+        self.unreported += 1;
+        if self.unreported == REPORT_EVERY {
+            batch.progress.advance(REPORT_EVERY);
+            self.unreported = 0;
+        }
+        if batch.progress.interrupted() {
+            batch.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Calls of the protocol, and the actions that result from them.
+//!
+//! Frames are decoded and states are encoded before the lock of [`Peer`] is taken; frames are assembled and sent after it is released.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use stratann_core::peer::message::Refused;
+use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step};
+
+use super::inbox::Job;
+use super::lock;
+use super::question::{Answer, Unanswered};
+use super::served_index::ServedIndex;
+use super::state::{Client, ServerState};
+
+/// Blocks whose failed reads are logged in one line.
+const UNREADABLE_RANGE: u32 = 1024;
+
+fn describe(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Failed => "the read failed",
+        Loss::Short => "the file is cut short",
+        Loss::Damaged => "it is damaged",
+        Loss::Expired => "it took too long",
+    }
+}
+
+/// Memory of one thread for calls of the protocol, empty between them.
+#[derive(Default)]
+struct ThreadMemory {
+    actions: Vec<Action>,
+    pool: BufferPool,
+}
+
+thread_local! {
+    static MEMORY: Cell<ThreadMemory> = Cell::default();
+}
+
+impl ServerState {
+    /// Calls the protocol, then performs the actions that result.
+    pub(super) fn with_peer(&self, call: impl FnOnce(&mut Peer, u64, &mut Vec<Action>)) {
+        self.with_codec(|_, _| Some(()), |peer, now_us, (), out| call(peer, now_us, out));
+    }
+
+    /// Prepares a call of the protocol without its lock, makes the call, and performs the actions that result. There is no call when
+    /// `prepare` returns `None`.
+    fn with_codec<T>(
+        &self,
+        prepare: impl FnOnce(&FrameCodec, &mut BufferPool) -> Option<T>,
+        call: impl FnOnce(&mut Peer, u64, T, &mut Vec<Action>),
+    ) {
+        // Taken, not borrowed: an answer may make its client submit the next query at once. That call begins with empty memory.
+        let mut memory = MEMORY.take();
+        if let Some(prepared) = prepare(&self.codec, &mut memory.pool) {
+            let mut peer = self.lock_peer();
+            peer.exchange(&mut memory.pool);
+            peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
+            // The clock is read under the lock, so that time never decreases for the protocol.
+            call(&mut peer, self.now_us(), prepared, &mut memory.actions);
+            self.live.store(peer.live(), Ordering::Relaxed);
+            self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
+            *self.lock_loads() = peer.loads();
+            drop(peer);
+            let ThreadMemory { actions, pool } = &mut memory;
+            actions.drain(..).for_each(|action| self.perform(action, pool));
+        }
+        MEMORY.set(memory);
+    }
+
+    /// A client submits a query.
+    pub(super) fn submit(&self, client: u64, what: (Params, Budget), vector: &[u8], time_us: u64) {
+        self.with_codec(
+            |codec, pool| Some(codec.new_query(client, what, vector, time_us, pool)),
+            |peer, now_us, query, out| peer.submit(now_us, query, out),
+        );
+    }
+
+    /// A frame has arrived from another server.
+    pub(super) fn receive(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
+        let mut decoded = Ok(());
+        self.with_codec(
+            |codec, pool| codec.decode(frame, pool).map_err(|why| decoded = Err(why)).ok(),
+            |peer, now_us, received, out| peer.received(now_us, server, received, out),
+        );
+        decoded
+    }
+
+    /// The state of a run has ended, or goes on at another server.
+    pub(super) fn depart(&self, run: Run, step: Step, state: &QueryState) {
+        self.with_codec(
+            |codec, pool| codec.departure(run, step, state, pool),
+            |peer, now_us, departure, out| peer.stepped(now_us, departure, out),
+        );
+    }
+
+    fn perform(&self, action: Action, pool: &mut BufferPool) {
+        match action {
+            Action::Send { to, message } => {
+                let frame = self.codec.frame(message, pool);
+                // A dropped frame is a loss like any other: the origin starts another attempt.
+                let _ = self.link.get().is_some_and(|link| link.send(to, &frame));
+                pool.recycle_buffer(frame);
+            }
+            Action::Start { run, state } => {
+                if state.stats().hand_overs > 0 {
+                    self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
+                }
+                self.inbox.push(Job { run, state });
+            }
+            Action::Answer { number, state } => {
+                self.answer(number, &state);
+                pool.recycle_state(state);
+            }
+            Action::Fail { number, why: Failure::Overloaded } => self.refuse(number, Unanswered::Overloaded),
+            Action::Fail { number, why: Failure::Expired } => self.refuse(number, Unanswered::Expired),
+        }
+    }
+
+    fn answer(&self, number: u64, state: &QueryState) {
+        let Some(Client { reply, asked, partial }) = lock(&self.clients).remove(&number) else { return };
+        let verdict = verdict(state, partial);
+        let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        reply(verdict.map(|()| Answer {
+            ids: state.results().iter().map(|h| h.external_id).collect(),
+            distances: state.results().iter().map(|h| h.distance).collect(),
+            is_partial: state.outcome() == Outcome::Partial,
+            stats: *state.stats(),
+            latency_us: asked.elapsed().as_micros() as u64,
+        }));
+    }
+
+    /// Counts a failed read, and logs it once for a range of blocks: a disk that fails does so again and again.
+    pub(super) fn note_lost(&self, block: u32, loss: Loss) {
+        self.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
+        let range = block / UNREADABLE_RANGE;
+        if !lock(&self.unreadable).insert(range) {
+            return;
+        }
+        let first = range * UNREADABLE_RANGE;
+        let next = match self.index {
+            ServedIndex::Whole(_) => "queries that need it fail",
+            ServedIndex::Shard(_) => "queries go on at another server that holds it",
+            ServedIndex::ScatterGather(..) => "answers lack what this server has",
+        };
+        (self.options.log)(&format!(
+            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; run `stratann verify`, then restore the file",
+            first.saturating_add(UNREADABLE_RANGE - 1),
+            self.index.index().base.blocks_path.display(),
+            describe(loss)
+        ));
+    }
+
+    fn refuse(&self, number: u64, why: Unanswered) {
+        let Some(waiting) = lock(&self.clients).remove(&number) else { return };
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        (waiting.reply)(Err(why));
+    }
+}
+
+/// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one.
+fn verdict(state: &QueryState, partial: bool) -> Result<(), Unanswered> {
+    match state.outcome() {
+        Outcome::Complete => Ok(()),
+        Outcome::Partial if partial => Ok(()),
+        Outcome::Partial => Err(match state.unreadable() {
+            Some((block, loss)) => Unanswered::Failed(format!(
+                "block {block} could not be read on any server that holds it and answers ({}); run `stratann verify` there",
+                describe(loss)
+            )),
+            None => Unanswered::Unreachable,
+        }),
+        Outcome::OutOfBudget => Err(Unanswered::Failed(
+            "the query ran out of its allowance of reads; ask for a lower recall".into(),
+        )),
+        Outcome::Lost { unit, loss, .. } => Err(Unanswered::Failed(format!(
+            "block {unit} could not be used ({}); run `stratann verify` on the servers that hold it",
+            describe(loss)
+        ))),
+        Outcome::WrongKind => Err(Unanswered::Failed(
+            "the query is of another kind than the index; give all servers the same index".into(),
+        )),
+        Outcome::Running => {
+            Err(Unanswered::Failed("the query came back unfinished; please report it".into()))
+        }
+    }
+}

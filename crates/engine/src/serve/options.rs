@@ -1,0 +1,100 @@
+//! Options of a server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stratann_core::query::wire::{Carry, Results};
+
+use crate::kinds::options::{Learn, LearnOptions};
+use crate::link::{Log, Tls};
+use crate::tier::IoChoice;
+use crate::{Error, Result};
+
+/// Options of a server.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// A plain index, an index that is spread over servers, or a folder of separate indexes for scatter-gather.
+    pub index: PathBuf,
+    /// This server's number in a spread index or among separate ones; `None` for a plain index.
+    pub server: Option<u8>,
+    /// Address for the other servers; `None` when it is alone.
+    pub listen: Option<SocketAddr>,
+    /// `HOST:PORT` of all servers, by number. This server's entry is not used, nor is an empty one. No entries when it is alone.
+    pub peers: Vec<String>,
+    /// The secret of the cluster.
+    pub secret: Vec<u8>,
+    /// Certificates for encrypted links; `None` for links in the clear.
+    pub tls: Option<Tls>,
+    /// Driver threads.
+    pub threads: usize,
+    /// Queries in flight on each thread; `None` chooses.
+    pub in_flight: Option<usize>,
+    /// How blocks are read.
+    pub io: IoChoice,
+    /// Limit of all memory of the server, bytes; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Part of it for the block cache, bytes.
+    pub cache_budget: u64,
+    /// Make equal reads under way once.
+    pub merge: bool,
+    /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for it.
+    pub may_change: bool,
+    /// Whether, and how, a `hybrid-ivf` learns from its queries.
+    pub learning: LearnOptions,
+    /// Queries of clients at a time; one more is refused.
+    pub queue: usize,
+    /// How batons carry their candidates; `None` for the shortest form that the index allows.
+    pub carry: Option<Carry>,
+    /// Where the results of handed-over queries travel.
+    pub results: Results,
+    /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost frame. A dead server is
+    /// noticed sooner, by its connection, but others may still send to it then.
+    pub patience: Duration,
+    /// Receives each line of the log.
+    pub log: Log,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            index: PathBuf::new(),
+            server: None,
+            listen: None,
+            peers: Vec::new(),
+            secret: Vec::new(),
+            tls: None,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            in_flight: None,
+            io: IoChoice::Auto,
+            ram_budget: None,
+            cache_budget: 0,
+            merge: true,
+            may_change: false,
+            learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
+            queue: 4096,
+            carry: None,
+            results: Results::Along,
+            patience: Duration::from_millis(500),
+            log: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl ServeOptions {
+    /// Checks the options as far as possible without the index.
+    pub(super) fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::bad_input(what));
+        if self.threads == 0 {
+            return wrong("threads is 0; use 1 or more");
+        }
+        match (self.server, self.listen) {
+            (None, Some(_)) => wrong("a server that listens to others needs its number; set server"),
+            (Some(_), None) if self.peers.len() > 1 => {
+                wrong("a server with peers needs an address for them; set listen")
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Reads a whole index and reports everything that is wrong with it.
+
+pub(crate) mod files;
+pub(crate) mod report;
+
+use std::path::{Path, PathBuf};
+
+pub use report::{FINDINGS_MAX, Finding, Report};
+
+use crate::manifest::{self, Manifest};
+use crate::{Error, Kind, Progress, Result, files as roles, kinds, spread};
+use files::check_file;
+
+/// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold
+/// between blocks. Takes three bytes of memory per block besides what opening takes, and four per vector where blocks
+/// carry codes; of a `hybrid-ivf` one per vector, and twice 8 MiB or the vectors of its largest graph.
+///
+/// # Errors
+/// When there is no index to check, or it is of a newer format. Damage is no error but a finding.
+pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
+    let mut report = Report::default();
+    let (number, manifest) = match Manifest::read(folder) {
+        Ok(read) => read,
+        Err(e) if e.kind == Kind::Corrupt => {
+            let number = manifest::newest(folder)?.unwrap_or(0);
+            report.version = number;
+            let file = format!("manifest-{number}.json");
+            report.found(Finding { file, what: e.message, ..Finding::default() });
+            return Ok(report);
+        }
+        Err(e) => return Err(e),
+    };
+    report.version = number;
+    let again = manifest.file(roles::LISTS).map_or(0, |lists| lists.1.bytes);
+    let total = again + manifest.files.values().map(|f| f.bytes).sum::<u64>();
+    progress.stage("verifying", total, "bytes");
+    let is_blocks = |name: &str| matches!(roles::role(name), Some(roles::BLOCKS | roles::PARTS));
+    for (name, entry) in manifest.files.iter().filter(|(name, _)| !is_blocks(name)) {
+        check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
+    }
+    if let Some(spread) = &manifest.spread {
+        spread::check::check(folder, &manifest, spread, progress, &mut report)?;
+    } else {
+        kinds::verify(folder, number, &manifest, progress, &mut report)?;
+    }
+    Ok(report)
+}
+
+/// Files in the folder that the newest version does not need: what an interrupted build or a crash left.
+pub fn left_over(folder: &Path, manifest: &Manifest, number: u64) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io("opening index", folder, &e))?;
+    let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    let needed = |name: &String| {
+        *name == format!("manifest-{number}.json") || manifest.files.contains_key(name) || name == "lock"
+    };
+    Ok(names.into_iter().filter(|n| !needed(n)).map(|n| folder.join(n)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+    use crate::build::{BuildOptions, build};
+    use crate::dataset::{Reader, Shape as Rows};
+    use crate::{DType, Metric};
+
+    fn flat_index(folder: &Path) {
+        let rows = Rows { rows: 300, dim: 8, dtype: DType::U8 };
+        let base = Reader::from_memory(rows, (0..2400u32).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>())
+            .unwrap();
+        build(&base, folder, &BuildOptions::new(crate::build::Kind::Flat, Metric::L2), &Quiet).unwrap();
+    }
+
+    #[test]
+    fn a_sound_index_has_no_findings_and_a_flipped_bit_has_a_place() {
+        let dir = tempfile::tempdir().unwrap();
+        flat_index(dir.path());
+        let report = verify(dir.path(), &Quiet).unwrap();
+        assert_eq!((report.violations_found, report.nodes, report.files), (0, 300, 1));
+        let path = dir.path().join("v1-blocks.bin");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[100] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let report = verify(dir.path(), &Quiet).unwrap();
+        assert!(
+            report
+                .violations
+                .iter()
+                .any(|f| f.block == Some(0) && f.offset == Some(0) && f.file == "v1-blocks.bin")
+        );
+        std::fs::remove_file(&path).unwrap();
+        assert!(verify(dir.path(), &Quiet).unwrap().violations_found > 0);
+    }
+}

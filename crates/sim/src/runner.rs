@@ -1,0 +1,90 @@
+//! The simulator's way to run a state of any kind: prepare it, step it, and read for it.
+//!
+//! This is the only place of the simulator that knows how a state asks for bytes.
+
+use stratann_core::plan::IndexView;
+use stratann_core::query::{Arrival, Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome};
+
+use crate::baselines::Partition;
+use crate::trace::Work;
+use crate::{Stores, SubmittedQuery};
+
+/// A read that a state waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) tag: Tag,
+    pub(crate) read: Read,
+}
+
+/// A state with its scratch, and the reads that have completed for it.
+pub(crate) struct Runner {
+    pub(crate) state: Box<QueryState>,
+    scratch: Scratch,
+    // The read, and whether the disk returned it.
+    completed: Vec<(Pending, bool)>,
+}
+
+impl Runner {
+    /// Prepares a state for `view`.
+    pub(crate) fn new(state: Box<QueryState>, view: &IndexView<'_>, vector: &[u8]) -> Runner {
+        let mut scratch = Scratch::default();
+        scratch.prepare(view, vector);
+        Runner { state, scratch, completed: Vec::new() }
+    }
+
+    /// Notes a completed read. Returns whether the state can be stepped.
+    pub(crate) fn complete(&mut self, pending: Pending, is_read: bool) -> bool {
+        self.completed.push((pending, is_read));
+        self.state.is_ready(self.completed.len())
+    }
+
+    /// Steps the state with the completed reads, whose bytes are verified.
+    pub(crate) fn step(&mut self, view: &IndexView<'_>, stores: &dyn Stores) -> (Step, Work) {
+        let read = |(pending, is_read): (Pending, bool)| {
+            let mut bytes = Vec::new();
+            let is_read = is_read && stores.read(pending.read.at, &mut bytes);
+            let read = if is_read { Ok(bytes) } else { Err(Loss::Failed) };
+            (pending.tag, read.and_then(|bytes| view.verify(&pending.read, &bytes).map(|()| bytes)))
+        };
+        let held: Vec<(Tag, Result<Vec<u8>, Loss>)> = self.completed.drain(..).map(read).collect();
+        let arrivals: Vec<Arrival<'_>> =
+            held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
+        let before = *self.state.stats();
+        let step = self.state.step(view, &mut self.scratch, &arrivals);
+        (step, Work::step(&before, self.state.stats(), arrivals.len()))
+    }
+
+    /// The reads that the last step asked for.
+    pub(crate) fn wanted(&self) -> Vec<Pending> {
+        let pending = |&Want::Fetch { tag, .. }: &Want| {
+            let read = self.state.read_of(tag)?;
+            Some(Pending { tag, read })
+        };
+        self.state.wants().iter().filter_map(pending).collect()
+    }
+}
+
+/// Runs a state to its end where the whole index is local. After each step `round` receives the work of the step, and the reads that it
+/// asked for.
+pub(crate) fn run_steps(
+    part: &Partition<'_>,
+    query: &SubmittedQuery<'_>,
+    mut round: impl FnMut(Work, &[Read]),
+) -> QueryState {
+    let state = Box::new(QueryState::new(query.params, query.budget));
+    let mut runner = Runner::new(state, &part.view, query.vector);
+    loop {
+        let is_first = *runner.state.stats() == QueryStats::default();
+        let (step, mut work) = runner.step(&part.view, part.stores);
+        work.prepared = u32::from(is_first);
+        let wanted = runner.wanted();
+        let reads: Vec<Read> = wanted.iter().map(|pending| pending.read).collect();
+        round(work, &reads);
+        if step != Step::Wait || wanted.is_empty() {
+            return *runner.state;
+        }
+        for pending in wanted {
+            runner.complete(pending, true);
+        }
+    }
+}

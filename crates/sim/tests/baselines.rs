@@ -1,0 +1,344 @@
+//! Traces and their replay, and the two other ways to search on several servers: fetching remote blocks, and scatter-gather.
+
+mod fixture;
+
+use std::sync::{Arc, OnceLock};
+
+use fixture::common::{self, Built, Set, graph_set, quick};
+use fixture::{
+    DIM, LONG_US, QUERIES, alone, answer, in_stretches, params, place, read_from, scattered, simulate,
+    submitted,
+};
+use stratann_core::hash::hash;
+use stratann_core::peer::{Failure, Limits};
+use stratann_core::place::Placement;
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, QueryStats};
+use stratann_engine::build::Kind;
+use stratann_engine::dataset::Shape;
+use stratann_kernel::Metric;
+use stratann_sim::{
+    Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, Stores, SubmittedQuery, Task, Trace,
+    fetch, record, replay, run_scatter_gather, scatter_gather,
+};
+
+/// Prices: everything takes some time.
+const COSTS: Costs = Costs {
+    threads: 2,
+    prepare_ns: 20_000,
+    step_ns: 1500,
+    read_ns: 4000,
+    code_comparison_ps: 8000,
+    full_comparison_ps: 12_000,
+    message_ns: 6000,
+    disk_latency_ns: 90_000,
+    disk_iops: 100_000,
+    network_latency_ns: 20_000,
+    network_bits: 25_000_000_000,
+};
+
+fn recorded(placement: &Placement, width: u32) -> (Report, Vec<Trace>) {
+    let place = place();
+    let cluster = Cluster { view: place.built.index.view(), placement, stores: place };
+    let queries = submitted(place, placement.servers(), params(width), LONG_US);
+    record(&cluster, &queries, &FaultModel::default())
+}
+
+fn query(q: usize, origin: u8, width: u32) -> SubmittedQuery<'static> {
+    SubmittedQuery {
+        at_us: 50 * q as u64,
+        origin,
+        vector: place().queries.row(q),
+        params: params(width),
+        budget: Budget::default(),
+        time_us: LONG_US,
+    }
+}
+
+#[track_caller]
+fn assert_work(trace: &Trace, stats: &QueryStats, messages: u32) {
+    let work = trace.work();
+    assert_eq!(u64::from(work.code_comparisons), stats.code_comparisons + stats.rescored);
+    assert_eq!(u64::from(work.full_comparisons), stats.full_comparisons);
+    assert_eq!(work.messages, messages);
+    let reads = trace.tasks().iter().filter(|t| t.1 == Task::Read).count();
+    assert_eq!(reads as u64, stats.reads);
+}
+
+#[test]
+fn a_trace_has_the_costs_of_its_query_and_recording_changes_nothing() {
+    for (servers, replicas, width) in [(1, 1, 1), (5, 1, 1), (5, 2, 4), (10, 1, 8)] {
+        let placement = scattered(servers, replicas, 3);
+        let (report, traces) = recorded(&placement, width);
+        let plain = simulate(&placement, params(width), LONG_US, &FaultModel::default());
+        assert_eq!(format!("{:?}", report.replies), format!("{:?}", plain.replies));
+        let (mut sent, mut messages) = (0u64, 0u64);
+        for (q, trace) in traces.iter().enumerate() {
+            // Each message was sent and received once.
+            let sends = trace.tasks().iter().filter(|t| matches!(t.1, Task::Send { .. })).count();
+            assert_work(trace, answer(&report, q).stats(), 2 * sends as u32);
+            let bytes = |t: &(u8, Task)| if let Task::Send { bytes } = t.1 { u64::from(bytes) } else { 0 };
+            sent += trace.tasks().iter().map(bytes).sum::<u64>();
+            messages += sends as u64;
+            let by_server = trace.work().prepared;
+            assert_eq!(u64::from(by_server), 1 + answer(&report, q).stats().hand_overs);
+        }
+        assert_eq!(traces.len(), QUERIES);
+        assert_eq!(messages, report.batons + report.other_frames);
+        assert_eq!(sent, report.baton_bytes + report.vector_bytes + report.other_bytes);
+    }
+}
+
+#[test]
+fn more_servers_answer_more_queries_and_replicas_save_time() {
+    let most = |placement: &Placement| {
+        let (_, traces) = recorded(placement, 1);
+        let servers = placement.servers();
+        replay(&traces, servers, &COSTS, Load::Closed { in_flight: 128 * servers }, 1024 * servers, 1).qps
+    };
+    let (one, five) = (most(&in_stretches(1)), most(&in_stretches(5)));
+    assert!(five > 2.0 * one && five < 5.0 * one, "{one} on one server, {five} on five");
+    let alone = |placement: &Placement| {
+        let (_, traces) = recorded(placement, 1);
+        let timing = replay(&traces, 5, &COSTS, Load::Closed { in_flight: 1 }, 400, 1);
+        timing.latency_ns.iter().sum::<u64>() / timing.latency_ns.len() as u64
+    };
+    let (near, far) = (alone(&scattered(5, 5, 3)), alone(&scattered(5, 1, 3)));
+    assert!(near < far, "{near} ns with all blocks local, {far} ns without");
+}
+
+#[test]
+fn fetching_reads_as_one_server_does_and_sends_two_messages_for_each_remote_block() {
+    let place = place();
+    for (servers, width) in [(1, 1), (6, 1), (6, 4)] {
+        let placement = scattered(servers, 1, 3);
+        let cluster = Cluster { view: place.built.index.view(), placement: &placement, stores: place };
+        let (report, _) = recorded(&placement, width);
+        let mut messages = 0;
+        for q in 0..QUERIES {
+            let fetched = fetch(&cluster, &query(q, (q % servers) as u8, width));
+            let single = alone(q, params(width));
+            assert_eq!((fetched.results.as_slice(), &fetched.stats), (single.results(), single.stats()));
+            assert_eq!(fetched.messages, 2 * fetched.fetched);
+            assert_eq!(fetched.reads.iter().sum::<u64>(), fetched.stats.reads);
+            let far = fetched.reads.iter().sum::<u64>() - fetched.reads[q % servers];
+            assert_eq!(fetched.fetched, far);
+            assert_work(&fetched.trace, &fetched.stats, 2 * fetched.messages as u32);
+            messages += fetched.messages;
+        }
+        assert_eq!(messages > 0, servers > 1);
+        if servers > 1 {
+            assert!(
+                report.batons < messages,
+                "{} hand-overs, {messages} messages of fetching",
+                report.batons
+            );
+        }
+    }
+}
+
+/// Three indexes, each with a third of the rows; their ids are the rows of the whole.
+fn thirds() -> &'static [(Built, Arc<Vec<u8>>)] {
+    static PARTS: OnceLock<Vec<(Built, Arc<Vec<u8>>)>> = OnceLock::new();
+    let whole = graph_set();
+    let size = whole.shape.row_bytes();
+    let third = |part: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let rows: Vec<u64> = (0..whole.len() as u64).filter(|r| r % 3 == part).collect();
+        let ids = dir.path().join("ids.u64bin");
+        let header = [rows.len() as u32, 1].map(u32::to_le_bytes).concat();
+        let names: Vec<u8> = rows.iter().flat_map(|r| r.to_le_bytes()).collect();
+        std::fs::write(&ids, [header, names].concat()).unwrap();
+        let bytes = rows.iter().flat_map(|&r| whole.bytes[r as usize * size..][..size].to_vec()).collect();
+        let set = Set { shape: Shape { rows: rows.len() as u64, ..whole.shape }, bytes };
+        let mut options = quick(Kind::DiskGraph, Metric::L2);
+        options.ids = Some(ids);
+        let built = Built::new(set, &options);
+        let blocks = built.blocks();
+        (built, blocks)
+    };
+    PARTS.get_or_init(|| (0..3).map(third).collect())
+}
+
+struct Memory<'a>(&'a [u8]);
+
+impl Stores for Memory<'_> {
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
+        read_from(self.0, at, out)
+    }
+}
+
+fn with_thirds<T>(test: impl FnOnce(&[Partition<'_>]) -> T) -> T {
+    let memory: Vec<Memory<'_>> = thirds().iter().map(|(_, blocks)| Memory(blocks)).collect();
+    let parts: Vec<Partition<'_>> = thirds()
+        .iter()
+        .zip(&memory)
+        .map(|((built, _), stores)| Partition { view: built.index.view(), stores })
+        .collect();
+    test(&parts)
+}
+
+#[test]
+fn scatter_gather_finds_the_nearest_of_all_rows() {
+    let whole = graph_set();
+    with_thirds(|partitions| {
+        for q in 0..QUERIES {
+            let wide = SubmittedQuery { params: Params::disk_graph(10, 900), ..query(q, (q % 3) as u8, 1) };
+            let found = scatter_gather(partitions, &wide);
+            let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
+            assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
+            assert_eq!((found.outcome, found.messages), (Outcome::Complete, 4));
+            assert_work(&found.trace, &found.stats, 8);
+            assert!(found.reads.iter().all(|&reads| reads > 0) && found.bytes > 2 * (DIM * 4) as u64);
+        }
+        let one = scatter_gather(&partitions[..1], &query(0, 0, 1));
+        assert_eq!((one.messages, one.bytes), (0, 0));
+    });
+}
+
+/// All queries, by the protocol.
+fn gathered(partitions: &[Partition<'_>], time_us: u64, faults: &FaultModel) -> Report {
+    let queries: Vec<SubmittedQuery<'_>> = (0..QUERIES)
+        .map(|q| SubmittedQuery { time_us, ..query(q, (q % partitions.len()) as u8, 1) })
+        .collect();
+    let report = run_scatter_gather(partitions, &queries, faults);
+    assert_eq!(report.left, (0, 0, 0), "seed {}: something is never freed", faults.seed);
+    report
+}
+
+#[test]
+fn the_protocol_gathers_the_same_with_as_many_messages() {
+    with_thirds(|partitions| {
+        let report = gathered(partitions, LONG_US, &FaultModel::default());
+        let mut bytes = 0;
+        for q in 0..QUERIES {
+            let expected = scatter_gather(partitions, &query(q, (q % 3) as u8, 1));
+            let state = answer(&report, q);
+            assert_eq!((state.results(), state.stats()), (expected.results.as_slice(), &expected.stats));
+            assert_eq!((state.outcome(), state.stats().hand_overs), (Outcome::Complete, 0));
+            bytes += expected.bytes;
+        }
+        let sent = report.baton_bytes + report.vector_bytes + report.other_bytes;
+        assert_eq!((report.batons + report.other_frames, sent), (4 * QUERIES as u64, bytes));
+        let one = gathered(&partitions[..1], LONG_US, &FaultModel::default());
+        assert_eq!(one.batons + one.other_frames, 0);
+    });
+}
+
+#[test]
+fn lost_parts_are_asked_again() {
+    with_thirds(|partitions| {
+        for seed in 0..30 {
+            let limits = Limits { patience_us: 100_000, attempts: 12, ..Limits::default() };
+            let faults = FaultModel {
+                seed,
+                link_us: (20, 3000),
+                drop: 0.1,
+                duplicate: 0.1,
+                limits,
+                ..FaultModel::default()
+            };
+            let report = gathered(partitions, 600_000_000, &faults);
+            for q in 0..QUERIES {
+                let expected = scatter_gather(partitions, &query(q, (q % 3) as u8, 1));
+                let state = answer(&report, q);
+                assert_eq!((state.outcome(), state.results()), (Outcome::Complete, &expected.results[..]));
+                // Each part counts once, however often it was asked.
+                assert_eq!(state.stats(), &expected.stats, "seed {seed}, query {q}");
+            }
+        }
+        let nothing = gathered(partitions, 2_000_000, &FaultModel { drop: 1.0, ..FaultModel::default() });
+        assert!(
+            nothing.replies.iter().all(|t| matches!(t.as_slice(), [(_, Reply::Failed(Failure::Expired))]))
+        );
+    });
+}
+
+#[test]
+fn without_a_dead_server_answers_are_partial() {
+    with_thirds(|partitions| {
+        let ids =
+            |state: &QueryState| -> Vec<u64> { state.results().iter().map(|h| h.external_id).collect() };
+        let mut partial = 0;
+        for seed in 0..20 {
+            let at_us = hash(seed, 3, 0) % 4000;
+            let back_at_us = seed.is_multiple_of(2).then_some(at_us + 20_000);
+            let crashes = vec![Crash { server: 2, at_us, back_at_us }];
+            let report =
+                gathered(partitions, LONG_US, &FaultModel { seed, crashes, ..FaultModel::default() });
+            for q in (0..QUERIES).filter(|q| q % 3 != 2) {
+                let state = answer(&report, q);
+                let expected = match state.outcome() {
+                    Outcome::Complete => scatter_gather(partitions, &query(q, (q % 3) as u8, 1)),
+                    _ => scatter_gather(&partitions[..2], &query(q, (q % 3) as u8, 1)),
+                };
+                let all: Vec<u64> = expected.results.iter().map(|h| h.external_id).collect();
+                assert_eq!(ids(state), all, "seed {seed}, query {q}");
+                assert_eq!(state.outcome() == Outcome::Partial, state.stats().unreachable == 1);
+                partial += usize::from(state.outcome() == Outcome::Partial);
+            }
+        }
+        assert!(partial > 20, "{partial} answers lack what a server had");
+        // A failing disk counts as a failing server; the answer names the block.
+        let faults = FaultModel { bad_disks: vec![(1, 1.0)], ..FaultModel::default() };
+        let report = gathered(partitions, LONG_US, &faults);
+        for q in 0..QUERIES {
+            let state = answer(&report, q);
+            assert_eq!(state.outcome(), Outcome::Partial);
+            assert!(state.unreadable().is_some() && ids(state).iter().all(|id| id % 3 != 1));
+        }
+    });
+}
+
+/// Two servers with the same index of any kind: queries and answers of that kind go over the wire, and every result is found twice.
+#[test]
+fn every_kind_runs_through_protocol_and_simulator() {
+    for kind in [Kind::Flat, Kind::DiskGraph, Kind::HybridIvf] {
+        let built = Built::new(graph_set(), &quick(kind, Metric::L2));
+        let file = if kind == Kind::HybridIvf { "v1-lists.bin" } else { "v1-blocks.bin" };
+        let file = std::fs::read(built.dir.path().join(file)).unwrap();
+        let view = built.index.view();
+        let params = match kind {
+            Kind::Flat => Params::flat(10),
+            Kind::DiskGraph => Params::disk_graph(10, 60),
+            Kind::HybridIvf => Params::hybrid_ivf(10, 6),
+        };
+        let memory = Memory(&file);
+        let partition = Partition { view, stores: &memory };
+        let queries: Vec<SubmittedQuery<'_>> = submitted(place(), 2, params, LONG_US)
+            .into_iter()
+            .map(|query| SubmittedQuery { budget: view.budget(), ..query })
+            .collect();
+        let report = run_scatter_gather(&[partition, partition], &queries, &FaultModel::default());
+        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        for (q, query) in queries.iter().enumerate() {
+            let alone = common::run_plain(&view, &file, query.vector, params, view.budget(), 1);
+            let state = answer(&report, q);
+            assert_eq!(state.outcome(), Outcome::Complete, "query {q}");
+            let twice: Vec<_> = alone.results().iter().flat_map(|hit| [*hit, *hit]).take(10).collect();
+            assert_eq!(state.results(), twice);
+            let mut sum = *alone.stats();
+            sum.add(alone.stats());
+            assert_eq!(*state.stats(), sum, "query {q}");
+            assert!(sum.reads > 0);
+        }
+    }
+}
+
+/// A server of another kind of index refuses the queries, although build and version are the same.
+#[test]
+fn queries_of_another_kind_are_refused_and_fail_at_their_deadline() {
+    let flat = Built::new(graph_set(), &quick(Kind::Flat, Metric::L2));
+    let flat_file = flat.blocks();
+    let place = place();
+    let partitions = [
+        Partition { view: place.built.index.view(), stores: place },
+        Partition { view: flat.index.view(), stores: &Memory(&flat_file) },
+    ];
+    let queries = submitted(place, 1, params(1), 200_000);
+    let report = run_scatter_gather(&partitions, &queries, &FaultModel::default());
+    assert!(report.refused >= QUERIES as u64, "{} frames refused", report.refused);
+    assert_eq!(report.left, (0, 0, 0));
+    for replies in &report.replies {
+        assert!(matches!(replies.as_slice(), [(_, Reply::Failed(Failure::Expired))]), "{replies:?}");
+    }
+}
