@@ -11,10 +11,10 @@ use super::slot::ReadResult;
 use super::{Driver, Queries};
 use crate::tier::Completion;
 
-/// Queued reads are started, before further steps, once there are so many …
-pub const START_READS: usize = 8;
-/// … or once queries have computed for so long, in nanoseconds.
-const START_AFTER_NS: u64 = 50_000;
+/// Queued reads are started, before further steps, once there are so many. A system call for each would cost more than the wait.
+pub const START_READS: usize = 32;
+/// They are also started once queries have computed for so long, in nanoseconds.
+const START_AFTER_NS: u64 = 500_000;
 
 /// A read that the tier makes for this thread.
 pub(super) struct TierRead {
@@ -147,15 +147,17 @@ impl<'a> Driver<'a> {
             self.complete(completion, queries);
         }
         self.completions = completions;
-        self.collect_deliveries(queries);
+        self.collect_deliveries(wait, queries);
         self.read_postponed(queries);
         polled
     }
 
-    fn collect_deliveries(&mut self, queries: &mut dyn Queries) {
+    fn collect_deliveries(&mut self, has_waited: bool, queries: &mut dyn Queries) {
         let Some((_, mailbox)) = &self.sharing else { return };
+        if has_waited {
+            mailbox.end_wait();
+        }
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        mailbox.end_wait();
         mailbox.take(&mut deliveries);
         for Delivery { to, result } in deliveries.drain(..) {
             self.joined -= 1;

@@ -173,6 +173,23 @@ fn equal_reads_of_several_threads_are_made_once() {
     assert!(submitted < wanted / 2, "{submitted} of {wanted}");
 }
 
+/// A tier that cannot be woken joins no read of another thread.
+#[test]
+fn threads_that_cannot_be_woken_read_for_themselves() {
+    let (sound, shared) = (sound(), SharedReads::default());
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (sound, shared) = (&sound, &shared);
+            scope.spawn(move || {
+                let mut asked = Same::new(params(Mode::Barrier), 200);
+                let driver = Driver::new(view(), None, memory(64, seed), options(16, 4));
+                driver.sharing(Some(shared)).run(&mut asked).unwrap();
+                assert!(asked.ended.len() == 200 && asked.ended.iter().all(|(_, e)| e == sound));
+            });
+        }
+    });
+}
+
 /// In eager mode a query has several reads under way when it is dropped; others wait for the same.
 #[test]
 fn a_read_goes_on_when_its_first_query_ends() {

@@ -16,6 +16,7 @@ use super::{ASKED, filled, memory, nearly_full, options, params, place};
 /// A tier whose reads are all complete at the next poll. It records the longest queue of reads that were not started.
 struct Prompt {
     inner: MemoryTier,
+    depth: usize,
     queued: usize,
     longest_queue: Arc<AtomicUsize>,
 }
@@ -23,7 +24,7 @@ struct Prompt {
 impl Prompt {
     fn new(depth: usize, longest_queue: &Arc<AtomicUsize>) -> Box<Prompt> {
         let inner = MemoryTier::new(place().blocks.clone(), depth, 1);
-        Box::new(Prompt { inner, queued: 0, longest_queue: longest_queue.clone() })
+        Box::new(Prompt { inner, depth, queued: 0, longest_queue: longest_queue.clone() })
     }
 }
 
@@ -51,7 +52,7 @@ impl Tier for Prompt {
         if wait {
             self.queued = 0;
         }
-        while self.inner.room() < 64 {
+        while self.inner.room() < self.depth {
             self.inner.poll(true, done)?;
         }
         Ok(())
@@ -180,8 +181,8 @@ fn queued_reads_are_started_before_many_other_steps() {
     let longest_queue = Arc::default();
     for width in [1, 4] {
         let mut asked = Recorded::new(params(Mode::Barrier), 200);
-        let tier = Prompt::new(64, &longest_queue);
-        Driver::new(place().built.index.view(), None, tier, options(16, width)).run(&mut asked).unwrap();
+        let tier = Prompt::new(512, &longest_queue);
+        Driver::new(place().built.index.view(), None, tier, options(100, width)).run(&mut asked).unwrap();
         let longest = longest_queue.load(Ordering::Relaxed);
         assert!(longest < START_READS + width as usize, "{longest} reads queued at width {width}");
     }
