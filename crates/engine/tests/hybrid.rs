@@ -15,8 +15,9 @@ use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -43,7 +44,7 @@ fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches { bounds, local_lists: Some(u32::MAX), ..ProbeSwitches::default() },
+        switches: ListSwitches { bounds, local_lists: Some(u32::MAX), ..ListSwitches::default() }.into(),
         ..SearchOptions::default()
     }
 }
@@ -178,7 +179,8 @@ fn bounds_change_no_answer_however_little_is_visited() {
         for (clusters, lists) in [(1, 1), (2, 2), (5, u32::MAX), (20, 3)] {
             let ask = |bounds| {
                 let mut options = visit(10, clusters, bounds);
-                options.probe.local_lists = Some(lists);
+                let local_lists = Some(lists);
+                options.switches = ListSwitches { local_lists, ..options.switches.lists() }.into();
                 search(index, &asked.bytes, &options)
             };
             let all = ask(Bounds::Off);

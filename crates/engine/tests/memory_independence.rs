@@ -12,7 +12,8 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::kinds::options::ListSwitches;
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};
 use tempfile::TempDir;
 
@@ -118,12 +119,12 @@ proptest! {
             clusters: Some(clusters), local_plan: LocalPlan::Uniform(local), seed, ..quick(Kind::HybridIvf, metric)
         };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches {
-            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, votes,
+        let switches = ListSwitches {
+            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, sample_hits: votes,
         };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 
@@ -143,10 +144,10 @@ proptest! {
         let options =
             BuildOptions { clusters: Some(clusters), local_plan, seed, ..quick(Kind::HybridIvf, metric) };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches { local_list, ..ProbeSwitches::default() };
+        let switches = ListSwitches { local_list, ..ListSwitches::default() };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 
     #[test]
@@ -173,7 +174,7 @@ proptest! {
 #[test]
 fn width_moves_no_answer_of_inverted_lists() {
     let (set, asked) = rows(DType::F32, 4000, 24, 1);
-    let probe = ProbeSwitches::default();
+    let switches = ListSwitches::default();
     for local in [LocalKind::Flat, LocalKind::Ivf] {
         let options = BuildOptions {
             clusters: Some(80),
@@ -183,7 +184,8 @@ fn width_moves_no_answer_of_inverted_lists() {
         let folder = built(&set, &options);
         let at = |width, in_flight| {
             let effort = Effort::Clusters(40, Some(0.5), Some(0.1));
-            let options = SearchOptions { effort, probe, width, ..SearchOptions::default() };
+            let options =
+                SearchOptions { effort, switches: switches.into(), width, ..SearchOptions::default() };
             let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
             let open = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
             let found = search(folder.path(), &asked.bytes, &options, Place { open, ..place });

@@ -8,7 +8,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::explain::blocks::{Round, Trace};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 
@@ -102,10 +102,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         k: args.k,
         effort,
         width: args.width.unwrap_or_default(),
-        head: !args.no_head,
-        whole_blocks: !args.no_whole_blocks,
-        patience: args.effort.patience,
-        probe: args.techniques.switches(),
+        switches: options::switches(
+            GraphSwitches {
+                head: !args.no_head,
+                whole_blocks: !args.no_whole_blocks,
+                patience: args.effort.patience,
+            },
+            args.techniques.switches(),
+        )?,
         ..SearchOptions::default()
     };
     if args.plan {

@@ -31,13 +31,13 @@ use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
-use crate::search::options::SearchOptions;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
+use options::Switches;
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -263,15 +263,13 @@ pub(crate) fn beam_params(kind: Kind, k: u32, list: u32, slack: Option<f32>) -> 
 ///
 /// # Errors
 /// A value out of range.
-pub(crate) fn apply_switches(
-    params: &mut Params,
-    options: &SearchOptions,
-    variant: Option<&str>,
-) -> Result<()> {
+pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: Option<&str>) -> Result<()> {
     match &mut params.kind {
         KindParams::Flat(_) => Ok(()),
-        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, options),
-        KindParams::HybridIvf(own) => hybrid_ivf::calibration::apply_switches(own, options, variant),
+        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, &switches.graph()),
+        KindParams::HybridIvf(own) => {
+            hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
+        }
     }
 }
 

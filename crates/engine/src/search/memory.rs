@@ -66,7 +66,7 @@ impl Index {
             Effort::List(list, _) => u64::from(list),
             Effort::Recall(_) | Effort::Clusters(..) => 200,
         };
-        let local_beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let local_beam = u64::from(options.switches.lists().local_list.unwrap_or(0)).max(options.k as u64);
         let tables = self.kind.query_tables_bytes(&self.base, local_beam);
         // Ids and ranks of the block that is expanded.
         let coded =

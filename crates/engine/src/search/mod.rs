@@ -17,7 +17,7 @@ mod params;
 
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
-pub use options::{Effort, ProbeSwitches, SearchOptions};
+pub use options::{Effort, SearchOptions};
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

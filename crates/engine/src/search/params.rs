@@ -39,7 +39,7 @@ impl Index {
         self.check_effort(options)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
-        kinds::apply_switches(&mut params, options, variant)?;
+        kinds::apply_switches(&mut params, &options.switches, variant)?;
         Ok(params)
     }
 
