@@ -411,18 +411,18 @@ pub(crate) struct Effort {
 impl Effort {
     /// Returns one effort per run.
     pub(crate) fn each(&self) -> Vec<stratann_engine::search::Effort> {
-        use stratann_engine::search::Effort as Asked;
+        use stratann_engine::search::Effort as SearchEffort;
         if !self.search_list.is_empty() {
-            return self.search_list.iter().map(|&l| Asked::List(l, self.stop_slack)).collect();
+            return self.search_list.iter().map(|&l| SearchEffort::List(l, self.stop_slack)).collect();
         }
         if !self.nprobe.is_empty() {
-            let clusters = |&n: &u32| Asked::Clusters(n, self.stop_slack, self.early_stop);
+            let clusters = |&n: &u32| SearchEffort::Clusters(n, self.stop_slack, self.early_stop);
             return self.nprobe.iter().map(clusters).collect();
         }
         if self.recall.is_empty() {
-            return vec![Asked::Recall(0.95)];
+            return vec![SearchEffort::Recall(0.95)];
         }
-        self.recall.iter().map(|&r| Asked::Recall(r)).collect()
+        self.recall.iter().map(|&r| SearchEffort::Recall(r)).collect()
     }
 }
 

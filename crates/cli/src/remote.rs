@@ -57,13 +57,12 @@ pub(crate) struct Remote {
     /// Status of the index they serve.
     pub(crate) rows: u64,
     /// Bytes of a block.
-    pub(crate) block_bytes: usize,
     /// Requirements of queries.
     pub(crate) wanted: Wanted,
 }
 
 /// Answers to the queries of one request, in their order, and the parameters used when there is an answer.
-pub(crate) struct Asked {
+pub(crate) struct Replies {
     pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
 }
@@ -122,13 +121,7 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote {
-            addresses: addresses.to_vec(),
-            agent,
-            rows: status.rows,
-            block_bytes: status.block_bytes,
-            wanted,
-        })
+        Ok(Remote { addresses: addresses.to_vec(), agent, rows: status.rows, wanted })
     }
 
     /// The addresses as given.
@@ -147,7 +140,7 @@ impl Remote {
     ///
     /// # Errors
     /// When the request is invalid for every server.
-    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Asked> {
+    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
@@ -179,7 +172,7 @@ impl Remote {
                 Err(failed) => set(&mut answers, &open, &failed),
             }
         }
-        Ok(Asked { answers, used })
+        Ok(Replies { answers, used })
     }
 
     /// Sends one request to one server. The outer error is for requests that are invalid everywhere.

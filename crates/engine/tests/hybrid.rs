@@ -7,10 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use common::{Impatient, Set, clustered, normal, queries, quick, run_plain};
+use common::{Impatient, Set, clustered, normal, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::query::{Bounds, Budget, MAX_PROBES, Mode, Outcome, Params, Probe};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{Budget, Mode, Outcome, Params};
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
@@ -65,7 +67,7 @@ fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
     let ids: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
     for bounds in EVERY_BOUND {
         let answers = search(&index, &asked.bytes, &visit(k, MAX_PROBES, bounds));
-        let all = u64::from(index.view().clusters.unwrap().directory.clusters());
+        let all = u64::from(index.view().kind.hybrid_ivf().copied().unwrap().directory.clusters());
         assert_eq!(
             answers.stats.clusters,
             all * asked.shape.rows,
@@ -210,8 +212,8 @@ fn bounds_save_comparisons() {
 }
 
 fn params(k: u32, clusters: u32, width: u32, mode: Mode) -> Params {
-    let probe = Probe { early_stop: 0.5, ..Probe::new(clusters) };
-    Params { width, approach_width: width, mode, probe, stop_slack: 2.0, ..Params::new(k, k) }
+    let params = Params { width, approach_width: width, mode, ..Params::hybrid_ivf(k, clusters) };
+    with_lists(params, |own| (own.early_stop, own.bound_slack) = (0.5, 2.0))
 }
 
 #[test]

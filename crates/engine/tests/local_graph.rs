@@ -5,12 +5,14 @@ mod common;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use common::{Set, clustered, quick, run_plain};
+use common::{Set, clustered, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::edges::{edge_bytes, write_edges};
-use stratann_core::query::{Bounds, Budget, MAX_PROBES, Mode, Outcome, Params, Probe};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{Budget, Mode, Outcome, Params};
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::durable::hex;
@@ -161,8 +163,8 @@ fn place() -> &'static Place {
 }
 
 fn params(width: u32, mode: Mode, bounds: Bounds) -> Params {
-    let probe = Probe { bounds, ..Probe::new(12) };
-    Params { width, approach_width: width, mode, probe, ..Params::new(10, 10) }
+    let params = Params { width, approach_width: width, mode, ..Params::hybrid_ivf(10, 12) };
+    with_lists(params, |own| own.bounds = bounds)
 }
 
 #[test]
@@ -316,7 +318,7 @@ fn vouch_for(folder: &Path, name: &str, bytes: &[u8]) {
 
 /// Where the edges of a member lie, and its id.
 fn edges_of(cluster: u32, number: u32) -> (std::ops::Range<usize>, u32) {
-    let directory = place().index.view().clusters.unwrap().directory;
+    let directory = place().index.view().kind.hybrid_ivf().copied().unwrap().directory;
     let at = directory.edges_at(cluster, number);
     let at = at.first as usize * 4096 + at.skip as usize;
     (at..at + edge_bytes(directory.degree as usize), directory.members_of(cluster).start + number)
@@ -325,7 +327,7 @@ fn edges_of(cluster: u32, number: u32) -> (std::ops::Range<usize>, u32) {
 #[test]
 fn damaged_edges_fail_the_query_and_are_named() {
     let place = place();
-    let clusters = place.index.view().clusters.unwrap();
+    let clusters = place.index.view().kind.hybrid_ivf().copied().unwrap();
     let mut bytes = place.bytes.to_vec();
     let (mut failed, mut same) = (0, 0);
     for bounds in [Bounds::Off, Bounds::Both] {
@@ -343,8 +345,8 @@ fn damaged_edges_fail_the_query_and_are_named() {
                 };
                 let state = ask(&bytes);
                 match state.outcome() {
-                    Outcome::Lost { block, .. } => {
-                        assert_eq!(block as usize, at / 4096);
+                    Outcome::Lost { at: lost, .. } => {
+                        assert_eq!(lost.offset as usize / 4096, at / 4096);
                         failed += 1;
                     }
                     other => {
@@ -375,7 +377,7 @@ fn damaged_edges_fail_the_query_and_are_named() {
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {
     let (range, id) = edges_of(3, 5);
-    let degree = place().index.view().clusters.unwrap().directory.degree as usize;
+    let degree = place().index.view().kind.hybrid_ivf().copied().unwrap().directory.degree as usize;
     let lies: [(&str, &[(u32, f32)]); 5] = [
         ("the length of an edge", &[(1, 1e6), (2, 1e6)]),
         ("leads to", &[(5, 0.0)]),

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Impatient, Set, clustered, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::query::{Bounds, MAX_PROBES};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::verify::Bounds;
 use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
@@ -104,7 +105,7 @@ struct Lists {
 impl Lists {
     fn of(folder: &Path) -> Lists {
         let index = open(folder);
-        let clusters = index.view().clusters.unwrap();
+        let clusters = index.view().kind.hybrid_ivf().copied().unwrap();
         let (directory, shape) = (clusters.directory.clone(), clusters.shape);
         let name = index.manifest().files.keys().find(|n| n.ends_with("-lists.bin")).unwrap();
         Lists { directory, shape, bytes: std::fs::read(folder.join(name)).unwrap() }

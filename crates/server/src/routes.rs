@@ -373,11 +373,10 @@ impl HttpBody for ReservedBody {
 mod tests {
     use super::*;
     use stratann_core::query::Params;
-    use stratann_engine::kinds::kind::Kind;
 
     #[test]
     fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
-        let failed = |why| answered(Err(why), 4096);
+        let failed = |why| answered(Err(why));
         let (refused, expired) = (failed(Unanswered::Overloaded), failed(Unanswered::Expired));
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::{Layout, Reader, Shape};
 use crate::{Error, Result};
 
-/// Reads the dimension of the first row and divides the file into rows of `4 + dim × size` bytes.
+/// Reads the dimension of the first row and splits the file into rows of `4 + dim × size` bytes.
 pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, usize)> {
     let (name, len) = (path.display(), source.len());
     if len == 0 {
@@ -53,7 +53,7 @@ pub(super) fn open(path: &Path, dtype: DType) -> Result<Reader> {
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Prefixed })
 }
 
-/// Takes the dimensions out of a block of rows in place; `width` is the bytes of a row without it.
+/// Removes the dimensions from a block of rows in place; `width` is the bytes of a row without it.
 pub(super) fn drop_prefixes(
     path: &Path,
     dim: usize,

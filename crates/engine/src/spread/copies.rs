@@ -1,5 +1,5 @@
-//! Further homes of blocks: each copy goes where most edges of its block lead to or come from, so that copies which
-//! must exist anyway, for the day a server dies, save hand-overs until then.
+//! Additional replicas of blocks: each goes to the server to which most edges of its block lead or from which they
+//! come. Replicas for fault tolerance then also save hand-overs.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,10 @@ use super::refine::{Incoming, tally};
 use super::source::Source;
 use crate::Result;
 
-/// Servers that are remembered for each block.
+/// Servers that are remembered per block.
 const WISHES: usize = 4;
 
-/// For each block the servers with most of its edges besides its first home, most first: edges × 64 + server, 0 for
+/// For each block, the servers with most of its edges besides its first server, most first: edges × 64 + server, 0 for
 /// none.
 pub(super) struct Wishes(Vec<[u32; WISHES]>);
 
@@ -22,7 +22,7 @@ impl Wishes {
         blocks * (4 * WISHES as u64 + 4)
     }
 
-    /// Finds them in one pass.
+    /// Computes the table in one pass.
     pub(super) fn find(source: &Source<'_>, owner: &[u8], incoming: Option<&Incoming>) -> Result<Wishes> {
         let mut wishes = vec![[0u32; WISHES]; owner.len()];
         source.stream("homes of copies", |first, targets, _| {
@@ -38,13 +38,13 @@ impl Wishes {
         Ok(Wishes(wishes))
     }
 
-    /// The wishes of a block that `homes` does not hold yet: (edges, server).
+    /// Candidate servers of a block that do not hold it yet: (edges, server).
     fn open(&self, block: u32, homes: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
         let all = self.0[block as usize].iter().filter(|&&w| w > 0).map(|w| (w >> 6, (w & 63) as usize));
         all.filter(move |&(_, server)| homes >> server & 1 == 0)
     }
 
-    /// The blocks, those that gain most by a copy first.
+    /// Returns the blocks, those that gain most by a replica first.
     fn order(&self, homes: &[u64]) -> Vec<u32> {
         let gain = |b: u32| self.open(b, homes[b as usize]).next().map_or(0, |w| w.0);
         let mut order: Vec<u32> = (0..homes.len() as u32).collect();
@@ -56,7 +56,7 @@ impl Wishes {
 fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
     let mut best = [0u32; WISHES];
     for (server, &edges) in tally.iter().enumerate().filter(|(_, edges)| **edges > 0) {
-        // Among equals the smaller number comes first.
+        // Ties go to the smaller number.
         let wish = edges.min(u32::MAX >> 6) << 6 | server as u32;
         let at = best.iter().position(|&b| b >> 6 < wish >> 6);
         if let Some(at) = at {
@@ -67,14 +67,14 @@ fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
     best
 }
 
-/// The homes that are chosen, and how full the servers are.
+/// The chosen servers of all blocks, and the load of the servers.
 pub(super) struct Homes {
     pub(super) of: Vec<u64>,
     sizes: Vec<u64>,
 }
 
 impl Homes {
-    /// Every block at its first home alone.
+    /// Starts with every block on its first server only.
     pub(super) fn new(owner: &[u8], servers: usize) -> Homes {
         let mut sizes = vec![0u64; servers];
         owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
@@ -86,7 +86,7 @@ impl Homes {
         self.sizes[server] += 1;
     }
 
-    /// Gives every block homes until it has `replicas`, one more for all in each round.
+    /// Adds replicas until every block has `replicas`, one for all blocks per round.
     pub(super) fn replicate(&mut self, wishes: &Wishes, owner: &[u8], replicas: usize) {
         for round in 2..=replicas {
             let room = capacity((self.of.len() * round) as u64, self.sizes.len());
@@ -104,9 +104,9 @@ impl Homes {
         }
     }
 
-    /// For a block that all servers with room hold already: another block's copy moves to one of them and makes room.
-    /// Every copy is looked at once at most in a round; when none will do, the emptiest server holds more than it
-    /// should.
+    /// Places a block that all servers with free capacity hold already: a replica of another block moves to one of
+    /// them. Every replica is tried at most once per round; when none can move, the emptiest server exceeds its
+    /// capacity.
     fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
         let homes = self.of[block as usize];
         while *from < self.of.len() {
@@ -130,7 +130,7 @@ impl Homes {
         }
     }
 
-    /// Copies `share` of the blocks to one server more: those that gain most, as long as there is room where they gain.
+    /// Adds a replica to `share` of the blocks: those that gain most, as long as the gaining server has capacity.
     pub(super) fn overlap(&mut self, wishes: &Wishes, share: f64) {
         let mut left = (self.of.len() as f64 * share) as u64;
         let room = capacity(self.of.len() as u64 + left, self.sizes.len());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_block_gets_its_homes_and_no_server_too_many() {
-        // All wishes lean towards the first servers, and so do the first homes.
+        // All preferences favour the first servers, and so do the first replicas.
         for (blocks, servers) in [(300, 3), (500, 7), (1000, 10), (640, 64)] {
             let owner: Vec<u8> = (0..blocks).map(|b| (b % servers) as u8).collect();
             for replicas in 2..=servers.min(5) {
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn an_exchange_makes_room() {
-        // Blocks 0 to 3 live on 0, 4 to 7 on 1, 8 to 11 on 2; the wishes fill 0 and 1 first, and only 2 has room for
-        // copies from 2.
+        // Blocks 0 to 3 are on 0, 4 to 7 on 1, 8 to 11 on 2; preferences fill 0 and 1 first, and only 2 has capacity
+        // for replicas from 2.
         let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
         let gain = |b: u32| (100 - b) << 6;
         let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! From an index to the homes of its blocks, in memory alone.
+//! Computes the servers of an index's blocks, in memory only.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::source::Source;
 use super::{Method, PartitionOptions, cells, copies};
 use crate::{Error, Progress, Result, budget};
 
-/// The choice of homes, with the time that each stage took.
+/// Placement with the time of each stage.
 pub(super) struct Placing<'a> {
     options: &'a PartitionOptions,
     plan: Plan,
@@ -25,7 +25,7 @@ impl<'a> Placing<'a> {
         Placing { options, plan, progress, stages: BTreeMap::new() }
     }
 
-    /// Runs a stage and takes its time.
+    /// Runs a stage and records its time.
     pub(super) fn stage<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
         let started = Instant::now();
         let done = work(self)?;
@@ -34,13 +34,13 @@ impl<'a> Placing<'a> {
         Ok(done)
     }
 
-    /// The homes of every block.
+    /// Computes the servers of every block.
     pub(super) fn run(&mut self, source: &Source<'_>) -> Result<Placement> {
         let (servers, replicas) = (self.options.servers, self.options.replicas);
         let owner = self.stage("divide", |p| p.first_homes(source))?;
         let mut division = Division::new(owner, servers, divide::capacity(source.len() as u64, servers));
         let refined = self.options.method == Method::Cells && servers > 1;
-        // With as many copies as servers every block is everywhere.
+        // With as many replicas as servers every block is on all servers.
         let copied = self.options.overlap > 0.0 || (1 < replicas && replicas < servers);
         let mut incoming = None;
         if self.plan.counts_incoming && (refined || copied) {
