@@ -329,7 +329,7 @@ fn where_ram_is_short_fewer_queries_are_in_flight() {
     let (queries, codes) = (of(&unlimited, "queries in flight"), of(&unlimited, "codes in RAM"));
     let enough = unlimited.search_account(&ask, 20).total();
     let search_reserve =
-        Reserve { bytes: enough - unlimited.account().total(), tight_bytes: queries / 2, threads: 1 };
+        Reserve { bytes: enough - unlimited.account().total(), low_memory_bytes: queries / 2, threads: 1 };
     let open = |ram_budget| {
         let options = OpenOptions { ram_budget: Some(ram_budget), search_reserve, ..OpenOptions::default() };
         Index::open(dir.path(), options).unwrap()

@@ -12,7 +12,7 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::ListSwitches;
+use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};
 use tempfile::TempDir;
@@ -166,7 +166,8 @@ proptest! {
         let folder = built(&set, &BuildOptions { codes, seed, ..quick(kind, metric) });
         let effort = Effort::List(list, slack);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, patience, width, ..SearchOptions::default() });
+        let switches = GraphSwitches { patience, ..GraphSwitches::default() };
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 

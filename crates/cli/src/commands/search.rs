@@ -290,7 +290,7 @@ impl Bench {
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
         let larger = |a: Reserve, b: Reserve| Reserve {
             bytes: a.bytes.max(b.bytes),
-            tight_bytes: a.tight_bytes.max(b.tight_bytes),
+            low_memory_bytes: a.low_memory_bytes.max(b.low_memory_bytes),
             threads: a.threads.max(b.threads),
         };
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);

@@ -388,9 +388,9 @@ pub mod traces {
 #[derive(Clone, Debug)]
 pub enum Explained {
     /// Of a kind that reads blocks.
-    Blocks(blocks::explain::Trace),
+    Blocks(blocks::explain::BlockTrace),
     /// Of a kind that reads lists.
-    Lists(hybrid_ivf::explain::Trace),
+    Lists(hybrid_ivf::explain::ListTrace),
 }
 
 /// Plans the memory and the disk of a build.

@@ -29,7 +29,7 @@ pub fn usual_reserve(manifest: &Manifest) -> Reserve {
     let options = SearchOptions { threads, ..SearchOptions::default() };
     let bytes =
         |low_memory| QUERIES_BYTES + reserve(manifest, &options, low_memory).iter().map(|r| r.1).sum::<u64>();
-    Reserve { bytes: bytes(false), tight_bytes: bytes(true), threads }
+    Reserve { bytes: bytes(false), low_memory_bytes: bytes(true), threads }
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {

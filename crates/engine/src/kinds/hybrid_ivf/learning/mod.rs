@@ -85,12 +85,12 @@ impl LearningSource {
 
 /// See the module.
 pub(crate) struct Learning {
-    shared: Arc<Shared>,
+    shared: Arc<LearningState>,
     updates: Option<mpsc::Sender<u64>>,
     updater: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct LearningState {
     source: LearningSource,
     options: LearnOptions,
     hot: usize,
@@ -135,7 +135,7 @@ impl Learning {
             Err(why) => Some(why),
         };
         let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LearningState {
             source,
             options,
             hot,
@@ -308,7 +308,7 @@ pub(crate) struct TrafficSummary {
     pub(crate) queries: u64,
 }
 
-impl Shared {
+impl LearningState {
     /// Makes the snapshot that learns from `epoch`, and publishes it.
     fn update(&self, epoch: u64) {
         let newest = self.only_newest();
