@@ -3,20 +3,9 @@
 use stratann_core::query::Mode;
 
 use crate::driver::{Admission, Width};
+use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
 use crate::tier::IoChoice;
-
-/// How hard to look.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Effort {
-    /// Mean recall@k wanted; the index' curve picks the parameters.
-    Recall(f64),
-    /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
-    List(u32, Option<f32>),
-    /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of
-    /// fruitless clusters in a row that end the visits (`None` for all).
-    Clusters(u32, Option<f32>, Option<f32>),
-}
 
 /// Options of a search.
 #[derive(Clone, Copy, Debug)]
