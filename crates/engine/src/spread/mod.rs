@@ -1,7 +1,7 @@
 //! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
 //! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
-//! placement); the blocks are divided. A query that needs a block which is elsewhere is handed over, so blocks that a
+//! placement); the blocks are divided. A query that needs a block on another server is handed over, so blocks that a
 //! search reads one after the other should lie together:
 //!
 //! 1. First replicas: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells

@@ -1,4 +1,4 @@
-//! What spreading an index takes: memory, and what is left out when there is less.
+//! The memory plan of spreading an index, and what is skipped where memory is low.
 
 use super::parts::BUFFER_BYTES;
 use super::refine::Incoming;

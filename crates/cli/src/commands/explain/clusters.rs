@@ -39,7 +39,7 @@ fn text(query: usize, trace: &ListTrace) -> String {
         "route: {} comparisons in a navigation graph of {} nodes, {} of them learnt; order of lists: {}\n\n",
         count(trace.nav_comparisons),
         count(u64::from(trace.nav_nodes)),
-        count(u64::from(trace.nav_learnt)),
+        count(u64::from(trace.nav_learned)),
         trace.order
     );
     let rows: Vec<Vec<String>> = trace.visits.iter().map(row).collect();
@@ -59,7 +59,7 @@ fn text(query: usize, trace: &ListTrace) -> String {
         "results",
     ];
     out += &table(&headings, &rows);
-    if let Some(others) = trace.results_elsewhere.filter(|&n| n > 0) {
+    if let Some(others) = trace.results_unvisited.filter(|&n| n > 0) {
         out += &format!(
             "{others} further results come from the navigation graph, of lists that were not visited\n"
         );

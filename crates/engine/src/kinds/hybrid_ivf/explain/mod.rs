@@ -52,7 +52,7 @@ pub struct Visit {
     pub pages: u64,
     /// Whether it had a member among the best so far, by the codes.
     pub fruitful: bool,
-    /// Results that are its members; `None` without bounds, where nobody keeps whose members were read.
+    /// Results that are its members; `None` without bounds, where the members that were read are not recorded.
     pub results: Option<usize>,
 }
 
@@ -150,8 +150,9 @@ pub struct ListTrace {
     pub local_lists: u32,
     /// Nodes of the navigation graph that was used.
     pub nav_nodes: u32,
-    /// Of them, those that it has learnt from queries.
-    pub nav_learnt: u32,
+    /// Of them, those that were learned from queries.
+    #[serde(rename = "nav_learnt")]
+    pub nav_learned: u32,
     /// Codes and centroids compared on the way through it.
     pub nav_comparisons: u64,
     /// The clusters that were visited, in their order.
@@ -161,7 +162,8 @@ pub struct ListTrace {
     /// Reads of vectors that no bound discarded.
     pub survivor_reads: ReadSum,
     /// Results that the navigation found and whose clusters were not visited.
-    pub results_elsewhere: Option<usize>,
+    #[serde(rename = "results_elsewhere")]
+    pub results_unvisited: Option<usize>,
     /// The rounds.
     pub rounds: Vec<Round>,
     /// Why it ended.
@@ -257,11 +259,11 @@ impl Tracer<'_> {
             bounds: own.bounds.name(),
             local_lists: own.local_lists,
             nav_nodes: nav.map_or(0, |n| n.0),
-            nav_learnt: nav.map_or(0, |n| n.1),
+            nav_learned: nav.map_or(0, |n| n.1),
             nav_comparisons,
             list_reads: self.sums.lists,
             survivor_reads: self.sums.survivors,
-            results_elsewhere: known.map(|k| results.len().saturating_sub(k)),
+            results_unvisited: known.map(|k| results.len().saturating_sub(k)),
             rounds,
             stop: self.stop(patience, ranked.len()),
             complete: self.state.outcome() == Outcome::Complete,

@@ -193,7 +193,7 @@ impl Sum<'_> {
 
     fn add_visit(&mut self, visit: &Visit) {
         let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
-        // A graph's codes are held in RAM, and its lists are read all the same.
+        // The codes of a local graph are resident; its lists are read nevertheless.
         let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
         let way = LocalIndex { kind, in_ram: kind == LocalKind::Graph || is_in_ram };
         let tally = self.ways.entry((way.kind as u8, way.in_ram)).or_default();

@@ -1,4 +1,4 @@
-//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
+//! Replans a `hybrid-ivf` for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
 //! be another.
 //!
 //! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name;
@@ -174,7 +174,7 @@ impl Old {
                 folder.display()
             )));
         };
-        manifest.planned_account(0).check(options.ram_budget, "plan this index anew")?;
+        manifest.planned_account(0).check(options.ram_budget, "replan this index")?;
         let (_, metric, dtype, block) = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
         let path = folder.join(summary_file::NAME);
@@ -316,7 +316,7 @@ impl Old {
         };
         let saved = summary_file::save(&self.folder.join(summary_file::NAME), &manifest.build_id, &summary);
         if let Err(e) = saved {
-            progress.note(&format!("warning: what was learnt is lost: {e}"));
+            progress.note(&format!("warning: what was learned is lost: {e}"));
         }
     }
 }

@@ -139,7 +139,7 @@ impl<'a> Rewrite<'a> {
     fn divide(&self, waiting: &File) -> Result<Division> {
         let directory = &self.old.tables.directory;
         let total = self.members_where(|c| self.is_redivided(c));
-        self.progress.stage("dividing clusters anew", total, "vectors");
+        self.progress.stage("dividing clusters again", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
         let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
         let mut at = 0u64;
