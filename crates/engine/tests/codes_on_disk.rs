@@ -16,6 +16,7 @@ use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
@@ -126,9 +127,7 @@ fn answers_and_counters_are_those_with_codes_in_ram() {
             let options = SearchOptions {
                 effort: Effort::List(list, None),
                 width: Width::Fixed(width),
-                head,
-                whole_blocks,
-                patience: Some(patience),
+                switches: GraphSwitches { head, whole_blocks, patience: Some(patience) }.into(),
                 ..SearchOptions::default()
             };
             let [ram, disk] =

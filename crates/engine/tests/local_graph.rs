@@ -18,8 +18,9 @@ use stratann_engine::driver::Width;
 use stratann_engine::durable::hex;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -47,7 +48,7 @@ fn visit(k: usize, clusters: u32, list: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches { bounds, local_list: Some(list), ..ProbeSwitches::default() },
+        switches: ListSwitches { bounds, local_list: Some(list), ..ListSwitches::default() }.into(),
         width: Width::Fixed(1),
         ..SearchOptions::default()
     }
@@ -64,7 +65,7 @@ fn assert_bounds_are_lossless(index: &Index, asked: &[u8], options: &SearchOptio
     let all = search(index, asked, options);
     for bounds in [Bounds::Centroid, Bounds::Code, Bounds::Both] {
         let mut options = *options;
-        options.probe.bounds = bounds;
+        options.switches = ListSwitches { bounds, ..options.switches.lists() }.into();
         let some = search(index, asked, &options);
         assert_eq!((&some.ids, &some.distances), (&all.ids, &all.distances), "{options:?}");
         let walk = |a: &Answers| (a.stats.clusters, a.stats.expanded, a.stats.edge_reads);
@@ -110,7 +111,7 @@ fn a_walk_through_every_cluster_finds_most() {
         let recall = |list| {
             let mut options = visit(10, MAX_PROBES, list, Bounds::Both);
             // Where walks begin is left to the entries.
-            options.probe.votes = Some(1);
+            options.switches = ListSwitches { sample_hits: Some(1), ..options.switches.lists() }.into();
             let answers = search(&index, &asked.bytes, &options);
             let found = answers.ids.chunks(10).zip(truth.ids.chunks(10));
             let found: usize =

@@ -18,7 +18,6 @@
 
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
-mod choice;
 pub mod codebook;
 pub mod kmeans;
 pub(crate) mod options;
@@ -34,8 +33,8 @@ pub mod vamana;
 
 use std::path::Path;
 
+pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::options::LocalPlan;
-pub use choice::{Choice, choose};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;

@@ -27,7 +27,6 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use stratann_core::peer::message::Refused;
-use stratann_core::plan::KindParams;
 use stratann_core::query::Params;
 
 pub use self::options::ServeOptions;
@@ -37,7 +36,7 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::Status;
 pub use self::versions::{Changed, Versions};
 use crate::budget::PROGRAM_BYTES;
-use crate::kinds::kind::Kind;
+use crate::kinds::{self, kind::Kind};
 use crate::link::{Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
@@ -175,9 +174,7 @@ impl Server {
         let mut params = self.state.index.index().params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
-        if let KindParams::DiskGraph(own) = &mut params.kind {
-            own.search_list = own.search_list.max(params.k);
-        }
+        kinds::fit_to_k(&mut params);
         (params.approach_width, params.width) = options.width.at_load(load);
         if params.is_valid() {
             Ok(params)

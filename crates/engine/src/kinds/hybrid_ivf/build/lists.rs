@@ -109,7 +109,7 @@ fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) 
 }
 
 /// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are
-/// read in vain rather than making two reads of one. Walks of graphs begin at their first member.
+/// unwanted bytes are read rather than splitting a read in two. Searches of local graphs begin at their first member.
 pub(crate) fn layout(
     shape: &ListLayout,
     gap_max: u32,

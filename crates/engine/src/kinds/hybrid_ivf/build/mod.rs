@@ -40,7 +40,7 @@ use crate::{Result, files};
 pub(crate) struct ReadSizes {
     /// Bytes of one read at most: its bytes cost four times what the read itself does.
     pub(crate) most: u32,
-    /// Bytes read in vain rather than making two reads of one: they cost half of what the second would.
+    /// Unwanted bytes that are read rather than splitting a read in two: they cost half of a second read.
     pub(crate) gap: u32,
 }
 

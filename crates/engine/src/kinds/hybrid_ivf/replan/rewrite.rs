@@ -118,7 +118,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Whether a cluster's lists are to be others. A graph has those of a flat cluster.
-    fn is_listed_anew(&self, cluster: u32) -> bool {
+    fn is_redivided(&self, cluster: u32) -> bool {
         let is_divided = |kind| kind == LocalKind::Ivf;
         let at = cluster as usize;
         is_divided(self.kinds[at]) != is_divided(self.old.tables.directory.kinds[at])
@@ -138,8 +138,8 @@ impl<'a> Rewrite<'a> {
 
     fn divide(&self, waiting: &File) -> Result<Division> {
         let directory = &self.old.tables.directory;
-        let total = self.members_where(|c| self.is_listed_anew(c));
-        self.progress.stage("dividing clusters anew", total, "vectors");
+        let total = self.members_where(|c| self.is_redivided(c));
+        self.progress.stage("dividing clusters again", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
         let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
         let mut at = 0u64;
@@ -147,7 +147,7 @@ impl<'a> Rewrite<'a> {
             self.check_interrupted()?;
             division.sublists.first.push(division.sublists.terms.len() as u32);
             division.waiting.push(at);
-            if self.is_listed_anew(cluster) {
+            if self.is_redivided(cluster) {
                 at += self.divide_one(cluster, &mut division, &mut encoder, (waiting, at))?;
                 self.progress.advance(directory.members_of(cluster).len() as u64);
             } else {
@@ -316,8 +316,8 @@ impl Target<'_> {
         rewrite.progress.stage("writing lists", total, "vectors");
         for cluster in 0..self.directory.clusters() {
             let first = self.directory.members_of(cluster).start;
-            if rewrite.is_listed_anew(cluster) {
-                moved.take_in(first, &self.list_anew(cluster)?);
+            if rewrite.is_redivided(cluster) {
+                moved.take_in(first, &self.write_redivided(cluster)?);
             } else {
                 self.copy(cluster)?;
             }
@@ -412,7 +412,7 @@ impl Target<'_> {
 
     /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their
     /// old ones.
-    fn list_anew(&self, cluster: u32) -> Result<Vec<u32>> {
+    fn write_redivided(&self, cluster: u32) -> Result<Vec<u32>> {
         let rewrite = self.rewrite;
         let tables = &rewrite.old.tables;
         let members = rewrite.members(cluster)?;
