@@ -37,6 +37,10 @@ pub(crate) struct Status {
     pub(crate) cpu_us: u64,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) bytes_sent: u64,
+    #[serde(default)]
+    pub(crate) merged_reads: u64,
+    #[serde(default)]
+    pub(crate) merged_bytes: u64,
     pub(crate) memory: Value,
     pub(crate) ram_budget_bytes: Option<u64>,
 }

@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
-use stratann_engine::driver::Times;
+use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
@@ -208,6 +208,8 @@ pub(crate) struct PerQuery {
     queries: usize,
     /// Bytes sent to other servers.
     pub(crate) bytes_sent: f64,
+    /// Reads that were not made because an equal one was under way; `None` where these are not counted.
+    pub(crate) merged: Option<MergedReads>,
     /// Requests to other servers that the query waited for; `None` where no query makes any.
     pub(crate) round_trips: Option<f64>,
 }
@@ -215,7 +217,7 @@ pub(crate) struct PerQuery {
 impl PerQuery {
     /// The means of `queries` queries whose counters add up to `stats`.
     pub(crate) fn of(stats: &QueryStats, queries: usize) -> PerQuery {
-        PerQuery { stats: *stats, queries, bytes_sent: 0.0, round_trips: None }
+        PerQuery { stats: *stats, queries, bytes_sent: 0.0, merged: None, round_trips: None }
     }
 
     /// The mean of one counter.
@@ -231,6 +233,11 @@ impl Serialize for PerQuery {
             map.serialize_entry(name, &(value as f64 / self.queries.max(1) as f64))?;
         }
         map.serialize_entry("bytes_sent", &self.bytes_sent)?;
+        if let Some(merged) = self.merged {
+            let each = |n: u64| n as f64 / self.queries.max(1) as f64;
+            map.serialize_entry("merged_reads", &each(merged.reads))?;
+            map.serialize_entry("merged_bytes", &each(merged.bytes))?;
+        }
         if let Some(round_trips) = self.round_trips {
             map.serialize_entry("round_trips", &round_trips)?;
         }

@@ -23,7 +23,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Outcome, QueryState, Read, Step};
 
 use self::buffers::BufferPool;
-pub use self::options::{Admission, DriverOptions, Times, Width};
+pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
 pub use self::shared_reads::SharedReads;
@@ -53,6 +53,8 @@ pub trait Queries {
     }
     /// Takes the state of a query that was dropped because its answer is no longer wanted.
     fn dropped(&mut self, _number: usize, _state: &QueryState) {}
+    /// Notes that a read of a query joined an equal one under way.
+    fn merged(&mut self, _reads: MergedReads) {}
     /// Notes that a read failed; its query learns of it as well.
     fn lost(&mut self, _read: Read, _loss: Loss) {}
     /// In a cluster: a bit for every server that answers, and the load of each.

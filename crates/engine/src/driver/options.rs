@@ -51,6 +51,24 @@ pub struct DriverOptions {
     pub width: Width,
 }
 
+/// Reads that were not made because an equal one was under way. They depend on timing, so they are counted beside the reads of queries and
+/// never subtracted from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MergedReads {
+    /// Number of reads.
+    pub reads: u64,
+    /// Bytes of their pages.
+    pub bytes: u64,
+}
+
+impl MergedReads {
+    /// Adds others.
+    pub fn add(&mut self, other: &MergedReads) {
+        self.reads += other.reads;
+        self.bytes += other.bytes;
+    }
+}
+
 /// Where a query's time went, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {

@@ -8,7 +8,7 @@ use stratann_core::query::{Extent, Loss, Read, Want};
 
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::ReadResult;
-use super::{Driver, Queries};
+use super::{Driver, MergedReads, Queries};
 use crate::tier::Completion;
 
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more than the wait.
@@ -69,7 +69,7 @@ impl<'a> Driver<'a> {
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
                 if self.postponed.is_empty() && self.tier.room() > 0 {
-                    self.read(asker, read).map(|loss| self.lost(read, loss, queries))
+                    self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
                 } else {
                     self.postponed.push_back((asker, read));
                     None
@@ -82,7 +82,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be no such read.
-    fn read(&mut self, asker: Asker, read: Read) -> Option<Loss> {
+    fn read(&mut self, asker: Asker, read: Read, queries: &mut dyn Queries) -> Option<Loss> {
         let at = read.at;
         match self.tier.store_bytes(at.store) {
             None => return Some(Loss::Failed),
@@ -91,12 +91,10 @@ impl<'a> Driver<'a> {
         }
         let share = match &self.sharing {
             None => Share::ReadAlone,
-            Some((shared, mailbox)) => shared.begin(at, mailbox, asker),
+            Some((shared, mailbox)) => shared.begin(read, mailbox, asker),
         };
         if share == Share::Join {
-            let slot = &mut self.slots[asker.slot as usize];
-            slot.merged_reads += 1;
-            slot.merged_bytes += u64::from(at.bytes);
+            queries.merged(MergedReads { reads: 1, bytes: at.pages() * PAGE as u64 });
             self.joined += 1;
             return None;
         }
@@ -110,7 +108,7 @@ impl<'a> Driver<'a> {
     fn read_postponed(&mut self, queries: &mut dyn Queries) {
         while self.tier.room() > 0 {
             let Some((asker, read)) = self.postponed.pop_front() else { return };
-            if let Some(loss) = self.read(asker, read) {
+            if let Some(loss) = self.read(asker, read, queries) {
                 let result = self.lost(read, loss, queries);
                 self.give(asker, result);
             }
@@ -159,16 +157,11 @@ impl<'a> Driver<'a> {
         }
         let mut deliveries = std::mem::take(&mut self.deliveries);
         mailbox.take(&mut deliveries);
-        for Delivery { to, result } in deliveries.drain(..) {
+        for Delivery { to, read, result } in deliveries.drain(..) {
             self.joined -= 1;
             let result = match result {
                 Ok(bytes) => ReadResult::Shared(bytes),
-                Err(loss) => {
-                    if let Some(read) = self.slots[to.slot as usize].state.read_of(to.tag) {
-                        queries.lost(read, loss);
-                    }
-                    ReadResult::Lost(loss)
-                }
+                Err(loss) => self.lost(read, loss, queries),
             };
             self.give(to, result);
         }

@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use stratann_core::query::{Extent, Loss, Tag};
+use stratann_core::query::{Extent, Loss, Read, Tag};
 
 use crate::tier::Waker;
 
@@ -23,6 +23,7 @@ pub(super) struct Asker {
 /// What came of a read that was joined.
 pub(super) struct Delivery {
     pub(super) to: Asker,
+    pub(super) read: Read,
     pub(super) result: Result<Arc<[u8]>, Loss>,
 }
 
@@ -76,6 +77,7 @@ impl Mailbox {
 struct Joined {
     mailbox: Arc<Mailbox>,
     asker: Asker,
+    read: Read,
 }
 
 struct ReadUnderWay {
@@ -130,15 +132,15 @@ impl SharedReads {
     }
 
     /// Joins the read of an extent when one is under way; otherwise notes that `mailbox`'s thread makes it.
-    pub(super) fn begin(&self, at: Extent, mailbox: &Arc<Mailbox>, asker: Asker) -> Share {
-        let mut table = self.table(at);
-        match table.get_mut(&at) {
+    pub(super) fn begin(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) -> Share {
+        let mut table = self.table(read.at);
+        match table.get_mut(&read.at) {
             None => {
-                table.insert(at, ReadUnderWay { reader: mailbox.number, joined: Vec::new() });
+                table.insert(read.at, ReadUnderWay { reader: mailbox.number, joined: Vec::new() });
                 Share::Read
             }
-            Some(read) if read.reader == mailbox.number || mailbox.waker.is_some() => {
-                read.joined.push(Joined { mailbox: mailbox.clone(), asker });
+            Some(under_way) if under_way.reader == mailbox.number || mailbox.waker.is_some() => {
+                under_way.joined.push(Joined { mailbox: mailbox.clone(), asker, read });
                 Share::Join
             }
             Some(_) => Share::ReadAlone,
@@ -158,8 +160,8 @@ impl SharedReads {
             return;
         }
         let result = shared();
-        for Joined { mailbox, asker } in joined {
-            mailbox.deliver(Delivery { to: asker, result: result.clone() });
+        for Joined { mailbox, asker, read } in joined {
+            mailbox.deliver(Delivery { to: asker, read, result: result.clone() });
         }
     }
 

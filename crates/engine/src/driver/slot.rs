@@ -37,9 +37,6 @@ pub(super) struct Slot<'a> {
     pub(super) generation: u32,
     pub(super) started: Instant,
     pub(super) times: Times,
-    /// Reads that joined an equal one under way, and their bytes.
-    pub(super) merged_reads: u64,
-    pub(super) merged_bytes: u64,
     pub(super) is_active: bool,
     /// Whether it is in the driver's queue of ready queries.
     pub(super) is_queued: bool,
@@ -59,8 +56,6 @@ impl<'a> Slot<'a> {
             generation: 0,
             started: Instant::now(),
             times: Times::default(),
-            merged_reads: 0,
-            merged_bytes: 0,
             is_active: false,
             is_queued: false,
         }
@@ -71,8 +66,6 @@ impl<'a> Slot<'a> {
         self.generation = self.generation.wrapping_add(1);
         self.started = Instant::now();
         self.times = Times::default();
-        self.merged_reads = 0;
-        self.merged_bytes = 0;
         self.is_active = true;
     }
 

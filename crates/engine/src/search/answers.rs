@@ -4,7 +4,7 @@ use serde::Serialize;
 use stratann_core::query::{Params, QueryStats};
 
 use crate::budget::Account;
-use crate::driver::Times;
+use crate::driver::{MergedReads, Times};
 
 /// Answers to a batch of queries, and their cost.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub struct Answers {
     pub stats: QueryStats,
     /// Sum over the queries: where their time went.
     pub times: Times,
+    /// Sum over the queries: reads that were not made because an equal one was under way.
+    pub merged: MergedReads,
     /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
     pub failed: Vec<(usize, String)>,
     /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds

@@ -8,7 +8,7 @@ use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats, Step
 use super::Answers;
 use crate::Progress;
 use crate::budget::Account;
-use crate::driver::{Queries, Times, failure};
+use crate::driver::{MergedReads, Queries, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
@@ -32,7 +32,7 @@ pub(super) struct Batch<'a> {
     pub(super) latency_ns: Vec<AtomicU64>,
     pub(super) failed: Mutex<Vec<(usize, String)>>,
     pub(super) short: AtomicUsize,
-    pub(super) sums: Mutex<(QueryStats, Times)>,
+    pub(super) sums: Mutex<(QueryStats, Times, MergedReads)>,
 }
 
 impl<'a> Batch<'a> {
@@ -84,7 +84,7 @@ impl<'a> Batch<'a> {
 
     pub(super) fn into_answers(self) -> Answers {
         let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
-        let (stats, times) = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
+        let (stats, times, merged) = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
         failed.sort_unstable_by_key(|f| f.0);
         Answers {
             k: self.params.k as usize,
@@ -93,6 +93,7 @@ impl<'a> Batch<'a> {
             latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
             stats,
             times,
+            merged,
             failed,
             short: self.short.into_inner(),
             seconds: 0.0,
@@ -112,6 +113,7 @@ pub(super) struct Share<'a, 'b> {
     waiting: Option<usize>,
     pub(super) stats: QueryStats,
     pub(super) times: Times,
+    pub(super) merged: MergedReads,
     pub(super) unreported: u64,
 }
 
@@ -123,6 +125,7 @@ impl<'a, 'b> Share<'a, 'b> {
             waiting: None,
             stats: QueryStats::default(),
             times: Times::default(),
+            merged: MergedReads::default(),
             unreported: 0,
         }
     }
@@ -176,6 +179,10 @@ impl Queries for Share<'_, '_> {
         state.restart(params, batch.budget);
         let size = batch.index.base.row_bytes();
         &batch.queries[number * size..(number + 1) * size]
+    }
+
+    fn merged(&mut self, reads: MergedReads) {
+        self.merged.add(&reads);
     }
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {

@@ -137,6 +137,7 @@ impl Index {
         let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
         sums.0.add(&share.stats);
         sums.1.add(&share.times);
+        sums.2.add(&share.merged);
         ran.map(|()| name).map_err(|e| Error::io("reading", &self.base.blocks_path, &e))
     }
 }

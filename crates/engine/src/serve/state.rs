@@ -41,6 +41,8 @@ pub(super) struct Counters {
     pub(super) hand_overs_out: AtomicU64,
     pub(super) hand_overs_in: AtomicU64,
     pub(super) lost_reads: AtomicU64,
+    pub(super) merged_reads: AtomicU64,
+    pub(super) merged_bytes: AtomicU64,
 }
 
 /// A client that waits for an answer.

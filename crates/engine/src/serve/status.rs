@@ -56,6 +56,10 @@ pub struct Status {
     pub hand_overs_in: u64,
     /// Reads of blocks that failed.
     pub lost_reads: u64,
+    /// Reads that were not made because an equal one was under way.
+    pub merged_reads: u64,
+    /// Bytes of their pages.
+    pub merged_bytes: u64,
     /// Ranges of 1,024 blocks with failed reads.
     pub unreadable_ranges: usize,
     /// Bytes sent to other servers.
@@ -113,6 +117,8 @@ impl Status {
             hand_overs_out: count(&state.counters.hand_overs_out),
             hand_overs_in: count(&state.counters.hand_overs_in),
             lost_reads: count(&state.counters.lost_reads),
+            merged_reads: count(&state.counters.merged_reads),
+            merged_bytes: count(&state.counters.merged_bytes),
             unreadable_ranges: lock(&state.unreadable).len(),
             bytes_sent: traffic.bytes,
             frames_sent: traffic.frames,

@@ -8,7 +8,7 @@ use stratann_core::query::{Loss, QueryState, Read, Step};
 
 use super::inbox::Job;
 use super::state::ServerState;
-use crate::driver::{Queries, Times};
+use crate::driver::{MergedReads, Queries, Times};
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
 
@@ -143,6 +143,11 @@ impl Queries for Worker<'_> {
         let run = self.leave(number, None);
         self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
         self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
+    }
+
+    fn merged(&mut self, reads: MergedReads) {
+        self.server.counters.merged_reads.fetch_add(reads.reads, Ordering::Relaxed);
+        self.server.counters.merged_bytes.fetch_add(reads.bytes, Ordering::Relaxed);
     }
 
     fn lost(&mut self, read: Read, loss: Loss) {

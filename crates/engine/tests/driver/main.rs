@@ -1,5 +1,6 @@
 //! The driver: any order, any depth, faults, caches, and both ways to read.
 
+mod cached;
 #[path = "../common/mod.rs"]
 mod common;
 mod merged;
@@ -264,46 +265,6 @@ fn a_tier_that_breaks_is_an_error() {
     }
 }
 
-fn without_hits(ended: &[Ended]) -> Vec<Ended> {
-    ended.iter().map(|e| Ended { stats: QueryStats { cache_hits: 0, ..e.stats }, ..e.clone() }).collect()
-}
-
-#[test]
-fn a_cache_changes_nothing_but_its_hits() {
-    let view = place().built.index.view();
-    let plain = drive(memory(16, 1), None, params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
-    assert!(plain.iter().all(|e| e.stats.cache_hits == 0));
-    let all = u64::from(view.kind.disk_graph().unwrap().blocks)
-        * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128)
-        * 2;
-    for budget in [5 * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128), all / 20, all] {
-        let cache = ExtentCache::of_blocks(
-            budget,
-            view.kind.disk_graph().unwrap().blocks,
-            view.kind.disk_graph().unwrap().block.block_bytes as u32,
-        )
-        .unwrap();
-        let cold = drive(memory(16, 1), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
-        let warm = drive(memory(16, 2), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
-        assert_eq!(without_hits(&cold), plain);
-        assert_eq!(without_hits(&warm), plain);
-        assert!(cache.used_bytes() <= budget);
-        if budget == all {
-            assert!(warm.iter().all(|e| e.stats.cache_hits == e.stats.reads), "all blocks are cached");
-        } else {
-            assert!(warm.iter().all(|e| e.stats.cache_hits <= e.stats.reads));
-        }
-    }
-    assert!(
-        ExtentCache::of_blocks(
-            3 * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128),
-            view.kind.disk_graph().unwrap().blocks,
-            view.kind.disk_graph().unwrap().block.block_bytes as u32
-        )
-        .is_none()
-    );
-}
-
 #[test]
 fn a_damaged_block_never_enters_the_cache() {
     let view = place().built.index.view();
@@ -360,21 +321,6 @@ fn both_ways_to_read_and_any_threads_agree() {
     if let Some(why) = tier::uring_refusal() {
         leave_out(Need::IoUring, &why);
     }
-}
-
-#[test]
-fn an_index_with_a_cache_counts_its_hits() {
-    let options = OpenOptions { cache_budget: 32 << 20, ..OpenOptions::default() };
-    let cached = Index::open(place().built.dir.path(), options).unwrap();
-    let search =
-        SearchOptions { effort: Effort::List(50, Some(1.0)), threads: 2, ..SearchOptions::default() };
-    let plain = ask(&place().built.index, &SearchOptions { width: Width::Fixed(1), ..search });
-    let cold = ask(&cached, &SearchOptions { width: Width::Fixed(1), ..search });
-    let warm = ask(&cached, &SearchOptions { width: Width::Fixed(1), ..search });
-    assert_eq!((&plain.0, &plain.1), (&cold.0, &cold.1));
-    assert_eq!((&plain.0, &plain.1), (&warm.0, &warm.1));
-    assert_eq!(warm.2.cache_hits, warm.2.reads);
-    assert_eq!((warm.2.reads, warm.2.pages_read), (plain.2.reads, plain.2.pages_read));
 }
 
 /// A block that is damaged on disk: the queries that need it say so, by name and place.

@@ -111,8 +111,7 @@ impl Queries for Recorded {
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
         assert_eq!(state.outcome(), Outcome::Complete);
-        let stats = state.stats();
-        self.waited.push((self.next.min(self.count) - 1 - number, stats.reads - stats.cache_hits));
+        self.waited.push((self.next.min(self.count) - 1 - number, state.stats().reads));
     }
 
     fn is_wanted(&mut self, number: usize) -> bool {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
-use stratann_engine::driver::Times;
+use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
@@ -98,6 +98,7 @@ impl Searcher for Servers {
         run.stage_us = None;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
+        run.per_query.merged = Some(cost.merged);
         run.per_query.bytes_sent = cost.bytes_sent as f64 / count.max(1) as f64;
         run.io_backend = cost.io_backend;
         Ok(run)
@@ -108,6 +109,7 @@ impl Searcher for Servers {
 struct Cost {
     cpu_us: u64,
     bytes_sent: u64,
+    merged: MergedReads,
     peak_rss_bytes: u64,
     /// `None` as soon as one server has no limit.
     ram_budget_bytes: Option<u64>,
@@ -131,6 +133,10 @@ impl Cost {
         Cost {
             cpu_us: pairs.iter().map(|(b, a)| a.cpu_us.saturating_sub(b.cpu_us)).sum(),
             bytes_sent: pairs.iter().map(|(b, a)| a.bytes_sent.saturating_sub(b.bytes_sent)).sum(),
+            merged: MergedReads {
+                reads: pairs.iter().map(|(b, a)| a.merged_reads.saturating_sub(b.merged_reads)).sum(),
+                bytes: pairs.iter().map(|(b, a)| a.merged_bytes.saturating_sub(b.merged_bytes)).sum(),
+            },
             peak_rss_bytes: pairs.iter().map(|p| p.1.peak_rss_bytes).sum(),
             ram_budget_bytes: pairs.iter().map(|p| p.1.ram_budget_bytes).sum(),
             io_backend: backends.join("; "),
@@ -286,6 +292,7 @@ fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
         latency_ns: vec![0; count],
         stats: QueryStats::default(),
         times: Times::default(),
+        merged: MergedReads::default(),
         failed: Vec::new(),
         short: 0,
         seconds: 0.0,

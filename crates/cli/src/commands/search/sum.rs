@@ -3,7 +3,7 @@
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::{self, Account};
 use stratann_engine::dataset::GroundTruth;
-use stratann_engine::driver::Times;
+use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 
@@ -16,6 +16,7 @@ pub(super) struct Sum {
     pub(super) latency_ns: Vec<u64>,
     pub(super) stats: QueryStats,
     pub(super) times: Times,
+    pub(super) merged: MergedReads,
     pub(super) seconds: f64,
     pub(super) cpu_us: u64,
     pub(super) found: f64,
@@ -34,6 +35,7 @@ impl Sum {
             latency_ns: Vec::with_capacity(count),
             stats: QueryStats::default(),
             times: Times::default(),
+            merged: MergedReads::default(),
             seconds: 0.0,
             cpu_us: 0,
             found: 0.0,
@@ -51,6 +53,7 @@ impl Sum {
         self.latency_ns.extend_from_slice(&answers.latency_ns);
         self.stats.add(&answers.stats);
         self.times.add(&answers.times);
+        self.merged.add(&answers.merged);
         self.seconds += answers.seconds;
         self.cpu_us += answers.cpu_us;
         self.failed.extend(answers.failed.iter().map(|(q, why)| (first + q, why.clone())));
@@ -99,7 +102,7 @@ impl Sum {
             failed_queries: self.failed.len(),
             threads: options.threads,
             params: params_json(options, self.params.as_ref(), self.k),
-            per_query: PerQuery::of(&self.stats, queries),
+            per_query: PerQuery { merged: Some(self.merged), ..PerQuery::of(&self.stats, queries) },
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
