@@ -102,7 +102,10 @@ fn info_tells_what_it_is_made_of_and_what_it_has_learnt() {
     assert_eq!((&learnt["epochs"], &learnt["queries"]), (&2.into(), &40.into()), "{learnt}");
     assert!(number(&learnt["hot"]) > 0.0 && number(&learnt["visited_clusters"]) > 0.0);
     let text = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
-    assert!(text.contains("40 inverted lists of") && text.contains("learnt from 40 queries in 2 epochs"), "{text}");
+    assert!(
+        text.contains("40 inverted lists of") && text.contains("learnt from 40 queries in 2 epochs"),
+        "{text}"
+    );
 }
 
 #[test]
