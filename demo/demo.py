@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Show what StratANN does, in two acts, and say each command before it runs. Any step that fails ends the demo.
+"""Show StratANN in two parts and print each command before it runs. Any step that fails ends the demo.
 
-1. Search real text embeddings: questions and the documentation found, then what each level of recall costs.
-2. Build and search a set several times larger than the memory it is allowed to take.
+1. Search real text embeddings: questions and the documentation found, then the cost of each recall.
+2. Build and search a set several times larger than its RAM budget.
 
     make demo                      # or: python3 demo/demo.py --rows 1000000 --ram-budget 128MiB
 
@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 
 class Failed(Exception):
-    """What went wrong, in one line."""
+    """An error, in one line."""
 
 
 def say(text=""):
@@ -47,7 +47,7 @@ def relative(path):
 
 
 class StratAnn:
-    """The program; each call is shown as a person would type it."""
+    """The program; each call is printed as a person would type it."""
 
     def __init__(self, binary):
         self.binary = binary
@@ -99,8 +99,8 @@ def show_runs(runs, k=10):
     for run in runs:
         cost, latency = run["per_query"], run["latency_us"]
         say(f"  {run['params']['search_list']:>11}  {run['recall']:>9.4f}  {run['qps']:>9,.0f}  "
-            f"{latency['p50'] / 1e3:>7.2f}  {latency['p99'] / 1e3:>7.2f}  {run['cpu_us']:>7.0f}  {cost['pages_read']:>10.1f}  "
-            f"{cost['full_comparisons']:>9.1f}")
+            f"{latency['p50'] / 1e3:>7.2f}  {latency['p99'] / 1e3:>7.2f}  {run['cpu_us']:>7.0f}  "
+            f"{cost['pages_read']:>10.1f}  {cost['full_comparisons']:>9.1f}")
     say("  (CPU, 4 KiB pages and exact distances are per query; latency is under full load, many queries at once)")
 
 
@@ -121,17 +121,17 @@ def text_search(stratann, out):
     found = out / "answers.ibin"
     stratann.call("search", index, SAMPLE / "query.f16bin", "--recall", 0.99, "-o", found)
     show_questions(read_answers(found))
-    say("\n  What recall costs, over all 200 queries with known answers:")
+    say("\n  The cost of recall, over all 200 queries with known answers:")
     runs = stratann.call("search", index, SAMPLE / "query.f16bin", "--groundtruth", SAMPLE / "groundtruth.ibin",
                          "--search-list", SEARCH_LISTS)["runs"]
     show_runs(runs)
     check_recall(runs, 0.98, "python-docs")
-    say("\n  Or ask for a recall: the build has measured, on rows of its own, what each takes.")
+    say("\n  Or ask for a recall: the build has measured the parameters that reach it, on rows of the index.")
     asked = stratann.call("search", index, SAMPLE / "query.f16bin", "--groundtruth", SAMPLE / "groundtruth.ibin",
                           "--recall", "0.9,0.95,0.99")["runs"]
     for run in asked:
         pages = run["per_query"]["pages_read"]
-        say(f"    asked {run['params']['recall']:<4}  found {run['recall']:.3f}  {pages:.1f} pages a query")
+        say(f"    requested {run['params']['recall']:<4}  measured {run['recall']:.3f}  {pages:.1f} pages per query")
     check_recall(asked, 0.95, "python-docs, by recall")
     return runs
 
@@ -145,8 +145,8 @@ def larger_than_memory(stratann, out, args):
                     "--dim", str(args.dim)], check=True)
     say("  made demo-out/large.fbin (synthetic clusters)")
     budget = ("--ram-budget", args.ram_budget)
-    built = stratann.call("build", base, "-o", index, "--kind", "disk-graph", *budget, "--degree", 32, "--build-list", 64,
-                          "--calibration-queries", 100, "--force")
+    built = stratann.call("build", base, "-o", index, "--kind", "disk-graph", *budget, "--degree", 32,
+                          "--build-list", 64, "--calibration-queries", 100, "--force")
     parts = built["facts"]["cells"]
     say(f"  built in {built['seconds']:.0f} s in {parts} part(s): {built['index_bytes'] / MIB:.0f} MiB on disk")
     stratann.call("groundtruth", base, queries, "-k", 10, "-o", truth, *budget)

@@ -1,4 +1,4 @@
-//! Builds, and exact neighbours.
+//! Builds and exact neighbours.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use stratann_engine::{Error, Metric, Result, budget};
 use crate::vectors::Vectors;
 use crate::{error, work};
 
-/// The options of a build; what is `None` keeps the engine's default.
+/// Options of a build; `None` keeps the engine's default.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
@@ -118,7 +118,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Refuses what has no meaning for this kind.
+    /// Refuses options that do not apply to this kind.
     fn check_kind(&self, kind: Kind) -> Result<()> {
         let given = [
             ("clusters", self.clusters.is_some()),
@@ -136,7 +136,7 @@ impl Options {
         }
     }
 
-    /// The options of `hybrid-ivf`.
+    /// Options of `hybrid-ivf`.
     fn read_clusters(&self, options: &mut BuildOptions) -> Result<()> {
         options.local_plan = match self.plan.as_deref() {
             None | Some("auto") => LocalPlan::Auto,
@@ -156,7 +156,7 @@ impl Options {
     }
 }
 
-/// Builds an index; gives the report as JSON.
+/// Builds an index. Returns the report as JSON.
 #[pyfunction]
 pub(crate) fn build<'py>(
     py: Python<'py>,
@@ -176,7 +176,7 @@ pub(crate) fn build<'py>(
 
 type Neighbours<'py> = (usize, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<f32>>);
 
-/// Exact neighbours: results per query, row numbers, distances.
+/// Computes exact neighbours: results per query, row numbers, distances.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // One for each argument of the Python function.
 pub(crate) fn groundtruth<'py>(
@@ -200,7 +200,7 @@ pub(crate) fn groundtruth<'py>(
     Ok((truth.k, truth.ids.into_pyarray(py), truth.distances.into_pyarray(py)))
 }
 
-/// Bytes that a text such as `2GiB` stands for.
+/// Parses a size such as `2GiB`.
 #[pyfunction]
 pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<u64> {
     budget::parse_size(text).map_err(|e| error::input(py, &e))

@@ -1,9 +1,9 @@
-//! Engine errors as Python exceptions: which class of `stratann._errors` it is, and what it says.
+//! Conversion of engine errors to the exceptions of `stratann._errors`.
 
 use pyo3::prelude::*;
 use stratann_engine::{Error, Kind};
 
-/// Options that the engine's messages name as the command line does. Longer names come first.
+/// Options as the engine's messages name them, and their Python names. Longer names come first.
 const OPTIONS: [(&str, &str); 21] = [
     ("--ram-budget ", "ram_budget="),
     ("--ram-budget", "ram_budget"),
@@ -28,7 +28,7 @@ const OPTIONS: [(&str, &str); 21] = [
     ("--force", "force=True"),
 ];
 
-/// The message in Python's words. Options stand after a space; what looks like one in a path is left alone.
+/// Replaces option names in a message. Options follow a space; similar text in a path is not changed.
 pub(crate) fn in_python(message: &str) -> String {
     let text = OPTIONS.iter().fold(format!(" {message}"), |text, (option, argument)| {
         text.replace(&format!(" {option}"), &format!(" {argument}"))
@@ -36,18 +36,18 @@ pub(crate) fn in_python(message: &str) -> String {
     text[1..].to_owned()
 }
 
-/// An exception of `stratann._errors` by name.
+/// Creates an exception of `stratann._errors` by name.
 pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
     let made = py.import("stratann._errors").and_then(|m| m.getattr(class)).and_then(|c| c.call1((message,)));
     made.map_or_else(|e| e, PyErr::from_value)
 }
 
-/// Wrong input, option or usage.
+/// Creates an error of wrong input, option or usage.
 pub(crate) fn input(py: Python<'_>, message: &str) -> PyErr {
     named(py, "InputError", message)
 }
 
-/// The exception for an engine error.
+/// Converts an engine error.
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let message = in_python(&error.message);
     match error.kind {
@@ -59,9 +59,9 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// Adds how to go on to an exception that ended the work (Python 3.11 shows it; older ones have no notes).
+/// Adds a note on how to resume to an exception that ended the work (Python 3.11 shows it; older ones have no notes).
 pub(crate) fn with_note(py: Python<'_>, raised: PyErr, error: &Error) -> PyErr {
-    // Where there is no `add_note`, the exception says enough by itself.
+    // Without `add_note` the exception has no note.
     let _ = raised.value(py).call_method1("add_note", (in_python(&error.message),));
     raised
 }

@@ -11,7 +11,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{self, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
@@ -19,7 +19,7 @@ use stratann_engine::{Error, Quiet, Result};
 
 use crate::{error, work};
 
-/// Batches up to this size are answered in the calling thread: the engine asks about interruptions no sooner.
+/// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are handled.
 const SMALL_BATCH: usize = 256;
 
 #[pyclass(frozen, module = "stratann._stratann")]
@@ -37,7 +37,7 @@ pub(crate) struct Index {
     kind: String,
 }
 
-/// How to open, as it comes from Python.
+/// Options of opening.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Opening {
@@ -72,7 +72,7 @@ impl Opening {
     }
 }
 
-/// How to search, as it comes from Python.
+/// Options of a search.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct How {
@@ -140,7 +140,7 @@ impl How {
         }
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or(cores).clamp(1, queries.max(1));
-        // With few queries none waits for another, and each may read more widely.
+        // With few queries none waits for another, so each may use a larger width.
         let few = queries.div_ceil(threads).clamp(1, IN_FLIGHT);
         let in_flight = if graph { self.in_flight.or(Some(few)) } else { self.in_flight };
         let width = self.width.map_or(Width::Auto, Width::Fixed);
@@ -190,13 +190,13 @@ impl Index {
         self.open.lock().unwrap_or_else(|e| e.into_inner()).is_none()
     }
 
-    /// The number of the manifest that was opened, and the manifest as JSON.
+    /// Returns the number of the opened manifest, and the manifest as JSON.
     fn manifest(&self, py: Python<'_>) -> PyResult<(u64, String)> {
         let open = self.opened(py)?;
         Ok((open.version(), crate::json(py, open.manifest())?))
     }
 
-    /// What was noticed while it was opened that does no harm.
+    /// Returns harmless problems that were found at opening.
     fn warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         Ok(self.opened(py)?.warnings().to_vec())
     }
@@ -205,7 +205,7 @@ impl Index {
         account(py, &self.opened(py)?.account())
     }
 
-    /// Answers rows of bytes: a dict that the Python side makes its result of.
+    /// Answers queries given as bytes. Returns a dict for the Python half.
     fn search<'py>(
         &self,
         py: Python<'py>,
@@ -232,7 +232,7 @@ impl Index {
     }
 }
 
-/// Refuses queries that no distance can be computed for.
+/// Refuses queries without valid distances.
 fn check_queries(index: &index::Index, queries: &[u8]) -> Result<()> {
     let view = index.view();
     for (number, row) in queries.chunks_exact(view.block.vector_bytes).enumerate() {

@@ -1,6 +1,6 @@
-//! The compiled half of the Python package: the engine's calls, with arrays in and out.
+//! Compiled half of the Python package: calls of the engine with arrays.
 //!
-//! It is private: users see the Python half, where checks of arrays, defaults and documentation lie.
+//! It is private. The Python half checks arrays and has defaults and documentation.
 
 mod build;
 mod error;
@@ -11,7 +11,7 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// What Python reads with `json.loads`.
+/// Serialises a value for `json.loads`.
 fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(value)
         .map_err(|e| error::named(py, "Error", &format!("cannot be written as JSON: {e}")))

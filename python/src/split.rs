@@ -1,12 +1,12 @@
-//! A build that is split into tasks: what leads it, and one task of it.
+//! A build that is split into tasks: its leader, and one task.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
-use stratann_engine::build::split;
-use stratann_engine::build::tasks::{self, Done, Job, Task};
+use stratann_engine::kinds::split;
+use stratann_engine::kinds::split::tasks::{self, Done, Job, Task};
 use stratann_engine::dataset::Reader;
 use stratann_engine::{Error, Result};
 
@@ -18,7 +18,7 @@ fn from_json<T: for<'a> serde::Deserialize<'a>>(what: &str, text: &str) -> Resul
         .map_err(|e| Error::bad_input(format!("{what} of a build is not what it was: {e}")))
 }
 
-/// The leader of a build that others do. It holds the folder's lock until it is closed.
+/// Leader of a split build. It holds the folder's lock until it is closed.
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Split {
     open: Mutex<Option<split::Split>>,
@@ -29,7 +29,7 @@ impl Split {
         self.open.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Does something with what is open, with the GIL released.
+    /// Calls a function on the open build with the GIL released.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -53,30 +53,30 @@ impl Split {
         Ok(Split { open: Mutex::new(Some(split)) })
     }
 
-    /// How the work is divided.
+    /// Returns the partition of the work.
     fn describe(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |split| Ok(split.describe()))
     }
 
-    /// What to do to go on after an error.
+    /// Returns the advice to resume after an error.
     fn hint(&self, py: Python<'_>) -> PyResult<String> {
         let hint = self.with(py, |split| Ok(split.hint()))?;
         Ok(error::in_python(&hint))
     }
 
-    /// What `run_task` must know, as JSON.
+    /// Returns the job description for `run_task`, as JSON.
     fn job(&self, py: Python<'_>) -> PyResult<String> {
         let job = self.with(py, |split| Ok(split.job()))?;
         crate::json(py, &job)
     }
 
-    /// What is to be done now, as JSON; None when all is.
+    /// Returns the present phase as JSON; None when all are finished.
     fn phase(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let phase = self.with(py, |split| split.phase())?;
         phase.map(|phase| crate::json(py, &phase)).transpose()
     }
 
-    /// Takes what `run_task` gave for the tasks of this phase, by name.
+    /// Records the results of `run_task` for the tasks of this phase, by name.
     fn complete(&self, py: Python<'_>, done: BTreeMap<String, String>, seconds: f64) -> PyResult<()> {
         self.with(py, |split| {
             let read = |(name, text): (String, String)| Ok((name, from_json::<Done>("a result", &text)?));
@@ -85,27 +85,27 @@ impl Split {
         })
     }
 
-    /// Publishes the index; gives the report as JSON.
+    /// Publishes the index. Returns the report as JSON.
     fn publish(&self, py: Python<'_>) -> PyResult<String> {
         let published = py.detach(|| self.lock().take().map_or_else(|| Err(closed()), split::Split::publish));
         let report = published.map_err(|e| error::to_python(py, &e))?;
         crate::json(py, &report)
     }
 
-    /// Removes what was done.
+    /// Removes the unfinished build.
     fn abandon(&self) {
         if let Some(split) = self.lock().take() {
             split.abandon();
         }
     }
 
-    /// Lets go of the folder; what was done stays there.
+    /// Releases the folder; finished work stays there.
     fn close(&self) {
         self.lock().take();
     }
 }
 
-/// Does one task of a build; gives what came of it as JSON.
+/// Runs one task of a build. Returns its result as JSON.
 #[pyfunction]
 pub(crate) fn run_task(
     py: Python<'_>,
@@ -122,7 +122,7 @@ pub(crate) fn run_task(
     crate::json(py, &done)
 }
 
-/// Rows, dimensions and element type of a vector file, from its header.
+/// Reads rows, dimensions and element type from the header of a vector file.
 #[pyfunction]
 pub(crate) fn shape_of(py: Python<'_>, base: PathBuf) -> PyResult<(u64, usize, &'static str)> {
     let reader = py.detach(|| Reader::open(&base)).map_err(|e| error::to_python(py, &e))?;

@@ -10,7 +10,7 @@ use stratann_engine::{DType, Error};
 
 use crate::error;
 
-/// The bytes of a NumPy array, which stays alive as long as this does.
+/// Bytes of a NumPy array, which is kept alive.
 struct ArrayBytes {
     _owner: Py<PyArray1<u8>>,
     start: *const u8,
@@ -30,7 +30,7 @@ impl AsRef<[u8]> for ArrayBytes {
     }
 }
 
-/// Vectors given from Python: a file, or an array of bytes with its shape and element type.
+/// Vectors from Python: a file, or an array of bytes with its shape and element type.
 #[derive(FromPyObject)]
 pub(crate) enum Vectors<'py> {
     Array(Bound<'py, PyArray1<u8>>, u64, usize, String),
@@ -38,7 +38,7 @@ pub(crate) enum Vectors<'py> {
 }
 
 impl Vectors<'_> {
-    /// Opens them; nothing is copied.
+    /// Opens the vectors without a copy.
     pub(crate) fn open(&self, py: Python<'_>) -> PyResult<Reader> {
         match self {
             Vectors::File(path) => Reader::open(path).map_err(|e| error::to_python(py, &e)),
@@ -63,7 +63,7 @@ fn dtype_named(py: Python<'_>, name: &str) -> PyResult<DType> {
     DType::from_name(name).ok_or_else(|| error::input(py, &format!("unknown element type {name:?}")))
 }
 
-/// Reads a whole vector file: its bytes, rows, dimensions and element type.
+/// Reads a whole vector file: bytes, rows, dimensions and element type.
 #[pyfunction]
 pub(crate) fn read_vectors(
     py: Python<'_>,

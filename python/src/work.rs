@@ -1,4 +1,4 @@
-//! Long work in a thread of its own, while the calling thread looks after Python: signals and progress.
+//! Runs long work in a separate thread, while the calling thread handles Python's signals and progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -10,39 +10,39 @@ use stratann_engine::{Error, Progress, Result};
 
 use crate::error;
 
-/// How often signals and progress are looked at: quick for a person, rare for the work.
+/// Interval of checks for signals and progress: short for a person, long for the work.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What the work has said and Python has not heard.
+/// Events of the work that were not yet passed to Python.
 enum Event {
     Stage {
         name: String,
         total: u64,
         unit: String,
     },
-    /// The stage that was current ended with so many units done.
+    /// The previous stage ended with this number of units done.
     StageEnd {
         done: u64,
     },
     Note(String),
 }
 
-/// What the work tells, kept until the calling thread passes it on.
+/// Progress of the work, kept until the calling thread passes it on.
 #[derive(Default)]
-struct Told {
+struct ProgressState {
     events: Mutex<Vec<Event>>,
     in_stage: AtomicBool,
     done: AtomicU64,
     stop: AtomicBool,
 }
 
-impl Told {
+impl ProgressState {
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
         self.events.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-impl Progress for Told {
+impl Progress for ProgressState {
     fn stage(&self, name: &str, total: u64, unit: &str) {
         let mut events = self.events();
         if self.in_stage.swap(true, Ordering::Relaxed) {
@@ -73,12 +73,12 @@ struct Relay<'a> {
 }
 
 impl Relay<'_> {
-    fn pass_on(&mut self, py: Python<'_>, told: &Told) -> PyResult<()> {
+    fn pass_on(&mut self, py: Python<'_>, state: &ProgressState) -> PyResult<()> {
         let Some(callback) = self.callback else { return Ok(()) };
-        // `done` is read under the lock, so that it belongs to the stage that the events end with.
+        // `done` is read under the lock, so that it belongs to the last stage of the events.
         let (events, done) = {
-            let mut events = told.events();
-            (std::mem::take(&mut *events), told.done.load(Ordering::Relaxed))
+            let mut events = state.events();
+            (std::mem::take(&mut *events), state.done.load(Ordering::Relaxed))
         };
         for event in events {
             match event {
@@ -112,43 +112,43 @@ impl Relay<'_> {
 /// Runs `work` with the GIL released.
 ///
 /// Every `TICK` the calling thread lets Python handle signals and calls `on_progress`. When one raises, the
-/// work is asked to stop, and the exception is raised once it has.
+/// work is asked to stop, and the exception is raised after it has stopped.
 pub(crate) fn run<T: Send>(
     py: Python<'_>,
     on_progress: Option<&Py<PyAny>>,
     work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> PyResult<T> {
-    let told = Told::default();
+    let state = ProgressState::default();
     let mut relay = Relay { callback: on_progress, stage: None, last: 0 };
-    let (ended, raised) = py.detach(|| watch(&told, &mut relay, work));
+    let (ended, raised) = py.detach(|| watch(&state, &mut relay, work));
     match (ended, raised) {
         (Ok(_), Some(raised)) => Err(raised),
         (Err(e), Some(raised)) => Err(error::with_note(py, raised, &e)),
         (Err(e), None) => Err(error::to_python(py, &e)),
-        (Ok(value), None) => relay.pass_on(py, &told).map(|()| value),
+        (Ok(value), None) => relay.pass_on(py, &state).map(|()| value),
     }
 }
 
-/// Runs `work` in a new thread until it ends; gives what it came to, and what Python raised meanwhile.
+/// Runs `work` in a new thread until it ends. Returns its result, and an exception that Python raised meanwhile.
 fn watch<T: Send>(
-    told: &Told,
+    state: &ProgressState,
     relay: &mut Relay<'_>,
     work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> (Result<T>, Option<PyErr>) {
     std::thread::scope(|scope| {
-        // The sender goes with the thread: the channel closes when the work ends, however it ends.
+        // The thread owns the sender: the channel closes when the work ends, also by a panic.
         let (alive, ended) = channel::<()>();
         let worker = scope.spawn(move || {
             let _alive = alive;
-            work(told)
+            work(state)
         });
         let mut raised = None;
         while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
             if raised.is_some() {
                 continue;
             }
-            raised = Python::attach(|py| py.check_signals().and_then(|()| relay.pass_on(py, told)).err());
-            told.stop.store(raised.is_some(), Ordering::Relaxed);
+            raised = Python::attach(|py| py.check_signals().and_then(|()| relay.pass_on(py, state)).err());
+            state.stop.store(raised.is_some(), Ordering::Relaxed);
         }
         let panicked = || Error::corrupt("a worker thread ended unexpectedly; please report it");
         (worker.join().unwrap_or_else(|_| Err(panicked())), raised)

@@ -1,4 +1,4 @@
-"""Arrays as the engine takes them, and vector files."""
+"""Arrays in the form of the engine, and vector files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def is_path(value: object) -> bool:
-    """Whether an argument names a file."""
+    """Returns whether an argument is a path."""
     return isinstance(value, (str, os.PathLike))
 
 
 def dtype_name(array: NDArray[Any], what: str) -> str:
-    """The element type of an array by name.
+    """Returns the name of the element type of an array.
 
     Raises:
-        InputError: for any type but the four; float64 is not narrowed behind anybody's back.
+        InputError: for any type but the four; float64 is not narrowed silently.
     """
     name = _NAMES.get(array.dtype)
     if name is None:
@@ -66,12 +66,12 @@ def rows_of(array: ArrayLike, what: str, *, warn: bool) -> NDArray[Any]:
 
 
 def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of a C-contiguous array, shared with it."""
+    """Returns the bytes of a C-contiguous array without a copy."""
     return rows.reshape(-1).view(np.uint8)
 
 
 def source(vectors: ArrayLike | Path, what: str) -> str | tuple[NDArray[np.uint8], int, int, str]:
-    """A file's path, or an array with its shape and type, as the engine takes them."""
+    """Converts a path, or an array with its shape and type, for the engine."""
     if is_path(vectors):
         return os.fspath(vectors)  # type: ignore[arg-type]
     rows = rows_of(vectors, what, warn=True)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def source(vectors: ArrayLike | Path, what: str) -> str | tuple[NDArray[np.uint8
 
 
 def byte_size(value: int | str | None, what: str) -> int | None:
-    """Bytes from an int, a text such as ``"2GiB"``, or None for no limit."""
+    """Converts a size to bytes: an int, a text such as ``"2GiB"``, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -99,7 +99,7 @@ def read_vectors(path: Path) -> NDArray[Any]:
     (``FILE.parquet#COLUMN`` where there are several list columns).
 
     Raises:
-        InputError: an unknown format, or a file that is not as long as its header says.
+        InputError: an unknown format, or a file whose length differs from its header.
 
     >>> import numpy as np, os, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -115,7 +115,7 @@ def read_vectors(path: Path) -> NDArray[Any]:
 
 
 def write_vectors(path: Path, array: ArrayLike) -> None:
-    """Writes an array of shape (n, d) as a file that benchmarks and ``stratann build`` read.
+    """Writes an array of shape (n, d) as a file for ``stratann build`` and benchmarks.
 
     The suffix is that of the element type: ``.fbin`` for float32, ``.f16bin``, ``.u8bin``, ``.i8bin``. The
     file appears whole or not at all.

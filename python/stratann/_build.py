@@ -1,4 +1,4 @@
-"""Building an index, and exact neighbours."""
+"""Building an index, and computing exact neighbours."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ._progress import Progress, listening
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build did."""
+    """Report of a build."""
 
     #: Wall-clock seconds of this call.
     seconds: float
-    #: Largest resident set of the process so far, arrays and Python included.
+    #: Peak resident set of the process so far, including arrays and Python.
     peak_rss_bytes: int
     #: Bytes of all files of the index.
     index_bytes: int
-    #: Seconds by stage; stages that an earlier, interrupted build had finished are not in it.
+    #: Seconds by stage, without stages that an interrupted build had finished.
     stages: dict[str, float]
     #: Vectors in the index.
     rows: int
     #: Rows that were left out (``on_bad_row="skip"``).
     skipped_rows: int
-    #: What was decided on the way, such as nodes per block.
+    #: Choices of the build, such as nodes per block.
     facts: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbors:
-    """Exact neighbours, closest first; ties by row number. By name only: libraries disagree about the order
-    of the pair.
+    """Exact neighbours, closest first; ties by row number. The fields have names because libraries disagree
+    about the order of the pair.
     """
 
     #: Row numbers, shape (nq, k), uint64.
@@ -49,7 +49,7 @@ class Neighbors:
     distances: NDArray[np.float32]
 
 
-#: Arguments of a build that the engine takes as they are.
+#: Arguments of a build that are passed to the engine unchanged.
 _OPTIONS = (
     "kind",
     "metric",
@@ -74,12 +74,12 @@ _OPTIONS = (
     "cells",
     "calibration_queries",
 )
-#: The same of `hybrid-ivf`, which not every kind of build takes.
+#: Those of `hybrid-ivf`, which not every function accepts.
 _CLUSTER_OPTIONS = ("clusters", "plan", "nav_samples")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The options of a build for the engine, out of the arguments of a function like `build`; ids apart."""
+    """Returns the engine's options from the arguments of a function like `build`, without ids."""
     profile = given.get("profile")
     return {name: given[name] for name in _OPTIONS} | {
         **{name: given.get(name) for name in _CLUSTER_OPTIONS},
@@ -128,57 +128,57 @@ def build(
     """Builds an index of `base` in the folder `path`.
 
     The GIL is released. Ctrl-C, or an exception in `progress`, stops the build, publishes nothing, and keeps
-    what is done for ``resume=True``.
+    finished stages for ``resume=True``.
 
     Args:
         base: an array of shape (n, d), float32, float16, uint8 or int8, or a vector file (see
-            `read_vectors`). A C-contiguous array is used as it is, without a copy; any other is copied, with
-            a warning. Do not write to it meanwhile.
-        path: the index folder; refused when it holds an index, unless `force`.
-        kind: ``"disk-graph"`` (graph on SSD, codes in RAM), ``"hybrid-ivf"`` (clusters on SSD, each with a
-            local index of its own: for memory far smaller than the vectors) or ``"flat"`` (exact scan).
+            `read_vectors`). A C-contiguous array is used without a copy; others are copied, with a warning.
+            Do not write to it during the build.
+        path: the index folder. A folder with an index is refused unless `force`.
+        kind: ``"disk-graph"`` (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each
+            with its own local index: for RAM far below the size of the vectors) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
-        ram_budget: bytes that the engine may take, as int or text; None for no limit. What `base` itself
-            takes as an array, and Python, come on top.
+        ram_budget: limit in bytes of the engine, as int or text; None for no limit. It does not include
+            Python and the array `base`.
         threads: None for one per core. The index does not depend on it.
-        seed: of all random choices; equal arguments give equal bytes.
+        seed: seed of all random choices; equal arguments give equal bytes.
         ids: one uint64 per row, as an array or a file (``.npy``, ``.u64bin``); None for row numbers.
-        on_bad_row: ``"fail"``, or ``"skip"`` rows with NaN, infinity or (cosine) no direction.
-        force: replace an index that is there.
-        resume: go on with an interrupted build of the same arguments.
+        on_bad_row: ``"fail"``, or ``"skip"`` rows with NaN, infinity or (cosine) zero length.
+        force: replace an existing index.
+        resume: continue an interrupted build of the same arguments.
         progress: True for bars (tqdm where installed, lines on stderr otherwise), or a callable ``(stage,
             done, total, unit)``, called in the calling thread.
         degree: most neighbours of a node, R; 64.
         build_list: beam length of the build, L; 128.
-        alpha: how much longer than a detour an edge may be; 1.2.
-        passes: how often every row is inserted; 1.
+        alpha: pruning factor of edges, larger values keep longer edges; 1.2.
+        passes: passes over all rows; 1.
         code_bytes: bytes of a vector's code; max(32, d / 4).
         code_kind: ``"opq"``, ``"pq"`` or ``"residual-opq"``.
         codes: ``"ram"``, or ``"disk"``: each block carries the codes of all neighbours, which takes a quarter
             of the RAM and three times the disk.
         head_share: share of the rows in the head graph.
-        pack: put nodes that are near in the graph into the same blocks.
-        compress: plan with compressed neighbour lists.
-        nodes_per_block: None picks.
-        pages_per_block: of 4 KiB; None picks.
-        exact_points: build on floats even where bytes would do.
-        cells: build the graph in at least so many overlapping parts; None for as many as `ram_budget` asks
-            for.
+        pack: pack neighbours into the same blocks.
+        compress: assume compressed adjacency lists in the design of blocks.
+        nodes_per_block: None chooses.
+        pages_per_block: pages of 4 KiB; None chooses.
+        exact_points: build the graph on float32 even where bytes suffice.
+        cells: build the graph in at least this many overlapping parts; None for as many as `ram_budget`
+            requires.
         calibration_queries: rows that measure the recall curve; 0 for no curve (`search` then needs
             ``search_list``, or ``nprobe``).
-        clusters: of a hybrid-ivf; 4 times the square root of the rows.
-        plan: which local index the clusters of a hybrid-ivf get: ``"auto"`` (the one that costs least,
-            cluster by cluster), ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
-        search_budget: bytes of RAM that searches of a hybrid-ivf will have, as int or text: decides which
-            clusters are scanned, divided or graphs; None for as little as there can be.
-        profile: file with what reads and distances cost here, from ``stratann profile``; None to measure
-            now, which takes 12 seconds.
-        nav_samples: sampled vectors in the navigation graph of a hybrid-ivf, for each cluster; 2.
+        clusters: number of inverted lists of a hybrid-ivf; 4 times the square root of the rows.
+        plan: local index of the lists of a hybrid-ivf: ``"auto"`` (the cheapest for each list),
+            ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
+        search_budget: bytes of RAM of later searches of a hybrid-ivf, as int or text; decides which lists are
+            scanned, divided or graphs; None for the smallest possible.
+        profile: cost profile of this machine, from ``stratann profile``; None to measure now, which takes 12
+            seconds.
+        nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.
-        BudgetError: `ram_budget` cannot work; the message names the smallest that does.
+        BudgetError: `ram_budget` is too small; the message names the smallest that works.
         DiskError: the disk is full or not writable.
 
     >>> import numpy as np, os, stratann, tempfile
@@ -201,7 +201,7 @@ def build(
 
 
 def checked_ids(ids: ArrayLike) -> NDArray[Any]:
-    """One id per row, as integers of 64 bits."""
+    """Checks ids, one per row, and converts them to integers of 64 bits."""
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "ui":
         raise InputError(f"ids have shape {array.shape} and dtype {array.dtype}; pass one uint64 per row")
@@ -212,9 +212,7 @@ def checked_ids(ids: ArrayLike) -> NDArray[Any]:
 def _build_with_ids(
     vectors: Any, path: Path, options: dict[str, Any], on_progress: Any, ids: NDArray[Any]
 ) -> str:
-    """The engine takes ids as a file, which is read once and needs no memory of its own in a build out of
-    core.
-    """
+    """Passes ids to the engine as a file, which an out-of-core build reads once without holding it."""
     with tempfile.TemporaryDirectory(prefix="stratann-") as folder:
         file = os.path.join(folder, "ids.npy")
         np.save(file, ids)
@@ -235,13 +233,13 @@ def groundtruth(
     threads: int | None = None,
     progress: Progress = None,
 ) -> Neighbors:
-    """The exact `k` nearest rows of `base` for every query, by comparing all of them.
+    """Computes the exact `k` nearest rows of `base` for every query by a full scan.
 
     Args:
         base: as in `build`.
         queries: an array of shape (nq, d), or a vector file, of the element type of `base` (float32 and
             float16 may mix).
-        k: neighbours wanted. With fewer rows than that, there are as many columns as rows.
+        k: neighbours per query. With k above the number of rows there are fewer columns.
         metric, ram_budget, threads, progress: as in `build`.
 
     Raises:

@@ -20,11 +20,11 @@ from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import Error, InputError, QueryError, ServerError
 from ._index import SearchResult
 
-#: Queries of one request.
+#: Queries per request.
 _EACH = 64
-#: Requests under way at once, for each server.
+#: Concurrent requests per server.
 _REQUESTS_PER_SERVER = 4
-#: What an answer may take on top of the time that the server has for it, seconds.
+#: Additional seconds for a reply, beyond the time limit of the server.
 _TRANSFER = 10.0
 _NO_ID = 2**64 - 1
 
@@ -32,7 +32,7 @@ _Json = dict[str, Any]
 
 
 class Client:
-    """Running servers of one index, from any number of threads at once. Made by `connect`."""
+    """Client of running servers of one index, for any number of threads. Created by `connect`."""
 
     def __init__(self, addresses: str | Sequence[str], timeout: float = 5.0) -> None:
         self._addresses = _read_addresses(addresses)
@@ -79,33 +79,33 @@ class Client:
     ) -> SearchResult:
         """Finds the `k` nearest vectors of each query.
 
-        Queries go out in requests of up to 64, to the servers in turn. What one server cannot answer the next
-        one is asked for, once each.
+        Queries are sent in requests of up to 64, to the servers in turn. Queries that one server cannot
+        answer go to the next one, once to each.
 
         Args:
-            queries: shape (nq, d), or (d,) for one query, of the index' dtype. One query gives results of
-                shape (1, k).
-            k: results per query. With fewer rows than that, there are as many columns as rows, and a warning
-                says so.
-            recall: mean recall@k wanted; 0.95 unless `search_list` or `nprobe` is given.
+            queries: shape (nq, d), or (d,) for one query, of the dtype of the index. One query gives results
+                of shape (1, k).
+            k: results per query. With k above the number of rows there are fewer columns, and a warning.
+            recall: target recall@k; 0.95 unless `search_list` or `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
             nprobe, early_stop: instead of a recall, on a hybrid-ivf; as in `Index.search`.
             stop_slack: with `search_list` or `nprobe`; as in `Index.search`.
-            width: reads in one round; None picks by load.
-            mode: ``"barrier"`` (the same answers whatever arrives first) or ``"eager"`` (lower latency).
-            timeout: seconds that a server has for a query; None for what `connect` was given.
-            partial: accept answers that lack what no live server holds; a warning says how many.
+            width: concurrent reads of a query; None chooses by load.
+            mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
+            timeout: time limit of a query on a server, seconds; None for that of `connect`.
+            partial: accept partial results when no live server holds a part of the index; a warning counts
+                them.
 
         Returns:
-            As `Index.search` does. `latency_us` is what the servers measured; `stats` has ``queries``,
+            As `Index.search`. `latency_us` is measured by the servers; `stats` has ``queries``,
             ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``params``, counters ``per_query``
-            (means) and in ``totals``, and ``partial``, the number of such answers.
+            (means) and in ``totals``, and ``partial``, the number of partial results.
 
         Raises:
-            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall that the curve does
-                not reach.
+            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall beyond the
+                curve.
             ServerError: no server answered any query.
-            QueryError: some queries failed; it holds the reasons and the answers of the others.
+            QueryError: some queries failed; it holds the reasons and the results of the others.
         """
         rows = self._queries(queries)
         asked = {
@@ -135,19 +135,19 @@ class Client:
         return result
 
     def health(self) -> list[_Json]:
-        """One dict for each address: ``address``, ``healthy`` (whether all of the index can be reached from
-        there), and ``server``, ``servers`` and ``missing``, or ``error`` when it does not answer.
+        """One dict per address: ``address``, ``healthy`` (whether the whole index is reachable), and
+        ``server``, ``servers`` and ``missing``, or ``error`` when the server does not respond.
         """
         return self._ask_each("/v1/health", {"healthy": False})
 
     def status(self) -> list[_Json]:
-        """One dict for each address: ``address`` and the server's counters since its start, or ``error`` when
-        it does not answer.
+        """One dict per address: ``address`` and the counters since the start of the server, or ``error`` when
+        it does not respond.
         """
         return self._ask_each("/v1/status", {})
 
     def close(self) -> None:
-        """Closes the connections that are kept. Another search opens new ones."""
+        """Closes idle connections. A later search opens new ones."""
         with self._lock:
             kept = [c for idle in self._idle.values() for c in idle]
             for idle in self._idle.values():
@@ -183,7 +183,7 @@ class Client:
                 continue
             if code == 200 and status.get("dtype") in DTYPES:
                 return status
-            raise ServerError(f"{address} is no stratann server, or of another version")
+            raise ServerError(f"{address} is not a stratann server, or has another version")
         raise ServerError(f"no server answers ({'; '.join(silent)}); start one with `stratann serve`")
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
@@ -202,7 +202,7 @@ class Client:
         return rows
 
     def _ask_all(self, parts: list[NDArray[Any]], parameters: str) -> tuple[list[_Json], _Json]:
-        """The answers to all parts, in order, and what the request came to."""
+        """Returns the answers to all parts, in order, and the parameters used."""
         with self._lock:
             first, self._turn = self._turn, self._turn + len(parts)
         turns = range(first, first + len(parts))
@@ -216,7 +216,7 @@ class Client:
         return answers, next((params for _, params in replies if params), {})
 
     def _ask(self, turn: int, rows: NDArray[Any], parameters: str) -> tuple[list[_Json], _Json]:
-        """The answers to some queries, from server `turn` or those after it."""
+        """Returns the answers to some queries, from server number `turn` or a later one."""
         answers: list[_Json] = [{"error": "", "kind": "unreachable"} for _ in rows]
         params: _Json = {}
         for attempt in range(len(self._addresses)):
@@ -250,7 +250,7 @@ class Client:
         return found
 
     def _request(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, _Json]:
-        """One request; a kept connection that turns out to be closed is replaced once."""
+        """Sends one request. A closed idle connection is replaced."""
         headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
         while True:
             connection, is_kept = self._connection(address)
@@ -273,7 +273,7 @@ class Client:
                 with self._lock:
                     self._idle[address].append(connection)
             if not isinstance(reply, dict):
-                raise _Silent(f"{address}: no stratann server")
+                raise _Silent(f"{address}: not a stratann server")
             return response.status, reply
 
     def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
@@ -288,29 +288,29 @@ class Client:
     ) -> None:
         if failed:
             number, why = failed[0]
-            is_nobody_there = all(a.get("kind") in ("overloaded", "unreachable") for a in answers)
-            if is_nobody_there:
+            is_none_reached = all(a.get("kind") in ("overloaded", "unreachable") for a in answers)
+            if is_none_reached:
                 raise ServerError(f"no server answered any of {len(answers)} queries: {why}")
             message = f"{len(failed)} of {len(answers)} queries failed, the first is query {number}: {why}"
             raise QueryError(message, failed, result)
         partial = result.stats["partial"]
         if partial:
-            lack = "lack a part of the index that no live server holds"
-            warnings.warn(f"{partial} answers {lack}", stacklevel=3)
+            reason = "because no live server holds a part of the index"
+            warnings.warn(f"{partial} results are partial, {reason}", stacklevel=3)
         short = int(np.count_nonzero(np.isposinf(result.distances[:, -1:])))
         if short:
-            lack = "the places left over have distance infinity; search harder"
-            warnings.warn(f"{short} queries found fewer results than asked for: {lack}", stacklevel=3)
+            lack = "missing results have distance infinity; increase recall, search_list or nprobe"
+            warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
 
 
 class _Silent(Error):
-    """A server did not answer, or not as one of ours."""
+    """A server did not respond, or is not a StratANN server."""
 
 
 def _collect(
     answers: list[_Json], columns: int, seconds: float, params: _Json
 ) -> tuple[SearchResult, list[tuple[int, str]]]:
-    """Arrays and statistics from the answers, and the failed queries with their reasons."""
+    """Converts answers to arrays and statistics. Returns also the failed queries with their reasons."""
     count = len(answers)
     ids = np.full((count, columns), _NO_ID, dtype=np.uint64)
     distances = np.full((count, columns), np.inf, dtype=np.float32)
@@ -322,7 +322,7 @@ def _collect(
             failed.append((i, str(answer["error"])))
             continue
         found = len(answer["ids"])
-        # By way of int: float64 would round ids above 2**53.
+        # Through int, because float64 would round ids above 2**53.
         ids[i, :found] = [int(x) for x in answer["ids"]]
         distances[i, :found] = answer["distances"]
         latency_us[i] = answer["latency_us"]
@@ -360,7 +360,7 @@ def _read_addresses(addresses: str | Sequence[str]) -> list[str]:
         plain = plain.rstrip("/")
         host, _, port = plain.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in plain:
-            raise InputError(f'{address!r} is no address; give "HOST:PORT", such as "127.0.0.1:8700"')
+            raise InputError(f'{address!r} is not an address; give "HOST:PORT", such as "127.0.0.1:8700"')
         found.append(plain)
     if not found:
         raise InputError('there are no addresses; give "HOST:PORT", or a list of them')
@@ -378,11 +378,11 @@ def connect(addresses: str | Sequence[str], timeout: float = 5.0) -> Client:
 
     Args:
         addresses: ``"HOST:PORT"``, several with commas between them, or a list of them.
-        timeout: seconds that a server has for a query, unless `Client.search` says otherwise; up to 60.
+        timeout: default time limit of a query on a server, seconds; up to 60.
 
     Raises:
-        InputError: something that is no address.
-        ServerError: no server answers.
+        InputError: an invalid address.
+        ServerError: no server responds.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it."""
+"""Errors, grouped by their remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Error(Exception):
 
 
 class InputError(Error, ValueError):
-    """An argument, an array or a file is wrong: mend it and try again."""
+    """An argument, an array or a file is wrong: correct it and try again."""
 
 
 class BudgetError(Error, MemoryError):
@@ -25,11 +25,11 @@ class CorruptIndexError(Error):
 
 
 class DiskError(Error, OSError):
-    """The operating system refused: disk full, no permission, an I/O error."""
+    """The operating system refused an operation: disk full, no permission, an I/O error."""
 
 
 class ServerError(Error, ConnectionError):
-    """No server answers, or all have too much to do: start one, name others, or ask again later."""
+    """No server responds, or all are overloaded: start one, use other addresses, or retry later."""
 
 
 class WorkerError(Error, RuntimeError):
@@ -37,11 +37,11 @@ class WorkerError(Error, RuntimeError):
 
 
 class QueryError(Error):
-    """Some queries of a batch have no answer.
+    """Some queries of a batch failed.
 
     Attributes:
         failed: pairs of a query's number and the reason, in order.
-        result: the answers of all queries; rows of failed ones hold id 2**64 - 1 and distance infinity.
+        result: the results of all queries; rows of failed ones have id 2**64 - 1 and distance infinity.
     """
 
     failed: list[tuple[int, str]]

@@ -1,4 +1,4 @@
-"""An open index, and what a search gives."""
+"""An open index and its search results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ._progress import Progress, listening
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """Answers to a batch of queries, closest first.
+    """Results of a batch of queries, closest first.
 
-    By name only, never as a pair: hnswlib gives (labels, distances), faiss (distances, labels), and code that
-    unpacks the wrong one still runs.
+    The fields have names and cannot be unpacked as a pair: hnswlib returns (labels, distances), faiss
+    (distances, labels), and code that unpacks the wrong order still runs.
     """
 
     #: Ids, shape (nq, k), uint64.
@@ -32,15 +32,16 @@ class SearchResult:
     distances: NDArray[np.float32]
     #: Microseconds from the start of each query to its answer, shape (nq,), float64.
     latency_us: NDArray[np.float64]
-    #: What it cost: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us`` (its mean as
-    #: route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters ``per_query`` (means) and in
-    #: ``totals``, ``io_backend``, ``memory`` by component in bytes. Of a hybrid-ivf the counters ``clusters``,
-    #: ``fruitful_clusters``, ``lists``, ``pruned``, ``pinned_hits`` and ``result_clusters`` say most.
+    #: Cost of the search: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us``
+    #: (its mean by route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters
+    #: ``per_query`` (means) and in ``totals``, ``io_backend``, ``memory`` by component in bytes. ``reads``,
+    #: ``pages_read`` and ``bytes_read`` do not include cache hits. For a hybrid-ivf, ``clusters`` counts visited
+    #: inverted lists.
     stats: dict[str, Any]
 
 
 class Index:
-    """An index that is open for search, from any number of threads at once. Made by `open`."""
+    """An open index. Any number of threads may search it concurrently. Created by `open`."""
 
     def __init__(
         self,
@@ -116,32 +117,31 @@ class Index:
         The GIL is released. C-contiguous queries are used without a copy.
 
         Args:
-            queries: shape (nq, d), or (d,) for one query, of the index' dtype. One query gives results of
-                shape (1, k).
-            k: results per query. With fewer rows than that, there are as many columns as rows, and a warning
-                says so.
-            recall: mean recall@k wanted, from the curve that the build measured; 0.95 unless `search_list`
-                or `nprobe` is given.
+            queries: shape (nq, d), or (d,) for one query, of the dtype of the index. One query gives results
+                of shape (1, k).
+            k: results per query. With k above the number of rows there are fewer columns, and a warning.
+            recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
+                `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: clusters visited at most instead of a recall, on a hybrid-ivf.
-            early_stop: with `nprobe`: stop after this share of the clusters, one after another, brought
-                nothing; None for never.
-            stop_slack: with `search_list`: stop once candidates are farther than the k-th result by so many
-                standard errors of their code distance. With `nprobe`: discard a vector that lies beyond the
-                k-th result by so many; None for only when it is certain to.
+            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf.
+            early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
+                None for never.
+            stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
+                code distance farther than the k-th result. With `nprobe`: prune vectors that are this many
+                standard errors beyond the k-th result; None to prune by exact bounds only.
             threads: None for one per core, at most one per query.
-            mode: ``"barrier"`` (the same answers whatever arrives first) or ``"eager"`` (lower latency).
-            width: reads in one round; None picks by load.
-            in_flight: queries under way in each thread; None picks.
+            mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
+            width: concurrent reads of a query; None chooses by load.
+            in_flight: queries in flight per thread; None chooses.
             io: ``"auto"``, ``"io_uring"`` or ``"pread"``.
             progress: as in `build`.
 
         Raises:
-            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall that the curve does
-                not reach.
-            BudgetError: the index' `ram_budget` does not allow this search.
+            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall beyond the
+                curve.
+            BudgetError: the `ram_budget` of the index does not allow this search.
             CorruptIndexError: a damaged file.
-            QueryError: some queries failed; it holds the reasons and the answers of the others.
+            QueryError: some queries failed; it holds the reasons and the results of the others.
 
         >>> import numpy as np, os, stratann, tempfile
         >>> folder = tempfile.TemporaryDirectory()
@@ -214,24 +214,24 @@ class Index:
             raise QueryError(message, failed, result)
         short = np.count_nonzero(np.isposinf(result.distances[:, -1:]))
         if short:
-            lack = "the places left over have distance infinity; search harder"
-            warnings.warn(f"{short} queries found fewer results than asked for: {lack}", stacklevel=3)
+            lack = "missing results have distance infinity; increase recall, search_list or nprobe"
+            warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
 
     def info(self) -> dict[str, Any]:
-        """What the index was built as: kind, metric, dtype, shape, parameters, files with checksums, recall
-        curves, version.
+        """The manifest: kind, metric, dtype, shape, parameters, files with checksums, recall curves and
+        version.
         """
         version, manifest = self._index.manifest()
         return {**json.loads(manifest), "version": version, "path": self._path}
 
     def memory(self) -> dict[str, int]:
-        """Bytes of RAM by component, and their ``total``; searches add what their ``stats["memory"]``
-        says.
+        """Bytes of RAM by component, and their ``total``. ``stats["memory"]`` of a search includes the
+        search.
         """
         return self._index.memory()
 
     def close(self) -> None:
-        """Gives memory and files back, once searches that still run have ended."""
+        """Releases memory and files when running searches have ended."""
         self._index.close()
 
     def __enter__(self) -> Index:
@@ -266,18 +266,18 @@ def open(
     """Opens the index in the folder `path`.
 
     Args:
-        path: what `build` was given.
-        ram_budget: bytes that the open index and its searches may take, as int or text; None for no limit.
-        cache_budget: of it, bytes for a cache of blocks; 0 for none.
-        head_budget: of it, bytes for codes of a hybrid-ivf, which need not be read then; None for what is
-            left of `ram_budget`.
-        learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses what it learnt
-            before, and learns no more) or ``"off"`` (it does neither). What it learns is kept in the folder.
-        epoch_queries: queries after which it has learnt from them.
+        path: the index folder.
+        ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
+        cache_budget: bytes of it for a block cache; 0 for none.
+        head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest
+            of `ram_budget`.
+        learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
+            statistics without updating them) or ``"off"``. The statistics are kept in the folder.
+        epoch_queries: queries per learning epoch.
 
     Raises:
-        InputError: no index there, one of a newer format, or a wrong argument.
-        BudgetError: the index does not fit; the message names the budget that does.
+        InputError: no index, an index of a newer format, or a wrong argument.
+        BudgetError: the index does not fit; the message names the smallest budget that does.
         CorruptIndexError: a damaged or missing file.
     """
     return Index(

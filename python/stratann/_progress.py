@@ -1,4 +1,4 @@
-"""Ways to tell how far long work is."""
+"""Progress reports of long work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable, Union
 from ._errors import InputError
 
 #: Called as ``on_progress(stage, done, total, unit)``. Where it has a method ``note``, that is called with
-#: lines worth telling.
+#: notes.
 OnProgress = Callable[[str, int, int, str], Any]
 Progress = Union[None, bool, OnProgress]
 
@@ -19,7 +19,7 @@ _PLAIN_EVERY_SECONDS = 5.0
 
 
 class _Bars:
-    """One tqdm bar for each stage."""
+    """One tqdm bar per stage."""
 
     def __init__(self, tqdm: Any) -> None:
         self._tqdm = tqdm
@@ -29,7 +29,7 @@ class _Bars:
         if self._bar is None or self._bar.desc != stage:
             self.close()
             self._bar = self._tqdm(desc=stage, total=total or None, unit=f" {unit}", unit_scale=True)
-            # tqdm appends a colon when it prints; the name alone tells stages apart.
+            # tqdm appends a colon when it prints; the name without it identifies the stage.
             self._bar.desc = stage
         self._bar.update(done - self._bar.n)
 
@@ -43,16 +43,16 @@ class _Bars:
 
 
 class _Lines:
-    """A line when a stage begins, and every few seconds."""
+    """A line at the start of a stage, and every few seconds."""
 
     def __init__(self) -> None:
         self._stage: str | None = None
-        self._told_at = 0.0
+        self._printed_at = 0.0
 
     def __call__(self, stage: str, done: int, total: int, unit: str) -> None:
         now = time.monotonic()
-        if stage != self._stage or now - self._told_at >= _PLAIN_EVERY_SECONDS:
-            self._stage, self._told_at = stage, now
+        if stage != self._stage or now - self._printed_at >= _PLAIN_EVERY_SECONDS:
+            self._stage, self._printed_at = stage, now
             share = f" ({100 * done // total} %)" if total else ""
             print(f"{stage}: {done} of {total} {unit}{share}", file=sys.stderr, flush=True)
 
@@ -65,7 +65,7 @@ class _Lines:
 
 @contextlib.contextmanager
 def listening(progress: Progress) -> Iterator[OnProgress | None]:
-    """What the engine calls for a `progress` argument; bars are closed at the end."""
+    """Converts a `progress` argument to a callback of the engine. Bars are closed at the end."""
     if progress is None or progress is False:
         yield None
     elif progress is True:

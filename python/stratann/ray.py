@@ -1,6 +1,6 @@
 """Builds that outgrow one machine: the stages of `stratann.build` as tasks on a Ray cluster.
 
-All machines share one folder. The tasks read the vectors from there and leave their parts of the index in it;
+All machines share one folder. The tasks read the vectors from there and write their parts of the index to it;
 nothing large goes through Ray. The index has the bytes that `stratann.build` writes with the same arguments.
 
 >>> import numpy as np, os, ray, stratann.ray, tempfile
@@ -40,9 +40,9 @@ from ._stratann import __version__
 
 __all__ = ["build"]
 
-#: Tasks that wait in Ray at a time; more would tell it nothing.
+#: Most tasks that are submitted to Ray at a time.
 _SUBMITTED_MAX = 1000
-#: How long tasks that are no longer wanted may take to stop by themselves.
+#: Grace period of cancelled tasks before they are killed.
 _STOP_SECONDS = 20.0
 _SUFFIXES = {"f32": ".fbin", "f16": ".f16bin", "u8": ".u8bin", "i8": ".i8bin"}
 
@@ -82,24 +82,24 @@ def build(
     """Builds an index of `base` in the folder `path`, by tasks on the Ray cluster that this process is
     connected to.
 
-    Connect with ``ray.init(address=...)`` first; otherwise Ray begins as it does by default. The graph is
-    what takes long, and it is divided into cells: give `cells`, two to four for each task that can run at a
-    time, or a `ram_budget` that asks for as many.
+    Connect with ``ray.init(address=...)`` first; otherwise Ray starts with its defaults. Most of the time is
+    spent on the graph, which is divided into cells: give `cells`, two to four for each concurrent task, or a
+    `ram_budget` that requires as many.
 
-    A task that loses its worker is done again elsewhere. Ctrl-C, or an exception in `progress`, stops all
-    tasks and keeps what is done for ``resume=True``; so does an error. `stratann.build` can go on with it,
-    too, and the other way round.
+    A task that loses its worker runs again on another one. Ctrl-C, or an exception in `progress`, stops all
+    tasks and keeps finished work for ``resume=True``; so does an error. `stratann.build` can resume it too, and
+    vice versa.
 
     Args:
         base: as in `stratann.build`. A file must be visible to all machines under the same path; an array is
-            written to `path` for as long as the build takes.
+            written to `path` during the build.
         path: the index folder, on storage that all machines see under the same path.
-        threads: of each task, and CPUs that it reserves; None for as many as the smallest machine has. The
+        threads: threads of each task, and CPUs that it reserves; None for those of the smallest machine. The
             index does not depend on it.
-        workers: tasks at a time, at most; None for as many as the cluster has room for.
-        retries: how often a task is done again when its worker is lost.
-        ram_budget: bytes that the engine may take in each task, reserved as Ray's resource ``memory``; Python
-            and Ray come on top.
+        workers: most concurrent tasks; None for as many as fit on the Ray cluster.
+        retries: how often a task is repeated when its worker is lost.
+        ram_budget: limit in bytes of the engine in each task, reserved as Ray's resource ``memory``; it does not
+            include Python and Ray.
         progress: as in `stratann.build`; it counts finished tasks.
         cells: as in `stratann.build`.
 
@@ -139,7 +139,7 @@ def _import_ray() -> Any:
 
 
 def _threads(ray: Any, threads: int | None, memory: int | None) -> int:
-    """Threads of a task, once some machine is known to have room for one."""
+    """Returns the threads of a task, after a check that a machine has room for one."""
     machines = [node["Resources"] for node in _nodes(ray)]
     if not machines:
         raise WorkerError("no machine of the Ray cluster has a CPU; start one with `ray start`")
@@ -164,12 +164,12 @@ def _nodes(ray: Any) -> list[dict[str, Any]]:
 def _in_files(
     base: ArrayLike | Path, ids: ArrayLike | Path | None, folder: str
 ) -> Iterator[tuple[str, str | None]]:
-    """Vectors and ids as files that all machines see: arrays are written to the index folder meanwhile."""
+    """Provides vectors and ids as files that all machines see: arrays are written to the index folder."""
     written: list[str] = []
 
     def target(name: str) -> str:
         if os.path.isfile(folder):
-            raise InputError(f"{folder} is a file; name a folder for the index")
+            raise InputError(f"{folder} is a file; give a folder for the index")
         os.makedirs(folder, exist_ok=True)
         written.append(os.path.join(folder, name))
         return written[-1]
@@ -192,13 +192,13 @@ def _in_files(
             with contextlib.suppress(OSError):
                 os.remove(file)
         if written:
-            # Succeeds where nothing else came of it.
+            # Succeeds only when the folder is empty.
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
 
 
 def _task(version: str, base: str, folder: str, options: dict[str, Any], job: str, name: str) -> str:
-    """One task, on whatever machine Ray has chosen."""
+    """Runs one task, on a machine that Ray has chosen."""
     if version != __version__:
         raise WorkerError(_other_version(version, __version__))
     try:
@@ -242,11 +242,11 @@ def _probe_function() -> Callable[..., str]:
             )
         folder = os.path.dirname(os.path.dirname(token))
         if not os.path.exists(token):
-            return f"{host} does not see {folder}; name a folder that all machines share"
+            return f"{host} does not see {folder}; use a folder that all machines share"
         if not os.access(os.path.dirname(token), os.W_OK):
             return f"{host} may not write to {folder}; check the permissions"
         if ids is not None and not os.path.exists(ids):
-            return f"{host} does not see {ids}; put it where all machines do"
+            return f"{host} does not see {ids}; put it where all machines see it"
         try:
             found_shape = _stratann.shape_of(base)
         except stratann.Error as e:
@@ -259,7 +259,7 @@ def _probe_function() -> Callable[..., str]:
 
 
 class _Leader:
-    """Has the phases of a build done, one after the other."""
+    """Runs the phases of a build, one after the other."""
 
     limit = _SUBMITTED_MAX
     retries = 3
@@ -276,7 +276,7 @@ class _Leader:
     def run(self) -> BuildReport:
         started = time.monotonic()
         split = _stratann.Split(self._base, self._folder, self._options)
-        # Only what nobody could go on with is removed.
+        # Only a build that cannot be resumed is removed.
         worth_keeping = bool(self._options["resume"])
         try:
             self._note(split.describe())
@@ -302,7 +302,7 @@ class _Leader:
         return BuildReport(**report)
 
     def _add_hint(self, raised: BaseException, split: _stratann.Split) -> None:
-        """Adds how to go on (Python 3.11 shows it; older ones have no notes)."""
+        """Adds a note on how to resume (Python 3.11 shows it; older ones have no notes)."""
         add_note = getattr(raised, "add_note", None)
         if add_note is not None:
             with contextlib.suppress(InputError):
@@ -318,7 +318,7 @@ class _Leader:
             self._on_progress(stage, done, total, unit)
 
     def _check_machines(self) -> None:
-        """Asks every machine whether it can do its part."""
+        """Checks on every machine that it can run tasks."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         token = os.path.join(self._folder, "partial", f"shared-{uuid.uuid4().hex}")
@@ -342,16 +342,16 @@ class _Leader:
             raise WorkerError(wrong[0] + more)
 
     def _answer(self, node: str, ref: Any) -> str:
-        """What a machine lacks; nothing when it has left the cluster since it was asked."""
+        """Returns the problem of a machine; empty when it has left the Ray cluster meanwhile."""
         try:
             return self._ray.get(ref)  # type: ignore[no-any-return]
         except self._ray.exceptions.RayError as e:
             if all(other["NodeID"] != node for other in _nodes(self._ray)):
                 return ""
-            raise WorkerError(f"a machine of the Ray cluster does not answer: {e}") from None
+            raise WorkerError(f"a machine of the Ray cluster does not respond: {e}") from None
 
     def _do(self, phase: dict[str, Any], job: str) -> dict[str, str]:
-        """Has the tasks of a phase done; gives what came of each, by name."""
+        """Runs the tasks of a phase. Returns their results by name."""
         waiting: deque[tuple[str, int]] = deque((name, work) for name, work in phase["tasks"])
         count = phase["total"] - sum(work for _, work in waiting)
         self._tell(phase["name"], count, phase["total"], phase["unit"])
@@ -398,18 +398,18 @@ class _Leader:
             first = str(e).strip().splitlines()[:1]
             raise WorkerError(
                 f"the task {name} lost its worker {self.retries + 1} times "
-                f"({type(e).__name__}: {' '.join(first)}); see Ray's logs, then go on with resume=True"
+                f"({type(e).__name__}: {' '.join(first)}); see Ray's logs, then continue with resume=True"
             ) from None
 
     def _raise(self, error: Any, name: str) -> NoReturn:
-        """Raises what a task has raised, without the trace of the worker."""
+        """Raises the exception of a task, without the trace of the worker."""
         cause = error.cause
         if isinstance(cause, (Error, KeyboardInterrupt)):
             raise cause from None
         raise WorkerError(f"the task {name} failed: {cause!r}") from error
 
     def _stop(self, running: list[Any]) -> None:
-        """Stops tasks and waits until they have: what they still wrote would surprise whoever comes next."""
+        """Stops tasks and waits for their end, so that they write nothing afterwards."""
         for ref in running:
             self._ray.cancel(ref)
         with contextlib.suppress(KeyboardInterrupt):

@@ -85,7 +85,7 @@ class StratannTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.build_options = build_options
 
     def fit(self, X: ArrayLike, y: Any = None) -> StratannTransformer:
-        """Indexes the rows of `X`, shape (n, d). `y` is not looked at."""
+        """Indexes the rows of `X`, shape (n, d). `y` is ignored."""
         if self.metric not in _METRICS:
             raise ValueError(f"metric is {self.metric!r}; use one of {', '.join(sorted(_METRICS))}")
         if self.mode not in ("distance", "connectivity"):
@@ -94,7 +94,7 @@ class StratannTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self._temporary = None if self.path is not None else tempfile.TemporaryDirectory(prefix="stratann-")
         self._folder = os.fspath(self.path) if self.path is not None else self._temporary.name  # type: ignore[union-attr]
         os.makedirs(self._folder, exist_ok=True)
-        # On disk, so that `kneighbors()` can ask with the fit data without holding it in RAM.
+        # On disk, so that `kneighbors()` can search for the fitted data without holding it in RAM.
         np.save(self._fit_data, rows)
         build(
             rows,
@@ -171,7 +171,7 @@ class StratannTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _search(self, rows: NDArray[np.float32], count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         result = self._index.search(rows, count, self.recall, threads=effective_n_jobs(self.n_jobs))
-        # Rounding may leave a row slightly below zero from itself.
+        # Rounding may give a slightly negative distance of a row to itself.
         distances = np.maximum(result.distances.astype(np.float64), 0.0)
         if self.metric in ("euclidean", "l2"):
             np.sqrt(distances, out=distances)
@@ -192,7 +192,7 @@ class StratannTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         return hasattr(self, "_index")
 
     def __getstate__(self) -> dict[str, Any]:
-        """A temporary index travels with its files' bytes; one with a `path` stays where it is."""
+        """Pickles a temporary index with the bytes of its files; an index with a `path` stays where it is."""
         state = dict(super().__getstate__())
         state.pop("_index", None)
         if state.pop("_temporary", None) is not None:

@@ -193,7 +193,8 @@ def test_ctrl_c_stops_the_tasks_and_what_is_done_stays(cluster, tmp_path, base_p
     arguments = {"cells": 4, **QUICK}
     with pytest.raises(KeyboardInterrupt) as raised:
         stratann.ray.build(base_path, tmp_path / "ray", workers=1, progress=press, **arguments)
-    assert any("resume=True" in note for note in getattr(raised.value, "__notes__", ["resume=True"]))
+    if sys.version_info >= (3, 11):  # older versions have no notes
+        assert any("resume=True" in note for note in raised.value.__notes__)
     with pytest.raises(stratann.InputError, match="not an index"):
         stratann.open(tmp_path / "ray")
     calls = []

@@ -57,13 +57,12 @@ pub(crate) struct Remote {
     /// Status of the index they serve.
     pub(crate) rows: u64,
     /// Bytes of a block.
-    pub(crate) block_bytes: usize,
     /// Requirements of queries.
     pub(crate) wanted: Wanted,
 }
 
 /// Answers to the queries of one request, in their order, and the parameters used when there is an answer.
-pub(crate) struct Asked {
+pub(crate) struct Replies {
     pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
 }
@@ -122,13 +121,7 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote {
-            addresses: addresses.to_vec(),
-            agent,
-            rows: status.rows,
-            block_bytes: status.block_bytes,
-            wanted,
-        })
+        Ok(Remote { addresses: addresses.to_vec(), agent, rows: status.rows, wanted })
     }
 
     /// The addresses as given.
@@ -147,7 +140,7 @@ impl Remote {
     ///
     /// # Errors
     /// When the request is invalid for every server.
-    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Asked> {
+    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
@@ -179,7 +172,7 @@ impl Remote {
                 Err(failed) => set(&mut answers, &open, &failed),
             }
         }
-        Ok(Asked { answers, used })
+        Ok(Replies { answers, used })
     }
 
     /// Sends one request to one server. The outer error is for requests that are invalid everywhere.
@@ -280,7 +273,8 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
         Effort::List(list, None) => text += &format!("&search_list={list}"),
         Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
-    if let Some(patience) = options.patience {
+    let graph = options.switches.graph();
+    if let Some(patience) = graph.patience {
         text += &format!("&patience={patience}");
     }
     if let Width::Fixed(width) = options.width {
@@ -288,8 +282,8 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
     }
     let flags = [
         ("&mode=eager", options.mode == Mode::Eager),
-        ("&head=false", !options.head),
-        ("&whole_blocks=false", !options.whole_blocks),
+        ("&head=false", !graph.head),
+        ("&whole_blocks=false", !graph.whole_blocks),
         ("&partial=true", partial),
     ];
     flags.iter().filter(|f| f.1).for_each(|f| text += f.0);
@@ -309,6 +303,8 @@ pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use stratann_engine::kinds::options::GraphSwitches;
+
     use super::*;
 
     #[test]
@@ -320,9 +316,7 @@ mod tests {
             effort: Effort::List(40, Some(1.5)),
             width: Width::Fixed(4),
             mode: Mode::Eager,
-            patience: Some(0),
-            head: false,
-            whole_blocks: false,
+            switches: GraphSwitches { patience: Some(0), head: false, whole_blocks: false }.into(),
             ..usual
         };
         assert_eq!(

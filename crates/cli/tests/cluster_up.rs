@@ -67,7 +67,7 @@ fn what_cannot_run_is_refused() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8"]);
     let error = refused(&["cluster", "up", arg(&index), "--servers", "2"], 2);
-    assert!(error.contains("--servers is 2") && error.contains("takes 1"), "{error}");
+    assert!(error.contains("--servers is 2") && error.contains("needs 1"), "{error}");
     let spread = data.path("spread");
     json(&["cluster", "partition", arg(&index), "-o", arg(&spread), "--servers", "3"]);
     let error = refused(&["cluster", "up", arg(&spread), "--servers", "2"], 2);

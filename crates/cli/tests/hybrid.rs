@@ -102,7 +102,10 @@ fn info_tells_what_it_is_made_of_and_what_it_has_learnt() {
     assert_eq!((&learnt["epochs"], &learnt["queries"]), (&2.into(), &40.into()), "{learnt}");
     assert!(number(&learnt["hot"]) > 0.0 && number(&learnt["visited_clusters"]) > 0.0);
     let text = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
-    assert!(text.contains("40 clusters of") && text.contains("learnt from 40 queries in 2 epochs"), "{text}");
+    assert!(
+        text.contains("40 inverted lists of") && text.contains("learnt from 40 queries in 2 epochs"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn explain_follows_the_same_search() {
         let trace = json(&held);
         assert_eq!(trace["list_reads"]["reads"], 0, "{trace}");
         let text = String::from_utf8(run(&held).stdout).unwrap();
-        assert!(text.contains("8 clusters visited") && text.contains("stop: "), "{text}");
+        assert!(text.contains("8 lists visited") && text.contains("stop: "), "{text}");
     }
 }
 
@@ -234,7 +237,7 @@ fn replan_rebuilds_what_another_plan_asks_for() {
     let text = told("uniform-ivf");
     assert!(text.contains("no list changes") && text.contains("observed visits"), "{text}");
     let text = told("uniform-graph");
-    assert!(text.contains("30 clusters rebuilt") && text.contains("stratann tune"), "{text}");
+    assert!(text.contains("30 lists rebuilt") && text.contains("stratann tune"), "{text}");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn the_next_server_is_asked_when_one_is_down() {
     let args = ["search", "--connect", &both, arg(&data.queries), "--search-list", "20", "--in-flight", "3"];
     let output = run(&[&args[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("1 servers do not answer"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 servers do not respond"), "{}", stderr(&output));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["runs"][0]["failed_queries"], 0);
 

@@ -156,7 +156,7 @@ fn a_cluster_changes_under_load_and_no_answer_is_lost_or_mixed() {
             assert_eq!(code, Some(0), "{said}");
             assert!(
                 said.contains("version 2 is served from now on")
-                    && said.contains("version 1 is used no more"),
+                    && said.contains("version 1 is no longer used"),
                 "{said}"
             );
         }
@@ -201,7 +201,7 @@ fn what_cannot_be_changed_to_is_said_and_the_old_version_is_served() {
     json(&["cluster", "publish", arg(&two.indexes[1]), arg(&store)]);
     let said = until(&tight_says, "no change to a new version");
     assert!(said.contains("version 2 does not fit beside") && said.contains("--ram-budget"), "{said}");
-    until(&wide_says, "version 1 is used no more");
+    until(&wide_says, "version 1 is no longer used");
     let answered = |server: &Running, v: usize| {
         let got = ask(server.address(), &two.data.query_rows[3]).unwrap();
         assert_eq!(got, two.answers[v][30..40]);

@@ -1,11 +1,12 @@
 //! The checker finds each kind of damage, also where checksums were computed anew.
 
-use stratann_core::check::{Checker, Violation};
+use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block::{BlockLayout, CodedNodes, Damage, Node, write};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::checksum;
-use stratann_core::plan::{Codes, GraphView, IndexView};
+use stratann_core::plan::{disk_graph, flat};
 use stratann_core::route::HeadGraph;
+use stratann_core::view::Base;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
@@ -62,28 +63,21 @@ impl Small {
         Small { codebook: Codebook::default(), map: BlockMap::from_counts(COUNTS).unwrap(), head, blocks }
     }
 
-    fn view(&self) -> IndexView<'_> {
-        IndexView {
-            metric: Metric::Cosine,
-            dtype: DType::F32,
-            dim: DIM,
-            nodes: NODES,
+    fn index<'a>(&'a self, layout: &'a BlockLayout, codes: disk_graph::Codes<'a>) -> Blocks<'a> {
+        let view = disk_graph::View {
+            block: layout,
             blocks: COUNTS.len() as u32,
-            block: shape(true),
-            graph: Some(GraphView {
-                codebook: &self.codebook,
-                codes: Codes::All(&[]),
-                map: &self.map,
-                code_error: 0.0,
-                head: &self.head,
-            }),
-            clusters: None,
-            here: None,
-        }
+            codebook: &self.codebook,
+            codes,
+            map: &self.map,
+            code_error: 0.0,
+            head: &self.head,
+        };
+        view.checked(base(NODES))
     }
 
     fn check(&self) -> (Vec<Violation>, Checker) {
-        check(&self.view(), &self.blocks)
+        check(&self.index(&shape(true), disk_graph::Codes::All(&[])), &self.blocks)
     }
 
     /// Changes bytes of a block and computes its checksum anew.
@@ -96,12 +90,16 @@ impl Small {
     }
 }
 
-fn check(view: &IndexView<'_>, blocks: &[u8]) -> (Vec<Violation>, Checker) {
-    let (mut found, mut checker) = (Vec::new(), Checker::new(view));
+fn base(nodes: u32) -> Base<'static> {
+    Base { metric: Metric::Cosine, dtype: DType::F32, dim: DIM, nodes, here: None }
+}
+
+fn check(index: &Blocks<'_>, blocks: &[u8]) -> (Vec<Violation>, Checker) {
+    let (mut found, mut checker) = (Vec::new(), Checker::new(index));
     for (number, bytes) in blocks.chunks(BLOCK).enumerate() {
-        checker.block(view, number as u32, bytes, &mut found);
+        checker.block(index, number as u32, bytes, &mut found);
     }
-    let checker = checker.finish(view, &mut found);
+    let checker = checker.finish(index, &mut found);
     (found, checker)
 }
 
@@ -192,24 +190,15 @@ fn flat_blocks_must_follow_each_other() {
     for (number, first) in [(0, 0), (1, 2), (2, 5)] {
         write(&shape(false), number, first, &[node, node], &[], &mut blocks);
     }
-    let view = IndexView {
-        metric: Metric::Cosine,
-        dtype: DType::F32,
-        dim: DIM,
-        nodes: 6,
-        blocks: 3,
-        block: shape(false),
-        graph: None,
-        clusters: None,
-        here: None,
-    };
-    assert_eq!(check(&view, &blocks).0, [Violation::Misplaced { block: 2 }]);
+    let layout = shape(false);
+    let index = flat::View { block: &layout, blocks: 3 }.checked(base(6));
+    assert_eq!(check(&index, &blocks).0, [Violation::Misplaced { block: 2 }]);
     blocks.truncate(2 * BLOCK);
     write(&shape(false), 2, 4, &[node, node], &[], &mut blocks);
-    assert_eq!(check(&view, &blocks).0, []);
+    assert_eq!(check(&index, &blocks).0, []);
     // After a block that cannot be read, the next may begin anywhere within the set.
     blocks[BLOCK + 100] ^= 1;
-    assert_eq!(check(&view, &blocks).0, [Violation::Block { block: 1, damage: Damage::Checksum }]);
+    assert_eq!(check(&index, &blocks).0, [Violation::Block { block: 1, damage: Damage::Checksum }]);
 }
 
 const CODE: usize = 4;
@@ -243,8 +232,8 @@ fn copies_of_a_code_must_agree() {
     let code = |_: u32, node: u32| [node as u8, 1, 2, 3];
     let small = Small::new(&lists());
     let check_with = |head: &[u8], blocks: &[u8]| {
-        let graph = small.view().graph.map(|graph| GraphView { codes: Codes::Head(head), ..graph });
-        let (found, checker) = check(&IndexView { block: with_codes(), graph, ..small.view() }, blocks);
+        let layout = with_codes();
+        let (found, checker) = check(&small.index(&layout, disk_graph::Codes::Head(head)), blocks);
         assert_eq!(checker.edges, 11);
         found
     };

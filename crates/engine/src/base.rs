@@ -10,8 +10,8 @@ use stratann_core::query::{Extent, Loss};
 use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
 
-use crate::kinds::hybrid_ivf::learning::LearnOptions;
 use crate::kinds::kind::Kind;
+use crate::kinds::options::LearnOptions;
 use crate::manifest::{Manifest, read_file};
 use crate::tier::{self, Buffer};
 use crate::{Error, Result};
@@ -23,7 +23,8 @@ pub struct OpenOptions {
     pub ram_budget: Option<u64>,
     /// Of it, what the block cache may take.
     pub cache_budget: u64,
-    /// Of it, what resident list codes may take; they lie on disk as well. `None` for what open index and searches leave.
+    /// Of it, what resident list codes may take; they lie on disk as well. `None` for what open index and searches
+    /// leave.
     pub head_budget: Option<u64>,
     /// Of it, what searches will take, and on how many threads: memory that is not given to list codes.
     pub search_reserve: Reserve,
@@ -37,7 +38,7 @@ pub struct Reserve {
     /// What they take, in bytes, with the default number of queries in flight.
     pub bytes: u64,
     /// The same with fewer queries in flight, the default where memory is low.
-    pub tight_bytes: u64,
+    pub low_memory_bytes: u64,
     /// Threads that search.
     pub threads: usize,
 }

@@ -1,23 +1,23 @@
-//! Memory: what each part takes, what it may take together, and what the kernel says.
+//! Memory accounting, budgets, and figures of the kernel.
 
 use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// Bytes by component. The sum is computed from what is allocated, never read off the process.
+/// Bytes by component. The sum is computed from allocations, not read from the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Account {
-    /// What, and how many bytes.
+    /// Component and its bytes.
     pub components: Vec<(String, u64)>,
 }
 
-/// The program itself: code and constants that are paged in, the main stack, the allocator's own state.
+/// The program itself: loaded code and constants, the main stack, state of the allocator.
 pub const PROGRAM_BYTES: u64 = 9 << 20;
-/// A worker thread's stack and thread-local state, as far as they are touched.
+/// Used part of a worker thread's stack and thread-local state.
 pub const THREAD_BYTES: u64 = 128 << 10;
 
 impl Account {
-    /// An account that holds the program alone.
+    /// Creates an account with the program only.
     pub fn new() -> Account {
         Account { components: vec![("program".into(), PROGRAM_BYTES)] }
     }
@@ -27,12 +27,12 @@ impl Account {
         self.components.push((what.into(), bytes));
     }
 
-    /// All components together.
+    /// Sum of all components.
     pub fn total(&self) -> u64 {
         self.components.iter().map(|c| c.1).sum()
     }
 
-    /// Refuses a budget that this account exceeds, naming the smallest that works.
+    /// Refuses a budget that this account exceeds; the error names the smallest that works.
     ///
     /// # Errors
     /// `Kind::Budget`.
@@ -52,7 +52,7 @@ impl Account {
     }
 }
 
-/// Bytes for a person: `1.5 MiB`.
+/// Formats bytes: `1.5 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -66,15 +66,15 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Bytes as an option's value, rounded up: `37MiB`.
+/// Formats bytes as the value of an option, rounded up: `37MiB`.
 pub(crate) fn size_up(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Reads `512MiB`, `2GiB`, `1.5GB`, `4096`.
+/// Parses `512MiB`, `2GiB`, `1.5GB`, `4096`.
 ///
 /// # Errors
-/// When it is none of these.
+/// For other texts.
 pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -88,15 +88,15 @@ pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
         "mb" => 1e6,
         "gb" => 1e9,
         "tb" => 1e12,
-        other => return Err(format!("{other:?} is no unit of size; use KiB, MiB, GiB or TiB")),
+        other => return Err(format!("{other:?} is not a unit of size; use KiB, MiB, GiB or TiB")),
     };
     match number.parse::<f64>() {
         Ok(x) if x.is_finite() && x * factor < 1e18 => Ok((x * factor) as u64),
-        _ => Err(format!("{text:?} is no size; write for example 512MiB")),
+        _ => Err(format!("{text:?} is not a size; write for example 512MiB")),
     }
 }
 
-/// What the kernel says of this process.
+/// Figures of the kernel about this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process {
     /// Processor time, user and system, microseconds.
@@ -105,7 +105,7 @@ pub struct Process {
     pub peak_rss_bytes: u64,
 }
 
-/// Asks the kernel.
+/// Reads them from the kernel.
 pub fn process() -> Process {
     // SAFETY: rusage is plain data, for which all zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -121,14 +121,14 @@ pub fn process() -> Process {
     }
 }
 
-/// ru_maxrss survives exec, so it may tell of the parent; VmHWM is this program's own.
+/// ru_maxrss survives exec, so it may be that of the parent; VmHWM is that of this program.
 fn peak_rss() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Gives memory that was freed back to the kernel, so that one stage of a long job does not pay for what an earlier one held.
+/// Returns freed memory to the kernel, so that one stage of a long job does not hold the memory of an earlier one.
 pub fn release_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim touches free memory only.
@@ -137,7 +137,7 @@ pub fn release_freed() {
     }
 }
 
-/// Has this thread run on what others leave of the cores, or a tenth of one.
+/// Lowers the priority of this thread: it uses idle time of the cores, or a tenth of one.
 pub(crate) fn yield_cores() {
     #[cfg(target_os = "linux")]
     {
@@ -149,9 +149,10 @@ pub(crate) fn yield_cores() {
     }
 }
 
-/// Has the allocator give large memory back as soon as it is freed: a program that keeps to a budget calls this before its first thread.
+/// Lets the allocator return large memory as soon as it is freed. A program with a budget calls this before its first
+/// thread.
 ///
-/// Left alone, glibc learns from the largest block that is freed to keep twice as much at the end of a thread's arena, where
+/// By default glibc keeps twice the largest freed block at the end of a thread's arena, where
 /// [`release_freed`] does not reach: after a stage of a build whose live memory was 2 MiB it held 17.
 pub fn keep_little_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -162,8 +163,8 @@ pub fn keep_little_freed() {
     }
 }
 
-/// Blocks of this many bytes come from the kernel, and go back to it; as much may lie free at the end of an arena. Less would cost time:
-/// each block is then paged in anew.
+/// Smallest block that is mapped from the kernel and returned to it; as much may be free at the end of an arena. A
+/// smaller value costs time, because each block is then faulted in again.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const LARGE_BYTES: libc::c_int = 1 << 20;
 

@@ -160,7 +160,8 @@ mod tests {
             meminfo_bytes("MemTotal:       1024 kB\nMemAvailable: 512 kB\n", "MemAvailable:"),
             Some(512 << 10)
         );
-        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024  4096  files\nMax locked memory  unlimited unlimited bytes\n";
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024  4096  files\n\
+                      Max locked memory  unlimited unlimited bytes\n";
         assert_eq!(limit(limits, "Max open files"), Some(1024));
         assert_eq!(limit(limits, "Max locked memory"), None);
     }

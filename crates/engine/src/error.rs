@@ -1,17 +1,17 @@
-//! The public error: a few kinds that say what the caller should do, and one line that says what, where and how to go on.
+//! The public error: a kind that tells the remedy, and one line with what, where and what to do.
 
 use std::path::Path;
 
-/// What the caller can do about an error.
+/// Remedy of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Input, option or usage is wrong: mend it and try again.
+    /// Input, option or usage is wrong: correct it and try again.
     BadInput,
-    /// The RAM budget is too small for the job: raise it to the size named.
+    /// The RAM budget is too small for the job: raise it to the named size.
     Budget,
     /// A file is damaged: restore it or build again.
     Corrupt,
-    /// The operating system refused (disk full, permission, I/O error): mend that and try again.
+    /// The operating system refused an operation (disk full, permission, I/O error): correct that and try again.
     Io,
     /// The work was interrupted on request; nothing is broken.
     Interrupted,
@@ -21,7 +21,7 @@ pub enum Kind {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// What the caller can do.
+    /// Remedy.
     pub kind: Kind,
     /// What, where, what to do.
     pub message: String,
@@ -31,27 +31,27 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Wrong input, option or usage.
+    /// Creates an error of wrong input, option or usage.
     pub fn bad_input(message: impl Into<String>) -> Error {
         Error { kind: Kind::BadInput, message: message.into() }
     }
 
-    /// A budget that cannot work.
+    /// Creates an error of a budget that is too small.
     pub fn budget(message: impl Into<String>) -> Error {
         Error { kind: Kind::Budget, message: message.into() }
     }
 
-    /// A damaged file.
+    /// Creates an error of a damaged file.
     pub fn corrupt(message: impl Into<String>) -> Error {
         Error { kind: Kind::Corrupt, message: message.into() }
     }
 
-    /// Interrupted on request.
+    /// Creates the error of an interruption on request.
     pub fn interrupted() -> Error {
         Error { kind: Kind::Interrupted, message: "interrupted".into() }
     }
 
-    /// An operating-system error at `path` while doing `what` (for example "reading").
+    /// Creates an error of the operating system at `path` while doing `what` (for example "reading").
     pub fn io(what: &str, path: &Path, error: &std::io::Error) -> Error {
         let hint = match error.kind() {
             std::io::ErrorKind::StorageFull => "; free some space and run it again",

@@ -5,7 +5,7 @@
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
 //! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
 //! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
-//! | `vN-codebook.bin` | u32: dim, ip, lengths of rotation, coarse, starts, centroids; f32: correction low, step; then the four arrays |
+//! | `vN-codebook.bin` | u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
@@ -13,17 +13,23 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-lists.bin` | heads of posting lists, then records, see `stratann_core::format::inverted_list`, then edges of clusters that are graphs, see `stratann_core::format::edges`, up to a whole page |
-//! | `vN-directory.bin` | u32: clusters c, lists l, neighbours of a member of a graph at most; u64: where each head and each record begins (l, l), where the edges of each cluster begin or u64::MAX (c); u32: first id of each list (l + 1), first list of each cluster (c + 1), entry of each cluster (c); u8: kind of each cluster (c) |
+//! | `vN-lists.bin` | list codes, records (see `stratann_core::format::inverted_list`), edges; whole pages |
+//! | `vN-directory.bin` | u32: clusters c, lists l, degree of local graphs; then seven arrays, see below |
 //! | `vN-centroids.bin` | c × dim f16 |
-//! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; u32: first entry of each cluster (c); f32: terms (e); codes (e) |
-//! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then clusters (n), members (n), terms (n), radii (n), neighbours (n × degree), codes (m) |
+//! | `vN-sublists.bin` | u32: c, entries e, bytes of a code; first entry by cluster (c); f32: terms (e); codes (e) |
+//! | `vN-nav.bin` | u32: nodes n, nodes with codes m, bytes of a code, degree, entry, bootstrap; then six arrays |
+//!
+//! The arrays of the codebook: rotation, coarse, starts, centroids. The arrays of the directory: offsets of list
+//! codes (u64, l), of records (u64, l), of the edges of each cluster or `u64::MAX` (u64, c); first id of each list
+//! (u32, l + 1), first list of each cluster (u32, c + 1), entry of each cluster (u32, c); local index of each cluster
+//! (u8, c). Those of the navigation graph: clusters (n), members (n), terms (n), radii (n), neighbours (n × degree),
+//! codes (m).
 //!
 //! An index that is spread over the servers of a cluster has instead of `vN-blocks.bin`
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-placement.bin` | u32: servers n, blocks; then for each block ⌈n / 8⌉ bytes, little-endian: bit s is set when server s holds it |
+//! | `vN-placement.bin` | u32: servers n, blocks; for each block ⌈n / 8⌉ bytes, little-endian, bit s for server s |
 //! | `vN-blocks-SS.bin` | the blocks that server SS (from 00) holds, whole, ascending by number |
 
 use std::path::Path;

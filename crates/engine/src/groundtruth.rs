@@ -1,7 +1,7 @@
-//! Exact neighbours by scanning everything: the truth that all other kinds are measured against.
+//! Exact neighbours by a full scan: the ground truth of all other kinds.
 //!
-//! The base streams by in blocks; every block is scored against all queries by all threads. What is kept does not
-//! depend on the order in which rows are scored, so the result is the same for any number of threads and any budget.
+//! The base is read in blocks; all threads score every block against all queries. The kept neighbours do not
+//! depend on the order of scoring, so the result is the same for any number of threads and any budget.
 
 use std::ops::Range;
 
@@ -17,17 +17,18 @@ pub use crate::dataset::GroundTruth;
 use crate::dataset::{OnBadRow, Reader, check_row};
 use crate::{Error, Progress, Result};
 
-/// The exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
+/// Computes the exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
 ///
-/// Distances are those of [`Exact::distance`](stratann_kernel::distance::Exact::distance), bit for bit. Queries and base
-/// have the same component type, or one has f32 and the other f16; f16 is then widened, which is exact. With fewer than
-/// `k` rows the result has as many columns as there are rows, and a note says so. The budget covers everything but the
-/// pages that a Parquet file decodes.
+/// Distances are those of [`Exact::distance`](stratann_kernel::distance::Exact::distance), bit for bit. Queries and
+/// base have the same component type, or one has f32 and the other f16; f16 is then widened, which is exact. With fewer
+/// than `k` rows the result has as many columns as there are rows, and a note reports it. The budget covers everything
+/// but the pages that a Parquet file decodes.
 ///
 /// # Errors
 ///
-/// Dimensions or types that do not match, a query or base row that [`check_row`] refuses, `k` = 0, more rows than
-/// u32 can number: `BadInput`. Less memory than the smallest plan takes: `Budget`, which names it. `Interrupted` on request.
+/// `BadInput` for dimensions or types that do not match, a query or base row that [`check_row`] refuses, `k` = 0, more
+/// rows than u32 can number. `Budget` for less memory than the smallest plan takes, which it names. `Interrupted` on
+/// request.
 pub fn exact(
     base: &Reader,
     queries: &Reader,
@@ -39,7 +40,7 @@ pub fn exact(
     exact_with(base, queries, metric, k, ram_budget_bytes, OnBadRow::Fail, progress)
 }
 
-/// [`exact`] with a choice: under [`OnBadRow::Skip`] base rows that cannot be scored are nobody's neighbours.
+/// As [`exact`]. Under [`OnBadRow::Skip`] invalid base rows are ignored.
 pub fn exact_with(
     base: &Reader,
     queries: &Reader,
@@ -63,13 +64,14 @@ pub fn exact_with(
         let message = format!("{query_name} holds {qt}, {base_name} holds {bt}; convert the queries to {bt}");
         return Err(Error::bad_input(message));
     }
-    let asked = Asked::Set(queries);
+    let asked = QuerySource::Set(queries);
     Search { base, metric, k, on_bad_row, progress }.run(&asked, ram_budget_bytes)
 }
 
-/// The exact `k` nearest other rows for some rows of `base` itself; each leaves itself out, by number and not by value.
+/// Computes the exact `k` nearest other rows for some rows of `base` itself; each is excluded from its own result, by
+/// number and not by value.
 ///
-/// Base rows that cannot be scored are nobody's neighbours; a row asked for must be good. Otherwise like [`exact`].
+/// Invalid base rows are ignored; the given rows must be valid. Otherwise like [`exact`].
 pub fn neighbours(
     base: &Reader,
     rows: &[u64],
@@ -79,24 +81,24 @@ pub fn neighbours(
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
     let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
-    search.run(&Asked::Rows(rows), ram_budget_bytes)
+    search.run(&QuerySource::Rows(rows), ram_budget_bytes)
 }
 
-/// Queries that one task scores together, so that rows are fetched from memory once for all of them.
+/// Queries that one task scores together, so that rows are loaded from memory once for all of them.
 const TILE: usize = 32;
-/// Rows that a tile is scored against at a time take about this much: they stay in the core's own cache.
+/// Bytes of the rows that a tile is scored against at a time; they stay in the core's own cache.
 const STRIP_BYTES: usize = 128 << 10;
-/// Distances that a thread holds at a time are at most `TILE` times this many.
+/// Most distances per thread are `TILE` times this.
 const STRIP_ROWS: usize = 1024;
-/// A block larger than this gains nothing.
+/// Largest useful block.
 const BLOCK_BYTES: u64 = 32 << 20;
-/// With fewer rows in a block than this, threads wait more than they work.
+/// Fewest rows per block; with fewer, threads mostly wait.
 const SMALLEST_BLOCK: u64 = 256;
-/// Tasks per thread, so that the last one is not waited for long.
+/// Tasks per thread, to limit the wait for the last one.
 const TASKS: usize = 4;
 
-/// Who asks.
-enum Asked<'a> {
+/// Source of the queries.
+enum QuerySource<'a> {
     Set(&'a Reader),
     Rows(&'a [u64]),
 }
@@ -109,16 +111,16 @@ struct Search<'a> {
     progress: &'a dyn Progress,
 }
 
-/// What is scored in one go.
+/// Queries and rows of one pass.
 #[derive(Debug)]
-struct Plan {
+struct PassPlan {
     queries: u64,
     block_rows: u64,
 }
 
-/// One query's closest rows so far.
+/// The closest rows of one query so far.
 struct Seeker {
-    /// The row that the query itself is, if it is one.
+    /// Row number of the query itself, if it is a row.
     own: Option<u64>,
     top: TopK,
 }
@@ -128,12 +130,12 @@ struct Seeker {
 struct Matrix {
     floats: Vec<f32>,
     bytes: Vec<u8>,
-    /// Of every row, under cosine.
+    /// Inverse norm of every row, under cosine.
     inverse_norms: Vec<f32>,
     usable: Vec<bool>,
 }
 
-/// What all tasks of a block share; the block's first row has number `first`.
+/// Data shared by all tasks of a block, whose first row has number `first`.
 #[derive(Clone, Copy)]
 struct Pairs<'a> {
     first: u64,
@@ -141,31 +143,31 @@ struct Pairs<'a> {
     queries: &'a Matrix,
 }
 
-/// What a thread needs for one strip.
+/// Scratch of a thread for one strip.
 #[derive(Default)]
 struct Scratch {
     distances: Vec<f32>,
     integers: Vec<u32>,
 }
 
-impl Asked<'_> {
+impl QuerySource<'_> {
     fn len(&self) -> u64 {
         match self {
-            Asked::Set(reader) => reader.shape().rows,
-            Asked::Rows(rows) => rows.len() as u64,
+            QuerySource::Set(reader) => reader.shape().rows,
+            QuerySource::Rows(rows) => rows.len() as u64,
         }
     }
 
     fn own(&self, query: u64) -> Option<u64> {
         match self {
-            Asked::Set(_) => None,
-            Asked::Rows(rows) => Some(rows[query as usize]),
+            QuerySource::Set(_) => None,
+            QuerySource::Rows(rows) => Some(rows[query as usize]),
         }
     }
 }
 
 impl Matrix {
-    /// Takes over the rows in `raw`, and leaves there a buffer to be used again.
+    /// Takes the rows in `raw`, and leaves a buffer there for reuse.
     fn fill(&mut self, dtype: DType, metric: Metric, dim: usize, raw: &mut Vec<u8>) {
         let row_bytes = dim * dtype.size();
         let count = raw.len() / row_bytes;
@@ -190,10 +192,10 @@ impl Matrix {
 }
 
 impl Search<'_> {
-    fn run(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<GroundTruth> {
+    fn run(&self, asked: &QuerySource<'_>, ram_budget_bytes: u64) -> Result<GroundTruth> {
         let rows = self.base.shape().rows;
         if self.k == 0 {
-            return Err(Error::bad_input("k is 0; ask for at least one neighbour"));
+            return Err(Error::bad_input("k is 0; use at least 1"));
         }
         if rows > u64::from(u32::MAX) {
             let name = self.base.path().display();
@@ -233,12 +235,12 @@ impl Search<'_> {
         self.k.min(self.base.shape().rows as usize)
     }
 
-    /// Divides the budget: results first, then as many queries as possible up to three quarters, then the block.
-    fn plan(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<Plan> {
+    /// Divides the budget: results first, then as many queries as fit in three quarters, then the block.
+    fn plan(&self, asked: &QuerySource<'_>, ram_budget_bytes: u64) -> Result<PassPlan> {
         let shape = self.base.shape();
         let threads = rayon::current_num_threads() as u64;
         let wide = if shape.dtype.is_float() { 4 * shape.dim as u64 } else { 0 };
-        // A row lies there as read (at most 4 bytes a component for queries) and widened, with norm and flag.
+        // A row takes its bytes as read (at most 4 per component for queries) and as widened, with norm and flag.
         let per_row = shape.row_bytes() as u64 + wide + 5;
         let top = (self.columns() * size_of::<Scored>() + size_of::<Seeker>()) as u64;
         let per_query = 4 * shape.dim as u64 + wide + 5 + top;
@@ -262,11 +264,11 @@ impl Search<'_> {
         let queries = (for_queries / per_query).clamp(least_queries, asked.len().max(least_queries));
         let left = (spare - queries * per_query) / per_row;
         let most = (BLOCK_BYTES / per_row).max(SMALLEST_BLOCK);
-        Ok(Plan { queries, block_rows: left.min(most).clamp(least_rows, shape.rows) })
+        Ok(PassPlan { queries, block_rows: left.min(most).clamp(least_rows, shape.rows) })
     }
 
-    /// Scores the queries of these numbers against the whole base.
-    fn pass(&self, asked: &Asked<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
+    /// Scores the queries with these numbers against the whole base.
+    fn pass(&self, asked: &QuerySource<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
         let columns = self.columns();
         let queries = self.read_queries(asked, numbers.clone())?;
         let seeker = |q| Seeker { own: asked.own(q), top: TopK::new(columns) };
@@ -291,19 +293,19 @@ impl Search<'_> {
         Ok(seekers)
     }
 
-    fn read_queries(&self, asked: &Asked<'_>, numbers: Range<u64>) -> Result<Matrix> {
+    fn read_queries(&self, asked: &QuerySource<'_>, numbers: Range<u64>) -> Result<Matrix> {
         let mut raw = Vec::new();
         let count = (numbers.end - numbers.start) as usize;
         let reader = match asked {
-            Asked::Set(reader) => {
+            QuerySource::Set(reader) => {
                 reader.read_rows(numbers.start, count, &mut raw)?;
                 reader
             }
-            Asked::Rows(rows) => {
+            QuerySource::Rows(rows) => {
                 let wanted = &rows[numbers.start as usize..numbers.end as usize];
                 let width = self.base.shape().row_bytes();
                 raw.resize(count * width, 0);
-                // In file order, which compressed formats read faster.
+                // In file order, which is faster for compressed formats.
                 let mut order: Vec<usize> = (0..count).collect();
                 order.sort_unstable_by_key(|&i| wanted[i]);
                 let mut row = Vec::new();
@@ -322,7 +324,7 @@ impl Search<'_> {
         Ok(queries)
     }
 
-    /// Ends with the first row that cannot be used; `number` tells its number from its place in the matrix.
+    /// Returns the error of the first invalid row; `number` maps its position to its number.
     fn refuse_bad(&self, reader: &Reader, matrix: &Matrix, number: impl Fn(u64) -> u64) -> Result<()> {
         let Some(place) = matrix.usable.iter().position(|&usable| !usable) else { return Ok(()) };
         let number = number(place as u64);
@@ -330,10 +332,10 @@ impl Search<'_> {
         reader.read_rows(number, 1, &mut row)?;
         let reason = check_row(reader.shape().dtype, self.metric, &row);
         let line = reason.map(|bad| bad.message(reader, number)).unwrap_or_default();
-        Err(Error::bad_input(format!("{line}; mend or remove it")))
+        Err(Error::bad_input(format!("{line}; correct or remove it")))
     }
 
-    /// Scores a block: tiles of queries in parallel and, where these are few, slices of the block too.
+    /// Scores a block: tiles of queries in parallel and, when there are few, slices of the block too.
     fn score_block(&self, pairs: Pairs<'_>, seekers: &mut [Seeker]) {
         let count = pairs.block.usable.len();
         let tasks = TASKS * rayon::current_num_threads();
@@ -361,7 +363,7 @@ impl Search<'_> {
         });
     }
 
-    /// Scores rows of a block against the tile of queries that starts at `query`; beyond `bounds` nothing is kept.
+    /// Scores rows of a block against the tile of queries that starts at `query`; rows beyond `bounds` are dropped.
     fn score_tile(
         &self,
         pairs: Pairs<'_>,
@@ -393,7 +395,7 @@ impl Search<'_> {
         }
     }
 
-    /// `scratch.distances[q][r]` for the queries and rows of these places.
+    /// Computes `scratch.distances[q][r]` for the queries and rows at these positions.
     fn distances(&self, pairs: Pairs<'_>, q: Range<usize>, r: Range<usize>, scratch: &mut Scratch) {
         let Pairs { block, queries, .. } = pairs;
         let dim = self.base.shape().dim;
@@ -437,7 +439,7 @@ impl Search<'_> {
     }
 }
 
-/// What a slice has found, with the place of the query in its tile.
+/// Neighbours found in a slice, with the position of the query in its tile.
 fn found_in(part: Vec<Seeker>) -> impl Iterator<Item = (usize, Scored)> {
     part.into_iter()
         .enumerate()

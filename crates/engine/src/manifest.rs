@@ -1,8 +1,8 @@
 //! The manifest: what an index folder holds, in JSON that a person can read.
 //!
-//! A folder may hold several, `manifest-1.json`, `manifest-2.json`, …: the highest number counts. Data files are written and synced first; a version is
-//! published by creating its manifest under a name that must not exist yet. Its own checksum is over its canonical JSON
-//! (keys sorted, no spaces) without the field `checksum`.
+//! A folder may hold several, `manifest-1.json`, `manifest-2.json`, …: the highest number counts. Data files are
+//! written and synced first; a version is published by creating its manifest under a name that must not exist yet.
+//! Its own checksum is over its canonical JSON (keys sorted, no spaces) without the field `checksum`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +17,8 @@ use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 
 use crate::files;
-use crate::kinds::hybrid_ivf::facts::ListSection;
 use crate::kinds::kind::Kind;
-use crate::kinds::section::Section;
+use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::tier::Resident;
 use crate::{DType, Error, Metric, Result};
@@ -36,7 +35,8 @@ pub struct BlockShape {
     pub bytes: usize,
     /// Bytes of an external id.
     pub id_bytes: usize,
-    /// Bytes of a code, where blocks carry those of their neighbours; absent (0) where codes have a file of their own and lie in RAM.
+    /// Bytes of a code, where blocks carry those of their neighbours; absent (0) where codes have a file of their own
+    /// and lie in RAM.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub code_bytes: usize,
 }
@@ -261,7 +261,8 @@ impl Manifest {
     pub fn publish(&self, folder: &Path, number: u64) -> Result<()> {
         let text = self.to_text()?;
         let path = path_of(folder, number);
-        // Written aside, then linked: the name appears with its whole content or not at all, and never replaces another.
+        // Written aside, then linked: the name appears with its whole content or not at all, and never replaces
+        // another.
         let aside = folder.join(format!(".manifest-{number}.{}", std::process::id()));
         let published =
             write_synced(&aside, text.as_bytes()).and_then(|()| std::fs::hard_link(&aside, &path));

@@ -1,18 +1,18 @@
-//! How long work tells how far it is, and learns that it should stop.
+//! Progress reports of long work, and its interruption.
 
-/// Receives progress; asked now and then whether to stop. Called from several threads.
+/// Receives progress from several threads, and is polled for an interruption.
 pub trait Progress: Sync {
-    /// A stage begins: its name, and how many `unit`s it will take.
+    /// Starts a stage of `total` units.
     fn stage(&self, name: &str, total: u64, unit: &str);
-    /// `count` more units of the current stage are done.
+    /// Reports that `count` more units of the stage are done.
     fn advance(&self, count: u64);
-    /// A line worth telling.
+    /// Reports a note.
     fn note(&self, line: &str);
-    /// True once the user asked to stop: the work then ends with `Kind::Interrupted`, leaving nothing half-done.
+    /// Returns true once the user asked to stop: the work then ends with `Kind::Interrupted` and publishes nothing.
     fn interrupted(&self) -> bool;
 }
 
-/// Says nothing, never interrupts.
+/// Ignores progress and never interrupts.
 pub struct Quiet;
 
 impl Progress for Quiet {

@@ -19,7 +19,7 @@ fn list(k: usize, search_list: u32) -> SearchOptions {
 
 /// Mean recall@k of the first `count` rows of `asked`, against the definition.
 fn recall(built: &Built, asked: &Set, count: usize, k: usize, search_list: u32) -> f64 {
-    let metric = built.index.view().metric;
+    let metric = built.index.view().base.metric;
     let bytes = &asked.bytes[..count * asked.shape.row_bytes()];
     let answers = built.index.search(bytes, &list(k, search_list), &Quiet).unwrap();
     assert!(answers.failed.is_empty());

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use common::{Built, Set, clustered, queries, quick};
-use stratann_core::query::{Arrival, Arrived, Budget, Params, QueryState, Scratch, Step, StoreId, Want};
-use stratann_engine::budget::Account;
+use common::{Built, Set, arrival, clustered, queries, quick, wanted};
+use stratann_core::query::{Arrival, Budget, Params, QueryState, Read, Scratch, Step, StoreId, Tag};
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
@@ -105,12 +104,12 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
     let shard = shard(dir.path(), 3);
     let part = std::fs::read(dir.path().join("v1-blocks-03.bin")).unwrap();
     let view = shard.view(u64::MAX);
-    let size = view.block.block_bytes;
+    let size = view.kind.disk_graph().unwrap().block.block_bytes;
     assert_eq!(part.len(), shard.held() as usize * size);
     let mut tier = shard.tier(4, IoChoice::Pread).unwrap();
     let mut next = 0;
-    for block in 0..view.blocks {
-        let here = view.here.unwrap().holds(block);
+    for block in 0..view.kind.disk_graph().unwrap().blocks {
+        let here = view.base.here.unwrap().holds(block);
         assert_eq!(shard.offset(block), here.then_some(next));
         tier.submit(u64::from(block), StoreId(0), u64::from(block) * size as u64, Buffer::new(size));
         let mut done = Vec::new();
@@ -133,15 +132,15 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
 /// Runs a query over the shards, each with its own scratch, beginning at `server`.
 fn hand_over(shards: &[Shard], blocks: &[u8], query: &[u8], params: Params, mut server: usize) -> QueryState {
     let mut state = QueryState::new(params, Budget::default());
-    let mut arrived: Vec<(stratann_core::query::Tag, u32)> = Vec::new();
+    let mut arrived: Vec<(Tag, Read)> = Vec::new();
     let mut scratch = Scratch::default();
     scratch.prepare(&shards[server].view(u64::MAX), query);
     loop {
         let view = shards[server].view(u64::MAX);
-        let size = view.block.block_bytes;
-        let bytes = |block: u32| &blocks[block as usize * size..(block as usize + 1) * size];
-        let arrivals: Vec<Arrival<'_>> =
-            arrived.iter().map(|&(tag, block)| Arrival { tag, what: Arrived::Bytes(bytes(block)) }).collect();
+        let arrivals: Vec<Arrival<'_>> = arrived
+            .iter()
+            .map(|(tag, read)| Arrival { tag: *tag, what: arrival(&view, blocks, read) })
+            .collect();
         match state.step(&view, &mut scratch, &arrivals) {
             Step::Done => return state,
             Step::HandOver(next) => {
@@ -152,8 +151,8 @@ fn hand_over(shards: &[Shard], blocks: &[u8], query: &[u8], params: Params, mut 
                 arrived.clear();
             }
             Step::Wait => {
-                arrived = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
-                let offsets = arrived.iter().map(|a| shards[server].offset(a.1));
+                arrived = wanted(&state);
+                let offsets = arrived.iter().map(|a| shards[server].offset(a.1.unit()));
                 assert!(offsets.into_iter().all(|o| o.is_some()), "a read of what another server holds");
             }
         }
@@ -164,7 +163,7 @@ fn hand_over(shards: &[Shard], blocks: &[u8], query: &[u8], params: Params, mut 
 fn queries_are_answered_across_shards_with_fewer_hand_overs_where_edges_are_not_cut() {
     let asked = queries(20, 24);
     let blocks = source().blocks();
-    let mut params = Params::new(10, 40);
+    let mut params = Params::disk_graph(10, 40);
     (params.width, params.approach_width) = (1, 1);
     let whole = Built {
         dir: tempfile::tempdir().unwrap(),

@@ -13,10 +13,10 @@ use stratann_core::format::block::Block;
 use stratann_core::format::checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_engine::budget::Account;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
@@ -73,11 +73,12 @@ fn only_the_place_of_the_codes_differs() {
     let codes = &ram["v1-codes.bin"];
     let view = pair().disk.index.view();
     let (mut ids, mut lists) = (Vec::new(), [Vec::new(), Vec::new()]);
-    let size = view.block.block_bytes;
+    let own = view.kind.disk_graph().unwrap();
+    let size = own.block.block_bytes;
     let blocks = ram["v1-blocks.bin"].chunks_exact(size).zip(disk["v1-blocks.bin"].chunks_exact(size));
     for (plain, bytes) in blocks {
-        let plain = Block::open(&pair().ram.index.view().block, plain).unwrap();
-        let block = Block::open(&view.block, bytes).unwrap();
+        let plain = Block::open(&pair().ram.index.view().kind.disk_graph().unwrap().block, plain).unwrap();
+        let block = Block::open(own.block, bytes).unwrap();
         block.coded_ids(&mut ids).unwrap();
         let held = block.codes().chunks_exact(14);
         assert!(ids.iter().zip(held).all(|(&id, code)| *code == codes[id as usize * 14..][..14]));
@@ -97,7 +98,8 @@ fn only_the_place_of_the_codes_differs() {
         .disk
         .index
         .view()
-        .graph
+        .kind
+        .disk_graph()
         .unwrap()
         .head
         .ids
@@ -125,9 +127,7 @@ fn answers_and_counters_are_those_with_codes_in_ram() {
             let options = SearchOptions {
                 effort: Effort::List(list, None),
                 width: Width::Fixed(width),
-                head,
-                whole_blocks,
-                patience: Some(patience),
+                switches: GraphSwitches { head, whole_blocks, patience: Some(patience) }.into(),
                 ..SearchOptions::default()
             };
             let [ram, disk] =
@@ -160,7 +160,7 @@ fn what_is_left_in_ram_is_small() {
 fn a_state_travels_with_its_distances() {
     let place = &pair().disk;
     let (view, blocks, asked) = (place.index.view(), place.blocks(), queries(10, 24));
-    let params = Params { width: 2, ..Params::new(10, 40) };
+    let params = Params { width: 2, ..Params::disk_graph(10, 40) };
     for q in 0..asked.len() {
         let stayed = run_plain(&view, &blocks, asked.row(q), params, Budget::default(), 1);
         let travel = |carry: Carry| {
@@ -207,7 +207,7 @@ fn any_order_of_arrival_is_taken() {
     let place = &pair().disk;
     let (view, blocks, asked) = (place.index.view(), place.blocks(), queries(5, 24));
     for mode in [Mode::Barrier, Mode::Eager] {
-        let params = Params { width: 8, approach_width: 4, mode, ..Params::new(10, 60) };
+        let params = Params { width: 8, approach_width: 4, mode, ..Params::disk_graph(10, 60) };
         for q in 0..asked.len() {
             let ends = [1, 2, 3].map(|seed| {
                 let ended = run_plain(&view, &blocks, asked.row(q), params, Budget::default(), seed);
@@ -303,12 +303,13 @@ fn a_flipped_code_is_found() {
     let path = common::blocks_path(built.dir.path());
     let good = std::fs::read(&path).unwrap();
     let view = built.index.view();
-    let size = view.block.block_bytes;
+    let own = view.kind.disk_graph().unwrap();
+    let size = own.block.block_bytes;
     // In the last block the code of a node that earlier blocks know, with a checksum that fits.
-    let last = view.blocks - 1;
+    let last = own.blocks - 1;
     let mut ids = Vec::new();
     let bytes = &good[last as usize * size..];
-    let block = Block::open(&view.block, bytes).unwrap();
+    let block = Block::open(own.block, bytes).unwrap();
     block.coded_ids(&mut ids).unwrap();
     let code = &block.codes()[..14];
     let at = bytes.windows(14).position(|w| w == code).unwrap();

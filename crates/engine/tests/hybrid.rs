@@ -7,16 +7,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use common::{Impatient, Set, clustered, normal, queries, quick, run_plain};
+use common::{Impatient, Set, clustered, normal, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::query::{Bounds, Budget, MAX_PROBES, Mode, Outcome, Params, Probe};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{Budget, Mode, Outcome, Params};
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -43,12 +46,13 @@ fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches {
+        switches: ListSwitches {
             bounds,
             local_lists: Some(u32::MAX),
             local_list: Some(4096),
-            ..ProbeSwitches::default()
-        },
+            ..ListSwitches::default()
+        }
+        .into(),
         ..SearchOptions::default()
     }
 }
@@ -69,7 +73,7 @@ fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
     let ids: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
     for bounds in EVERY_BOUND {
         let answers = search(&index, &asked.bytes, &visit(k, MAX_PROBES, bounds));
-        let all = u64::from(index.view().clusters.unwrap().directory.clusters());
+        let all = u64::from(index.view().kind.hybrid_ivf().copied().unwrap().directory.clusters());
         assert_eq!(
             answers.stats.clusters,
             all * asked.shape.rows,
@@ -183,7 +187,8 @@ fn bounds_change_no_answer_however_little_is_visited() {
         for (clusters, lists) in [(1, 1), (2, 2), (5, u32::MAX), (20, 3)] {
             let ask = |bounds| {
                 let mut options = visit(10, clusters, bounds);
-                options.probe.local_lists = Some(lists);
+                let local_lists = Some(lists);
+                options.switches = ListSwitches { local_lists, ..options.switches.lists() }.into();
                 search(index, &asked.bytes, &options)
             };
             let all = ask(Bounds::Off);
@@ -213,8 +218,8 @@ fn bounds_save_comparisons() {
 }
 
 fn params(k: u32, clusters: u32, width: u32, mode: Mode) -> Params {
-    let probe = Probe { early_stop: 0.5, ..Probe::new(clusters) };
-    Params { width, approach_width: width, mode, probe, stop_slack: 2.0, ..Params::new(k, k) }
+    let params = Params { width, approach_width: width, mode, ..Params::hybrid_ivf(k, clusters) };
+    with_lists(params, |own| (own.early_stop, own.bound_slack) = (0.5, 2.0))
 }
 
 #[test]
@@ -330,7 +335,7 @@ fn where_ram_is_short_fewer_queries_are_in_flight() {
     let (queries, codes) = (of(&unlimited, "queries in flight"), of(&unlimited, "codes in RAM"));
     let enough = unlimited.search_account(&ask, 20).total();
     let search_reserve =
-        Reserve { bytes: enough - unlimited.account().total(), tight_bytes: queries / 2, threads: 1 };
+        Reserve { bytes: enough - unlimited.account().total(), low_memory_bytes: queries / 2, threads: 1 };
     let open = |ram_budget| {
         let options = OpenOptions { ram_budget: Some(ram_budget), search_reserve, ..OpenOptions::default() };
         Index::open(dir.path(), options).unwrap()

@@ -5,12 +5,13 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use common::{Set, clustered, queries, quick, run_plain};
+use common::{Set, clustered, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::query::{Bounds, Budget, Outcome, Params, Probe};
+use stratann_core::query::{Budget, Outcome, Params};
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
@@ -73,8 +74,8 @@ fn vouch_for(folder: &Path, name: &str) {
 }
 
 fn params(bounds: Bounds) -> Params {
-    let probe = Probe { bounds, local_lists: 100, ..Probe::new(12) };
-    Params { width: 2, approach_width: 2, probe, ..Params::new(10, 10) }
+    let params = Params { width: 2, approach_width: 2, ..Params::hybrid_ivf(10, 12) };
+    with_lists(params, |own| (own.bounds, own.local_lists) = (bounds, 100))
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn search(folder: &Path, head_budget: u64) -> stratann_engine::Result<Vec<(usize
 #[test]
 fn a_damaged_list_is_named_by_those_who_read_it() {
     let dir = copy(LocalKind::Flat);
-    let clusters = place(LocalKind::Flat).index.view().clusters.unwrap();
+    let clusters = place(LocalKind::Flat).index.view().kind.hybrid_ivf().copied().unwrap();
     let list = 7;
     let at = clusters.directory.codes[list] as usize + 60;
     change(dir.path(), LISTS, |bytes| bytes[at] ^= 4);
@@ -153,7 +154,7 @@ type Lie = fn(&mut [u8]);
 /// What checksums cannot find, since they were computed anew: lies that would discard the right answers.
 #[test]
 fn a_head_that_lies_is_found() {
-    let clusters = place(LocalKind::Flat).index.view().clusters.unwrap();
+    let clusters = place(LocalKind::Flat).index.view().kind.hybrid_ivf().copied().unwrap();
     let (list, shape) = (5u32, clusters.shape);
     let at = clusters.directory.codes[list as usize] as usize;
     let members = clusters.directory.members(list) as usize;
@@ -183,7 +184,7 @@ fn a_head_that_lies_is_found() {
 #[test]
 fn two_vectors_with_one_id_are_found() {
     let dir = copy(LocalKind::Flat);
-    let clusters = place(LocalKind::Flat).index.view().clusters.unwrap();
+    let clusters = place(LocalKind::Flat).index.view().kind.hybrid_ivf().copied().unwrap();
     let record = |id| {
         let at = clusters.directory.record_at(&clusters.shape, id) as usize;
         at..at + clusters.shape.record_bytes()

@@ -12,7 +12,8 @@ use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions, describe};
+use stratann_engine::kinds::hybrid_ivf::learning::describe;
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};
@@ -251,7 +252,7 @@ fn learning_yields_to_a_budget_that_has_no_room_for_it() {
         let reserve = least - reader.account().total();
         let options = OpenOptions {
             ram_budget: Some(budget),
-            search_reserve: Reserve { bytes: reserve, tight_bytes: reserve, threads: 1 },
+            search_reserve: Reserve { bytes: reserve, low_memory_bytes: reserve, threads: 1 },
             learning,
             ..OpenOptions::default()
         };

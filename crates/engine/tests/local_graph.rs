@@ -5,19 +5,22 @@ mod common;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use common::{Set, clustered, quick, run_plain};
+use common::{Set, clustered, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::edges::{edge_bytes, write_edges};
-use stratann_core::query::{Bounds, Budget, MAX_PROBES, Mode, Outcome, Params, Probe};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{Budget, Mode, Outcome, Params};
+use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::durable::hex;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -45,7 +48,7 @@ fn visit(k: usize, clusters: u32, list: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches { bounds, local_list: Some(list), ..ProbeSwitches::default() },
+        switches: ListSwitches { bounds, local_list: Some(list), ..ListSwitches::default() }.into(),
         width: Width::Fixed(1),
         ..SearchOptions::default()
     }
@@ -62,7 +65,7 @@ fn assert_bounds_are_lossless(index: &Index, asked: &[u8], options: &SearchOptio
     let all = search(index, asked, options);
     for bounds in [Bounds::Centroid, Bounds::Code, Bounds::Both] {
         let mut options = *options;
-        options.probe.bounds = bounds;
+        options.switches = ListSwitches { bounds, ..options.switches.lists() }.into();
         let some = search(index, asked, &options);
         assert_eq!((&some.ids, &some.distances), (&all.ids, &all.distances), "{options:?}");
         let walk = |a: &Answers| (a.stats.clusters, a.stats.expanded, a.stats.edge_reads);
@@ -108,7 +111,7 @@ fn a_walk_through_every_cluster_finds_most() {
         let recall = |list| {
             let mut options = visit(10, MAX_PROBES, list, Bounds::Both);
             // Where walks begin is left to the entries.
-            options.probe.votes = Some(1);
+            options.switches = ListSwitches { sample_hits: Some(1), ..options.switches.lists() }.into();
             let answers = search(&index, &asked.bytes, &options);
             let found = answers.ids.chunks(10).zip(truth.ids.chunks(10));
             let found: usize =
@@ -160,8 +163,8 @@ fn place() -> &'static Place {
 }
 
 fn params(width: u32, mode: Mode, bounds: Bounds) -> Params {
-    let probe = Probe { bounds, ..Probe::new(12) };
-    Params { width, approach_width: width, mode, probe, ..Params::new(10, 10) }
+    let params = Params { width, approach_width: width, mode, ..Params::hybrid_ivf(10, 12) };
+    with_lists(params, |own| own.bounds = bounds)
 }
 
 #[test]
@@ -314,7 +317,7 @@ fn vouch_for(folder: &Path, name: &str, bytes: &[u8]) {
 
 /// Where the edges of a member lie, and its id.
 fn edges_of(cluster: u32, number: u32) -> (std::ops::Range<usize>, u32) {
-    let directory = place().index.view().clusters.unwrap().directory;
+    let directory = place().index.view().kind.hybrid_ivf().copied().unwrap().directory;
     let at = directory.edges_at(cluster, number);
     let at = at.first as usize * 4096 + at.skip as usize;
     (at..at + edge_bytes(directory.degree as usize), directory.members_of(cluster).start + number)
@@ -323,7 +326,7 @@ fn edges_of(cluster: u32, number: u32) -> (std::ops::Range<usize>, u32) {
 #[test]
 fn damaged_edges_fail_the_query_and_are_named() {
     let place = place();
-    let clusters = place.index.view().clusters.unwrap();
+    let clusters = place.index.view().kind.hybrid_ivf().copied().unwrap();
     let mut bytes = place.bytes.to_vec();
     let (mut failed, mut same) = (0, 0);
     for bounds in [Bounds::Off, Bounds::Both] {
@@ -341,8 +344,8 @@ fn damaged_edges_fail_the_query_and_are_named() {
                 };
                 let state = ask(&bytes);
                 match state.outcome() {
-                    Outcome::Lost { block, .. } => {
-                        assert_eq!(block as usize, at / 4096);
+                    Outcome::Lost { at: lost, .. } => {
+                        assert_eq!(lost.offset as usize / 4096, at / 4096);
                         failed += 1;
                     }
                     other => {
@@ -373,7 +376,7 @@ fn damaged_edges_fail_the_query_and_are_named() {
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {
     let (range, id) = edges_of(3, 5);
-    let degree = place().index.view().clusters.unwrap().directory.degree as usize;
+    let degree = place().index.view().kind.hybrid_ivf().copied().unwrap().directory.degree as usize;
     let lies: [(&str, &[(u32, f32)]); 5] = [
         ("the length of an edge", &[(1, 1e6), (2, 1e6)]),
         ("leads to", &[(5, 0.0)]),

@@ -12,7 +12,8 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions, recall};
+use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
+use stratann_engine::search::{Answers, Effort, SearchOptions, recall};
 use stratann_engine::{DType, Metric, Quiet, groundtruth};
 use tempfile::TempDir;
 
@@ -118,12 +119,12 @@ proptest! {
             clusters: Some(clusters), local_plan: LocalPlan::Uniform(local), seed, ..quick(Kind::HybridIvf, metric)
         };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches {
-            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, votes,
+        let switches = ListSwitches {
+            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, sample_hits: votes,
         };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 
@@ -143,10 +144,10 @@ proptest! {
         let options =
             BuildOptions { clusters: Some(clusters), local_plan, seed, ..quick(Kind::HybridIvf, metric) };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches { local_list, ..ProbeSwitches::default() };
+        let switches = ListSwitches { local_list, ..ListSwitches::default() };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 
     #[test]
@@ -165,7 +166,8 @@ proptest! {
         let folder = built(&set, &BuildOptions { codes, seed, ..quick(kind, metric) });
         let effort = Effort::List(list, slack);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, patience, width, ..SearchOptions::default() });
+        let switches = GraphSwitches { patience, ..GraphSwitches::default() };
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 

@@ -110,11 +110,11 @@ fn no_row_is_lost_or_doubled() {
     let index = Index::open(in_cells().dir.path(), OpenOptions::default()).unwrap();
     let view = index.view();
     let mut seen = vec![false; ROWS];
-    for bytes in std::fs::read(common::blocks_path(in_cells().dir.path()))
-        .unwrap()
-        .chunks_exact(view.block.block_bytes)
+    for bytes in
+        std::fs::read(common::blocks_path(in_cells().dir.path())).unwrap().chunks_exact(index.block_bytes())
     {
-        let block = stratann_core::format::block::Block::open(&view.block, bytes).unwrap();
+        let block =
+            stratann_core::format::block::Block::open(view.kind.disk_graph().unwrap().block, bytes).unwrap();
         for slot in 0..block.count() {
             let row = block.external_id(slot) as usize;
             assert!(!std::mem::replace(&mut seen[row], true), "row {row} twice");

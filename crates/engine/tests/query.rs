@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use common::{Built, Set, clustered, graph_set, hits, nearest, queries, quick, run, run_plain};
+use common::{Built, Set, clustered, graph_set, hits, nearest, queries, quick, run, run_plain, with_graph};
 use proptest::prelude::*;
 use stratann_core::query::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::Kind;
@@ -22,7 +22,7 @@ impl Place {
     }
 
     fn block_count(&self) -> u64 {
-        u64::from(self.built.index.view().blocks)
+        u64::from(self.built.index.view().kind.disk_graph().unwrap().blocks)
     }
 }
 
@@ -57,7 +57,7 @@ fn an_empty_allowance_ends_a_query_before_it_reads() {
             Budget { hops: 0, reads: 9, ..Budget::default() },
             Budget { hops: 9, reads: 0, ..Budget::default() },
         ] {
-            let state = place.ask(asked.row(0), Params::new(10, 40), budget, 1);
+            let state = place.ask(asked.row(0), Params::disk_graph(10, 40), budget, 1);
             assert_eq!((state.outcome(), state.stats().reads), (Outcome::OutOfBudget, 0));
             assert!(state.results().is_empty());
         }
@@ -70,7 +70,7 @@ fn a_small_allowance_is_never_exceeded() {
     for place in [graph(), flat()] {
         for (hops, reads) in [(1, 1), (1, 100), (2, 100), (100, 1), (100, 3)] {
             for mode in [Mode::Barrier, Mode::Eager] {
-                let params = Params { width: 4, approach_width: 4, mode, ..Params::new(10, 60) };
+                let params = Params { width: 4, approach_width: 4, mode, ..Params::disk_graph(10, 60) };
                 for q in 0..asked.len() {
                     let state = place.ask(
                         asked.row(q),
@@ -92,7 +92,7 @@ fn the_allowance_is_counted_to_the_read() {
     let asked = queries(3, 24);
     for place in [graph(), flat()] {
         for q in 0..asked.len() {
-            let params = Params::new(10, 40);
+            let params = Params::disk_graph(10, 40);
             let free = place.ask(asked.row(q), params, Budget::default(), 1);
             let (hops, reads) = (free.stats().hops as u32, free.stats().reads as u32);
             let same = place.ask(asked.row(q), params, Budget { hops, reads, ..Budget::default() }, 1);
@@ -113,16 +113,14 @@ fn any_params() -> impl Strategy<Value = Params> {
     let width = (prop_oneof![1u32..9, Just(MAX_WIDTH)], 1u32..65);
     let stop = (prop_oneof![Just(f32::INFINITY), -16f32..4.0], 0u32..20);
     (size, width, stop, any::<[bool; 3]>(), 1u32..80).prop_map(
-        |((k, list), (width, approach), (slack, patience), flags, head_list)| Params {
-            width,
-            approach_width: approach.min(width),
-            mode: if flags[0] { Mode::Barrier } else { Mode::Eager },
-            stop_slack: slack,
-            patience,
-            whole_blocks: flags[1],
-            head: flags[2],
-            head_list,
-            ..Params::new(k, list)
+        |((k, list), (width, approach), (slack, patience), flags, head_list)| {
+            let mode = if flags[0] { Mode::Barrier } else { Mode::Eager };
+            let approach_width = approach.min(width);
+            let params = Params { width, approach_width, mode, ..Params::disk_graph(k, list) };
+            with_graph(params, |own| {
+                (own.stop_slack, own.patience, own.head_list) = (slack, patience, head_list);
+                (own.whole_blocks, own.head) = (flags[1], flags[2]);
+            })
         },
     )
 }
@@ -151,7 +149,7 @@ proptest! {
     /// The beam is the visited set of whole blocks, too.
     #[test]
     fn no_block_is_read_twice(params in any_params(), seed in any::<u64>(), q in 0usize..20) {
-        let params = Params { mode: Mode::Barrier, whole_blocks: true, ..params };
+        let params = with_graph(Params { mode: Mode::Barrier, ..params }, |own| own.whole_blocks = true);
         let place = graph();
         let mut seen = HashSet::new();
         let state = QueryState::new(params, Budget::default());
@@ -175,7 +173,7 @@ proptest! {
         let open = place.ask(query, params, Budget::default(), seed);
         let hidden = Params { exclude: node, ..params };
         let state = run(&view, &place.blocks, query, QueryState::new(hidden, Budget::default()), seed, |state, _, _| {
-            assert!(state.beam().entries().iter().all(|c| c.id != node));
+            assert!(state.disk_graph().unwrap().beam().entries().iter().all(|c| c.id != node));
             state
         });
         prop_assert!(state.results().iter().all(|h| h.external_id != row as u64));
@@ -189,9 +187,11 @@ fn node_of_row(row: usize) -> u32 {
     static NODES: OnceLock<Vec<u32>> = OnceLock::new();
     let nodes = NODES.get_or_init(|| {
         let view = graph().built.index.view();
-        let mut nodes = vec![u32::MAX; view.nodes as usize];
-        for bytes in graph().blocks.chunks_exact(view.block.block_bytes) {
-            let block = stratann_core::format::block::Block::open(&view.block, bytes).unwrap();
+        let mut nodes = vec![u32::MAX; view.base.nodes as usize];
+        for bytes in graph().blocks.chunks_exact(view.kind.disk_graph().unwrap().block.block_bytes) {
+            let block =
+                stratann_core::format::block::Block::open(view.kind.disk_graph().unwrap().block, bytes)
+                    .unwrap();
             for slot in 0..block.count() {
                 nodes[block.external_id(slot) as usize] = block.first_id() + slot as u32;
             }
@@ -207,7 +207,7 @@ fn what_is_not_hidden_is_still_found() {
     let (mut found, mut wanted) = (0, 0);
     for row in (0..3000).step_by(100) {
         let query = place.built.set.row(row);
-        let params = Params { exclude: node_of_row(row), ..Params::new(10, 80) };
+        let params = Params { exclude: node_of_row(row), ..Params::disk_graph(10, 80) };
         let state = place.ask(query, params, Budget::default(), 1);
         let truth = nearest(&place.built.set, Metric::L2, query, 10, |i| i == row);
         found += hits(&state.results().iter().map(|h| h.external_id).collect::<Vec<_>>(), &truth);
@@ -226,7 +226,7 @@ fn flat_is_the_truth() {
         for (width, mode) in [(1, Mode::Barrier), (3, Mode::Eager), (64, Mode::Barrier)] {
             let state = place.ask(
                 asked.row(q),
-                Params { width, mode, ..Params::new(20, 20) },
+                Params { width, mode, ..Params::disk_graph(20, 20) },
                 Budget::default(),
                 q as u64,
             );
@@ -241,7 +241,7 @@ fn flat_is_the_truth() {
 fn the_longest_beam_finds_all() {
     let place = graph();
     let params =
-        Params { width: MAX_WIDTH, approach_width: MAX_WIDTH, ..Params::new(MAX_K, MAX_SEARCH_LIST) };
+        Params { width: MAX_WIDTH, approach_width: MAX_WIDTH, ..Params::disk_graph(MAX_K, MAX_SEARCH_LIST) };
     let state = place.ask(queries(1, 24).row(0), params, Budget::default(), 1);
     assert_eq!((state.outcome(), state.results().len()), (Outcome::Complete, 3000));
     assert_eq!(state.stats().reads, place.block_count());

@@ -9,16 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Impatient, Set, clustered, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::query::{Bounds, MAX_PROBES};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::verify::Bounds;
 use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions, describe};
+use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, Replanned, replan};
+use stratann_engine::kinds::options::ListSwitches;
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::LocalCosts;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -51,11 +54,12 @@ fn search(folder: &Path, asked: &[u8], clusters: u32) -> Answers {
     let options = SearchOptions {
         k: 10,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches {
+        switches: ListSwitches {
             bounds: Bounds::Both,
             local_lists: Some(u32::MAX),
-            ..ProbeSwitches::default()
-        },
+            ..ListSwitches::default()
+        }
+        .into(),
         ..SearchOptions::default()
     };
     let answers = open(folder).search(asked, &options, &Quiet).unwrap();
@@ -101,7 +105,7 @@ struct Lists {
 impl Lists {
     fn of(folder: &Path) -> Lists {
         let index = open(folder);
-        let clusters = index.view().clusters.unwrap();
+        let clusters = index.view().kind.hybrid_ivf().copied().unwrap();
         let (directory, shape) = (clusters.directory.clone(), clusters.shape);
         let name = index.manifest().files.keys().find(|n| n.ends_with("-lists.bin")).unwrap();
         Lists { directory, shape, bytes: std::fs::read(folder.join(name)).unwrap() }

@@ -70,9 +70,9 @@ fn every_row_is_in_one_index_as_it_was() {
         let built = source().index.manifest();
         assert!(built.build.iter().all(|(key, value)| index.manifest().build.get(key) == Some(value)));
         let view = index.view();
-        for number in 0..view.blocks {
+        for number in 0..view.kind.disk_graph().unwrap().blocks {
             let bytes = index.read_block(number).unwrap();
-            let block = Block::open(&view.block, bytes.bytes()).unwrap();
+            let block = Block::open(view.kind.disk_graph().unwrap().block, bytes.bytes()).unwrap();
             for slot in 0..block.count() {
                 let row = ((block.external_id(slot) - name(0)) / 7) as usize;
                 assert_eq!(block.vector(slot), source().set.row(row), "row {row}");

@@ -280,7 +280,7 @@ fn without_a_live_replica_the_answer_is_partial_or_refused_as_asked() {
 fn damage(folder: &Path, server: usize) {
     let path = folder.join(format!("v1-blocks-{server:02}.bin"));
     let mut bytes = std::fs::read(&path).unwrap();
-    let block = source().index.view().block.block_bytes;
+    let block = source().index.block_bytes();
     bytes.chunks_exact_mut(3 * block).for_each(|three| three[100..200].fill(0xA5));
     std::fs::write(&path, bytes).unwrap();
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU64;
 
 use common::{Impatient, Set, clustered, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::split::Split;
-use stratann_engine::build::tasks::{self, Done, Task};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
+use stratann_engine::kinds::split::Split;
+use stratann_engine::kinds::split::tasks::{self, Done, Task};
 use stratann_engine::{DType, Metric, Quiet};
 
 const DIM: usize = 12;

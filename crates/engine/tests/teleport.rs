@@ -4,15 +4,15 @@ mod common;
 
 use std::sync::{Arc, OnceLock};
 
-use common::{Built, Set, clustered, graph_set, queries, quick, run, run_plain};
+use common::{Built, Set, arrival, clustered, graph_set, queries, quick, run, run_plain, wanted, with_graph};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
 use stratann_core::format::checksum;
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, Want,
+    Arrival, Arrived, Budget, Candidate, Loss, Mode, Outcome, Params, QueryState, QueryStats, Read, Scratch,
+    Step,
 };
 use stratann_engine::build::Kind;
 use stratann_engine::{DType, Metric};
@@ -63,6 +63,10 @@ fn teleported(
     })
 }
 
+fn entries(state: &QueryState) -> &[Candidate] {
+    state.disk_graph().map_or(&[], |own| own.beam().entries())
+}
+
 fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
     let view = place.built.index.view();
     let stayed = run_plain(&view, &place.blocks, query, params, budget, 1);
@@ -75,9 +79,10 @@ fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
         assert_eq!(travelled.stats().met(), stayed.stats().met());
         let stats = QueryStats { rescored, repeats, code_comparisons, ..*stayed.stats() };
         assert_eq!(stats, *travelled.stats());
-        let travels_scored = carry == Carry::Distances || place.built.index.view().graph.is_none();
-        assert_eq!(rescored == 0, travels_scored || stayed.beam().entries().is_empty());
-        assert_eq!(stayed.beam().entries(), travelled.beam().entries());
+        let travels_scored =
+            carry == Carry::Distances || place.built.index.view().kind.disk_graph().is_none();
+        assert_eq!(rescored == 0, travels_scored || entries(&stayed).is_empty());
+        assert_eq!(entries(&stayed), entries(&travelled));
     }
 }
 
@@ -92,16 +97,12 @@ fn a_graph_query_ends_alike_wherever_it_goes() {
             (Mode::Eager, 0.0, 9),
         ] {
             for q in 0..asked.len() {
-                let params = Params {
-                    width,
-                    approach_width: width.div_ceil(2),
-                    mode,
-                    stop_slack: slack,
-                    patience,
-                    whole_blocks: q % 3 != 0,
-                    head: q % 2 == 0,
-                    ..Params::new(10, 40)
-                };
+                let params =
+                    Params { width, approach_width: width.div_ceil(2), mode, ..Params::disk_graph(10, 40) };
+                let params = with_graph(params, |own| {
+                    (own.stop_slack, own.patience) = (slack, patience);
+                    (own.whole_blocks, own.head) = (q % 3 != 0, q % 2 == 0);
+                });
                 same_end(graph(), asked.row(q), params, Budget::default());
                 same_end(graph(), asked.row(q), params, Budget { hops: 6, reads: 7, ..Budget::default() });
             }
@@ -115,7 +116,7 @@ fn a_flat_query_ends_alike_wherever_it_goes() {
     for width in [1, 2, 4, 8] {
         for mode in [Mode::Barrier, Mode::Eager] {
             for q in 0..asked.len() {
-                let params = Params { width, mode, ..Params::new(10, 10) };
+                let params = Params { width, mode, ..Params::flat(10) };
                 same_end(flat(), asked.row(q), params, Budget::default());
                 same_end(flat(), asked.row(q), params, Budget { hops: 100, reads: 2, ..Budget::default() });
             }
@@ -128,22 +129,23 @@ fn a_flat_query_ends_alike_wherever_it_goes() {
 fn what_could_not_be_read_travels_along() {
     let place = graph();
     let view = place.built.index.view();
-    let placement = Placement::new(3, vec![7; view.blocks as usize]).unwrap();
-    let (query, params) = (queries(1, 24), Params::new(10, 40));
+    let placement = Placement::new(3, vec![7; view.kind.disk_graph().unwrap().blocks as usize]).unwrap();
+    let (query, params) = (queries(1, 24), Params::disk_graph(10, 40));
     let expected = run_plain(&view, &place.blocks, query.row(0), params, Budget::default(), 1);
     let (mut state, mut server, mut moves) = (QueryState::new(params, Budget::default()), 0, 0);
     let (mut scratch, mut held) = (Scratch::default(), Vec::new());
     scratch.prepare(&view, query.row(0));
     loop {
         let here = LocalShard { placement: &placement, server, live: 7, loads: [0; SERVERS_MAX] };
-        let size = view.block.block_bytes;
-        let bytes = |block: u32| match block.is_multiple_of(4) && server != 2 {
+        let bytes = |read: &Read| match read.unit().is_multiple_of(4) && server != 2 {
             true => Arrived::Lost(Loss::Damaged),
-            false => Arrived::Bytes(&place.blocks[block as usize * size..][..size]),
+            false => arrival(&view, &place.blocks, read),
         };
         let arrivals: Vec<Arrival<'_>> =
-            held.drain(..).map(|(tag, block)| Arrival { tag, what: bytes(block) }).collect();
-        match state.step(&IndexView { here: Some(here), ..view }, &mut scratch, &arrivals) {
+            held.drain(..).map(|(tag, read)| Arrival { tag, what: bytes(&read) }).collect();
+        let mut view = view;
+        view.base.here = Some(here);
+        match state.step(&view, &mut scratch, &arrivals) {
             Step::Done => break,
             Step::HandOver(to) => {
                 assert_ne!(to, server);
@@ -151,7 +153,7 @@ fn what_could_not_be_read_travels_along() {
             }
             Step::Wait => {}
         }
-        held = state.wants().iter().map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
+        held = wanted(&state);
         let mut bytes = Vec::new();
         encode(&state, Carry::Ids, &mut bytes);
         state = decode(&bytes).unwrap();
@@ -172,7 +174,8 @@ const CARRIES: [Carry; 2] = [Carry::Ids, Carry::Distances];
 
 fn made_midway(carry: Carry) -> Vec<u8> {
     let (mut bytes, mut steps) = (Vec::new(), 0);
-    let params = Params { width: 2, approach_width: 2, patience: 50, stop_slack: 1.0, ..Params::new(5, 60) };
+    let params = Params { width: 2, approach_width: 2, ..Params::disk_graph(5, 60) };
+    let params = with_graph(params, |own| (own.patience, own.stop_slack) = (50, 1.0));
     let state = QueryState::new(params, Budget::default());
     run(&graph().built.index.view(), &graph().blocks, queries(1, 24).row(0), state, 1, |state, _, _| {
         steps += 1;
@@ -267,9 +270,7 @@ proptest! {
 
 /// Steps a state that may say anything; blocks that do not exist are lost.
 fn step_to_the_end(state: &mut QueryState, seed: u64) {
-    use stratann_core::query::{Arrival, Arrived, Loss, Step, Want};
     let view = graph().built.index.view();
-    let size = view.block.block_bytes;
     let asked = queries(1, 24);
     let mut scratch = Scratch::default();
     scratch.prepare(&view, asked.row(0));
@@ -279,22 +280,15 @@ fn step_to_the_end(state: &mut QueryState, seed: u64) {
             assert_ne!(state.outcome(), Outcome::Running);
             return;
         }
-        arrivals = state
-            .wants()
-            .iter()
-            .map(|&Want::Fetch { tag, block, .. }| {
-                let bytes = graph().blocks.get(block as usize * size..(block as usize + 1) * size);
-                Arrival {
-                    tag,
-                    what: bytes
-                        .filter(|_| !seed.is_multiple_of(5))
-                        .map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-                }
-            })
-            .collect();
+        let arrived = |read: &Read| match seed.is_multiple_of(5) {
+            true => Arrived::Lost(Loss::Failed),
+            false => arrival(&view, &graph().blocks, read),
+        };
+        arrivals =
+            wanted(state).iter().map(|(tag, read)| Arrival { tag: *tag, what: arrived(read) }).collect();
         if arrivals.is_empty() {
             return;
         }
     }
-    panic!("3000 steps on an index of {} blocks", view.blocks);
+    panic!("3000 steps on an index of {} blocks", view.kind.disk_graph().unwrap().blocks);
 }

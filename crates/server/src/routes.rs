@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
-        let failed = |why| answered(Err(why), 4096);
+        let failed = |why| answered(Err(why));
         let (refused, expired) = (failed(Unanswered::Overloaded), failed(Unanswered::Expired));
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);

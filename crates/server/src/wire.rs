@@ -1,5 +1,9 @@
 //! JSON of requests and answers over HTTP, written by the server and read by clients.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::{Setting, params_of, setting};
@@ -93,7 +97,7 @@ impl FailureKind {
     }
 }
 
-/// Counters of one query in JSON: a member for each, by the names of [`QueryStats`].
+/// Counters of one query as JSON: an object with the names of [`QueryStats::NAMES`]. A missing counter is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters(pub QueryStats);
 
@@ -104,11 +108,29 @@ impl Serialize for Counters {
 }
 
 impl<'de> Deserialize<'de> for Counters {
-    /// Counters that are missing are 0; those of a newer server are ignored.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(CountersVisitor)
+    }
+}
+
+struct CountersVisitor;
+
+impl<'de> Visitor<'de> for CountersVisitor {
+    type Value = Counters;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("counters by name")
+    }
+
+    /// Counters of a newer server that this program does not know are skipped.
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Counters, A::Error> {
         let mut stats = QueryStats::default();
-        for (name, value) in std::collections::BTreeMap::<String, u64>::deserialize(deserializer)? {
-            stats.set(&name, value);
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            if QueryStats::NAMES.contains(&&*name) {
+                stats.set(&name, map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
         Ok(Counters(stats))
     }
@@ -134,7 +156,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// The part of the parameters that a client wants to know.
+    /// The parameters that concern a client.
     pub fn of(params: &Params) -> Used {
         let setting = setting(params);
         Used {
@@ -149,18 +171,17 @@ impl Used {
 
     /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
-        params_of(self.k, &self.setting())
-    }
-
-    fn setting(&self) -> Setting {
-        Setting {
-            effort: self.nprobe.unwrap_or(self.search_list),
-            search_list: self.search_list,
-            slack: self.stop_slack,
-            patience: self.patience,
-            nprobe: self.nprobe,
-            early_stop: self.early_stop,
-        }
+        params_of(
+            self.k,
+            &Setting {
+                effort: self.nprobe.unwrap_or(self.search_list),
+                search_list: self.search_list,
+                slack: self.stop_slack,
+                patience: self.patience,
+                nprobe: self.nprobe,
+                early_stop: self.early_stop,
+            },
+        )
     }
 }
 
@@ -226,17 +247,8 @@ mod tests {
 
     #[test]
     fn answers_survive_json() {
-        let stats = QueryStats {
-            reads: 9,
-            pages_read: 18,
-            cache_hits: 2,
-            hops: 7,
-            hand_overs: 3,
-            clusters: 5,
-            lists: 8,
-            pinned_hits: 1,
-            ..QueryStats::default()
-        };
+        let mut stats = QueryStats::default();
+        (1..).zip(QueryStats::NAMES).for_each(|(i, name)| assert!(stats.set(name, i)));
         let found = Answered::Found(Found {
             ids: vec![0, 7, u64::MAX - 1],
             distances: vec![0.1, 1.0e-30, 3.4e38],
@@ -247,12 +259,17 @@ mod tests {
         let failed = Answered::Failed(Failed { error: "gone".into(), kind: FailureKind::Unreachable });
         let text = serde_json::to_string(&[&found, &failed]).unwrap();
         assert!(text.contains(r#""ids":["0","7","18446744073709551614"]"#), "{text}");
-        assert!(text.contains(r#""reads":7,"pages_read":14,"bytes_read":57344,"cache_hits":2"#), "{text}");
+        assert!(text.contains(r#""reads":4,"pages_read":5,"bytes_read":6,"cache_hits":7"#), "{text}");
         assert!(text.ends_with(r#"{"error":"gone","kind":"unreachable"}]"#), "{text}");
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
-        assert_eq!(back, [found.clone(), failed]);
-        let Answered::Found(found) = found else { panic!() };
-        assert_eq!(found.per_query.stats(8192), stats);
+        assert_eq!(back, [found, failed]);
+    }
+
+    #[test]
+    fn missing_counters_are_0_and_unknown_ones_are_skipped() {
+        let counters: Counters = serde_json::from_str(r#"{"reads":3,"of_tomorrow":[1,2],"hops":2}"#).unwrap();
+        assert_eq!(counters.0, QueryStats { reads: 3, hops: 2, ..QueryStats::default() });
+        assert!(serde_json::from_str::<Counters>(r#"{"reads":-1}"#).is_err());
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
+use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
@@ -15,7 +16,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric, Quiet};
-use stratann_server::wire::{Answered, Counters, Reply};
+use stratann_server::wire::{Answered, Reply};
 use stratann_server::{Front, FrontOptions, Limits};
 
 const DIM: usize = 16;
@@ -106,7 +107,6 @@ fn answers_are_those_of_the_index() {
         ..SearchOptions::default()
     };
     let index = Index::open(place.folder.path(), OpenOptions::default()).unwrap();
-    let block_bytes = index.manifest().blocks.bytes;
     let here = index.search(&asked, &options, &Quiet).unwrap();
 
     let body = json!({ "queries": numbers(&asked), "k": 7, "search_list": 40, "width": 1 });
@@ -117,15 +117,15 @@ fn answers_are_those_of_the_index() {
         assert!(reply["answers"][0]["ids"][0].is_string() && reply["server"] == 0, "{reply}");
         let reply: Reply = serde_json::from_str(&reply.to_string()).unwrap();
         assert_eq!((reply.params.k, reply.params.search_list), (7, 40));
-        let mut sum = Counters::default().stats(block_bytes);
+        let mut sum = QueryStats::default();
         for (i, answer) in reply.answers.iter().enumerate() {
             let Answered::Found(found) = answer else { panic!("{answer:?}") };
             assert_eq!(found.ids, here.ids[7 * i..7 * (i + 1)]);
             assert_eq!(found.distances, here.distances[7 * i..7 * (i + 1)]);
-            assert!(!found.partial && found.per_query.reads > 0);
-            sum.add(&found.per_query.stats(block_bytes));
+            assert!(!found.partial && found.per_query.0.reads > 0);
+            sum.add(&found.per_query.0);
         }
-        assert_eq!(Counters::of(&sum, block_bytes), Counters::of(&here.stats, block_bytes));
+        assert_eq!(sum, here.stats);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Two other ways to search on several servers, for comparison with hand-overs: one index for each server, all of which are asked
 //! (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
+use stratann_core::peer::is_answer;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::place::{LocalShard, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
-use crate::runner::{is_good, run_steps};
+use crate::runner::run_steps;
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
 use crate::{Cluster, Stores, SubmittedQuery};
 
@@ -16,7 +17,7 @@ use crate::{Cluster, Stores, SubmittedQuery};
 pub struct Partition<'a> {
     /// Its part in RAM.
     pub view: IndexView<'a>,
-    /// The bytes of its blocks.
+    /// Its data.
     pub stores: &'a dyn Stores,
 }
 
@@ -100,7 +101,7 @@ impl BaselineResult {
         self.results.extend_from_slice(state.results());
         self.stats.add(state.stats());
         self.reads[server] += state.stats().reads;
-        if is_good(self.outcome) && !is_good(state.outcome()) {
+        if is_answer(self.outcome) && !is_answer(state.outcome()) {
             self.outcome = state.outcome();
         }
     }
@@ -141,20 +142,18 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
     let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
     let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
-    let (mut fetched, mut fetched_bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
+    let (mut fetched, mut bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
     let mut tail: Vec<TaskId> = Vec::new();
     let state = run_steps(&part, query, |mut work, wanted| {
-        let is_far = |read: &&Read| !shard.holds(read.unit());
-        let far = wanted.iter().filter(is_far).count() as u32;
-        fetched_bytes += wanted.iter().filter(is_far).map(|read| u64::from(read.at.bytes)).sum::<u64>();
+        let far = wanted.iter().filter(|read| !shard.holds(read.unit())).count() as u32;
         work.messages += came + far;
         came = far;
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
-        let read = |wanted: &Read| {
-            let block = wanted.unit();
-            let replica = if shard.holds(block) { origin } else { a_replica(&shard, block) };
+        let mut add_read = |read: &Read| {
+            let unit = read.unit();
+            let replica = if shard.holds(unit) { origin } else { a_replica(&shard, unit) };
             reads[usize::from(replica)] += 1;
             if replica == origin {
                 return draft.add(origin, Task::Read, &[thought]);
@@ -162,12 +161,14 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
             let request = Task::Send { bytes: REQUEST_BYTES as u32 };
             let requested = draft.add(origin, request, &[thought]);
             let received = draft.add(replica, Task::Think(Work::messages(1)), &[requested]);
-            let read = draft.add(replica, Task::Read, &[received]);
-            let reply = Work { reads: 1, messages: 1, ..Work::default() };
-            let prepared = draft.add(replica, Task::Think(reply), &[read]);
-            draft.add(replica, Task::Send { bytes: REQUEST_BYTES as u32 + wanted.at.bytes }, &[prepared])
+            let completed = draft.add(replica, Task::Read, &[received]);
+            let work = Work { reads: 1, messages: 1, ..Work::default() };
+            let prepared = draft.add(replica, Task::Think(work), &[completed]);
+            let reply_bytes = REQUEST_BYTES as u32 + read.at.bytes;
+            bytes += u64::from(reply_bytes) + REQUEST_BYTES as u64;
+            draft.add(replica, Task::Send { bytes: reply_bytes }, &[prepared])
         };
-        tail = wanted.iter().map(read).collect();
+        tail = wanted.iter().map(|read| add_read(read)).collect();
     });
     BaselineResult {
         results: state.results().to_vec(),
@@ -175,15 +176,15 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
         stats: *state.stats(),
         reads,
         messages: 2 * fetched,
-        bytes: fetched * 2 * REQUEST_BYTES as u64 + fetched_bytes,
+        bytes,
         fetched,
         trace: draft.finish(last),
     }
 }
 
-/// One of a block's replicas, drawn by the block so that replicas share the load.
-fn a_replica(shard: &LocalShard<'_>, block: u32) -> u8 {
-    let replicas = shard.placement.replicas(block);
-    let turn = (hash(0, 21, u64::from(block)) % SERVERS_MAX as u64) as u32;
+/// One of a unit's replicas, drawn by the unit so that replicas share the load.
+fn a_replica(shard: &LocalShard<'_>, unit: u32) -> u8 {
+    let replicas = shard.placement.replicas(unit);
+    let turn = (hash(0, 21, u64::from(unit)) % SERVERS_MAX as u64) as u32;
     ((replicas.rotate_right(turn).trailing_zeros() + turn) % SERVERS_MAX as u32) as u8
 }

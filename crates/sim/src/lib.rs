@@ -21,7 +21,6 @@ mod world;
 pub use baselines::{BaselineResult, Partition, fetch, scatter_gather};
 pub use costs::Costs;
 pub use replay::{Load, Timing, Utilisation, replay};
-pub use runner::run_local;
 pub use trace::{Draft, Task, TaskId, Trace, Work};
 
 use stratann_core::peer::{Failure, Limits};
@@ -32,7 +31,7 @@ use stratann_core::query::{Budget, Extent, Params, QueryState};
 
 /// The stores of an index: its files, or memory.
 pub trait Stores {
-    /// Replaces `out` by the bytes of an extent. Returns false when it cannot be read.
+    /// Replaces `out` by the bytes of an extent. False when they cannot be read.
     fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool;
 }
 
@@ -43,7 +42,7 @@ pub struct Cluster<'a> {
     pub view: IndexView<'a>,
     /// Replicas of all blocks.
     pub placement: &'a Placement,
-    /// The bytes of its stores.
+    /// Its data.
     pub stores: &'a dyn Stores,
 }
 

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 
 use crate::costs::Costs;
 use crate::trace::{Task, TaskId, Trace};

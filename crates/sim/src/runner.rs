@@ -2,11 +2,8 @@
 //!
 //! This is the only place of the simulator that knows how a state asks for bytes.
 
-use stratann_core::peer::is_answer;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{
-    Arrival, Loss, Outcome, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome,
-};
+use stratann_core::query::{Arrival, Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome};
 
 use crate::baselines::Partition;
 use crate::trace::Work;
@@ -23,7 +20,7 @@ pub(crate) struct Pending {
 pub(crate) struct Runner {
     pub(crate) state: Box<QueryState>,
     scratch: Scratch,
-    // The read, and whether it succeeded.
+    // The read, and whether the disk returned it.
     completed: Vec<(Pending, bool)>,
 }
 
@@ -41,16 +38,17 @@ impl Runner {
         self.state.is_ready(self.completed.len())
     }
 
-    /// Steps the state with the completed reads.
+    /// Steps the state with the completed reads, whose bytes are verified.
     pub(crate) fn step(&mut self, view: &IndexView<'_>, stores: &dyn Stores) -> (Step, Work) {
-        let read = |pending: Pending, is_read: bool| {
-            let bytes = if is_read { bytes(view, stores, &pending.read) } else { Err(Loss::Failed) };
-            (pending.tag, bytes)
+        let read = |(pending, is_read): (Pending, bool)| {
+            let mut bytes = Vec::new();
+            let is_read = is_read && stores.read(pending.read.at, &mut bytes);
+            let read = if is_read { Ok(bytes) } else { Err(Loss::Failed) };
+            (pending.tag, read.and_then(|bytes| view.verify(&pending.read, &bytes).map(|()| bytes)))
         };
-        let held: Vec<(Tag, Result<Vec<u8>, Loss>)> =
-            self.completed.drain(..).map(|(pending, is_read)| read(pending, is_read)).collect();
+        let held: Vec<(Tag, Result<Vec<u8>, Loss>)> = self.completed.drain(..).map(read).collect();
         let arrivals: Vec<Arrival<'_>> =
-            held.iter().map(|(tag, bytes)| Arrival { tag: *tag, what: outcome(bytes) }).collect();
+            held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
         let before = *self.state.stats();
         let step = self.state.step(view, &mut self.scratch, &arrivals);
         (step, Work::step(&before, self.state.stats(), arrivals.len()))
@@ -58,21 +56,15 @@ impl Runner {
 
     /// The reads that the last step asked for.
     pub(crate) fn wanted(&self) -> Vec<Pending> {
-        let pending = |&Want::Fetch { tag, .. }: &Want| Some(Pending { tag, read: self.state.read_of(tag)? });
+        let pending = |&Want::Fetch { tag, .. }: &Want| {
+            let read = self.state.read_of(tag)?;
+            Some(Pending { tag, read })
+        };
         self.state.wants().iter().filter_map(pending).collect()
     }
 }
 
-/// The verified bytes of a read.
-fn bytes(view: &IndexView<'_>, stores: &dyn Stores, read: &Read) -> Result<Vec<u8>, Loss> {
-    let mut bytes = Vec::new();
-    if !stores.read(read.at, &mut bytes) {
-        return Err(Loss::Failed);
-    }
-    view.verify(read, &bytes).map(|()| bytes)
-}
-
-/// Runs a state to its end where everything is local. After each step `round` receives the work of the step, and the reads that it
+/// Runs a state to its end where the whole index is local. After each step `round` receives the work of the step, and the reads that it
 /// asked for.
 pub(crate) fn run_steps(
     part: &Partition<'_>,
@@ -95,13 +87,4 @@ pub(crate) fn run_steps(
             runner.complete(pending, true);
         }
     }
-}
-
-/// Runs one query on one server with the whole index, of any kind, without faults. Returns the ended state.
-pub fn run_local(part: &Partition<'_>, query: &SubmittedQuery<'_>) -> QueryState {
-    run_steps(part, query, |_, _| {})
-}
-
-pub(crate) fn is_good(outcome: Outcome) -> bool {
-    is_answer(outcome)
 }

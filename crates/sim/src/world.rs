@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::peer::message::{Message, decode};
 use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run, Served};
 use stratann_core::place::LocalShard;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{QueryState, Step};
+use stratann_core::view::Base;
 
 use crate::recorder::{Recorder, Sent};
 use crate::runner::{Pending, Runner};
@@ -47,9 +48,7 @@ impl<'a> Setting<'a> {
             Setting::HandOver(cluster) => {
                 let (live, loads) = (peer.live(), peer.loads());
                 let shard = LocalShard { placement: cluster.placement, server, live, loads };
-                let mut view = cluster.view;
-                view.base.here = Some(shard);
-                view
+                IndexView { base: Base { here: Some(shard), ..cluster.view.base }, ..cluster.view }
             }
             Setting::ScatterGather(partitions) => partitions[usize::from(server)].view,
         }
@@ -69,8 +68,8 @@ impl<'a> Setting<'a> {
         };
         let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
         let carry = if rescores { faults.carry } else { Carry::Distances };
-        let (nodes, results) = (view.base.nodes, faults.results);
-        Served { build: BUILD, vector_bytes, nodes, carry, results, rescores, scatter_gather }
+        let (kind, nodes, results) = (view.kind_number(), view.base.nodes, faults.results);
+        Served { build: BUILD, kind, vector_bytes, nodes, carry, results, rescores, scatter_gather }
     }
 }
 
@@ -81,7 +80,7 @@ const TICK_US: u64 = 5000;
 enum Event {
     Submit(usize),
     Frame { from: u8, to: u8, bytes: Vec<u8> },
-    Read { server: u8, incarnation: u32, run: Run, read: Pending },
+    Read { server: u8, incarnation: u32, run: Run, pending: Pending },
     Tick { server: u8, incarnation: u32 },
     Crash(u8),
     Restart(u8),
@@ -232,8 +231,8 @@ impl<'a> World<'a> {
                 }
                 to
             }
-            Event::Read { server, incarnation, run, read } => {
-                return self.read(server, incarnation, run, read);
+            Event::Read { server, incarnation, run, pending } => {
+                return self.read(server, incarnation, run, pending);
             }
             Event::Tick { server, incarnation } => {
                 let s = &mut self.servers[usize::from(server)];
@@ -377,32 +376,33 @@ impl<'a> World<'a> {
         if let Some(recorder) = &mut self.recorder {
             recorder.reads(&run.query, server, wanted.len());
         }
-        for read in wanted {
-            let is_local = view.base.here.is_none_or(|shard| shard.holds(read.read.unit()));
-            assert!(is_local, "unit {} is not on server {server}", read.read.unit());
+        for pending in wanted {
+            let unit = pending.read.unit();
+            let is_local = view.base.here.is_none_or(|shard| shard.holds(unit));
+            assert!(is_local, "unit {unit} is not on server {server}");
             self.report.reads[usize::from(server)] += 1;
             let at = self.now_us + self.delay(self.faults.disk_us);
-            self.schedule(at, Event::Read { server, incarnation, run, read });
+            self.schedule(at, Event::Read { server, incarnation, run, pending });
         }
     }
 
-    fn read(&mut self, server: u8, incarnation: u32, run: Run, read: Pending) {
+    fn read(&mut self, server: u8, incarnation: u32, run: Run, pending: Pending) {
         let fails = self.faults.failing_reads > 0.0 && self.draw() < self.faults.failing_reads;
-        let fails = fails || self.is_bad(server, read.read.unit());
+        let fails = fails || self.is_bad(server, pending.read.unit());
         let s = &mut self.servers[usize::from(server)];
         if s.incarnation != incarnation || !s.is_up {
             return;
         }
         let Some(runner) = s.running.get_mut(&run) else { return };
         self.report.lost_reads += u64::from(fails);
-        if runner.complete(read, !fails) {
+        if runner.complete(pending, !fails) {
             self.advance(server, run);
         }
     }
 
-    /// Whether a server can never read this block.
-    fn is_bad(&self, server: u8, block: u32) -> bool {
-        let drawn = hash(self.faults.seed, 32, u64::from(block)) >> 11;
+    /// Whether a server can never read this unit.
+    fn is_bad(&self, server: u8, unit: u32) -> bool {
+        let drawn = hash(self.faults.seed, 32, u64::from(unit)) >> 11;
         let is_in = |share: f64| (drawn as f64) < share * (1u64 << 53) as f64;
         self.faults.bad_disks.iter().any(|&(bad, share)| bad == server && is_in(share))
     }

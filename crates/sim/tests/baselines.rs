@@ -6,18 +6,19 @@ use std::sync::{Arc, OnceLock};
 
 use fixture::common::{self, Built, Set, graph_set, quick};
 use fixture::{
-    DIM, LONG_US, QUERIES, alone, answer, in_stretches, params, place, scattered, simulate, submitted,
+    DIM, LONG_US, QUERIES, alone, answer, in_stretches, params, place, read_from, scattered, simulate,
+    submitted,
 };
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
 use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
 use stratann_sim::{
-    Blocks, Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, SubmittedQuery, Task, Trace,
-    fetch, record, replay, run_local, run_scatter_gather, scatter_gather,
+    Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, Stores, SubmittedQuery, Task, Trace,
+    fetch, record, replay, run_scatter_gather, scatter_gather,
 };
 
 /// Prices: everything takes some time.
@@ -37,7 +38,7 @@ const COSTS: Costs = Costs {
 
 fn recorded(placement: &Placement, width: u32) -> (Report, Vec<Trace>) {
     let place = place();
-    let cluster = Cluster { view: place.built.index.view(), placement, blocks: place };
+    let cluster = Cluster { view: place.built.index.view(), placement, stores: place };
     let queries = submitted(place, placement.servers(), params(width), LONG_US);
     record(&cluster, &queries, &FaultModel::default())
 }
@@ -110,7 +111,7 @@ fn fetching_reads_as_one_server_does_and_sends_two_messages_for_each_remote_bloc
     let place = place();
     for (servers, width) in [(1, 1), (6, 1), (6, 4)] {
         let placement = scattered(servers, 1, 3);
-        let cluster = Cluster { view: place.built.index.view(), placement: &placement, blocks: place };
+        let cluster = Cluster { view: place.built.index.view(), placement: &placement, stores: place };
         let (report, _) = recorded(&placement, width);
         let mut messages = 0;
         for q in 0..QUERIES {
@@ -158,21 +159,21 @@ fn thirds() -> &'static [(Built, Arc<Vec<u8>>)] {
     PARTS.get_or_init(|| (0..3).map(third).collect())
 }
 
-struct Memory<'a>(&'a Built, &'a [u8]);
+struct Memory<'a>(&'a [u8]);
 
-impl Blocks for Memory<'_> {
-    fn read(&self, block: u32, out: &mut Vec<u8>) -> bool {
-        let size = self.0.index.view().block.block_bytes;
-        out.clear();
-        out.extend_from_slice(&self.1[block as usize * size..][..size]);
-        true
+impl Stores for Memory<'_> {
+    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
+        read_from(self.0, at, out)
     }
 }
 
 fn with_thirds<T>(test: impl FnOnce(&[Partition<'_>]) -> T) -> T {
-    let memory: Vec<Memory<'_>> = thirds().iter().map(|(built, blocks)| Memory(built, blocks)).collect();
-    let parts: Vec<Partition<'_>> =
-        memory.iter().map(|m| Partition { view: m.0.index.view(), blocks: m }).collect();
+    let memory: Vec<Memory<'_>> = thirds().iter().map(|(_, blocks)| Memory(blocks)).collect();
+    let parts: Vec<Partition<'_>> = thirds()
+        .iter()
+        .zip(&memory)
+        .map(|((built, _), stores)| Partition { view: built.index.view(), stores })
+        .collect();
     test(&parts)
 }
 
@@ -181,7 +182,7 @@ fn scatter_gather_finds_the_nearest_of_all_rows() {
     let whole = graph_set();
     with_thirds(|partitions| {
         for q in 0..QUERIES {
-            let wide = SubmittedQuery { params: Params::new(10, 900), ..query(q, (q % 3) as u8, 1) };
+            let wide = SubmittedQuery { params: Params::disk_graph(10, 900), ..query(q, (q % 3) as u8, 1) };
             let found = scatter_gather(partitions, &wide);
             let ids: Vec<u64> = found.results.iter().map(|h| h.external_id).collect();
             assert_eq!(ids, common::nearest(&whole, Metric::L2, wide.vector, 10, |_| false), "query {q}");
@@ -288,24 +289,56 @@ fn without_a_dead_server_answers_are_partial() {
     });
 }
 
-/// The simulator knows a query by its state and the index view alone, so every kind runs through it.
+/// Two servers with the same index of any kind: queries and answers of that kind go over the wire, and every result is found twice.
 #[test]
-fn every_kind_runs_in_the_simulator() {
+fn every_kind_runs_through_protocol_and_simulator() {
     for kind in [Kind::Flat, Kind::DiskGraph, Kind::HybridIvf] {
         let built = Built::new(graph_set(), &quick(kind, Metric::L2));
         let file = if kind == Kind::HybridIvf { "v1-lists.bin" } else { "v1-blocks.bin" };
-        let blocks = std::fs::read(built.dir.path().join(file)).unwrap();
+        let file = std::fs::read(built.dir.path().join(file)).unwrap();
         let view = built.index.view();
-        let memory = Memory(&built, &blocks);
-        for q in 0..QUERIES {
-            let vector = place().queries.row(q);
-            let budget = stratann_engine::driver::allowance(&view);
-            let asked = SubmittedQuery { vector, budget, params: Params::new(10, 60), ..query(q, 0, 1) };
-            let state = run_local(&Partition { view, blocks: &memory }, &asked);
-            let expected = common::run_plain(&view, &blocks, vector, asked.params, budget, 1);
+        let params = match kind {
+            Kind::Flat => Params::flat(10),
+            Kind::DiskGraph => Params::disk_graph(10, 60),
+            Kind::HybridIvf => Params::hybrid_ivf(10, 6),
+        };
+        let memory = Memory(&file);
+        let partition = Partition { view, stores: &memory };
+        let queries: Vec<SubmittedQuery<'_>> = submitted(place(), 2, params, LONG_US)
+            .into_iter()
+            .map(|query| SubmittedQuery { budget: view.budget(), ..query })
+            .collect();
+        let report = run_scatter_gather(&[partition, partition], &queries, &FaultModel::default());
+        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        for (q, query) in queries.iter().enumerate() {
+            let alone = common::run_plain(&view, &file, query.vector, params, view.budget(), 1);
+            let state = answer(&report, q);
             assert_eq!(state.outcome(), Outcome::Complete, "query {q}");
-            assert_eq!((state.results(), state.stats()), (expected.results(), expected.stats()));
-            assert!(state.stats().reads > 0);
+            let twice: Vec<_> = alone.results().iter().flat_map(|hit| [*hit, *hit]).take(10).collect();
+            assert_eq!(state.results(), twice);
+            let mut sum = *alone.stats();
+            sum.add(alone.stats());
+            assert_eq!(*state.stats(), sum, "query {q}");
+            assert!(sum.reads > 0);
         }
+    }
+}
+
+/// A server of another kind of index refuses the queries, although build and version are the same.
+#[test]
+fn queries_of_another_kind_are_refused_and_fail_at_their_deadline() {
+    let flat = Built::new(graph_set(), &quick(Kind::Flat, Metric::L2));
+    let flat_file = flat.blocks();
+    let place = place();
+    let partitions = [
+        Partition { view: place.built.index.view(), stores: place },
+        Partition { view: flat.index.view(), stores: &Memory(&flat_file) },
+    ];
+    let queries = submitted(place, 1, params(1), 200_000);
+    let report = run_scatter_gather(&partitions, &queries, &FaultModel::default());
+    assert!(report.refused >= QUERIES as u64, "{} frames refused", report.refused);
+    assert_eq!(report.left, (0, 0, 0));
+    for replies in &report.replies {
+        assert!(matches!(replies.as_slice(), [(_, Reply::Failed(Failure::Expired))]), "{replies:?}");
     }
 }

@@ -9,9 +9,10 @@ use fixture::common::{self, Built, graph_set, queries, quick, run_plain};
 use fixture::{
     DIM, LONG_US, Place, QUERIES, alone, answer, in_stretches, params, scattered, simulate, submitted,
 };
-use stratann_core::build::hash;
+use stratann_core::hash::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
+use stratann_core::plan::KindParams;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind};
@@ -62,10 +63,11 @@ fn searches_with_codes_on_disk_cost_and_find_the_same() {
     let place = Place { blocks: built.blocks(), built, queries: queries(QUERIES, DIM) };
     let view = place.built.index.view();
     for (servers, carry) in [(3, Carry::Ids), (10, Carry::Distances)] {
-        let replicas =
-            (0..view.blocks).map(|b| 1u64 << (hash(3, 1, u64::from(b)) as usize % servers)).collect();
+        let replicas = (0..place.built.index.manifest().blocks.count)
+            .map(|b| 1u64 << (hash(3, 1, u64::from(b)) as usize % servers))
+            .collect();
         let placement = Placement::new(servers, replicas).unwrap();
-        let cluster = Cluster { view, placement: &placement, blocks: &place };
+        let cluster = Cluster { view, placement: &placement, stores: &place };
         let queries = submitted(&place, servers, params(1), LONG_US);
         let report = run(&cluster, &queries, &FaultModel { carry, ..FaultModel::default() });
         assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
@@ -106,7 +108,7 @@ fn wider_rounds_read_hardly_more_and_hand_over_less() {
 fn results_that_go_to_the_origin_make_hand_overs_shorter() {
     let simulated = |results| {
         let faults = FaultModel { results, link_us: (20, 3000), ..FaultModel::default() };
-        let many = Params { patience: 6, ..Params::new(60, 60) };
+        let many = with_patience(Params::disk_graph(60, 60), 6);
         simulate(&scattered(6, 1, 3), many, LONG_US, &faults)
     };
     let (along, origin) = (simulated(Results::Along), simulated(Results::Origin));
@@ -123,7 +125,7 @@ fn results_that_go_to_the_origin_make_hand_overs_shorter() {
 #[test]
 fn early_stop_works_the_same_with_remote_blocks() {
     for patience in [3, 6] {
-        let patient = Params { patience, ..params(8) };
+        let patient = with_patience(params(8), patience);
         let report = simulate(&scattered(10, 1, 3), patient, LONG_US, &FaultModel::default());
         let (mut here, mut there) = (0, 0);
         for query in 0..QUERIES {
@@ -153,6 +155,13 @@ fn a_vector_goes_to_each_server_once() {
     let report = simulate(&scattered(4, 1, 3), params(1), LONG_US, &FaultModel::default());
     assert!(report.vector_bytes <= (QUERIES * 3 * DIM * 4) as u64, "{} bytes", report.vector_bytes);
     assert!(report.batons > 3 * QUERIES as u64);
+}
+
+fn with_patience(mut params: Params, patience: u32) -> Params {
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.patience = patience;
+    }
+    params
 }
 
 fn results_of(seed: u64) -> Results {

@@ -1,1 +1,1 @@
-"""StratANN inside other people's programs."""
+"""Adapters of StratANN for other programs."""

@@ -1,4 +1,4 @@
-"""What the system says of this process."""
+"""Memory of this process."""
 
 from __future__ import annotations
 

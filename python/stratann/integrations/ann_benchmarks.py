@@ -43,7 +43,7 @@ class Stratann(BaseANN):
     def fit(self, X: NDArray[Any]) -> None:
         self.done()
         self._folder = tempfile.TemporaryDirectory(prefix="stratann-")
-        # Some of the sets have zero vectors, which no angle can be measured to.
+        # Some sets have zero vectors, which have no angle.
         rows = np.ascontiguousarray(X, dtype=np.float32)
         options = {"ram_budget": None, "on_bad_row": "skip", **self._build_options}
         stratann.build(rows, self._folder.name + "/index", metric=self._metric, **options)

@@ -58,7 +58,7 @@ class Stratann(BaseANN):
         folder = self._folder(data)
         options = {"ram_budget": None, "on_bad_row": "skip", **self._build_options}
         with tempfile.TemporaryDirectory(prefix="stratann-") as links:
-            # The name says the format; a part of a set is stored under one that has more behind the suffix.
+            # The suffix gives the format; a part of a set has a longer name behind the suffix.
             base = os.path.join(links, "base." + _SUFFIXES[np.dtype(data.dtype).name])
             os.symlink(os.path.abspath(data.get_dataset_fn()), base)
             stratann.build(base, folder, metric=self._metric, force=True, **options)
@@ -87,7 +87,7 @@ class Stratann(BaseANN):
         self._last = self._index.search(rows, k, **self._search_options)
 
     def range_query(self, X: NDArray[Any], radius: float) -> None:
-        raise NotImplementedError("stratann finds the k nearest; a search by radius is not there")
+        raise NotImplementedError("stratann finds the k nearest; it has no range search")
 
     def get_results(self) -> NDArray[np.uint64]:
         if self._last is None:
@@ -95,7 +95,7 @@ class Stratann(BaseANN):
         return self._last.ids
 
     def get_range_results(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        raise NotImplementedError("stratann finds the k nearest; a search by radius is not there")
+        raise NotImplementedError("stratann finds the k nearest; it has no range search")
 
     def get_additional(self) -> dict[str, Any]:
         if self._last is None:

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
-use stratann_engine::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, Kind, Result};
@@ -244,7 +244,7 @@ fn wait_for_end(
     loop {
         match stop.recv_timeout(LOOK) {
             Ok(why) => return Ok(why),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Asked),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Requested),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
         if let (Some((membership, own)), Ok(())) = (membership, news.try_recv()) {
@@ -284,7 +284,7 @@ fn tell_ready(server: &Server, front: &Front, log: &Log, output: Output) -> Resu
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// SIGTERM, or the end of the program that started it.
-    Asked,
+    Requested,
     /// Ctrl-C.
     Interrupted,
 }
@@ -292,7 +292,7 @@ pub(crate) enum Stop {
 impl Stop {
     fn text(self) -> &'static str {
         match self {
-            Stop::Asked => "stopping; running requests are finished",
+            Stop::Requested => "stopping; running requests are finished",
             Stop::Interrupted => {
                 "interrupted; running requests are finished, a second Ctrl-C ends them at once"
             }
@@ -306,7 +306,7 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     let by_signal = sender.clone();
     let is_second = AtomicBool::new(false);
     let act = move |signal| {
-        let why = if signal == Signal::Interrupt { Stop::Interrupted } else { Stop::Asked };
+        let why = if signal == Signal::Interrupt { Stop::Interrupted } else { Stop::Requested };
         if is_second.swap(true, Ordering::SeqCst) {
             std::process::exit(if why == Stop::Interrupted { 130 } else { 1 });
         }
@@ -318,7 +318,7 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     let wait_for_eof = move || {
         let mut input = std::io::stdin().lock();
         while input.read(&mut [0; 64]).is_ok_and(|n| n > 0) {}
-        let _ = sender.send(Stop::Asked);
+        let _ = sender.send(Stop::Requested);
     };
     if until_eof {
         std::thread::Builder::new().name("stdin".into()).spawn(wait_for_eof).map_err(system)?;
@@ -530,7 +530,7 @@ fn utc(moment: SystemTime) -> String {
 }
 
 /// Writes a file of options for `stratann serve`.
-pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&Place<'_>>) -> Result<String> {
+pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&ClusterPlace<'_>>) -> Result<String> {
     let quoted = |path: &Path| match path.to_str() {
         // A JSON string is a valid TOML string.
         Some(text) => Ok(serde_json::Value::from(text).to_string()),
@@ -546,7 +546,7 @@ pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&Place<'_>>)
 }
 
 /// A server's place in a cluster.
-pub(crate) struct Place<'a> {
+pub(crate) struct ClusterPlace<'a> {
     pub(crate) server: usize,
     pub(crate) peers: &'a [String],
     pub(crate) secret_file: &'a Path,
@@ -570,7 +570,7 @@ mod tests {
     #[test]
     fn a_written_config_is_read_back() {
         let peers = ["127.0.0.1:1".to_string(), "127.0.0.1:2".to_string()];
-        let place = Place { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
+        let place = ClusterPlace { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
         let text = config_text(Path::new("/a \"b\"\\c"), "127.0.0.1:0", Some(&place)).unwrap();
         let config: Config = toml::from_str(&text).unwrap();
         assert_eq!(config.index.as_deref(), Some(Path::new("/a \"b\"\\c")));

@@ -214,7 +214,7 @@ impl FrameCodec {
                 Content::Baton { run, visited, left_us, vector: pool.copy(vector), state }
             }
             Message::Answer { query, attempt, visited, state } => {
-                Content::Answer { run: Run { query, attempt }, visited, state: decode_state(state, pool)? }
+                Content::Answer { run: Run { query, attempt }, visited, state: self.state(state, pool)? }
             }
             Message::PartialResults { query, attempt, sequence, hits: bytes } => {
                 let mut hits = pool.hits();
@@ -229,7 +229,7 @@ impl FrameCodec {
 
     /// A state that can go on here.
     fn baton(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
-        let state = decode_state(bytes, pool)?;
+        let state = self.state(bytes, pool)?;
         let is_scored = self.served.rescores || state.has_distances();
         if is_scored && state.is_baton(self.served.nodes) {
             return Ok(state);
@@ -237,15 +237,21 @@ impl FrameCodec {
         pool.recycle_state(state);
         Err(Refused::Content)
     }
-}
 
-fn decode_state(bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
-    let mut state = pool.state();
-    match wire::decode_into(bytes, &mut state) {
-        Ok(()) => Ok(state),
-        Err(refused) => {
-            pool.recycle_state(state);
-            Err(refused.into())
+    /// A state of this server's kind of index.
+    fn state(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
+        let mut state = pool.state();
+        let decoded =
+            wire::decode_into(bytes, &mut state).and_then(|()| match state.params().kind.number() {
+                kind if kind == self.served.kind => Ok(()),
+                kind => Err(Refused::Kind(kind)),
+            });
+        match decoded {
+            Ok(()) => Ok(state),
+            Err(refused) => {
+                pool.recycle_state(state);
+                Err(refused)
+            }
         }
     }
 }

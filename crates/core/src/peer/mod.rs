@@ -91,6 +91,8 @@ pub enum Failure {
 pub struct Served {
     /// Build of the index.
     pub build: u64,
+    /// Kind of the index: [`IndexView::kind_number`](crate::plan::IndexView::kind_number).
+    pub kind: u8,
     /// Bytes of a query's vector.
     pub vector_bytes: usize,
     /// Nodes of the index.

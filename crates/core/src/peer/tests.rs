@@ -8,10 +8,13 @@ use message::{Message, Refused};
 
 pub(super) const VECTOR_BYTES: usize = 64;
 const BUILD: u64 = 7;
+/// Number of `disk-graph` on the wire.
+const DISK_GRAPH: u8 = 1;
 
 pub(super) fn served(carry: Carry, results: Results) -> Served {
     Served {
         build: BUILD,
+        kind: DISK_GRAPH,
         vector_bytes: VECTOR_BYTES,
         nodes: 1000,
         carry,
@@ -90,7 +93,7 @@ fn a_baton_without_distances_is_refused_where_they_cannot_be_computed() {
 }
 
 #[test]
-fn frames_and_states_of_another_build_or_version_are_refused_with_the_reason() {
+fn frames_and_states_of_another_build_version_or_kind_are_refused_with_the_reason() {
     let good = encoded(Carry::Ids, 2);
     let refused = |frame: &[u8]| {
         let mut peer = peer(0);
@@ -108,6 +111,14 @@ fn frames_and_states_of_another_build_or_version_are_refused_with_the_reason() {
     let mut state = good.clone();
     state[0] = wire::VERSION as u8 + 1;
     assert_eq!(refused(&baton(&state, &vector, BUILD)), Refused::Version(wire::VERSION + 1));
+    // A state of another kind of index, in a baton and in an answer.
+    let mut flat = vec![];
+    wire::encode(&QueryState::new(Params::flat(1), Budget::default()), Carry::Ids, &mut flat);
+    assert_eq!(refused(&baton(&flat, &vector, BUILD)), Refused::Kind(0));
+    let query = QueryId { origin: 0, incarnation: 1, number: 0 };
+    let mut answer = vec![];
+    Message::Answer { query, attempt: 0, visited: 2, state: &flat }.encode(BUILD, 0, &mut answer);
+    assert_eq!(refused(&answer), Refused::Kind(0));
     // A vector of another length; a node that the index does not have.
     assert_eq!(refused(&baton(&good, &vector[1..], BUILD)), Refused::Content);
     assert_eq!(refused(&baton(&encoded(Carry::Ids, 4), &vector, BUILD)), Refused::Content);

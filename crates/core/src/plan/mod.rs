@@ -221,6 +221,10 @@ macro_rules! kinds {
                 }
             )*
 
+            pub(crate) fn number(&self) -> u8 {
+                match self { $(KindView::$variant(_) => $number,)* }
+            }
+
             pub(crate) fn budget(&self) -> Budget {
                 match self { $(KindView::$variant(view) => <$module::Marker as Kind>::budget(view),)* }
             }
@@ -386,6 +390,11 @@ pub struct IndexView<'a> {
 }
 
 impl IndexView<'_> {
+    /// The number of its kind, as on the wire.
+    pub fn kind_number(&self) -> u8 {
+        self.kind.number()
+    }
+
     /// The limits of a query over this index.
     pub fn budget(&self) -> Budget {
         self.kind.budget()

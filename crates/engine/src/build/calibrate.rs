@@ -1,7 +1,7 @@
 //! The last stage: what recall costs on this index, measured with rows of its own.
 //!
-//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth. That is as near as
-//! rows come to queries that the index has never seen.
+//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth.
+//! That is as near as rows come to queries that the index has never seen.
 
 use super::stages::Build;
 use crate::budget::{PROGRAM_BYTES, release_freed};
@@ -9,7 +9,7 @@ use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-use crate::recall::calibrate::{IN_FLIGHT, measure};
+use crate::recall::calibrate::measure;
 use crate::recall::curve::{Curve, FROM_ROWS, median};
 use crate::{Error, Result};
 
@@ -75,7 +75,7 @@ pub(crate) fn run(
             &hidden,
             k,
             FROM_ROWS,
-            (build.plan.threads, build.plan.clusters.map_or(IN_FLIGHT, |plan| plan.in_flight)),
+            (build.plan.threads, build.plan.calibration_in_flight),
             build.progress,
         )?;
         let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);

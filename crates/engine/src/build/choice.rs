@@ -1,7 +1,8 @@
-//! Which kind of index suits a set of vectors, and the RAM that searches will have.
+//! Chooses the kind of index for a set of vectors and a RAM budget of searches.
 //!
-//! A graph needs a code of every vector in RAM, clusters next to nothing. Where there is RAM for either, what counts is in how many dimensions the
-//! vectors really spread around each other: a walk through a graph takes the more steps the more dimensions there are, a visit of a cluster does not.
+//! A graph needs a code of every vector in RAM, inverted lists very little. Where RAM suffices for either, the
+//! intrinsic dimension of the vectors matters: a graph search takes more steps in more dimensions, a visit of a list
+//! does not.
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
@@ -13,26 +14,26 @@ use crate::build::space::code_floats;
 use crate::dataset::Reader;
 use crate::{Error, Progress, Result};
 
-/// Sets that are scanned faster than anything else finds its way.
+/// Largest set for a full scan.
 const FLAT_ROWS: u64 = 10_000;
-/// Rows that stand for all, and the bytes that they may take.
+/// Rows of the sample, and the bytes that they may take.
 const SAMPLE: u64 = 20_000;
 const SAMPLE_BYTES: u64 = 32 << 20;
-/// Of these, those whose neighbours are looked for, and how many neighbours.
+/// Rows of the sample whose neighbours are searched, and the number of neighbours.
 const QUERIES: usize = 300;
 const NEIGHBOURS: usize = 20;
-/// From so many intrinsic dimensions on clusters need less time than a graph; what it was measured on is in `decisions/`.
+/// Intrinsic dimension from which inverted lists are faster than a graph; the measurements are in `decisions/`.
 const DIMENSIONS: f64 = 22.0;
-/// What searches of a graph take besides what grows with the rows, and for each node of the head graph.
+/// Memory of graph searches that does not grow with the rows, and memory per node of the head graph.
 const GRAPH_BYTES: u64 = PROGRAM_BYTES + (9 << 20);
 const HEAD_NODE_BYTES: f64 = 80.0;
 
-/// A kind, and why.
+/// A kind and the reason for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The kind.
     pub kind: Kind,
-    /// In words.
+    /// Reason.
     pub why: String,
 }
 
@@ -64,7 +65,8 @@ pub fn choose(base: &Reader, options: &BuildOptions, progress: &dyn Progress) ->
     Ok(Choice { kind, why })
 }
 
-/// The median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances within a sample.
+/// Computes the median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances
+/// within a sample.
 fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<f64> {
     let shape = base.shape();
     let dim = shape.dim;

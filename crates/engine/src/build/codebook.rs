@@ -9,7 +9,7 @@ use stratann_kernel::distance::block_dot_f32;
 
 use super::kmeans::{Members, assign, kmeans, mean, spread};
 
-/// How vectors are compressed.
+/// Kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CodeKind {
@@ -17,49 +17,52 @@ pub enum CodeKind {
     Pq,
     /// Product quantisation after a learned rotation (Ge et al., CVPR 2013).
     Opq,
-    /// The same of what coarse stages of 256 centroids each leave over: a byte a stage, and one for a correction.
+    /// As `Opq`, for the residuals of coarse stages of 256 centroids each: a byte per stage, and one for a correction.
     ResidualOpq,
 }
 
-/// How a codebook is trained.
+/// Training options of a codebook.
 #[derive(Clone, Copy, Debug)]
 pub struct CodebookOptions {
     /// Bytes of a code; more than the kind can use are not used.
     pub code_bytes: usize,
-    /// How vectors are compressed.
+    /// Kind of compression.
     pub kind: CodeKind,
     /// Rounds of training: each improves the rotation and the centroids once.
     pub iterations: usize,
-    /// Choice of the first centroids.
+    /// Seed of the first centroids.
     pub seed: u64,
 }
 
-/// Rows that are rotated, encoded or decoded at once, and the bytes that they may take as f32.
+/// Rows that are rotated, encoded or decoded at once, and their bytes as f32.
 const TILE: usize = 256;
 const TILE_BYTES: usize = 512 << 10;
 /// Largest dimension at which the rotation is refined after PCA; beyond it a round would cost minutes.
 const REFINED_DIM_MAX: usize = 1024;
 /// Rounds of k-means for the coarse centroids.
 const COARSE_ROUNDS: usize = 15;
-/// Rows of the sample a coarse centroid needs, below which there are fewer centroids and one stage.
+/// Sampled rows per coarse centroid; with fewer rows there are fewer centroids and one stage.
 const ROWS_PER_COARSE: usize = 24;
-/// Coarse stages. More of them fit clustered data better, but each costs 256 distances to encode and to prepare a query.
+/// Coarse stages. More of them fit clustered data better, but each costs 256 distances to encode and to prepare a
+/// query.
 const STAGES: usize = 4;
 /// Rounds of k-means after the last change of the rotation.
 const FINAL_ROUNDS: usize = 8;
-/// Rows that the range of the corrections is fitted to, at most; and one part in so many of the sample.
+/// Most rows to which the range of the corrections is fitted, and the reciprocal of their share of the sample.
 const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
-/// Bytes that training takes for each row of its sample: the row itself, the part of it kept for the corrections, codes and numbers.
+/// Bytes of training per row of its sample: the row, the part of it kept for the corrections, codes and numbers.
 pub(crate) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
 }
 
-/// Bytes that training takes whatever the size of its sample: the matrices of the rotation with what a product of them packs, and centroids.
+/// Bytes of training independent of the sample: the matrices of the rotation with the packed parts of a product, and
+/// centroids.
 pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     let (rotates, refines) = rotation_of(kind, dim);
-    // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a decomposition.
+    // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a
+    // decomposition.
     let matrices = if refines { 4 + 3 * 8 } else { 4 + 2 * 8 } * dim * dim;
     let packed = (dim.min(1024) + 64) * 256 * 8;
     let centroids = (STAGES + 1) * CENTROIDS * dim * 4;
@@ -82,9 +85,9 @@ fn tile(dim: usize) -> usize {
 /// between encoding and the rotation that brings the sample nearest to what was encoded (Ge et al., "Optimized Product
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
-/// `progress` gets the share done, 0 to 1; `None` is returned as soon as it answers false. An empty sample gives a codebook
-/// of zeros. The sample is worked on in place, so that a small budget holds many rows. The result
-/// depends on the sample and the options, neither on the number of threads nor on the machine's instruction set.
+/// `progress` receives the share done, 0 to 1; `None` is returned as soon as it returns false. An empty sample gives a
+/// codebook of zeros. The sample is modified in place, so that a small budget holds many rows. The result depends on
+/// the sample and the options, neither on the number of threads nor on the machine's instruction set.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,
@@ -119,7 +122,7 @@ pub fn train(
     progress(1.0).then_some(book)
 }
 
-/// Every so many-th row.
+/// Takes every n-th row.
 fn even_part(sample: &[f32], dim: usize) -> Vec<f32> {
     let rows = sample.len() / dim;
     let step = rows.div_ceil(CORRECTION_ROWS).max(CORRECTION_PART);
@@ -128,12 +131,12 @@ fn even_part(sample: &[f32], dim: usize) -> Vec<f32> {
     out
 }
 
-/// The centroids of all coarse stages, or the mean alone; `rows` become what these leave of them.
+/// Trains the centroids of all coarse stages, or the mean only; `rows` become the residuals.
 fn coarse_stages(rows: &mut [f32], dim: usize, options: &CodebookOptions) -> Vec<f32> {
     let mut centre = vec![0f32; dim];
     mean(rows.chunks_exact(dim), &mut centre);
     let k = CENTROIDS.min(rows.len() / dim / ROWS_PER_COARSE);
-    // A third of the code at most, and something must remain for the subspaces.
+    // At most a third of the code, because the subspaces need a part.
     let stages = if k < CENTROIDS { 1 } else { STAGES.min((options.code_bytes / 3).saturating_sub(1)) };
     if options.kind != CodeKind::ResidualOpq || stages == 0 || k < 2 || options.code_bytes < 3 {
         subtract_nearest(rows, dim, &centre);
@@ -143,7 +146,7 @@ fn coarse_stages(rows: &mut [f32], dim: usize, options: &CodebookOptions) -> Vec
     for stage in 0..stages as u64 {
         let mut centroids = kmeans(rows, dim, k, COARSE_ROUNDS, options.seed.wrapping_add(stage));
         if stage == 0 {
-            // The first centroid is the origin that codes are measured from: the most central one.
+            // The first centroid is the origin of the codes: the most central one.
             let first = nearest(&centre, &centroids, dim).0 * dim;
             (0..dim).for_each(|i| centroids.swap(i, first + i));
         }
@@ -160,7 +163,7 @@ fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32]) {
     });
 }
 
-/// Trains rotation and centroids on `rows`, to which `book`'s one coarse centroid, zero, is the centre. `rows` end up rotated.
+/// Trains rotation and centroids on `rows`, centred at `book`'s single coarse centroid, zero. `rows` end up rotated.
 fn fit(
     book: &mut Codebook,
     rows: &mut [f32],
@@ -225,7 +228,7 @@ fn encode_rotated_rows(book: &Codebook, rotated: &[f32]) -> Vec<u8> {
 
 /// Encodes `rows` (n × `dim`, row-major, f32, not rotated) into `out` (n × `code_bytes`), in parallel.
 ///
-/// A row's code does not depend on the other rows, nor on the machine. Surplus rows or codes are left alone.
+/// The code of a row depends neither on other rows nor on the machine. Surplus rows or codes are not changed.
 pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
     let (dim, size) = (codebook.dim, codebook.code_bytes());
     if dim == 0 || size == 0 {
@@ -239,7 +242,7 @@ pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
     });
 }
 
-/// Sampled rows become the centroids.
+/// Makes sampled rows the centroids.
 fn first_centroids(book: &mut Codebook, rotated: &[f32], seed: u64) {
     let dim = book.dim;
     let n = rotated.len() / dim;
@@ -252,7 +255,7 @@ fn first_centroids(book: &mut Codebook, rotated: &[f32], seed: u64) {
     }
 }
 
-/// Moves every centroid to the mean of its rows, and those without rows to a row of the worst cluster.
+/// Moves every centroid to the mean of its rows, and those without rows to a row of the worst cell.
 fn update_centroids(book: &mut Codebook, rotated: &[f32], codes: &[u8], seed: u64) {
     let (dim, m) = (book.dim, book.subspaces());
     let mut blocks = Vec::with_capacity(m);
@@ -286,8 +289,8 @@ fn squared(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum()
 }
 
-/// Chooses the range of the corrections: of those that leave out a few of the outermost at either end, the one with the
-/// least mean error over the sample. (The squared error would serve a few outliers at the cost of everyone's precision.)
+/// Chooses the range of the corrections: among the ranges without some outermost values at either end, the one with the
+/// least mean error over the sample. (The squared error would favour a few outliers at the cost of precision.)
 fn fit_correction(book: &mut Codebook, sample: &[f32]) {
     let dim = book.dim;
     let tiles = sample.par_chunks(tile(dim) * dim).map(|rows| {
@@ -321,7 +324,7 @@ mod tests {
     use stratann_kernel::codes::Table;
     use stratann_kernel::distance::l2_f32;
 
-    /// Rows of 30 flat, tilted clusters: components depend on each other, so that a rotation pays.
+    /// Rows of 30 flat, tilted clusters of vectors: components are correlated, so that a rotation helps.
     fn rows(n: usize, dim: usize, seed: u64) -> Vec<f32> {
         let noise =
             |stream: u64, i: usize| (hash(seed, stream, i as u64) >> 40) as f32 / (1 << 24) as f32 - 0.5;
@@ -409,7 +412,7 @@ mod tests {
                 let slack = 8.0 * (exact * lost).sqrt() + 16.0 * lost;
                 (f64::from(table.to_float(**got)) - exact).abs() > slack
             });
-            // The few whose correction lies outside its range may be further off.
+            // The few rows with a correction outside its range may have larger errors.
             assert!(far.count() <= if kind == CodeKind::ResidualOpq { 3 } else { 0 }, "{kind:?}");
         }
     }
@@ -443,7 +446,7 @@ mod tests {
                 let mut codes = vec![0u8; n * book.code_bytes()];
                 encode_rows(&book, &sample, &mut codes);
             }
-            // Every row has a centroid of its own.
+            // Every row has its own centroid.
             let sample = rows(200, 4, 7);
             assert!(mean_error(&trained(&sample, 4, &options(kind, 4)), &sample) < 1e-3);
         }

@@ -1,14 +1,14 @@
-//! Lloyd's k-means, parallel, and the same for a seed whatever the number of threads: rows are assigned each on its own, and
-//! every centroid sums its rows in their order.
+//! Lloyd's k-means, parallel and reproducible for a seed with any number of threads: rows are assigned independently,
+//! and every centroid sums its rows in their order.
 
 use rayon::prelude::*;
 
 use stratann_core::build::hash;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
 
-/// `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
+/// Computes `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
 ///
-/// Starts from a sample of the rows. A centroid that loses all its rows moves to a row of the cluster with the largest
+/// Starts from a sample of the rows. A centroid that loses all its rows moves to a row of the cell with the largest
 /// squared error. With `k` rows or fewer, the rows themselves are the centroids, repeated as needed.
 pub fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64) -> Vec<f32> {
     let n = data.len().checked_div(width).unwrap_or(0);
@@ -39,7 +39,7 @@ pub fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64
     centroids
 }
 
-/// The number of the nearest centroid of every row; ties go to the smaller number.
+/// Returns the number of the nearest centroid of every row; ties go to the smaller number.
 ///
 /// `data` is n × `width`, `centroids` k × `width`, both row-major. All zero without centroids.
 pub fn assign(data: &[f32], width: usize, centroids: &[f32]) -> Vec<u32> {
@@ -74,7 +74,7 @@ fn assign_with_distances(data: &[f32], width: usize, centroids: &[f32]) -> Vec<(
     out
 }
 
-/// `k` of `n` row numbers, distinct as long as there are enough.
+/// Draws `k` of `n` row numbers, distinct as long as there are enough.
 pub(crate) fn spread(n: usize, k: usize, seed: u64) -> Vec<u32> {
     let mut order: Vec<(u64, u32)> = (0..n as u32).map(|i| (hash(seed, 0, u64::from(i)), i)).collect();
     if k < n {
@@ -85,7 +85,7 @@ pub(crate) fn spread(n: usize, k: usize, seed: u64) -> Vec<u32> {
     order.iter().map(|x| x.1).cycle().take(k).collect()
 }
 
-/// Writes the mean of `rows` to `out`, summed in their order; leaves it alone without rows.
+/// Writes the mean of `rows` to `out`, summed in their order; leaves `out` unchanged without rows.
 pub(crate) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut [f32]) {
     let count = rows.len();
     if count == 0 {
@@ -98,14 +98,14 @@ pub(crate) fn mean<'a>(rows: impl ExactSizeIterator<Item = &'a [f32]>, out: &mut
     out.iter_mut().zip(&sums).for_each(|(o, s)| *o = (s / count as f64) as f32);
 }
 
-/// The rows of every cluster, in ascending order.
+/// Rows of every cell, ascending.
 pub(crate) struct Members {
     starts: Vec<u32>,
     rows: Vec<u32>,
 }
 
 impl Members {
-    /// `clusters` gives each row's cluster, below `k`.
+    /// `clusters` is each row's cell, below `k`.
     pub(crate) fn new(clusters: impl Iterator<Item = u32> + Clone, k: usize) -> Members {
         let mut starts = vec![0u32; k + 1];
         clusters.clone().for_each(|c| starts[c as usize + 1] += 1);
@@ -130,7 +130,7 @@ impl Members {
         (0..self.starts.len() - 1).map(error).collect()
     }
 
-    /// For every empty cluster a row to start again from: one of the cluster whose error, halved at each choice, is largest.
+    /// Returns a new starting row for every empty cell: one of the cell whose error, halved at each choice, is largest.
     pub(crate) fn refill(&self, mut errors: Vec<f64>, seed: u64) -> Vec<(usize, u32)> {
         let mut chosen = Vec::new();
         for c in (0..errors.len()).filter(|&c| self.of(c).is_empty()) {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn finds_separate_clusters() {
-        // 40 clusters in a cube's grid, 30 rows each, with little noise.
+        // 40 clusters of vectors in a cube's grid, 30 rows each, with little noise.
         let noise = points(1200, 3);
         let grid = |i: usize, axis: usize| [(i % 4) as f32, (i / 4 % 4) as f32, (i / 16) as f32][axis];
         let data: Vec<f32> = (0..3600).map(|j| 10.0 * grid(j / 3 % 40, j % 3) + 0.1 * noise[j]).collect();
@@ -167,7 +167,7 @@ mod tests {
             .map(|&rounds| error(&data, 3, &kmeans(&data, 3, 40, rounds, 1)))
             .collect();
         assert!(errors.is_sorted_by(|a, b| a >= b), "{errors:?}");
-        // A local minimum may merge a few of the clusters, not most.
+        // A local minimum may merge a few of them, not most.
         assert!(errors[4] / 1200.0 < 12.0 && errors[4] < errors[0] * 0.6, "{errors:?}");
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn repeated_rows_leave_no_cluster_behind() {
-        // Nearly all rows are the same; the few others must get centroids of their own.
+        // Nearly all rows are equal; the few others must get their own centroids.
         let mut data = vec![0f32; 2000];
         (0..20).for_each(|i| data[i * 100] = 1.0 + i as f32);
         let centroids = kmeans(&data, 1, 32, 40, 3);

@@ -7,13 +7,14 @@
 //! | divide | all rows, when the graph does not fit | `order.tmp`, `members.tmp`: the rows of each cell |
 //! | graph | rows, as points | `graph-C.tmp`, `order.tmp`: neighbours of each row, cell by cell |
 //! | layout | graph, all rows | `blocks.bin`, `map.bin`, `ids.tmp`: where each row went |
-//! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes: then this stage comes before the blocks are written |
+//! | codes | all rows | `codes.bin`; `codes.tmp` where blocks carry codes, then before the blocks |
 //! | head | a sample | `head.bin`, `head-codes.bin` |
 //! | calibrate | the index so far | `curves.json` |
 //!
 //! Several processes can share the work over one folder: [`tasks`] are its pieces, [`split`] knows their order.
 //!
-//! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates the manifest.
+//! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates
+//! the manifest.
 
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
@@ -24,24 +25,21 @@ pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
 pub(crate) mod regions;
+pub(crate) mod report;
 pub(crate) mod space;
 pub(crate) mod stages;
 pub(crate) mod state;
 pub(crate) mod tables;
 pub mod vamana;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
-
-pub use crate::kinds::disk_graph::build::{split, tasks};
-pub use crate::kinds::hybrid_ivf::build::LocalPlan;
-pub use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+pub use crate::kinds::options::LocalPlan;
 pub use choice::{Choice, choose};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
+pub use report::BuildReport;
 pub(crate) use state::lock as lock_folder;
 
 use crate::dataset::{self, Reader};
@@ -51,39 +49,20 @@ use crate::{Error, Progress, Result, budget};
 use stages::{Build, IDS, made_with};
 use state::Partial;
 
-/// What a build did.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct BuildReport {
-    /// Wall-clock seconds, all stages that this call ran.
-    pub seconds: f64,
-    /// Largest resident set of the process.
-    pub peak_rss_bytes: u64,
-    /// Bytes of all files of the index.
-    pub index_bytes: u64,
-    /// Seconds by stage.
-    pub stages: BTreeMap<String, f64>,
-    /// Vectors in the index.
-    pub rows: u64,
-    /// Rows that were left out.
-    pub skipped_rows: u64,
-    /// What was decided on the way: nodes per block, mean list, cells, precision, ….
-    pub facts: BTreeMap<String, serde_json::Value>,
-}
-
 /// What `build` would do: memory, disk, cells. Reads the header of `base` alone.
 ///
 /// # Errors
 /// As [`build`], as far as it can be known beforehand.
 pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     options.check(base)?;
-    BuildPlan::new(base, options)
+    kinds::plan(base, options)
 }
 
 /// Builds an index of `base` in the folder `out`.
 ///
 /// # Errors
-/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the smallest that
-/// does is named), a disk that is full, an interruption. What `out` held before is never harmed.
+/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the
+/// smallest that does is named), a disk that is full, an interruption. What `out` held before is never harmed.
 pub fn build(
     base: &Reader,
     out: &Path,

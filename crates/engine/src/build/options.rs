@@ -6,8 +6,8 @@ use stratann_kernel::{DType, Metric};
 
 pub use super::codebook::CodeKind;
 use crate::dataset::{OnBadRow, Reader};
-use crate::kinds::hybrid_ivf::build::{self as hybrid, LocalPlan};
 pub use crate::kinds::kind::Kind;
+use crate::kinds::options::{LocalPlan, default_code_bytes};
 use crate::profile::Profile;
 use crate::{Error, Result};
 
@@ -16,7 +16,8 @@ use crate::{Error, Result};
 pub enum CodePlace {
     /// In RAM, all of them.
     Ram,
-    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's nodes.
+    /// On disk: each block carries those of its nodes and of all neighbours. In RAM are those of the head graph's
+    /// nodes.
     Disk,
 }
 
@@ -146,7 +147,7 @@ impl BuildOptions {
 
     /// Bytes of a code of `hybrid-ivf`: four bits a component of a float, two of a byte.
     pub fn local_code_bytes(&self, dim: usize, dtype: DType) -> usize {
-        self.code_bytes.unwrap_or_else(|| hybrid::default_code_bytes(dim, dtype)).min(dim)
+        self.code_bytes.unwrap_or_else(|| default_code_bytes(dim, dtype)).min(dim)
     }
 
     pub(crate) fn check(&self, base: &Reader) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::BuildReport;
+use super::report::BuildReport;
 use super::stages::Build;
 use crate::durable::sync_folder;
 use crate::files::FileEntry;

@@ -1,4 +1,4 @@
-//! Records that come in any order, each for one of several regions of a file.
+//! Sorts records that arrive in any order into regions of a file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::{Error, Result};
 
-/// Most bytes that wait for one region.
+/// Most bytes that are buffered for one region.
 const HELD_MAX: usize = 1 << 18;
 
-/// Gathers records by region and writes them a good many at a time.
+/// Buffers records by region and writes many at a time.
 pub(crate) struct Regions<'a> {
     file: &'a File,
     path: &'a Path,
@@ -19,8 +19,8 @@ pub(crate) struct Regions<'a> {
 }
 
 impl<'a> Regions<'a> {
-    /// Regions of `file` that begin at the bytes `starts`, for records of `record` bytes. What waits takes up to half of `memory_bytes`, or
-    /// one record for each region.
+    /// Creates regions of `file` that start at the bytes `starts`, for records of `record` bytes. Buffers take up to
+    /// half of `memory_bytes`, or one record per region.
     pub(crate) fn new(
         file: &'a File,
         path: &'a Path,
@@ -52,7 +52,7 @@ impl<'a> Regions<'a> {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes the buffered rest.
     pub(crate) fn finish(mut self) -> Result<()> {
         (0..self.held.len()).try_for_each(|region| self.write(region))
     }

@@ -1,8 +1,9 @@
-//! The space a graph is built in: always squared l2, whatever the metric of the search.
+//! The space in which a graph is built: always squared l2, for every metric of the search.
 //!
-//! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one more component, √(M² − ‖x‖²), that gives all rows the norm M
-//! (Bachrach et al., RecSys 2014), so that the graph is not drawn to long vectors. Bytes stay bytes. Floats are reduced to bytes when a sample
-//! shows that this keeps the order of near neighbours: a quarter of the memory, and integer distances.
+//! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one additional component, √(M² − ‖x‖²), that gives
+//! all rows the norm M (Bachrach et al., RecSys 2014), so that the graph does not favour long vectors. Bytes stay
+//! bytes. Floats are quantised to bytes when a sample shows that this keeps the order of near neighbours: a quarter of
+//! the memory, and integer distances.
 
 use rayon::prelude::*;
 
@@ -14,37 +15,37 @@ use stratann_kernel::{DType, Metric};
 use crate::dataset::{Reader, Scan};
 use crate::{Error, Progress, Result};
 
-/// How points are held while the graph is built.
+/// Representation of points while the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Precision {
-    /// One byte a component.
+    /// One byte per component.
     Byte,
-    /// Four bytes a component.
+    /// Four bytes per component.
     Float,
 }
 
-/// How rows become points.
+/// Conversion of rows to points.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     metric: Metric,
     dtype: DType,
     dim: usize,
     squared_norm_max: f64,
-    /// Floats are kept, or reduced to bytes.
+    /// Whether floats are kept or quantised to bytes.
     pub(crate) precision: Precision,
-    // A byte b of component i stands for offset[i] + b · step.
+    // Byte b of component i stands for offset[i] + b · step.
     offset: Vec<f32>,
     step: f32,
 }
 
-/// Rows looked at to choose the precision.
+/// Rows that are sampled to choose the precision.
 const SAMPLE: usize = 2000;
-/// Largest typical error of a nearest-neighbour distance that the byte form may have.
+/// Largest median error of a nearest-neighbour distance for bytes.
 const ERROR_MAX: f32 = 0.02;
 
 impl Space {
-    /// The space for the rows of `reader`, whose statistics are `scan`. With `exact`, floats stay floats.
+    /// Chooses the space for the rows of `reader`, whose statistics are `scan`. With `exact`, floats stay floats.
     pub(crate) fn choose(reader: &Reader, metric: Metric, scan: &Scan, exact: bool) -> Result<Space> {
         let shape = reader.shape();
         let mut space = Space {
@@ -67,7 +68,7 @@ impl Space {
         Ok(space)
     }
 
-    /// The space of rows whose largest squared norm is known, as floats.
+    /// Creates the space of rows whose largest squared norm is known, as floats.
     pub(crate) fn of_floats(metric: Metric, dtype: DType, dim: usize, squared_norm_max: f64) -> Space {
         let precision = Precision::Float;
         Space { metric, dtype, dim, squared_norm_max, precision, offset: Vec::new(), step: 1.0 }
@@ -83,12 +84,12 @@ impl Space {
         self.point_dim() * if self.precision == Precision::Byte { 1 } else { 4 }
     }
 
-    /// Bytes under l2 are points as they are.
+    /// Returns whether rows are points without a conversion: bytes under l2.
     fn is_native(&self) -> bool {
         self.metric == Metric::L2 && !self.dtype.is_float()
     }
 
-    /// A row in this space, as floats. `out` has `point_dim` components.
+    /// Converts a row to this space, as floats. `out` has `point_dim` components.
     pub(crate) fn floats(&self, row: &[u8], out: &mut [f32]) {
         let (point, extra) = out.split_at_mut(self.dim);
         widen(self.dtype, row, point);
@@ -105,12 +106,12 @@ impl Space {
         }
     }
 
-    /// A row as codes see it: unit vectors under cosine, else as it is. `out` has `dim` components.
+    /// Converts a row as it is encoded: a unit vector under cosine, else unchanged. `out` has `dim` components.
     pub(crate) fn code_floats(&self, row: &[u8], out: &mut [f32]) {
         code_floats(self.metric, self.dtype, row, out);
     }
 
-    /// About `count` rows as codes see them, drawn evenly.
+    /// Reads about `count` rows as they are encoded, evenly sampled.
     pub(crate) fn code_sample(
         &self,
         reader: &Reader,
@@ -124,7 +125,7 @@ impl Space {
         let mut row = Vec::new();
         let mut start = 0;
         while start < rows {
-            // One row of every stretch: an even draw, read in order.
+            // One row per stretch: an even sample, read in order.
             let pick = start + hash(seed, 5, start) % stride.min(rows - start);
             start += stride;
             if scan.skipped.binary_search(&pick).is_ok() {
@@ -146,10 +147,10 @@ impl Space {
         Ok(out)
     }
 
-    /// A row in this space, as bytes. `floats` is scratch of `point_dim` components.
+    /// Converts a row to this space, as bytes. `floats` is scratch of `point_dim` components.
     fn bytes(&self, row: &[u8], floats: &mut [f32], out: &mut [u8]) {
         if self.is_native() {
-            // l2 does not change when all components are shifted alike.
+            // l2 does not change when all components are shifted equally.
             let flip = if self.dtype == DType::I8 { 0x80 } else { 0 };
             out.iter_mut().zip(row).for_each(|(o, &b)| *o = b ^ flip);
             return;
@@ -179,7 +180,7 @@ impl Space {
         Ok(out)
     }
 
-    /// One step for all components (l2 must not be stretched), wide enough for the broadest; the offset centres each.
+    /// One step for all components (l2 must not be stretched), wide enough for the widest; the offset centres each.
     fn fit(&mut self, sample: &[f32]) {
         let dim = self.point_dim();
         let n = sample.len() / dim;
@@ -189,7 +190,7 @@ impl Space {
         for (i, mid) in middle.iter_mut().enumerate() {
             column.iter_mut().enumerate().for_each(|(r, c)| *c = sample[r * dim + i]);
             column.sort_unstable_by(f32::total_cmp);
-            // The extreme rows of a sample say little of the whole set: leave a margin.
+            // The extreme rows of a sample may differ from those of the set, so there is a margin.
             let (low, high) = (column[0], column[n - 1]);
             *mid = (low + high) / 2.0;
             broadest = broadest.max((high - low) * 1.1);
@@ -198,8 +199,9 @@ impl Space {
         self.offset = middle.iter().map(|m| m - 127.5 * self.step).collect();
     }
 
-    /// The relative error that bytes make in the distance of a row of the sample to its nearest neighbour there: the median over rows, or a
-    /// fifth of the 90th percentile when that is more, so that a part of the set on a finer scale is not lost.
+    /// Computes the relative error of bytes in the distance of a row of the sample to its nearest neighbour there: the
+    /// median over rows, or a fifth of the 90th percentile when that is more, so that a part of the set on a finer
+    /// scale is not ignored.
     fn byte_error(&self, sample: &[f32]) -> f32 {
         let dim = self.point_dim();
         let restored: Vec<f32> = sample
@@ -227,7 +229,7 @@ impl Space {
                     &row(&restored, i),
                     bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]),
                 );
-                // The sample is sparser than the set; true neighbours are nearer, their error larger.
+                // The sample is sparser than the set; true neighbours are nearer, and their error is larger.
                 let density = (n as f32 / 1e6).min(1.0).powf(1.0 / 12.0);
                 Some((approximate - near.0).abs() / near.0 / density)
             })
@@ -238,7 +240,12 @@ impl Space {
     }
 
     /// Reads `rows` (ascending) as points.
-    pub(crate) fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
+    pub(crate) fn load(
+        &self,
+        reader: &Reader,
+        rows: &[u32],
+        progress: &dyn Progress,
+    ) -> Result<LoadedPoints> {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
@@ -263,7 +270,7 @@ impl Space {
                 Ok(())
             },
         )?;
-        Ok(Held { data, point_bytes, precision: self.precision })
+        Ok(LoadedPoints { data, point_bytes, precision: self.precision })
     }
 
     /// Reads `rows` (ascending) as floats of this space into `out`, `point_dim` each.
@@ -277,7 +284,7 @@ impl Space {
     }
 }
 
-/// The first row that is not left out.
+/// Returns the first row that is not left out.
 fn first_live(scan: &Scan) -> u64 {
     (0..)
         .zip(&scan.skipped)
@@ -285,7 +292,7 @@ fn first_live(scan: &Scan) -> u64 {
         .map_or(scan.skipped.len() as u64, |(row, _)| row)
 }
 
-/// Bytes whose start is aligned like f32.
+/// Bytes aligned like f32.
 struct AlignedBytes(Vec<u32>, usize);
 
 impl AlignedBytes {
@@ -303,20 +310,20 @@ impl AlignedBytes {
 }
 
 /// Points in RAM.
-pub(crate) struct Held {
+pub(crate) struct LoadedPoints {
     data: AlignedBytes,
     point_bytes: usize,
     precision: Precision,
 }
 
-impl Held {
+impl LoadedPoints {
     #[inline]
     fn point(&self, a: u32) -> &[u8] {
         let at = a as usize * self.point_bytes;
         &self.data.as_ref()[at..at + self.point_bytes]
     }
 
-    /// The point nearest to the mean of all: where searches begin.
+    /// Returns the point nearest to the mean: the entry point of searches.
     pub(crate) fn medoid(&self) -> u32 {
         let dim = self.point_bytes / if self.precision == Precision::Byte { 1 } else { 4 };
         let dtype = if self.precision == Precision::Byte { DType::U8 } else { DType::F32 };
@@ -342,7 +349,7 @@ impl Held {
     }
 }
 
-impl Points for Held {
+impl Points for LoadedPoints {
     fn len(&self) -> usize {
         self.data.1 / self.point_bytes
     }
@@ -361,7 +368,7 @@ impl Points for Held {
     }
 }
 
-/// A row as codes see it: a unit vector under cosine, else as it is. `out` has the components of one.
+/// Converts a row as it is encoded: a unit vector under cosine, else unchanged. `out` has the components of one.
 pub(crate) fn code_floats(metric: Metric, dtype: DType, row: &[u8], out: &mut [f32]) {
     widen(dtype, row, out);
     if metric == Metric::Cosine {

@@ -1,4 +1,4 @@
-//! The stages in their order. Each is skipped when an earlier, unfinished build has left its result.
+//! Stages of a build, in their order. A stage is skipped when an earlier, unfinished build has left its result.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
 use stratann_kernel::codes::Codebook;
 
-use super::BuildReport;
 use super::blocks::layout::LayoutFacts;
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use super::publish;
+use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
 use crate::manifest::Manifest;
 use crate::{Error, Progress, Result, budget, files};
 
-/// A set's rows in parts, for work that takes row by row. They depend on the set alone, since sums of floats depend on them.
+/// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
+/// on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     /// Rows of the set.
@@ -46,7 +47,7 @@ impl Parts {
     }
 }
 
-/// Everything that the stages share.
+/// State that the stages share.
 pub(crate) struct Build<'a> {
     pub(crate) base: &'a Reader,
     pub(crate) options: &'a BuildOptions,
@@ -55,15 +56,15 @@ pub(crate) struct Build<'a> {
     pub(crate) partial: &'a mut Partial,
     pub(crate) number: u64,
     pub(crate) report: BuildReport,
-    /// Ids that the user gave, by row.
+    /// Ids of the user, by row.
     pub(crate) external: Option<Vec<u64>>,
     /// The largest id, known after the scan.
     pub(crate) largest_id: u64,
-    /// Rows that will calibrate, ascending; known after the scan.
+    /// Calibration rows, ascending; known after the scan.
     pub(crate) drawn: Vec<u32>,
 }
 
-/// Facts that the scan leaves.
+/// Facts of the scan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ScanFacts {
     pub(crate) skipped: Vec<u64>,
@@ -72,7 +73,7 @@ pub(crate) struct ScanFacts {
     pub(crate) drawn: Vec<u32>,
 }
 
-/// What a resumed build must agree with.
+/// Options that must be equal when a build is resumed.
 pub(crate) fn made_with(
     base: &Reader,
     number: u64,
@@ -111,7 +112,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Runs a stage, or takes the facts it left before.
+    /// Runs a stage, or returns the facts that it left before.
     pub(crate) fn stage<T: Serialize + for<'b> Deserialize<'b>>(
         &mut self,
         name: &str,
@@ -145,7 +146,7 @@ impl<'a> Build<'a> {
         Ok(self.take_scan(facts))
     }
 
-    /// Remembers what the scan found.
+    /// Stores the results of the scan.
     pub(crate) fn take_scan(&mut self, facts: ScanFacts) -> Scan {
         let rows = self.base.shape().rows - facts.skipped.len() as u64;
         self.report.rows = rows;
@@ -155,10 +156,10 @@ impl<'a> Build<'a> {
         Scan { rows, skipped: facts.skipped, max_squared_norm: facts.max_squared_norm, ..Scan::default() }
     }
 
-    /// Rows to calibrate with: drawn by hash, so that equal seeds draw equal rows.
+    /// Draws calibration rows by hash, so that equal seeds draw equal rows.
     pub(crate) fn draw(&self, scan: &Scan) -> Vec<u32> {
         let count = self.options.calibration_rows(scan.rows as usize);
-        // The largest of those held goes first.
+        // The largest of the heap is replaced first.
         let mut held = std::collections::BinaryHeap::with_capacity(count + 1);
         for row in self.live(scan, 0..self.base.shape().rows) {
             held.push((hash(self.options.seed, 11, row), row as u32));
@@ -171,14 +172,14 @@ impl<'a> Build<'a> {
         rows
     }
 
-    /// Those of `rows` that are indexed, ascending.
+    /// Returns those of `rows` that are indexed, ascending.
     pub(crate) fn live<'s>(&self, scan: &'s Scan, rows: Range<u64>) -> impl Iterator<Item = u64> + use<'s> {
         let before = scan.skipped.partition_point(|&s| s < rows.start);
         let mut skipped = scan.skipped[before..].iter().peekable();
         rows.filter(move |row| skipped.next_if(|s| *s == row).is_none())
     }
 
-    /// All rows that are indexed, ascending.
+    /// Returns all rows that are indexed, ascending.
     pub(crate) fn live_rows(&self, scan: &Scan) -> Vec<u32> {
         self.live(scan, 0..self.base.shape().rows).map(|row| row as u32).collect()
     }
@@ -187,12 +188,13 @@ impl<'a> Build<'a> {
         Parts { rows: self.base.shape().rows }
     }
 
-    /// How rows become points.
+    /// Returns the space of points.
     pub(crate) fn space(&self, scan: &Scan) -> Result<Space> {
         Space::choose(self.base, self.options.metric, scan, self.options.exact_points)
     }
 
-    /// The manifest of the finished files, whose checksums are kept: a build that is killed while they move up finds them there.
+    /// Returns the manifest of the finished files. Their checksums are kept, for a build that is killed while files are
+    /// renamed.
     pub(crate) fn manifest(
         &mut self,
         scan: &Scan,
@@ -204,7 +206,7 @@ impl<'a> Build<'a> {
         Ok(manifest)
     }
 
-    /// The path of the file of this role.
+    /// Returns the path of the file of this role.
     pub(crate) fn file(&self, role: &str) -> PathBuf {
         self.partial.path(&files::name(self.number, role))
     }

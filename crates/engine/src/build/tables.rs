@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::dataset::AtomicFile;
 use crate::{Error, Result};
 
-/// Writes a table of numbers, whole or not at all.
+/// Writes a table of numbers, atomically.
 pub(crate) fn write_table<T: bytemuck::NoUninit>(path: &Path, table: &[T]) -> Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write(bytemuck::cast_slice(table))?;

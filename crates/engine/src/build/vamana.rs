@@ -1,7 +1,8 @@
-//! The Vamana graph (DiskANN, NeurIPS 2019), built in parallel and still the same for a seed whatever the number of threads.
+//! The Vamana graph (DiskANN, NeurIPS 2019), built in parallel and reproducible for a seed with any number of threads.
 //!
-//! Points are inserted in batches that grow with the graph (ParlayANN, PPoPP 2024, §3): every point of a batch searches the graph as it was before the batch
-//! and prunes what it visited; then the edges back are added, target by target, in order of their sources.
+//! Points are inserted in batches that grow with the graph (ParlayANN, PPoPP 2024, §3): every point of a batch searches
+//! the graph of the previous batch and prunes its visited nodes; then reverse edges are added, target by target, in the
+//! order of their sources.
 
 use rayon::prelude::*;
 
@@ -11,27 +12,27 @@ use stratann_core::build::{Lists, Points, hash};
 
 use crate::{Error, Progress, Result};
 
-/// How a graph is built.
+/// Options of a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct VamanaOptions {
     /// Most neighbours of a node (R).
     pub degree: usize,
     /// Length of the beam that finds them (L).
     pub list: usize,
-    /// How much longer than a detour an edge may be (α), on plain distances.
+    /// Pruning factor of edges (α), on plain distances.
     pub alpha: f32,
-    /// Times that every point is inserted.
+    /// Number of passes over all points.
     pub passes: usize,
-    /// Order of insertion.
+    /// Seed of the order of insertion.
     pub seed: u64,
 }
 
-/// Neighbour lists of a fixed capacity.
+/// Adjacency lists of a fixed capacity.
 pub struct Graph {
     capacity: usize,
     lengths: Vec<u16>,
     ids: Vec<u32>,
-    /// Where searches begin.
+    /// Entry point of searches.
     pub entry: u32,
 }
 
@@ -57,7 +58,7 @@ impl Graph {
         self.lengths[node as usize] += 1;
     }
 
-    /// Bytes that a graph of `nodes` takes while it is built.
+    /// Bytes of a graph of `nodes` nodes while it is built.
     pub fn bytes(nodes: usize, degree: usize) -> u64 {
         nodes as u64 * (capacity(degree) as u64 * 4 + 2)
     }
@@ -70,12 +71,12 @@ impl Lists for Graph {
     }
 }
 
-/// Room for edges back, so that a list is pruned once for several of them.
+/// Space for reverse edges, so that a list is pruned once for several of them.
 fn capacity(degree: usize) -> usize {
     degree + degree.div_ceil(4)
 }
 
-/// A batch is at most this share of all points: its points do not see each other.
+/// Largest share of all points in a batch, because its points do not see each other.
 const BATCH_SHARE: usize = 50;
 
 #[derive(Default)]
@@ -86,7 +87,8 @@ struct Scratch {
     kept: Vec<u32>,
 }
 
-/// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and pass.
+/// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and
+/// pass.
 pub fn build<P: Points>(
     points: &P,
     entry: u32,
@@ -103,7 +105,7 @@ pub fn build<P: Points>(
             if progress.interrupted() {
                 return Err(Error::interrupted());
             }
-            // A finished graph may be changed by larger batches than a growing one.
+            // Batches may be larger once the graph is complete.
             let grown = if pass == 0 { done.max(1) } else { n };
             let size = grown.min(n.div_ceil(BATCH_SHARE).max(64)).min(n - done);
             insert_batch(points, &mut graph, &order[done..done + size], options);
@@ -154,7 +156,8 @@ fn neighbours_of<P: Points>(
     kept.clone()
 }
 
-/// Adds the edges `(target, source)`, sorted: appended where there is room, else the list is pruned with all of its newcomers.
+/// Adds the edges `(target, source)`, sorted: appended where there is space, otherwise the list is pruned with all new
+/// edges.
 fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)], options: &VamanaOptions) {
     let groups: Vec<&[(u32, u32)]> = back.chunk_by(|a, b| a.0 == b.0).collect();
     let overfull: Vec<&[(u32, u32)]> = groups
@@ -188,7 +191,7 @@ fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)],
     overfull.iter().zip(&pruned).for_each(|(group, list)| graph.set(group[0].0, list));
 }
 
-/// Prunes what is still over the degree and sorts each list, closest first.
+/// Prunes lists over the degree and sorts each list, closest first.
 fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOptions) {
     const CHUNK: usize = 8192;
     for start in (0..graph.nodes()).step_by(CHUNK) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Written under a temporary name in the same folder, synced, then renamed; dropped before, it leaves nothing.
+/// A file that is written under a temporary name in the same folder, synced and renamed. Dropping it before removes it.
 pub(crate) struct AtomicFile {
     path: PathBuf,
     temporary: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct AtomicFile {
 impl AtomicFile {
     pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
         let Some(name) = path.file_name() else {
-            return Err(Error::bad_input(format!("{} names no file; give a file name", path.display())));
+            return Err(Error::bad_input(format!("{} is not a file name; give one", path.display())));
         };
         for attempt in 0..1000 {
             let unique = format!(".{}.{}.{attempt}.tmp", name.to_string_lossy(), std::process::id());
@@ -39,12 +39,12 @@ impl AtomicFile {
         self.writer.write_all(bytes).map_err(|e| Error::io("writing", &self.path, &e))
     }
 
-    /// The file itself, for those who write at places of their own and nothing through `write`.
+    /// The file itself, for writers at offsets that do not use `write`.
     pub(crate) fn file(&self) -> &File {
         self.writer.get_ref()
     }
 
-    /// Makes the file durable under its name; of several writers the last one stays.
+    /// Makes the file durable under its name. Of several writers the last one wins.
     pub(crate) fn commit(mut self) -> Result<()> {
         self.publish().map_err(|e| Error::io("writing", &self.path, &e))?;
         self.committed = true;
@@ -55,7 +55,7 @@ impl AtomicFile {
         self.writer.flush()?;
         self.writer.get_ref().sync_all()?;
         std::fs::rename(&self.temporary, &self.path)?;
-        // The rename itself is durable only once the folder is.
+        // The rename is durable only when the folder is synced.
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -67,7 +67,7 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if !self.committed {
-            // Nothing better can be done with an error here: the caller already has one.
+            // An error here cannot be handled: the caller has one already.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Bytes before the first row.
 pub(super) const HEADER: u64 = 8;
 
-/// The component type that a suffix names.
+/// Returns the component type of a suffix.
 pub(super) fn dtype(suffix: &str) -> DType {
     match suffix {
         "f16bin" => DType::F16,
@@ -31,11 +31,12 @@ fn suffix_of(dtype: DType) -> &'static str {
     }
 }
 
-/// Reads the two counts at the front.
+/// Reads the two counts at the start.
 pub(super) fn header(path: &Path, source: &Source) -> Result<(u32, u32)> {
     if source.len() < HEADER {
         let message = format!(
-            "{} is truncated: a header of {HEADER} bytes is expected, but it has {} (no row is complete); copy it again",
+            "{} is truncated: a header of {HEADER} bytes is expected, but it has {} (no row is complete); copy it \
+             again",
             path.display(),
             source.len()
         );
@@ -56,15 +57,15 @@ pub(super) fn open(path: &Path, dtype: DType) -> Result<Reader> {
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Plain { start: HEADER } })
 }
 
-/// Writes a `.fbin`, `.f16bin`, `.u8bin` or `.i8bin` file: all of it appears under `path`, or nothing.
+/// Writes a `.fbin`, `.f16bin`, `.u8bin` or `.i8bin` file, which appears under `path` atomically.
 ///
-/// `blocks` yields bytes of whole rows, as many at a time as it likes, `shape.rows` in all. The suffix must be the one
-/// of `shape.dtype`.
+/// `blocks` provides bytes of whole rows, any number at a time, `shape.rows` in all. The suffix must match
+/// `shape.dtype`.
 ///
 /// # Errors
 ///
-/// A wrong suffix, more than 2³² − 1 rows, blocks that do not add up: `BadInput`. The operating system's: `Io`. An
-/// error that `blocks` yields is handed on. In all cases what was at `path` before is still there.
+/// `BadInput` for a wrong suffix, more than 2³² − 1 rows, or blocks with another number of rows; `Io` for errors of the
+/// operating system; errors of `blocks`. In all cases an earlier file at `path` stays.
 pub fn write_bin<B: AsRef<[u8]>>(
     path: &Path,
     shape: Shape,

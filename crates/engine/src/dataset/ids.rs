@@ -1,4 +1,4 @@
-//! Names of rows: one u64 for each.
+//! External ids: one u64 per row.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use super::source::Source;
 use super::{bin, npy};
 use crate::{Error, Result};
 
-/// Reads one id for each of `rows` rows from a `.u64bin` (u32 rows, u32 1, ids) or a `.npy` of `<u8` or non-negative `<i8`.
+/// Reads one id per row from a `.u64bin` (u32 rows, u32 1, ids) or a `.npy` of `<u8` or non-negative `<i8`.
 ///
-/// Takes 12 bytes of memory a row.
+/// Takes 12 bytes of memory per row.
 ///
 /// # Errors
 ///
@@ -21,7 +21,7 @@ pub fn read_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// As [`read_ids`], of a file whose ids are known to differ. Takes 8 bytes of memory a row.
+/// As [`read_ids`], for a file whose ids are known to be distinct. Takes 8 bytes of memory per row.
 pub(crate) fn load_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
     let source = Source::open(path)?;
     let name = path.display();

@@ -1,14 +1,14 @@
-//! Vector files as streams: read in blocks of rows, in the type they are stored in, never whole.
+//! Vector files as streams: read in blocks of rows, in their stored type, never whole.
 //!
 //! | suffix | layout | components |
 //! |---|---|---|
 //! | `.fbin .f16bin .u8bin .i8bin` | u32 rows, u32 dim, rows (big-ann-benchmarks) | f32, f16, u8, i8 |
 //! | `.fvecs .bvecs` | i32 dim before every row (TEXMEX) | f32, u8 |
 //! | `.npy` | NumPy format 1, 2 or 3, C order, two dimensions | `<f4 <f2 \|u1 \|i1` |
-//! | `.parquet` (feature `parquet`) | one list column, `FILE.parquet#COLUMN` where there are several | f32 (doubles are narrowed, int32 converted), f16, u8, i8 |
+//! | `.parquet` (feature `parquet`) | a list column, or `FILE.parquet#COLUMN` | f32 (also f64, i32), f16, u8, i8 |
 //!
-//! Everything is little-endian. Files that belong to a set are beside it: [`ids`] (one u64 a row) and [`truth`] (true
-//! neighbours). [`validate`] finds rows that no distance can be computed for.
+//! All numbers are little-endian. Other files of a set: [`ids`] (one u64 per row) and [`truth`] (true
+//! neighbours). [`validate`] finds rows without valid distances.
 
 mod atomic;
 mod bin;
@@ -41,7 +41,7 @@ pub use truth::GroundTruth;
 pub use validate::{BadRow, OnBadRow, Scan, check_row, scan};
 pub(crate) use validate::{no_good_row, refuse_row, scan_rows};
 
-/// How many rows, how wide, of what.
+/// Rows, dimensions and type of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Number of vectors.
@@ -58,7 +58,7 @@ impl Shape {
         self.dim * self.dtype.size()
     }
 
-    /// Refuses what no index can be made of; `what` names the place.
+    /// Refuses shapes that cannot be indexed; `what` names the source.
     fn check(&self, what: &Path) -> Result<()> {
         let name = what.display();
         if self.rows == 0 {
@@ -75,17 +75,17 @@ impl Shape {
     }
 }
 
-/// How rows lie in the source.
+/// Layout of rows in the source.
 enum Layout {
-    /// One after the other from an offset on.
+    /// Contiguous rows from an offset on.
     Plain { start: u64 },
-    /// Each after its dimension as i32.
+    /// Rows that each follow their dimension as i32.
     Prefixed,
     #[cfg(feature = "parquet")]
     Parquet(Box<parquet::Column>),
 }
 
-/// One set of vectors, in a file or in memory; blocks of rows can be read from any thread, in any order.
+/// One set of vectors, in a file or in memory. Any thread can read any block of rows.
 pub struct Reader {
     path: PathBuf,
     shape: Shape,
@@ -94,12 +94,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a vector file; its suffix names the format.
+    /// Opens a vector file; its suffix determines the format.
     ///
     /// # Errors
     ///
-    /// An unknown suffix, a header that does not agree with the length of the file to the byte, no rows, no
-    /// dimensions or more than 65,536: `BadInput`. What the operating system refuses: `Io`.
+    /// `BadInput` for an unknown suffix, a header that does not match the length of the file to the byte, no rows, no
+    /// dimensions or more than 65,536. `Io` for errors of the operating system.
     pub fn open(path: &Path) -> Result<Reader> {
         let (file, column) = split_column(path);
         let suffix = suffix(&file);
@@ -120,7 +120,8 @@ impl Reader {
             }
             _ => {
                 let message = format!(
-                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or .parquet",
+                    "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
+                     .parquet",
                     path.display()
                 );
                 return Err(Error::bad_input(message));
@@ -130,12 +131,12 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Vectors that are in memory already: `shape.rows × shape.dim` components, row-major, little-endian.
+    /// Wraps vectors in memory: `shape.rows × shape.dim` components, row-major, little-endian.
     pub fn from_memory(shape: Shape, bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Reader> {
         Reader::from_shared(shape, std::sync::Arc::new(bytes))
     }
 
-    /// Like [`from_memory`](Self::from_memory), for bytes that somebody else holds too; they are not copied.
+    /// As [`from_memory`](Self::from_memory), for shared bytes, without a copy.
     pub fn from_shared(shape: Shape, bytes: SharedBytes) -> Result<Reader> {
         let path = PathBuf::from("<memory>");
         shape.check(&path)?;
@@ -154,7 +155,7 @@ impl Reader {
         &self.path
     }
 
-    /// Reads rows `first..first + count` into `out`, row-major little-endian bytes; what `out` held is replaced.
+    /// Replaces `out` with rows `first..first + count`, row-major little-endian bytes.
     pub fn read_rows(&self, first: u64, count: usize, out: &mut Vec<u8>) -> Result<()> {
         if first.checked_add(count as u64).is_none_or(|end| end > self.shape.rows) {
             let rows = self.shape.rows;
@@ -167,7 +168,7 @@ impl Reader {
         let width = self.shape.row_bytes();
         match &self.layout {
             Layout::Plain { start } => {
-                // No clear: rewriting zeroes over a buffer that is overwritten at once costs a pass over memory.
+                // Not cleared: zeroing a buffer that is overwritten at once costs a pass over memory.
                 out.resize(count * width, 0);
                 self.source.read_at(&self.path, start + first * width as u64, out)
             }
@@ -183,8 +184,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// Gives each of `rows` (ascending) in turn. Rows that lie close together come with one read, the gaps between them read and ignored:
-    /// that is cheaper than a read for each.
+    /// Passes each of `rows` (ascending) in turn. Rows that are close together share one read, gaps included, which is
+    /// cheaper than a read per row.
     pub(crate) fn for_each(&self, rows: &[u32], mut take: impl FnMut(&[u8])) -> Result<()> {
         const SPAN_BYTES: usize = 256 << 10;
         const GAP: u32 = 64;
@@ -223,12 +224,12 @@ fn open_parquet(path: &Path, _: Option<&str>) -> Result<Reader> {
     Err(Error::bad_input(message))
 }
 
-/// The suffix in lower case, without its dot; empty where there is none.
+/// Returns the suffix in lower case, without its dot; empty without a suffix.
 fn suffix(path: &Path) -> String {
     path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
 }
 
-/// Takes `#column` off a path, unless a file of that very name exists.
+/// Splits `#column` off a path, unless a file of the whole name exists.
 fn split_column(path: &Path) -> (PathBuf, Option<String>) {
     let whole = (path.to_path_buf(), None);
     if path.exists() {
@@ -240,7 +241,7 @@ fn split_column(path: &Path) -> (PathBuf, Option<String>) {
     }
 }
 
-/// Compares the length that a shape asks for (after a header of `start` bytes) with the length found.
+/// Compares the length of a shape (after a header of `start` bytes) with the actual length.
 fn check_length(path: &Path, shape: Shape, start: u64, actual: u64) -> Result<()> {
     let width = shape.row_bytes() as u64;
     let expected = u128::from(start) + u128::from(shape.rows) * u128::from(width);

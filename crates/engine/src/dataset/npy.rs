@@ -8,10 +8,10 @@ use super::source::Source;
 use super::{Layout, Reader, Shape, check_length};
 use crate::{Error, Result};
 
-/// NumPy pads headers to a few dozen bytes; far more than this is no header.
+/// Longest plausible header; NumPy pads headers to a few dozen bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
-/// What a header says.
+/// Fields of a header.
 pub(super) struct Header {
     pub(super) descr: String,
     pub(super) shape: Vec<u64>,
@@ -30,7 +30,8 @@ pub(super) fn open(path: &Path) -> Result<Reader> {
         "|i1" => DType::I8,
         other => {
             let message = format!(
-                "{name}: components of type {other:?} are not supported; save array.astype(\"float32\"), \"float16\", \"uint8\" or \"int8\""
+                "{name}: components of type {other:?} are not supported; save array.astype(\"float32\"), \
+                 \"float16\", \"uint8\" or \"int8\""
             );
             return Err(Error::bad_input(message));
         }
@@ -48,7 +49,7 @@ pub(super) fn open(path: &Path) -> Result<Reader> {
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Plain { start: header.start } })
 }
 
-/// Reads and checks the header; the data's length is left to the caller.
+/// Reads and checks the header; the caller checks the length of the data.
 pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
     let name = path.display();
     let truncated = |expected: u64| {
@@ -74,12 +75,13 @@ pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
         }
         2 | 3 => return Err(truncated(12)),
         version => {
-            let message = format!("{name} is .npy version {version}; versions 1 to 3 are read, save it anew");
+            let message =
+                format!("{name} is .npy version {version}; versions 1 to 3 are read, save it again");
             return Err(Error::bad_input(message));
         }
     };
     if length > LONGEST_HEADER {
-        let message = format!("{name}: an .npy header of {length} bytes is not plausible; save it anew");
+        let message = format!("{name}: an .npy header of {length} bytes is not plausible; save it again");
         return Err(Error::bad_input(message));
     }
     if start + length > source.len() {
@@ -88,7 +90,7 @@ pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
     let mut text = vec![0u8; length as usize];
     source.read_at(path, start, &mut text)?;
     let (descr, fortran, shape) = dictionary(&text)
-        .ok_or_else(|| Error::bad_input(format!("{name}: its .npy header cannot be read; save it anew")))?;
+        .ok_or_else(|| Error::bad_input(format!("{name}: its .npy header cannot be read; save it again")))?;
     if fortran {
         let message = format!("{name} is in Fortran order; save numpy.ascontiguousarray(array)");
         return Err(Error::bad_input(message));
@@ -96,7 +98,7 @@ pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
     Ok(Header { descr, shape, start: start + length })
 }
 
-/// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, keys in any order.
+/// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, keys in any order.
 fn dictionary(text: &[u8]) -> Option<(String, bool, Vec<u64>)> {
     let mut rest = Cursor { text };
     let (mut descr, mut fortran, mut shape) = (None, None, None);
@@ -122,7 +124,7 @@ fn dictionary(text: &[u8]) -> Option<(String, bool, Vec<u64>)> {
     Some((descr?, fortran?, shape?))
 }
 
-/// What is left of a header.
+/// Rest of a header.
 struct Cursor<'a> {
     text: &'a [u8],
 }
@@ -147,7 +149,7 @@ impl Cursor<'_> {
         Some(value)
     }
 
-    /// A type's name, or the fields of a record, which are handed on as text for the message that refuses them.
+    /// Name of a type, or the fields of a record as text, for the error message.
     fn descr(&mut self) -> Option<String> {
         self.skip_space();
         if self.text.first() != Some(&b'[') {

@@ -1,9 +1,9 @@
 //! Parquet: one column of lists of equal length, decoded page by page.
 //!
 //! FLOAT stays f32, DOUBLE is narrowed to f32, half precision (FLOAT16) stays f16, 8-bit integers stay u8 or i8, other
-//! INT32 become f32, which is exact for the sizes accepted.
-//! Pages can only be decoded in order inside a row group. A few decoders are therefore kept where they stopped, so that
-//! several threads that move forward cost no second decoding; memory is a page for each, whatever the size of a row group.
+//! INT32 become f32, which is exact for the sizes accepted. Pages can only be decoded in order inside a row group. A
+//! few decoders are therefore kept at their positions, so that several threads that move forward decode nothing twice;
+//! each takes the memory of a page, whatever the size of a row group.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -25,12 +25,12 @@ use super::source::Source;
 use super::{Layout, Reader, Shape};
 use crate::{Error, Result};
 
-/// Decoders that wait where they stopped.
+/// Most idle decoders that are kept.
 const CURSORS: usize = 8;
 /// Components decoded at a time.
 const STEP: usize = 1 << 16;
 
-/// Whole numbers up to here are exact in f32.
+/// Largest f32 up to which whole numbers are exact.
 const LARGEST_EXACT: i32 = 1 << 24;
 
 /// The list column that holds the vectors.
@@ -43,12 +43,12 @@ pub(super) struct Column {
     max_def: i16,
     dim: usize,
     dtype: DType,
-    /// First row of every row group, and the number of rows at the end.
+    /// First row of every row group, and the total number of rows.
     starts: Vec<u64>,
     cursors: Mutex<Vec<Cursor>>,
 }
 
-/// A decoder that stands before a row.
+/// A decoder positioned before a row.
 struct Cursor {
     group: usize,
     row: u64,
@@ -57,30 +57,30 @@ struct Cursor {
 
 fn unreadable(path: &Path, error: &ParquetError) -> Error {
     let message = format!(
-        "{}: cannot be read as Parquet: {error}; write it anew with snappy, zstd or no compression",
+        "{}: cannot be read as Parquet: {error}; write it again with snappy, zstd or no compression",
         path.display()
     );
     Error::bad_input(message)
 }
 
-/// Damaged files make the library panic here and there; that too is bad input.
+/// The library panics on some damaged files; that is bad input too.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What `work` leaves broken is dropped with it: a decoder at work is not among those kept.
+    // Broken decoders are dropped: one at work is not among the idle ones.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let message =
-            format!("{}: its Parquet pages are damaged; copy it again or write it anew", path.display());
+            format!("{}: its Parquet pages are damaged; copy it again or write it again", path.display());
         Err(Error::bad_input(message))
     })
 }
 
-/// A handle of its own: the library moves the position that clones of a handle share.
+/// Opens a separate handle, because clones of a handle share its position.
 fn handle(path: &Path) -> Result<(File, (u64, u64, u64))> {
     let file = File::open(path).map_err(|e| Error::io("opening", path, &e))?;
     let meta = file.metadata().map_err(|e| Error::io("reading", path, &e))?;
     Ok((file, (meta.dev(), meta.ino(), meta.len())))
 }
 
-/// Opens the list column `wanted`, or the only one there is.
+/// Opens the list column `wanted`, or the only list column.
 pub(super) fn open(path: &Path, wanted: Option<&str>) -> Result<Reader> {
     guarded(path, || open_unguarded(path, wanted))
 }
@@ -105,13 +105,13 @@ fn open_unguarded(path: &Path, wanted: Option<&str>) -> Result<Reader> {
     if rows > 0 {
         column.dim = column.first_length(path)?;
     }
-    // A set without rows is refused for that, not for its unknown dimension.
+    // A set without rows is refused for its rows, not for its unknown dimension.
     let shape = Shape { rows, dim: column.dim.max(usize::from(rows == 0)), dtype };
     let source = Source::Memory(Arc::new(Vec::new()));
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Parquet(Box::new(column)) })
 }
 
-/// The component type a leaf is read as, if it can hold vectors.
+/// Returns the component type of a leaf, if it can hold vectors.
 fn dtype_of(column: &ColumnDescriptor) -> Option<DType> {
     if column.max_rep_level() != 1 {
         return None;
@@ -160,7 +160,7 @@ fn choose(path: &Path, metadata: &ParquetMetaData, wanted: Option<&str>) -> Resu
 }
 
 impl Column {
-    /// Rows `first..first + count`, which the caller has checked to exist.
+    /// Reads rows `first..first + count`, which the caller has checked to exist.
     pub(super) fn read_rows(&self, path: &Path, first: u64, count: usize, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         out.reserve(count * self.dim * self.dtype.size());
@@ -178,7 +178,7 @@ impl Column {
         })
     }
 
-    /// The decoder that stands closest before `row`, or a new one, moved there.
+    /// Returns the idle decoder closest before `row`, or a new one, moved to the row.
     fn cursor(&self, path: &Path, group: usize, row: u64) -> Result<Cursor> {
         let waiting = {
             let mut cursors = self.cursors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +206,7 @@ impl Column {
         Ok(cursor)
     }
 
-    /// A decoder before the first row of a group.
+    /// Creates a decoder before the first row of a group.
     fn start(&self, path: &Path, group: usize) -> Result<Cursor> {
         let (file, identity) = handle(path)?;
         if identity != self.identity {
@@ -231,7 +231,7 @@ impl Column {
     fn ends_early(&self, path: &Path, group: usize) -> Error {
         let rows = self.starts[group + 1] - self.starts[group];
         let message = format!(
-            "{}: row group {group} ends before its {rows} rows (first row {}); write the file anew",
+            "{}: row group {group} ends before its {rows} rows (first row {}); write the file again",
             path.display(),
             self.starts[group]
         );
@@ -273,7 +273,7 @@ impl Column {
         }
     }
 
-    /// Decodes rows in steps; `put` takes components, and says which of them it cannot take.
+    /// Decodes rows in steps; `put` receives components, and returns which of them it cannot convert.
     fn pull<T: DataType>(
         &self,
         at: At<'_>,
@@ -313,7 +313,7 @@ impl Column {
         Ok(())
     }
 
-    /// Every component must be there, and every row must have `dim` of them.
+    /// Checks that every component is present, and that every row has `dim` of them.
     fn check_levels(&self, path: &Path, first: u64, defs: &[i16], reps: &[i16]) -> Result<()> {
         let whole = defs.iter().all(|&def| def == self.max_def);
         let even = reps.iter().enumerate().all(|(i, &rep)| (rep == 0) == (i % self.dim == 0));
@@ -374,7 +374,7 @@ impl Column {
     }
 }
 
-/// Where a decoder is: its next row, which moves on.
+/// Position of a decoder: its next row.
 struct At<'a> {
     path: &'a Path,
     group: usize,

@@ -1,4 +1,4 @@
-//! Where bytes come from: a file read at offsets, or memory that somebody shares.
+//! Sources of bytes: a file that is read at offsets, or shared memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,7 @@ impl Source {
         }
     }
 
-    /// Fills `out` from `offset` on; what is not there is an error.
+    /// Fills `out` from `offset` on; missing bytes are an error.
     pub(super) fn read_at(&self, path: &Path, offset: u64, out: &mut [u8]) -> Result<()> {
         match self {
             Source::File { file, .. } => {

@@ -1,4 +1,4 @@
-//! True neighbours: u32 queries, u32 k, ids, distances (the layout of big-ann-benchmarks), or `.ivecs` with ids alone.
+//! Ground truth: u32 queries, u32 k, ids, distances (the layout of big-ann-benchmarks), or `.ivecs` with ids only.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// The k nearest rows of every query, closest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroundTruth {
-    /// Neighbours of a query.
+    /// Neighbours per query.
     pub k: usize,
     /// `queries × k` row numbers of the base.
     pub ids: Vec<u32>,
@@ -29,11 +29,11 @@ impl GroundTruth {
         &self.ids[q * self.k..(q + 1) * self.k]
     }
 
-    /// Reads `.ivecs`, or (under any other suffix) u32 queries, u32 k, ids and, where they are there, distances.
+    /// Reads `.ivecs`, or (with any other suffix) u32 queries, u32 k, ids and distances if present.
     ///
     /// # Errors
     ///
-    /// `BadInput` when the header does not agree with the length of the file to the byte.
+    /// `BadInput` when the header does not match the length of the file to the byte.
     pub fn read(path: &Path) -> Result<GroundTruth> {
         let source = Source::open(path)?;
         if super::suffix(path) == "ivecs" {
@@ -51,7 +51,8 @@ impl GroundTruth {
         let actual = u128::from(source.len());
         if actual != ids_only && actual != full {
             let message = format!(
-                "{name} has {actual} bytes; ground truth of {queries} queries × {k} takes {full} (ids alone {ids_only}); \
+                "{name} has {actual} bytes; ground truth of {queries} queries × {k} takes {full} (ids alone \
+                 {ids_only}); \
                  check that it is a ground-truth file and complete"
             );
             return Err(Error::bad_input(message));
@@ -63,7 +64,7 @@ impl GroundTruth {
         Ok(GroundTruth { k: k as usize, ids, distances })
     }
 
-    /// Writes queries, k, ids and distances (if there are any); all of it appears under `path`, or nothing.
+    /// Writes queries, k, ids and distances (if present); the file appears under `path` atomically.
     pub fn write(&self, path: &Path) -> Result<()> {
         let name = path.display();
         if super::suffix(path) == "ivecs" {
@@ -95,7 +96,7 @@ impl GroundTruth {
         let name = path.display();
         if self.queries() as u64 != queries {
             let message =
-                format!("{name} is for {} queries, {queries} are searched; compute it anew", self.queries());
+                format!("{name} is for {} queries, {queries} are searched; compute it again", self.queries());
             return Err(Error::bad_input(message));
         }
         match self.ids.iter().position(|&id| u64::from(id) >= rows) {
@@ -103,7 +104,7 @@ impl GroundTruth {
             Some(i) => {
                 let (id, q) = (self.ids[i], i / self.k);
                 let message = format!(
-                    "{name}: query {q} has neighbour {id}, but the base has {rows} rows; compute it anew"
+                    "{name}: query {q} has neighbour {id}, but the base has {rows} rows; compute it again"
                 );
                 Err(Error::bad_input(message))
             }

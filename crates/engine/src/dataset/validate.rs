@@ -1,4 +1,4 @@
-//! Rows that no distance can be computed for, and the statistics of all others, in one pass over the file.
+//! Finds rows without valid distances and computes statistics of all others, in one pass over the file.
 
 use rayon::prelude::*;
 
@@ -8,10 +8,10 @@ use stratann_kernel::{DType, Metric};
 use super::{Reader, Shape};
 use crate::{Error, Progress, Result};
 
-/// Squared norms above this are refused: with all rows below it no squared distance overflows f32.
+/// Largest squared norm; with all rows below it no squared distance overflows f32.
 pub const LARGEST_SQUARED_NORM: f32 = f32::MAX / 8.0;
 
-/// Why a row cannot be indexed or searched for.
+/// Reason why a row cannot be indexed or searched for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRow {
     /// A component is NaN or infinite.
@@ -21,14 +21,14 @@ pub enum BadRow {
         /// True for NaN, false for infinity.
         nan: bool,
     },
-    /// Cosine, and all components are 0 (or so small that the squared norm is).
+    /// A zero vector under cosine (or one so small that its squared norm is 0).
     ZeroVector,
     /// The squared norm exceeds [`LARGEST_SQUARED_NORM`].
     TooLarge,
 }
 
 impl BadRow {
-    /// One line: what, where, what to do.
+    /// Returns one line: what, where, what to do.
     pub fn message(self, reader: &Reader, row: u64) -> String {
         format!("row {row} of {}: {self}", reader.path().display())
     }
@@ -47,16 +47,16 @@ impl std::fmt::Display for BadRow {
     }
 }
 
-/// What to do about a row that cannot be indexed.
+/// Treatment of a row that cannot be indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnBadRow {
-    /// End with an error that names it.
+    /// Stop with an error that names the row.
     Fail,
-    /// Leave it out.
+    /// Leave the row out.
     Skip,
 }
 
-/// Says why `row` (components of `dtype` as bytes) cannot be used under `metric`; `None` for nearly all.
+/// Returns why `row` (components of `dtype` as bytes) cannot be used under `metric`; `None` for valid rows.
 pub fn check_row(dtype: DType, metric: Metric, row: &[u8]) -> Option<BadRow> {
     let zero = match dtype {
         DType::F32 => {
@@ -85,7 +85,7 @@ pub fn check_row(dtype: DType, metric: Metric, row: &[u8]) -> Option<BadRow> {
     (zero && metric == Metric::Cosine).then_some(BadRow::ZeroVector)
 }
 
-/// The sum of squares of f32 components, in 16 lanes so that it vectorises.
+/// Computes the sum of squares of f32 components, in 16 lanes so that it vectorises.
 fn squared_norm(row: &[u8]) -> f32 {
     let mut lanes = [0f32; 16];
     let blocks = row.chunks_exact(64);
@@ -110,12 +110,12 @@ fn first_not_finite(dtype: DType, row: &[u8]) -> Option<BadRow> {
     Some(BadRow::NotFinite { component, nan: wide[component].is_nan() })
 }
 
-/// What one pass over a set finds.
+/// Results of one pass over a set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scan {
-    /// Rows that can be indexed; the statistics are over these.
+    /// Number of valid rows; the statistics are over these.
     pub rows: u64,
-    /// Numbers of the rows that cannot, ascending.
+    /// Numbers of the invalid rows, ascending.
     pub skipped: Vec<u64>,
     /// Smallest value of every component.
     pub min: Vec<f32>,
@@ -131,21 +131,22 @@ pub struct Scan {
     pub mean_squared_norm: f64,
 }
 
-/// Rows of a chunk take about this many bytes: enough for one large read, little enough for the cache.
+/// Bytes of a chunk: enough for one large read, small enough for the cache.
 const CHUNK_BYTES: usize = 256 << 10;
-/// f32 sums inside a chunk stay accurate.
+/// Most rows of a chunk, so that f32 sums stay accurate.
 const CHUNK_ROWS: usize = 1024;
-/// Chunks whose results are held at once, waiting to be combined in order.
+/// Most chunks whose results wait to be combined in order.
 const WAVE: u64 = 64;
 
-/// Reads the set once with all threads of the current rayon pool: checks every row, and gathers statistics.
+/// Reads the set once with all threads of the current rayon pool, checks every row, and computes statistics.
 ///
 /// The result does not depend on the number of threads: chunks are fixed and combined in order. Takes 256 KiB (or one
-/// row) a thread and 1 KiB for each component.
+/// row) per thread and 1 KiB per component.
 ///
 /// # Errors
 ///
-/// A bad row under [`OnBadRow::Fail`] (the first one is named), no good row at all: `BadInput`. `Interrupted` on request.
+/// `BadInput` for a bad row under [`OnBadRow::Fail`] (the first one is named), or without a valid row. `Interrupted` on
+/// request.
 pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Progress) -> Result<Scan> {
     let rows = reader.shape().rows;
     progress.stage("checking vectors", rows, "rows");
@@ -156,12 +157,12 @@ pub fn scan(reader: &Reader, metric: Metric, policy: OnBadRow, progress: &dyn Pr
     Ok(scan)
 }
 
-/// The error of a set that holds nothing to index.
+/// Creates the error of a set without a valid row.
 pub(crate) fn no_good_row(reader: &Reader) -> Error {
-    Error::bad_input(format!("{}: not one row can be indexed; check the file", reader.path().display()))
+    Error::bad_input(format!("{}: no row can be indexed; check the file", reader.path().display()))
 }
 
-/// The error that names `row` when it cannot be indexed.
+/// Returns the error that names `row` when it cannot be indexed.
 pub(crate) fn refuse_row(reader: &Reader, metric: Metric, row: u64) -> Result<()> {
     let mut bytes = Vec::new();
     reader.read_rows(row, 1, &mut bytes)?;
@@ -169,10 +170,10 @@ pub(crate) fn refuse_row(reader: &Reader, metric: Metric, row: u64) -> Result<()
 }
 
 fn refusal(reader: &Reader, row: u64, bad: BadRow) -> Error {
-    Error::bad_input(format!("{}; mend it or pass --on-bad-row skip", bad.message(reader, row)))
+    Error::bad_input(format!("{}; correct it or pass --on-bad-row skip", bad.message(reader, row)))
 }
 
-/// As [`scan`], of the rows `range`; perhaps none of them is good, and then the statistics say nothing.
+/// As [`scan`], of the rows `range`. Without a valid row the statistics are meaningless.
 pub(crate) fn scan_rows(
     reader: &Reader,
     metric: Metric,
@@ -239,7 +240,7 @@ fn scan_chunk(shape: Shape, metric: Metric, first: u64, scratch: &mut Scratch) -
     Chunk { bad, moments: sums.finish() }
 }
 
-/// Running sums of a chunk, relative to its first good row, so that f32 keeps its digits when the mean is far from 0.
+/// Running sums of a chunk, relative to its first valid row, so that f32 keeps its digits when the mean is far from 0.
 struct Sums {
     rows: usize,
     origin: Vec<f32>,

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::{Layout, Reader, Shape};
 use crate::{Error, Result};
 
-/// Reads the dimension of the first row and divides the file into rows of `4 + dim × size` bytes.
+/// Reads the dimension of the first row and splits the file into rows of `4 + dim × size` bytes.
 pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, usize)> {
     let (name, len) = (path.display(), source.len());
     if len == 0 {
@@ -16,7 +16,8 @@ pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, 
     }
     if len < 4 {
         let message = format!(
-            "{name} is truncated: a dimension of 4 bytes is expected, but it has {len} (no row is complete); copy it again"
+            "{name} is truncated: a dimension of 4 bytes is expected, but it has {len} (no row is complete); copy \
+             it again"
         );
         return Err(Error::bad_input(message));
     }
@@ -37,7 +38,8 @@ pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, 
             format!("the last complete row is {}", rows - 1)
         };
         let message = format!(
-            "{name} is truncated: rows of {stride} bytes ask for {expected} bytes, but it has {len} ({last}); copy it again"
+            "{name} is truncated: rows of {stride} bytes ask for {expected} bytes, but it has {len} ({last}); copy \
+             it again"
         );
         return Err(Error::bad_input(message));
     }
@@ -51,7 +53,7 @@ pub(super) fn open(path: &Path, dtype: DType) -> Result<Reader> {
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Prefixed })
 }
 
-/// Takes the dimensions out of a block of rows in place; `width` is the bytes of a row without it.
+/// Removes the dimensions from a block of rows in place; `width` is the bytes of a row without it.
 pub(super) fn drop_prefixes(
     path: &Path,
     dim: usize,

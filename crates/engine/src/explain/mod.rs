@@ -3,8 +3,7 @@
 use stratann_core::query::Params;
 
 pub use crate::kinds::Explained;
-pub use crate::kinds::blocks::explain as blocks;
-pub use crate::kinds::hybrid_ivf::explain as lists;
+pub use crate::kinds::traces::{blocks, lists};
 
 use crate::driver::Width;
 use crate::index::Index;
@@ -20,7 +19,8 @@ pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<E
     kinds::explain(&index.base, &index.kind, query, params)
 }
 
-/// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the easiest to follow.
+/// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the
+/// easiest to follow.
 pub(crate) fn explained_params(index: &Index, options: &SearchOptions) -> Result<Params> {
     let width = match options.width {
         Width::Auto => 1,

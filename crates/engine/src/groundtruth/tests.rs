@@ -52,7 +52,7 @@ fn least_budget(base: &Reader, queries: &Reader, metric: Metric, k: usize) -> u6
     let (mut low, mut high) = (0, PLENTY);
     while low < high {
         let middle = (low + high) / 2;
-        match search.plan(&Asked::Set(queries), middle) {
+        match search.plan(&QuerySource::Set(queries), middle) {
             Ok(_) => high = middle,
             Err(_) => low = middle + 1,
         }

@@ -55,7 +55,8 @@ impl Index {
     ) -> Result<Index> {
         if let Some(spread) = &manifest.spread {
             return Err(Error::bad_input(format!(
-                "{} is spread over {} servers, none of which holds all of its blocks; search the index that it was made from, \
+                "{} is spread over {} servers, none of which holds all of its blocks; search the index that it was \
+                 made from, \
                  or run its servers",
                 folder.display(),
                 spread.servers
@@ -137,7 +138,8 @@ impl Index {
             (true, asked) => Ok(asked.unwrap_or_default()),
             (false, None | Some(Carry::Distances)) => Ok(Carry::Distances),
             (false, Some(Carry::Ids)) => Err(Error::bad_input(format!(
-                "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry distances, or build with \
+                "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry \
+                 distances, or build with \
                  --codes ram",
                 self.base.folder.display()
             ))),

@@ -7,8 +7,10 @@ pub mod disk_graph;
 pub mod flat;
 pub mod hybrid_ivf;
 pub mod kind;
+pub mod options;
 pub mod section;
 pub mod snapshot;
+pub mod split;
 
 use std::path::Path;
 
@@ -16,22 +18,26 @@ use stratann_core::check::Blocks;
 use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::Params;
 
+pub use disk_graph::account::IN_FLIGHT;
+pub(crate) use hybrid_ivf::calibration::nprobe_params;
 pub(crate) use hybrid_ivf::learning::Learning;
 
 use crate::base::{Base, OpenOptions};
 use crate::budget::Account;
+use crate::build::options::BuildOptions;
+use crate::build::plan::BuildPlan;
 use crate::build::stages::Build;
 use crate::cache::ExtentCache;
-use crate::dataset::Scan;
+use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
-use crate::search::SearchOptions;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
+use options::Switches;
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -257,15 +263,13 @@ pub(crate) fn beam_params(kind: Kind, k: u32, list: u32, slack: Option<f32>) -> 
 ///
 /// # Errors
 /// A value out of range.
-pub(crate) fn apply_switches(
-    params: &mut Params,
-    options: &SearchOptions,
-    variant: Option<&str>,
-) -> Result<()> {
+pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: Option<&str>) -> Result<()> {
     match &mut params.kind {
         KindParams::Flat(_) => Ok(()),
-        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, options),
-        KindParams::HybridIvf(own) => hybrid_ivf::calibration::apply_switches(own, options, variant),
+        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, &switches.graph()),
+        KindParams::HybridIvf(own) => {
+            hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
+        }
     }
 }
 
@@ -374,13 +378,31 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
     })
 }
 
+/// The modules of traces.
+pub mod traces {
+    pub use super::blocks::explain as blocks;
+    pub use super::hybrid_ivf::explain as lists;
+}
+
 /// The trace of a query.
 #[derive(Clone, Debug)]
 pub enum Explained {
     /// Of a kind that reads blocks.
-    Blocks(blocks::explain::Trace),
+    Blocks(blocks::explain::BlockTrace),
     /// Of a kind that reads lists.
-    Lists(hybrid_ivf::explain::Trace),
+    Lists(hybrid_ivf::explain::ListTrace),
+}
+
+/// Plans the memory and the disk of a build.
+///
+/// # Errors
+/// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    match options.kind {
+        Kind::Flat => blocks::plan::plan(base, options, false),
+        Kind::DiskGraph => blocks::plan::plan(base, options, true),
+        Kind::HybridIvf => hybrid_ivf::build::memory::plan(base, options),
+    }
 }
 
 /// Runs the stages of a build but the calibration; returns the manifest of the finished files.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hybrid_ivf::facts::ListSection;
+pub use super::hybrid_ivf::facts::ListSection;
 
 /// The section of a kind in the manifest. Its keys stand beside those of every index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! What distances cost on one core.
+//! Measures the costs of distances on one core.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -13,23 +13,23 @@ use super::fit;
 use crate::tier::Resident;
 use crate::{Error, Progress, Result};
 
-/// What a distance of one kind takes by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative errors.
+/// Cost of one kind of distance by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistanceCost {
-    /// Whatever the size, nanoseconds.
+    /// Fixed cost, nanoseconds.
     pub fixed_ns: f64,
-    /// For each component, or each byte of a code, nanoseconds.
+    /// Cost per component, or per byte of a code, nanoseconds.
     pub ns_per_unit: f64,
-    /// What it is fitted to.
+    /// Measurements of the fit.
     pub measured: Vec<TimedDistance>,
 }
 
-/// One size, timed.
+/// Measurement of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimedDistance {
     /// Components of a vector, or bytes of a code.
     pub size: u32,
-    /// Of one distance, nanoseconds.
+    /// Time of one distance, nanoseconds.
     pub ns: f64,
 }
 
@@ -40,7 +40,7 @@ impl DistanceCost {
         DistanceCost { fixed_ns, ns_per_unit, measured }
     }
 
-    /// Of one distance, nanoseconds.
+    /// Time of one distance, nanoseconds.
     pub fn ns(&self, size: usize) -> f64 {
         self.fixed_ns + size as f64 * self.ns_per_unit
     }
@@ -50,21 +50,21 @@ impl DistanceCost {
     }
 }
 
-/// What distances cost on one core, which had nothing else to do.
+/// Costs of distances on one idle core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ComputeCosts {
-    /// Exact l2 of f32 rows in cache: `C_vec` of OrchANN, §5.1. Its sizes are components, as those of the next two.
+    /// Exact l2 of f32 rows in cache: `C_vec` of OrchANN, §5.1. Sizes are components, as in the next two.
     pub full_f32: DistanceCost,
     /// Of f16 rows.
     pub full_f16: DistanceCost,
     /// Of u8 rows; i8 rows cost the same.
     pub full_u8: DistanceCost,
-    /// By look-up tables, of codes drawn from more than a cache holds. Its sizes are bytes of a code.
+    /// By look-up tables, of codes from more data than a cache holds. Sizes are bytes of a code.
     pub codes: DistanceCost,
 }
 
 impl ComputeCosts {
-    /// An exact distance of two vectors of `dim` components, nanoseconds.
+    /// Cost of an exact distance of two vectors of `dim` components, nanoseconds.
     pub fn full_ns(&self, dtype: DType, dim: usize) -> f64 {
         let cost = match dtype {
             DType::F32 => &self.full_f32,
@@ -74,7 +74,7 @@ impl ComputeCosts {
         cost.ns(dim)
     }
 
-    /// False when a file that says so cannot have been measured.
+    /// Returns false for values from a file that cannot have been measured.
     pub(super) fn is_consistent(&self) -> bool {
         [&self.full_f32, &self.full_f16, &self.full_u8, &self.codes].iter().all(|c| c.is_consistent())
     }
@@ -82,9 +82,9 @@ impl ComputeCosts {
 
 const DIMS: [u32; 4] = [96, 128, 384, 768];
 const CODE_BYTES: [u32; 3] = [32, 64, 192];
-/// Rows that are compared in a round: they stay in the second cache.
+/// Rows per round; they stay in the level-2 cache.
 const ROWS_BYTES: usize = 256 << 10;
-/// Codes to draw from, and codes that are drawn in a round.
+/// Number of stored codes, and of codes drawn per round.
 const CODES_BYTES: usize = 32 << 20;
 const DRAWN: usize = 4096;
 
@@ -113,8 +113,8 @@ pub(super) fn measure(time: Duration, progress: &dyn Progress) -> Result<Compute
     })
 }
 
-/// Runs `round` for `time`, at least twice; it says how long its `count` distances took. What one took in the fastest round, which another program
-/// seldom disturbs, nanoseconds.
+/// Runs `round` for `time`, at least twice; it returns the time of its `count` distances. Returns the time of one
+/// distance in the fastest round, which other programs rarely disturb, nanoseconds.
 fn fastest_ns(time: Duration, count: usize, mut round: impl FnMut() -> Duration) -> f64 {
     let (started, mut best, mut rounds) = (Instant::now(), Duration::MAX, 0);
     while rounds < 2 || started.elapsed() < time {
@@ -138,7 +138,7 @@ fn time_full(dtype: DType, dim: usize, time: Duration) -> f64 {
     })
 }
 
-/// Components between −1 and 1, or all bytes.
+/// Draws components between −1 and 1, or arbitrary bytes.
 fn components(dtype: DType, count: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * dtype.size());
     for drawn in floats(count, 1) {
@@ -156,7 +156,7 @@ fn floats(count: usize, stream: u64) -> Vec<f32> {
     (0..count as u64).map(draw).collect()
 }
 
-/// Codes to draw from, where an index has its own: in huge pages, if there are any.
+/// Allocates codes like those of an index: in huge pages, if available.
 fn codes() -> Result<Resident> {
     let none =
         || Error::budget(format!("no memory for {CODES_BYTES} bytes of codes; free some, and measure again"));
@@ -167,7 +167,7 @@ fn codes() -> Result<Resident> {
 }
 
 fn time_codes(codes: &[u8], code_bytes: usize, time: Duration) -> f64 {
-    // Subspaces of four components each, as where a code has a quarter as many bytes as a vector has components.
+    // Subspaces of four components each, as for codes with a quarter as many bytes as a vector has components.
     let dim = 4 * code_bytes;
     let codebook = Codebook {
         dim,

@@ -76,8 +76,8 @@ pub struct DiskCosts {
 }
 
 impl DiskCosts {
-    /// How long a random read of `bytes` takes with `depth` of such reads under way, microseconds. What it keeps from the others is this over
-    /// `depth`.
+    /// How long a random read of `bytes` takes with `depth` of such reads under way, microseconds. What it keeps from
+    /// the others is this over `depth`.
     ///
     /// Between the two fitted lines it grows evenly with the depth; beyond, as the reads of a page were seen to.
     pub fn read_us(&self, bytes: u64, depth: u32) -> f64 {
@@ -94,7 +94,8 @@ impl DiskCosts {
         1e6 * bytes as f64 / self.sequential_bytes_per_s.max(f64::MIN_POSITIVE)
     }
 
-    /// The mean of a page's read, between the depths that were measured; in proportion to the depth beyond the last one.
+    /// The mean of a page's read, between the depths that were measured; in proportion to the depth beyond the last
+    /// one.
     fn page_us(&self, depth: u32) -> f64 {
         let pages = || self.random.iter().filter(|r| r.bytes as usize == PAGE);
         let below = pages().filter(|r| r.depth <= depth).max_by_key(|r| r.depth);

@@ -1,15 +1,16 @@
-//! A straight line through measurements.
+//! Fits a straight line.
 
-/// The line `fixed + slope × x` whose relative errors at the points `(x, y)` have the least sum of squares, both of its terms 0 or more; x and y are
-/// above 0. Relative, because what is small is measured as well as what is large, and asked for more often.
+/// Computes the line `fixed + slope × x` with the least sum of squared relative errors at the points `(x, y)`, both
+/// terms 0 or more; x and y are above 0. Errors are relative, because small sizes are measured as precisely as large
+/// ones, and used more often.
 pub(super) fn line(points: &[(f64, f64)]) -> (f64, f64) {
-    // With u = 1 / y and v = x / y the wanted line has fixed · u + slope · v = 1 at every point.
+    // With u = 1 / y and v = x / y the line has fixed · u + slope · v = 1 at every point.
     let sum = |f: &dyn Fn(f64, f64) -> f64| points.iter().map(|&(x, y)| f(1.0 / y, x / y)).sum::<f64>();
     let (u, v) = (sum(&|u, _| u), sum(&|_, v| v));
     let (uu, uv, vv) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
     let determinant = uu * vv - uv * uv;
     let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { 0.0 };
-    // One size alone, or equal ones, say nothing of a slope.
+    // A single size gives no slope.
     if determinant <= 1e-9 * uu * vv {
         return (ratio(u, uu), 0.0);
     }
@@ -35,7 +36,7 @@ mod tests {
     fn a_line_is_found_and_never_falls() {
         check(&[(1.0, 12.0), (2.0, 14.0), (8.0, 26.0)], 10.0, 2.0);
         check(&[(1.0, 4.0), (2.0, 8.0)], 0.0, 4.0);
-        // A fixed part below 0, or a slope, is measured by accident.
+        // A negative fixed part or slope is noise.
         check(&[(1.0, 1.0), (2.0, 4.0)], 0.0, 1.2);
         let (fixed, slope) = line(&[(1.0, 5.0), (2.0, 4.0)]);
         assert!(slope == 0.0 && (4.0..5.0).contains(&fixed));

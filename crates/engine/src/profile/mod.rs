@@ -1,7 +1,8 @@
 //! What a machine and one of its disks can do, measured once and kept in a file: the figures of a cost model.
 //!
-//! OrchANN (§5.1, "Physical Cost Model") asks for three: the bandwidth of sequential reads, the latency of a random 4 KiB read, and the cost of a distance.
-//! A disk with many reads under way answers otherwise than one with a single read, and both depend on the size, so a profile has these too.
+//! OrchANN (§5.1, "Physical Cost Model") asks for three: the bandwidth of sequential reads, the latency of a random 4
+//! KiB read, and the cost of a distance. A disk with many reads under way answers otherwise than one with a single
+//! read, and both depend on the size, so a profile has these too.
 
 mod compute;
 mod disk;
@@ -51,8 +52,9 @@ pub struct Profile {
     pub local: Option<LocalCosts>,
 }
 
-/// What the model of OrchANN (§5.1, "Latency Prediction") leaves to be fitted. There N is the number of vectors in a cluster, d their dimension, Tr(B) the
-/// time to stream B bytes, Rd(B) that of random reads of B bytes, C_vec the cost of a distance.
+/// What the model of OrchANN (§5.1, "Latency Prediction") leaves to be fitted. There N is the number of vectors in a
+/// cluster, d their dimension, Tr(B) the time to stream B bytes, Rd(B) that of random reads of B bytes, C_vec the
+/// cost of a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LocalCosts {
     /// α_flat of a scan: T(N) = Tr(4 N d) + α_flat · N · C_vec.
@@ -96,10 +98,12 @@ const DISK_SHARE: f64 = 0.55;
 const COMPUTE_SHARE: f64 = 0.15;
 
 impl Profile {
-    /// Measures the disk that holds `folder`, and this machine's distances. A scratch file in `folder` is gone afterwards, however this ends.
+    /// Measures the disk that holds `folder`, and this machine's distances. A scratch file in `folder` is gone
+    /// afterwards, however this ends.
     ///
     /// # Errors
-    /// Options out of range; a folder that cannot be written to, or with too little room; reads that fail; `Kind::Interrupted`.
+    /// Options out of range; a folder that cannot be written to, or with too little room; reads that fail;
+    /// `Kind::Interrupted`.
     pub fn measure(folder: &Path, options: &ProfileOptions, progress: &dyn Progress) -> Result<Profile> {
         let started = Instant::now();
         let bytes = scratch_bytes(folder, options)?;
@@ -118,7 +122,8 @@ impl Profile {
         })
     }
 
-    /// Why this profile says little about searches on the disk of `folder`, here; `None` when it is from this machine and that disk.
+    /// Why this profile says little about searches on the disk of `folder`, here; `None` when it is from this machine
+    /// and that disk.
     pub fn differs_from_here(&self, folder: &Path) -> Option<String> {
         self.origin.differences(&Origin::of_searches(folder))
     }

@@ -1,4 +1,4 @@
-//! Where a profile is from, to know when it is used elsewhere.
+//! Origin of a profile, to detect its use on another machine.
 
 use std::path::Path;
 
@@ -11,22 +11,22 @@ use crate::tier;
 pub struct Origin {
     /// Model of the processor.
     pub cpu: String,
-    /// Cores that the process might use.
+    /// Cores available to the process.
     pub cores: usize,
     /// Instruction set of the kernels.
     pub isa: String,
     /// Kind of the file system, such as `ext4`.
     pub file_system: String,
-    /// What is mounted there, such as `/dev/nvme0n1p2`.
+    /// Mounted device, such as `/dev/nvme0n1p2`.
     pub device: String,
-    /// How files were read: `io_uring` or `pread`.
+    /// I/O back end of the reads: `io_uring` or `pread`.
     pub io_backend: String,
 }
 
 const UNKNOWN: &str = "unknown";
 
 impl Origin {
-    /// This machine, and the disk that holds `folder`, read by this back end.
+    /// This machine, and the disk that holds `folder`, with this back end.
     pub(super) fn here(folder: &Path, io_backend: &str) -> Origin {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
@@ -42,12 +42,12 @@ impl Origin {
         }
     }
 
-    /// What a search on the disk of `folder` would meet here.
+    /// Origin of a search on the disk of `folder` on this machine.
     pub(super) fn of_searches(folder: &Path) -> Origin {
         Origin::here(folder, if tier::uring_refusal().is_none() { "io_uring" } else { "pread" })
     }
 
-    /// What is not as it is `here`, in words.
+    /// Describes the differences to `here`.
     pub(super) fn differences(&self, here: &Origin) -> Option<String> {
         let disk = |o: &Origin| format!("{} on {}", o.file_system, o.device);
         let facts = [
@@ -64,7 +64,7 @@ impl Origin {
     }
 }
 
-/// Under x86 the kernel gives a name; under Arm numbers of implementer and part.
+/// On x86 the kernel gives a name; on Arm the numbers of implementer and part.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
         let value = cpuinfo.lines().find_map(|l| l.strip_prefix(name)?.trim_start().strip_prefix(':'));
@@ -75,7 +75,8 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
     })
 }
 
-/// Kind and source of the file system that holds `path`, by the longest mount point; of several on one the last is on top.
+/// Type and source of the file system that holds `path`, by the longest mount point; of several on one, the last one
+/// counts.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     let mut best: Option<(usize, &str, &str)> = None;
     for line in mountinfo.lines() {
@@ -91,7 +92,7 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
     best.map(|(_, kind, source)| (kind.into(), unescaped(source)))
 }
 
-/// The kernel writes spaces, tabs, newlines and backslashes as `\040` and the like.
+/// Decodes the kernel's escapes of spaces, tabs, newlines and backslashes such as `\040`.
 fn unescaped(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()

@@ -1,4 +1,4 @@
-//! A file to time reads with.
+//! A file for timing reads.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -10,23 +10,23 @@ use stratann_core::build::hash;
 
 use crate::{Error, Progress, Result, tier};
 
-/// A file without a name: gone with the program that opened it, however that ends.
+/// A file without a name, which is removed with the program that opened it.
 pub(crate) struct ScratchFile {
     pub(super) file: Arc<File>,
     /// Whether the file system allows reads past the page cache.
     pub(crate) direct: bool,
     pub(super) bytes: u64,
-    /// For errors.
+    /// Folder, for errors.
     pub(super) folder: PathBuf,
 }
 
-/// Written at a time; the length of a file is a multiple.
+/// Bytes per write; the length of a file is a multiple.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces between two waits for the disk, so that it is known how long all of them take.
+/// Writes between two syncs, to estimate the time of all writes.
 const SYNC_PIECES: u64 = 16;
 
 impl ScratchFile {
-    /// Writes `bytes` into a file in `folder`, or fewer, but at least a piece, when `time` is over before.
+    /// Writes `bytes` into a file in `folder`, or fewer when `time` is over, but at least one piece.
     ///
     /// # Errors
     /// When the file cannot be written, or the work is interrupted.
@@ -39,7 +39,7 @@ impl ScratchFile {
         let failed = |e: std::io::Error| Error::io("writing a scratch file in", folder, &e);
         let (mut writer, path) = create_unique(folder).map_err(failed)?;
         let opened = tier::open_direct(&path);
-        // Its name goes before the first byte comes: then nothing can leave it behind.
+        // The name is removed before the first write, so that the file cannot be left behind.
         std::fs::remove_file(&path).map_err(failed)?;
         let (file, direct) = opened.map_err(failed)?;
         let mut chunk = vec![0u8; PIECE_BYTES as usize];
@@ -75,7 +75,7 @@ fn create_unique(folder: &Path) -> std::io::Result<(File, PathBuf)> {
     }
 }
 
-/// Incompressible bytes, so that no layer below can cheat.
+/// Incompressible bytes, so that no lower layer can compress or deduplicate them.
 fn fill(chunk: &mut [u8], piece: u64) {
     let words = chunk.chunks_exact_mut(8).zip(0..);
     words.for_each(|(word, i)| word.copy_from_slice(&hash(piece, 1, i).to_le_bytes()));

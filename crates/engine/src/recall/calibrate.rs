@@ -1,7 +1,8 @@
 //! Measures recall curves.
 //!
-//! A curve holds measured points: with this beam and this slack, so much recall for so many reads. It is measured on queries whose
-//! neighbours are known exactly: rows of the index, each hidden from its own search (build), or the user's own queries (`tune`).
+//! A curve holds measured points: with this beam and this slack, so much recall for so many reads. It is measured on
+//! queries whose neighbours are known exactly: rows of the index, each hidden from its own search (build), or the
+//! user's own queries (`tune`).
 
 use super::curve::{Curve, Point};
 use crate::driver::Width;
@@ -10,7 +11,8 @@ use crate::kinds;
 use crate::search::{self, SearchOptions};
 use crate::{Error, Progress, Result};
 
-/// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k` ids each).
+/// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k`
+/// ids each).
 ///
 /// `hidden` names for each query a node that it must not see; it may be empty.
 #[allow(clippy::too_many_arguments)]
@@ -94,7 +96,5 @@ fn best_variant(
 /// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
 const QUERY_NEIGHBOURS: usize = 10_000;
 const QUERIES_MIN: usize = 100;
-/// Queries in flight: the counters do not depend on it, but the longest beams take 100 KB a query.
-pub(crate) const IN_FLIGHT: usize = 16;
 /// Nobody asks for more than this by recall.
 const RECALL_ENOUGH: f64 = 0.995;

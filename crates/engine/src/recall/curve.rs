@@ -38,7 +38,8 @@ pub struct Curve {
     pub queries: usize,
     /// Where they came from: `rows` or `queries`.
     pub source: String,
-    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before it was kept.
+    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before
+    /// it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kth_distance: Option<f32>,
     /// The variant of the kind that it was measured with; absent for a kind without variants.
@@ -49,7 +50,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured points of a rule the effort is interpolated.
+    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured points of a rule the
+    /// effort is interpolated.
     ///
     /// `Err` holds the highest recall of the curve when none reaches it.
     pub fn setting(&self, recall: f64) -> std::result::Result<Point, f64> {
@@ -136,15 +138,17 @@ pub(crate) struct Grid {
     pub(crate) is_needless: fn(u32, &StopRule) -> bool,
 }
 
-/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was measured on, by the medians; `None` where
-/// that is not known, or the metric is no distance. Sorts `kth_distances`, one of each query.
+/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was
+/// measured on, by the medians; `None` where that is not known, or the metric is no distance. Sorts `kth_distances`,
+/// one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
     let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }
 
-/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to expect.
+/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to
+/// expect.
 pub const REMOTE: f64 = 1.1;
 
 /// Sorts; `None` of nothing.
@@ -160,6 +164,9 @@ const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
 
+/// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a
+/// query.
+pub(crate) const CALIBRATION_IN_FLIGHT: usize = 16;
 /// Refuses a slack that is no number of standard errors.
 ///
 /// # Errors

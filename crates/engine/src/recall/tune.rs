@@ -1,6 +1,7 @@
 //! Measures anew what recall costs on a finished index, and publishes it as a version that shares the data files.
 //!
-//! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was fitted to.
+//! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was
+//! fitted to.
 
 use std::path::Path;
 
@@ -121,7 +122,8 @@ pub fn tune(
     let ks: Vec<u32> = options.ks.iter().copied().filter(|&k| k > 0 && k as usize <= known.truth_k).collect();
     if ks.is_empty() || fit.count() == 0 || check.count() == 0 {
         return Err(Error::bad_input(format!(
-            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours for every k",
+            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours \
+             for every k",
             fit.count() + check.count(),
             known.truth_k
         )));
@@ -138,7 +140,7 @@ pub fn tune(
             &fit.hidden,
             k,
             source,
-            (options.threads, calibrate::IN_FLIGHT),
+            (options.threads, curve::CALIBRATION_IN_FLIGHT),
             progress,
         )?);
     }

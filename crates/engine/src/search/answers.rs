@@ -23,7 +23,8 @@ pub struct Answers {
     pub times: Times,
     /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
     pub failed: Vec<(usize, String)>,
-    /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds id `u64::MAX`.
+    /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds
+    /// id `u64::MAX`.
     pub short: usize,
     /// Wall-clock seconds.
     pub seconds: f64,

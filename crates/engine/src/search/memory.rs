@@ -6,8 +6,8 @@ use crate::index::Index;
 use crate::kinds;
 use crate::manifest::Manifest;
 
-/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells; rounded up where it does not. With `low_memory`
-/// fewer are in flight.
+/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells;
+/// rounded up where it does not. With `low_memory` fewer are in flight.
 pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> [(&'static str, u64); 2] {
     let planned = kinds::planned_query(manifest, low_memory);
     let in_flight = options.in_flight.unwrap_or(planned.in_flight);
@@ -21,14 +21,15 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
     [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
 }
 
-/// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and some thousand queries at a time.
+/// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and
+/// some thousand queries at a time.
 pub fn usual_reserve(manifest: &Manifest) -> Reserve {
     const QUERIES_BYTES: u64 = 4 << 20;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let options = SearchOptions { threads, ..SearchOptions::default() };
     let bytes =
         |low_memory| QUERIES_BYTES + reserve(manifest, &options, low_memory).iter().map(|r| r.1).sum::<u64>();
-    Reserve { bytes: bytes(false), tight_bytes: bytes(true), threads }
+    Reserve { bytes: bytes(false), low_memory_bytes: bytes(true), threads }
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
@@ -65,7 +66,7 @@ impl Index {
             Effort::List(list, _) => u64::from(list),
             Effort::Recall(_) | Effort::Clusters(..) => 200,
         };
-        let local_beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let local_beam = u64::from(options.switches.lists().local_list.unwrap_or(0)).max(options.k as u64);
         let tables = self.kind.query_tables_bytes(&self.base, local_beam);
         // Ids and ranks of the block that is expanded.
         let coded =

@@ -12,15 +12,15 @@ use crate::{Error, Progress, Result, tier};
 mod answers;
 mod batch;
 mod memory;
-mod options;
+pub(crate) mod options;
 mod params;
 
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
-pub use options::{Effort, ProbeSwitches, SearchOptions};
+pub use options::{Effort, SearchOptions};
 
 pub use crate::index::Reserve;
-pub use crate::kinds::disk_graph::account::IN_FLIGHT;
+pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
 
 impl Index {
@@ -35,7 +35,8 @@ impl Index {
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
 
-    /// No more threads, and no more room for queries on each, than `count` queries can use: one alone should not wait for a ring of hundreds.
+    /// No more threads, and no more room for queries on each, than `count` queries can use: one alone should not wait
+    /// for a ring of hundreds.
     fn fitted(&self, options: &SearchOptions, count: usize) -> SearchOptions {
         let threads = options.threads.clamp(1, 1024).min(count.max(1));
         let in_flight = self.in_flight(options).min(count.div_ceil(threads).max(1));
@@ -45,7 +46,8 @@ impl Index {
     /// Answers `queries`: rows of `dim` components of the index' element type, as bytes.
     ///
     /// # Errors
-    /// Bad options, a budget too small, an interruption, a disk that is gone. A query that fails alone is in [`Answers::failed`].
+    /// Bad options, a budget too small, an interruption, a disk that is gone. A query that fails alone is in
+    /// [`Answers::failed`].
     pub fn search(
         &self,
         queries: &[u8],

@@ -5,7 +5,7 @@ use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Params};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
-use crate::kinds::{self, hybrid_ivf::calibration::nprobe_params};
+use crate::kinds::{self, nprobe_params};
 use crate::recall::curve;
 use crate::{Error, Result};
 
@@ -39,7 +39,7 @@ impl Index {
         self.check_effort(options)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
-        kinds::apply_switches(&mut params, options, variant)?;
+        kinds::apply_switches(&mut params, &options.switches, variant)?;
         Ok(params)
     }
 

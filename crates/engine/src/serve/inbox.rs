@@ -1,7 +1,7 @@
 //! Queries that wait for a free slot of any driver thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use stratann_core::peer::Run;
@@ -18,6 +18,8 @@ pub(super) struct Job {
 /// One queue for all driver threads.
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
+    // Number of waiting queries, read without the lock.
+    length: AtomicUsize,
     threads: Vec<ThreadWaker>,
 }
 
@@ -37,7 +39,11 @@ struct ThreadWaker {
 
 impl Inbox {
     pub(super) fn new(threads: usize) -> Inbox {
-        Inbox { waiting: Mutex::default(), threads: (0..threads).map(|_| ThreadWaker::default()).collect() }
+        Inbox {
+            waiting: Mutex::default(),
+            length: AtomicUsize::new(0),
+            threads: (0..threads).map(|_| ThreadWaker::default()).collect(),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
@@ -56,6 +62,7 @@ impl Inbox {
             0 => waiting.fresh.push_back(job),
             _ => waiting.batons.push_back(job),
         }
+        self.length.fetch_add(1, Ordering::SeqCst);
         drop(waiting);
         // One thread is enough: a thread that does not wait looks here before it does.
         let idle = self.threads.iter().find(|t| t.is_waiting.swap(false, Ordering::SeqCst));
@@ -67,8 +74,13 @@ impl Inbox {
     /// Returns the next query for a thread.
     pub(super) fn pop(&self, thread: usize) -> Option<Job> {
         self.threads[thread].is_waiting.store(false, Ordering::SeqCst);
+        if self.len() == 0 {
+            return None;
+        }
         let mut waiting = self.lock();
-        waiting.batons.pop_front().or_else(|| waiting.fresh.pop_front())
+        let job = waiting.batons.pop_front().or_else(|| waiting.fresh.pop_front())?;
+        self.length.fetch_sub(1, Ordering::SeqCst);
+        Some(job)
     }
 
     /// Removes the queries that are no longer wanted. Returns their number.
@@ -77,13 +89,14 @@ impl Inbox {
         let before = waiting.batons.len() + waiting.fresh.len();
         waiting.batons.retain(|job| is_wanted(&job.run));
         waiting.fresh.retain(|job| is_wanted(&job.run));
-        before - waiting.batons.len() - waiting.fresh.len()
+        let removed = before - waiting.batons.len() - waiting.fresh.len();
+        self.length.fetch_sub(removed, Ordering::SeqCst);
+        removed
     }
 
     /// Returns the number of waiting queries.
     pub(super) fn len(&self) -> usize {
-        let waiting = self.lock();
-        waiting.batons.len() + waiting.fresh.len()
+        self.length.load(Ordering::SeqCst)
     }
 
     /// Whether a thread with a free slot may wait: the inbox is empty. A later push wakes it.

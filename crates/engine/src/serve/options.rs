@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
-use crate::kinds::hybrid_ivf::learning::{Learn, LearnOptions};
+use crate::kinds::options::{Learn, LearnOptions};
 use crate::link::{Log, Tls};
 use crate::tier::IoChoice;
 use crate::{Error, Result};

@@ -93,6 +93,7 @@ impl ServerState {
         let view = index.view(0);
         let served = Served {
             build: index.build(),
+            kind: view.kind_number(),
             vector_bytes: index.index().base.row_bytes(),
             nodes: view.base.nodes,
             carry: index.carry(options.carry).unwrap_or(Carry::Distances),

@@ -1,5 +1,5 @@
-//! Further homes of blocks: each copy goes where most edges of its block lead to or come from, so that copies which must exist anyway,
-//! for the day a server dies, save hand-overs until then.
+//! Additional replicas of blocks: each goes to the server to which most edges of its block lead or from which they
+//! come. Replicas for fault tolerance then also save hand-overs.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,11 @@ use super::refine::{Incoming, tally};
 use super::source::Source;
 use crate::Result;
 
-/// Servers that are remembered for each block.
+/// Servers that are remembered per block.
 const WISHES: usize = 4;
 
-/// For each block the servers with most of its edges besides its first home, most first: edges × 64 + server, 0 for none.
+/// For each block, the servers with most of its edges besides its first server, most first: edges × 64 + server, 0 for
+/// none.
 pub(super) struct Wishes(Vec<[u32; WISHES]>);
 
 impl Wishes {
@@ -21,7 +22,7 @@ impl Wishes {
         blocks * (4 * WISHES as u64 + 4)
     }
 
-    /// Finds them in one pass.
+    /// Computes the table in one pass.
     pub(super) fn find(source: &Source<'_>, owner: &[u8], incoming: Option<&Incoming>) -> Result<Wishes> {
         let mut wishes = vec![[0u32; WISHES]; owner.len()];
         source.stream("homes of copies", |first, targets, _| {
@@ -37,16 +38,16 @@ impl Wishes {
         Ok(Wishes(wishes))
     }
 
-    /// The wishes of a block that `homes` does not hold yet: (edges, server).
-    fn open(&self, block: u32, homes: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
+    /// Candidate servers of a block that do not hold it yet: (edges, server).
+    fn open(&self, block: u32, holders: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
         let all = self.0[block as usize].iter().filter(|&&w| w > 0).map(|w| (w >> 6, (w & 63) as usize));
-        all.filter(move |&(_, server)| homes >> server & 1 == 0)
+        all.filter(move |&(_, server)| holders >> server & 1 == 0)
     }
 
-    /// The blocks, those that gain most by a copy first.
-    fn order(&self, homes: &[u64]) -> Vec<u32> {
-        let gain = |b: u32| self.open(b, homes[b as usize]).next().map_or(0, |w| w.0);
-        let mut order: Vec<u32> = (0..homes.len() as u32).collect();
+    /// Returns the blocks, those that gain most by a replica first.
+    fn order(&self, holders: &[u64]) -> Vec<u32> {
+        let gain = |b: u32| self.open(b, holders[b as usize]).next().map_or(0, |w| w.0);
+        let mut order: Vec<u32> = (0..holders.len() as u32).collect();
         order.par_sort_unstable_by_key(|&b| (std::cmp::Reverse(gain(b)), b));
         order
     }
@@ -55,7 +56,7 @@ impl Wishes {
 fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
     let mut best = [0u32; WISHES];
     for (server, &edges) in tally.iter().enumerate().filter(|(_, edges)| **edges > 0) {
-        // Among equals the smaller number comes first.
+        // Ties go to the smaller number.
         let wish = edges.min(u32::MAX >> 6) << 6 | server as u32;
         let at = best.iter().position(|&b| b >> 6 < wish >> 6);
         if let Some(at) = at {
@@ -66,18 +67,18 @@ fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
     best
 }
 
-/// The homes that are chosen, and how full the servers are.
-pub(super) struct Homes {
+/// The chosen servers of all blocks, and the load of the servers.
+pub(super) struct Holders {
     pub(super) of: Vec<u64>,
     sizes: Vec<u64>,
 }
 
-impl Homes {
-    /// Every block at its first home alone.
-    pub(super) fn new(owner: &[u8], servers: usize) -> Homes {
+impl Holders {
+    /// Starts with every block on its first server only.
+    pub(super) fn new(owner: &[u8], servers: usize) -> Holders {
         let mut sizes = vec![0u64; servers];
         owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
-        Homes { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
+        Holders { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
     }
 
     fn add(&mut self, block: u32, server: usize) {
@@ -85,15 +86,15 @@ impl Homes {
         self.sizes[server] += 1;
     }
 
-    /// Gives every block homes until it has `replicas`, one more for all in each round.
+    /// Adds replicas until every block has `replicas`, one for all blocks per round.
     pub(super) fn replicate(&mut self, wishes: &Wishes, owner: &[u8], replicas: usize) {
         for round in 2..=replicas {
             let room = capacity((self.of.len() * round) as u64, self.sizes.len());
             let mut exchange = 0;
             for block in wishes.order(&self.of) {
-                let homes = self.of[block as usize];
-                let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
-                let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+                let holders = self.of[block as usize];
+                let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
+                let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
                 let emptiest = free.min_by_key(|&s| (self.sizes[s], s));
                 match wished.or(emptiest.filter(|&s| self.sizes[s] < room)) {
                     Some(server) => self.add(block, server),
@@ -103,13 +104,14 @@ impl Homes {
         }
     }
 
-    /// For a block that all servers with room hold already: another block's copy moves to one of them and makes room. Every copy is looked
-    /// at once at most in a round; when none will do, the emptiest server holds more than it should.
+    /// Places a block that all servers with free capacity hold already: a replica of another block moves to one of
+    /// them. Every replica is tried at most once per round; when none can move, the emptiest server exceeds its
+    /// capacity.
     fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
-        let homes = self.of[block as usize];
+        let holders = self.of[block as usize];
         while *from < self.of.len() {
             let other = *from;
-            let copies = self.of[other] & !(1 << owner[other]) & !homes;
+            let copies = self.of[other] & !(1 << owner[other]) & !holders;
             let with_room =
                 (0..self.sizes.len()).find(|&s| self.sizes[s] < room && self.of[other] >> s & 1 == 0);
             if let (true, Some(to)) = (copies != 0, with_room) {
@@ -122,19 +124,19 @@ impl Homes {
             }
             *from += 1;
         }
-        let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+        let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
         if let Some(server) = free.min_by_key(|&s| (self.sizes[s], s)) {
             self.add(block, server);
         }
     }
 
-    /// Copies `share` of the blocks to one server more: those that gain most, as long as there is room where they gain.
+    /// Adds a replica to `share` of the blocks: those that gain most, as long as the gaining server has capacity.
     pub(super) fn overlap(&mut self, wishes: &Wishes, share: f64) {
         let mut left = (self.of.len() as f64 * share) as u64;
         let room = capacity(self.of.len() as u64 + left, self.sizes.len());
         for block in wishes.order(&self.of) {
-            let homes = self.of[block as usize];
-            let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
+            let holders = self.of[block as usize];
+            let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
             if let Some(server) = wished.filter(|_| left > 0) {
                 self.add(block, server);
                 left -= 1;
@@ -168,43 +170,44 @@ mod tests {
 
     #[test]
     fn every_block_gets_its_homes_and_no_server_too_many() {
-        // All wishes lean towards the first servers, and so do the first homes.
+        // All preferences favour the first servers, and so do the first replicas.
         for (blocks, servers) in [(300, 3), (500, 7), (1000, 10), (640, 64)] {
             let owner: Vec<u8> = (0..blocks).map(|b| (b % servers) as u8).collect();
             for replicas in 2..=servers.min(5) {
-                let mut homes = Homes::new(&owner, servers);
-                homes.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
-                let complete = homes
+                let mut holders = Holders::new(&owner, servers);
+                holders.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
+                let complete = holders
                     .of
                     .iter()
                     .zip(&owner)
                     .all(|(h, o)| h.count_ones() as usize == replicas && h >> o & 1 == 1);
                 assert!(complete, "{blocks} on {servers}, {replicas} times");
                 let room = capacity((blocks * replicas) as u64, servers);
-                assert!(homes.sizes.iter().all(|&s| s <= room), "{:?} of {room}", homes.sizes);
+                assert!(holders.sizes.iter().all(|&s| s <= room), "{:?} of {room}", holders.sizes);
             }
         }
     }
 
     #[test]
     fn an_exchange_makes_room() {
-        // Blocks 0 to 3 live on 0, 4 to 7 on 1, 8 to 11 on 2; the wishes fill 0 and 1 first, and only 2 has room for copies from 2.
+        // Blocks 0 to 3 are on 0, 4 to 7 on 1, 8 to 11 on 2; preferences fill 0 and 1 first, and only 2 has capacity
+        // for replicas from 2.
         let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
         let gain = |b: u32| (100 - b) << 6;
         let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];
-        let mut homes = Homes::new(&owner, 3);
-        homes.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
-        assert!(homes.of.iter().all(|h| h.count_ones() == 2));
-        assert!(homes.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", homes.sizes);
+        let mut holders = Holders::new(&owner, 3);
+        holders.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
+        assert!(holders.of.iter().all(|h| h.count_ones() == 2));
+        assert!(holders.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", holders.sizes);
     }
 
     #[test]
     fn an_overlap_copies_what_gains_most() {
         let owner: Vec<u8> = (0..100).map(|b| (b % 4) as u8).collect();
         let wish = |b: u32| [((b + 1) << 6) | ((u32::from(owner[b as usize]) + 1) % 4), 0, 0, 0];
-        let mut homes = Homes::new(&owner, 4);
-        homes.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
-        let copied: Vec<usize> = (0..100).filter(|&b| homes.of[b].count_ones() == 2).collect();
+        let mut holders = Holders::new(&owner, 4);
+        holders.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
+        let copied: Vec<usize> = (0..100).filter(|&b| holders.of[b].count_ones() == 2).collect();
         assert_eq!(copied, (80..100).collect::<Vec<_>>());
     }
 }

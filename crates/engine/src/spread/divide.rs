@@ -1,4 +1,4 @@
-//! The first home of every block: by hash, by balanced k-means, or from cells.
+//! First server of every block: by hash, by balanced k-means, or from cells.
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
@@ -8,25 +8,25 @@ use super::source::{Source, means_per_chunk};
 use crate::Result;
 use crate::build::kmeans;
 
-/// Rounds that find the prices.
+/// Rounds that adjust the prices.
 const PRICE_ROUNDS: usize = 60;
 /// Rounds of k-means.
 const ITERATIONS: usize = 12;
 
-/// Most blocks that a server may hold when `copies` blocks are spread: 1.05 × the mean, and at least the mean rounded up.
+/// Most blocks on a server when `copies` replicas are placed: 1.05 × the mean, and at least the mean rounded up.
 pub(super) fn capacity(copies: u64, servers: usize) -> u64 {
     let servers = servers as u64;
     (copies * 21 / (20 * servers)).max(copies.div_ceil(servers))
 }
 
-/// By hash: what a placement that knows nothing does.
+/// Assigns by hash, as a baseline.
 pub(super) fn random(blocks: usize, servers: usize, seed: u64) -> Vec<u8> {
     let room = capacity(blocks as u64, servers);
     let mut sizes = vec![0u64; servers];
     let draw = |block: usize, turn: u64| (hash(seed, 31 + turn, block as u64) % servers as u64) as usize;
     (0..blocks)
         .map(|block| {
-            // A server that is full hands on to another draw, then to the next with room.
+            // For a full server another one is drawn, then the next with capacity is taken.
             let drawn = (0..8).map(|turn| draw(block, turn)).find(|&s| sizes[s] < room);
             let first = draw(block, 0);
             let next = || (0..servers).map(|i| (first + i) % servers).find(|&s| sizes[s] < room);
@@ -37,8 +37,8 @@ pub(super) fn random(blocks: usize, servers: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Balanced k-means with one centre for each server (as CoTra divides its graph, BatANN §4.3). A price on each centre, found on the
-/// sample, makes large clusters dearer until all have nearly the same size; what still does not fit goes to the next nearest.
+/// Balanced k-means with one centre per server (like CoTra, BatANN §4.3). A price on each centre, adjusted on the
+/// sample, makes large cells costlier until all have nearly the same size; the remaining blocks go to the next nearest.
 pub(super) fn balanced_kmeans(
     source: &Source<'_>,
     servers: usize,
@@ -66,7 +66,7 @@ pub(super) fn balanced_kmeans(
     Ok(owner)
 }
 
-/// Squared distances of all rows to all centres, row by row.
+/// Computes squared distances of all rows to all centres, row by row.
 fn distances(rows: &[f32], centres: &[f32], dim: usize) -> Vec<f32> {
     const TILE: usize = 64;
     let count = centres.len() / dim;
@@ -76,7 +76,8 @@ fn distances(rows: &[f32], centres: &[f32], dim: usize) -> Vec<f32> {
     out
 }
 
-/// What each centre must cost for all to attract about as many rows: raised where there are too many, lowered where too few.
+/// Computes the price of each centre such that all attract about as many rows: raised where there are too many, lowered
+/// where too few.
 fn prices(distances: &[f32], servers: usize) -> Vec<f32> {
     let rows = (distances.len() / servers).max(1);
     let scale = distances.iter().map(|&d| f64::from(d)).sum::<f64>() / distances.len().max(1) as f64;
@@ -99,7 +100,7 @@ fn prices(distances: &[f32], servers: usize) -> Vec<f32> {
 
 /// Bytes of the sample, its distances, and a chunk of means.
 pub(super) fn kmeans_bytes(sample: usize, dim: usize, centres: usize, threads: usize) -> u64 {
-    // k-means keeps for each row its nearest centre, now and before, and its place in the order of members.
+    // k-means keeps for each row its nearest centre, now and before, and its position in the order of members.
     let rows = sample as u64 * (4 * dim as u64 + 40);
     let chunk = means_per_chunk(dim) as u64 * (4 * dim as u64 + 16);
     rows + chunk + 3 * (centres * dim) as u64 * 4 + (threads as u64) * (512 << 10)

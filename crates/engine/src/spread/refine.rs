@@ -1,9 +1,9 @@
-//! Moves single blocks to the server that most of their edges lead to (greedy refinement, as in the last step of a multilevel
-//! partitioner), while the blocks stream by.
+//! Moves single blocks to the server to which most of their edges lead (greedy refinement, as in the last step of a
+//! multilevel partitioner), while the blocks are read in order.
 //!
-//! The edges out of a block are at hand when it passes; those into it are counted in a table, block by server, which every move keeps right.
-//! So each move is judged by all edges of its block, and none can make the cut larger. Counting is parallel, deciding is in
-//! the order of the blocks.
+//! The outgoing edges of a block are known when it is read; its incoming edges are counted in a table, block by server,
+//! which every move updates. So each move considers all edges of its block, and none can increase the cut. Counting is
+//! parallel, moves are in the order of the blocks.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -16,10 +16,10 @@ use crate::spread::SERVERS_MAX;
 
 /// Most passes over the blocks.
 const PASSES: usize = 5;
-/// A pass that moves less than one block in so many is the last.
+/// A pass that moves fewer than one block in this many is the last.
 const WORTH_A_PASS: u64 = 500;
 
-/// For every block the number of edges into it from each server, up to u16.
+/// For every block the number of edges into it from each server, at most u16.
 pub(super) struct Incoming {
     servers: usize,
     counts: Vec<AtomicU16>,
@@ -31,7 +31,7 @@ impl Incoming {
         2 * blocks * servers as u64
     }
 
-    /// Counts them in one pass.
+    /// Counts the edges in one pass.
     pub(super) fn count(source: &Source<'_>, owner: &[u8], servers: usize) -> Result<Incoming> {
         let mut counts = Vec::new();
         counts.resize_with(owner.len() * servers, AtomicU16::default);
@@ -70,7 +70,7 @@ impl Incoming {
 /// Edges of one block by server.
 pub(super) type Tally = [u32; SERVERS_MAX];
 
-/// The edges between a block and each server, by first homes; those into the block where they are counted.
+/// Counts the edges between a block and each server, by first servers; incoming edges where they are counted.
 pub(super) fn tally(block: usize, targets: &[u32], owner: &[u8], incoming: Option<&Incoming>) -> Tally {
     let mut tally = [0u32; SERVERS_MAX];
     targets.iter().for_each(|&t| tally[usize::from(owner[t as usize])] += 1);
@@ -82,11 +82,11 @@ pub(super) fn tally(block: usize, targets: &[u32], owner: &[u8], incoming: Optio
 
 /// The division that is refined.
 pub(super) struct Division {
-    /// The first home of every block.
+    /// First server of every block.
     pub(super) owner: Vec<u8>,
     /// Blocks of every server.
     pub(super) sizes: Vec<u64>,
-    /// Most that a server may hold.
+    /// Most blocks of a server.
     pub(super) room: u64,
 }
 
@@ -97,15 +97,15 @@ impl Division {
         Division { owner, sizes, room }
     }
 
-    /// Where a block should go: to the server with most of its edges that has room, when these are more than here, or when this server
-    /// holds too much.
+    /// Returns the target of a block: the server with most of its edges that has capacity, when these are more than on
+    /// the present server, or when the present server exceeds its capacity.
     fn better(&self, own: usize, tally: &Tally) -> Option<usize> {
         let others = (0..self.sizes.len()).filter(|&s| s != own && self.sizes[s] < self.room);
         let best = others.max_by_key(|&s| (tally[s], std::cmp::Reverse((self.sizes[s], s))))?;
         (tally[best] > tally[own] || self.sizes[own] > self.room).then_some(best)
     }
 
-    /// One chunk of blocks; gives the number of moves.
+    /// Refines one chunk of blocks. Returns the number of moves.
     fn visit(&mut self, first: usize, targets: &Targets, mut incoming: Option<&mut Incoming>) -> u64 {
         let mut moves = 0;
         for (i, targets) in targets.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Division {
     }
 }
 
-/// Refines until little moves. Without `incoming` only the edges out of a block are weighed.
+/// Refines until few blocks move. Without `incoming` only outgoing edges count.
 pub(super) fn run(
     source: &Source<'_>,
     division: &mut Division,
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use stratann_core::build::hash;
 
-    /// 200 blocks in two communities, their edges, and a division that has every fifth block on the wrong side.
+    /// 200 blocks in two communities, their edges, and a division with every fifth block on the wrong side.
     fn mixed() -> (Targets, Vec<u8>) {
         let side = |b: usize| b / 100;
         let edge = |b: usize, e: u64| {

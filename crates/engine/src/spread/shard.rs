@@ -13,8 +13,8 @@ use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, placement_bytes, r
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
 
-/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept for 64 blocks;
-/// within these the placement is counted.
+/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept
+/// for 64 blocks; within these the placement is counted.
 #[derive(Clone, Debug)]
 struct Ranks {
     server: usize,
@@ -25,10 +25,10 @@ struct Ranks {
 impl Ranks {
     fn new(placement: &Placement, server: usize) -> Ranks {
         let mut held = 0u32;
-        let count = |homes: &[u64]| homes.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
-        let running = placement.all().chunks(BLOCKS_PER_RANK).map(|homes| {
-            held += count(homes);
-            held - count(homes)
+        let count = |holders: &[u64]| holders.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
+        let running = placement.all().chunks(BLOCKS_PER_RANK).map(|holders| {
+            held += count(holders);
+            held - count(holders)
         });
         let before = running.collect();
         Ranks { server, before, held }
@@ -36,11 +36,11 @@ impl Ranks {
 
     /// `None` for a block that the server does not hold.
     fn of(&self, placement: &Placement, block: u32) -> Option<u32> {
-        let held = |homes: u64| homes >> self.server & 1 == 1;
+        let held = |holders: u64| holders >> self.server & 1 == 1;
         let at = block as usize;
         let group = at / BLOCKS_PER_RANK;
-        let homes = &placement.all().get(group * BLOCKS_PER_RANK..=at)?;
-        let (own, earlier) = homes.split_last()?;
+        let holders = &placement.all().get(group * BLOCKS_PER_RANK..=at)?;
+        let (own, earlier) = holders.split_last()?;
         held(*own).then(|| self.before[group] + earlier.iter().filter(|&&h| held(h)).count() as u32)
     }
 }
@@ -54,8 +54,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers hold. The files of
-    /// other servers need not be there.
+    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers
+    /// hold. The files of other servers need not be there.
     ///
     /// # Errors
     /// As [`Index::open`]; an index that is not spread over servers, or over fewer.
@@ -129,7 +129,8 @@ impl Shard {
         self.index.manifest()
     }
 
-    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not there.
+    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not
+    /// there.
     pub fn offset(&self, block: u32) -> Option<u64> {
         let rank = self.ranks.of(&self.placement, block)?;
         Some(u64::from(rank) * self.index.base.block.block_bytes as u64)
@@ -142,8 +143,8 @@ impl Shard {
         account
     }
 
-    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as in the file of all
-    /// blocks, as the driver gives them.
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as
+    /// in the file of all blocks, as the driver gives them.
     ///
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.
@@ -216,8 +217,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_agree_with_a_plain_count(homes in prop::collection::vec(1u64..8, 0..400)) {
-            let placement = Placement::new(3, homes).unwrap();
+        fn ranks_agree_with_a_plain_count(holders in prop::collection::vec(1u64..8, 0..400)) {
+            let placement = Placement::new(3, holders).unwrap();
             for server in 0..3 {
                 let ranks = Ranks::new(&placement, server);
                 let held: Vec<u32> = placement.blocks_of(server).collect();

@@ -34,11 +34,13 @@ pub(super) struct Source<'a> {
 /// The nodes of a block: the first one's id, and how many there are.
 pub(super) type Span = (u32, u16);
 
-/// For each block of a chunk the blocks that its edges lead to: one entry for each edge, without those to the block itself.
+/// For each block of a chunk the blocks that its edges lead to: one entry for each edge, without those to the block
+/// itself.
 pub(super) type Targets = Vec<Vec<u32>>;
 
 impl<'a> Source<'a> {
-    /// Reads what is small, and compares all files but the blocks with the manifest: blocks are checked one by one as they stream by.
+    /// Reads what is small, and compares all files but the blocks with the manifest: blocks are checked one by one as
+    /// they stream by.
     pub(super) fn open(
         folder: &Path,
         manifest: Manifest,
@@ -89,7 +91,8 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Reads all blocks once, in order. `visit` gets the number of a chunk's first block, the targets of the chunk's edges, and its bytes.
+    /// Reads all blocks once, in order. `visit` gets the number of a chunk's first block, the targets of the chunk's
+    /// edges, and its bytes.
     ///
     /// # Errors
     /// A damaged block, an I/O error, an interruption, and those of `visit`.
@@ -126,7 +129,8 @@ impl<'a> Source<'a> {
     fn damaged(&self, number: u32) -> Error {
         let offset = u64::from(number) * self.shape.block_bytes as u64;
         Error::corrupt(format!(
-            "block {number} (offset {offset}) of {} is damaged; run `stratann verify`, then restore the file or build the index \
+            "block {number} (offset {offset}) of {} is damaged; run `stratann verify`, then restore the file or \
+             build the index \
              again",
             self.blocks.display()
         ))
@@ -199,7 +203,8 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// As [`Source::means`] for every block, a chunk at a time; `visit` gets the number of a chunk's first block and its means.
+    /// As [`Source::means`] for every block, a chunk at a time; `visit` gets the number of a chunk's first block and
+    /// its means.
     pub(super) fn for_each_mean(
         &self,
         stage: &str,

@@ -11,27 +11,27 @@ unsafe impl bytemuck::Zeroable for Page {}
 // SAFETY: as above.
 unsafe impl bytemuck::Pod for Page {}
 
-/// Whole pages, aligned to a page; the address does not change while it lives.
+/// Whole pages, aligned to a page, at a stable address.
 pub struct Buffer {
     pages: Box<[Page]>,
-    // Pages in use, from the first on.
+    // Number of pages in use, from the first on.
     used: usize,
     registered: Option<u16>,
 }
 
 impl Buffer {
-    /// Zeroed memory of `bytes`, rounded up to whole pages.
+    /// Allocates zeroed memory of `bytes`, rounded up to whole pages.
     pub fn new(bytes: usize) -> Buffer {
         let used = bytes.div_ceil(PAGE);
         Buffer { pages: vec![Page([0; PAGE]); used].into_boxed_slice(), used, registered: None }
     }
 
-    /// Shows the first `bytes` alone, rounded up to whole pages; no more than it was made with.
+    /// Limits the buffer to the first `bytes`, rounded up to whole pages, at most its original size.
     pub fn show(&mut self, bytes: usize) {
         self.used = bytes.div_ceil(PAGE).min(self.pages.len());
     }
 
-    /// The number under which a ring knows this memory, when it does.
+    /// Number of this memory in a ring where it is registered.
     pub(super) fn registered(&self) -> Option<u16> {
         self.registered
     }
@@ -45,7 +45,7 @@ impl Buffer {
         bytemuck::cast_slice(&self.pages[..self.used])
     }
 
-    /// The bytes, to be written.
+    /// The bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.pages[..self.used])
     }
@@ -55,7 +55,7 @@ impl Buffer {
         self.used * PAGE
     }
 
-    /// True for a buffer of no pages.
+    /// Returns whether the buffer has no pages.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }

@@ -1,17 +1,18 @@
-//! Large memory that is looked up at random.
+//! Large memory for random look-ups.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// What the processor maps with one entry when it can.
+/// Size of a huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed bytes outside the allocator, aligned to a huge page and held in huge pages as far as whole ones fit, so that a random look-up
-/// does not walk the page tables. The tail lies in small pages: it takes no more memory than its length, give or take a page.
+/// Zeroed bytes outside the allocator, aligned to a huge page and in huge pages as far as whole ones fit, so that a
+/// random look-up rarely misses the TLB. The tail is in small pages, so it takes no more memory than its length, up to
+/// a page.
 pub(crate) struct Resident {
     mapped: NonNull<u8>,
     mapped_bytes: usize,
-    // Where the bytes begin, behind `mapped`.
+    // Start of the bytes within `mapped`.
     skip: usize,
     len: usize,
 }
@@ -22,7 +23,7 @@ unsafe impl Send for Resident {}
 unsafe impl Sync for Resident {}
 
 impl Resident {
-    /// `len` zeroed bytes; `None` when the address space has no room for them.
+    /// Allocates `len` zeroed bytes; `None` when the address space has no room for them.
     pub(crate) fn new(len: usize) -> Option<Resident> {
         let mapped_bytes = len.checked_add(HUGE_PAGE_BYTES)?;
         // SAFETY: a new anonymous mapping at a place of the kernel's choice touches nothing that exists.
@@ -55,7 +56,8 @@ impl Deref for Resident {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `skip + len` bytes are inside the mapping, which lives as long as this value and is zeroed or written.
+        // SAFETY: `skip + len` bytes are inside the mapping, which lives as long as this value and is zeroed or
+        // written.
         unsafe { std::slice::from_raw_parts(self.mapped.add(self.skip).as_ptr(), self.len) }
     }
 }

@@ -11,9 +11,9 @@ use crate::manifest::{self, Manifest};
 use crate::{Error, Kind, Progress, Result, files as roles, kinds, spread};
 use files::check_file;
 
-/// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold between blocks.
-/// Takes three bytes of memory per block besides what opening takes, and four per vector where blocks carry codes; of a `hybrid-ivf` one per
-/// vector, and twice 8 MiB or the vectors of its largest graph.
+/// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold
+/// between blocks. Takes three bytes of memory per block besides what opening takes, and four per vector where blocks
+/// carry codes; of a `hybrid-ivf` one per vector, and twice 8 MiB or the vectors of its largest graph.
 ///
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.

@@ -40,7 +40,8 @@ pub struct Report {
     pub nodes: u64,
     /// Edges between nodes.
     pub edges: u64,
-    /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. A few are tolerable.
+    /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. A few
+    /// are tolerable.
     pub unreachable: u64,
     /// What is wrong; empty for a sound index. At most [`FINDINGS_MAX`] are listed.
     pub violations: Vec<Finding>,

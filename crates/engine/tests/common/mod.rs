@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stratann_core::build::hash;
-use stratann_core::plan::IndexView;
-use stratann_core::query::{Arrival, Arrived, Budget, Mode, Params, QueryState, Scratch, Step, Tag, Want};
+use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_ivf};
+use stratann_core::query::{
+    Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag, Want,
+};
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
@@ -207,30 +209,26 @@ pub fn run(
     seed: u64,
     mut between: impl FnMut(QueryState, &mut Scratch, &[(Tag, u32)]) -> QueryState,
 ) -> QueryState {
-    let size = view.block.block_bytes;
     let mut scratch = Scratch::default();
     scratch.prepare(view, query);
-    let mut under_way: Vec<(Tag, u32, u32)> = Vec::new();
-    let mut arrived: Vec<(Tag, u32, u32)> = Vec::new();
+    let mut under_way: Vec<(Tag, Read)> = Vec::new();
+    let mut arrived: Vec<(Tag, Read)> = Vec::new();
     for round in 0.. {
         assert!(round < 200_000, "the query does not end");
         let arrivals: Vec<Arrival<'_>> = arrived
             .iter()
-            .map(|&(tag, block, count)| Arrival {
-                tag,
-                what: Arrived::Bytes(&blocks[block as usize * size..(block + count) as usize * size]),
-            })
+            .map(|(tag, read)| Arrival { tag: *tag, what: arrival(view, blocks, read) })
             .collect();
         let step = state.step(view, &mut scratch, &arrivals);
         if step == Step::Done {
             break;
         }
-        let wants = state.wants().iter();
-        under_way.extend(wants.clone().map(|&Want::Fetch { tag, block, count }| (tag, block, count)));
-        let asked: Vec<(Tag, u32)> = wants.map(|&Want::Fetch { tag, block, .. }| (tag, block)).collect();
-        assert_eq!(under_way.len(), state.outstanding());
+        let asked: Vec<(Tag, Read)> = wanted(&state);
+        under_way.extend(&asked);
+        assert_eq!(under_way.len(), state.pending());
         assert!(!under_way.is_empty(), "a query that waits for nothing");
-        state = between(state, &mut scratch, &asked);
+        let units: Vec<(Tag, u32)> = asked.iter().map(|(tag, read)| (*tag, read.unit())).collect();
+        state = between(state, &mut scratch, &units);
         shuffle(&mut under_way, seed, round);
         let take = match state.params().mode {
             Mode::Barrier => under_way.len(),
@@ -239,6 +237,44 @@ pub fn run(
         arrived = under_way.drain(..take).collect();
     }
     state
+}
+
+/// The reads that the last step asked for.
+pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
+    state.wants().iter().map(|&Want::Fetch { tag, .. }| (tag, state.read_of(tag).expect("pending"))).collect()
+}
+
+/// What comes of a read of a file that is in memory.
+pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived<'a> {
+    let Some(bytes) = file.get(read.at.offset as usize..read.at.end() as usize) else {
+        return Arrived::Lost(Loss::Short);
+    };
+    match view.verify(read, bytes) {
+        Ok(()) => Arrived::Bytes(bytes),
+        Err(loss) => Arrived::Lost(loss),
+    }
+}
+
+/// The same parameters for the kind of a view: `flat` has none of its own.
+pub fn fitted(view: &IndexView<'_>, params: Params) -> Params {
+    match view.kind {
+        KindView::Flat(_) => Params { kind: Params::flat(1).kind, ..params },
+        _ => params,
+    }
+}
+
+/// Parameters of a `disk-graph` with some of its own changed.
+pub fn with_graph(mut params: Params, set: impl FnOnce(&mut disk_graph::Params)) -> Params {
+    let KindParams::DiskGraph(own) = &mut params.kind else { panic!("not disk-graph") };
+    set(own);
+    params
+}
+
+/// Parameters of a `hybrid-ivf` with some of its own changed.
+pub fn with_lists(mut params: Params, set: impl FnOnce(&mut hybrid_ivf::Params)) -> Params {
+    let KindParams::HybridIvf(own) = &mut params.kind else { panic!("not hybrid-ivf") };
+    set(own);
+    params
 }
 
 fn shuffle<T>(items: &mut [T], seed: u64, round: u64) {
@@ -256,7 +292,7 @@ pub fn run_plain(
     budget: Budget,
     seed: u64,
 ) -> QueryState {
-    run(view, blocks, query, QueryState::new(params, budget), seed, |state, _, _| state)
+    run(view, blocks, query, QueryState::new(fitted(view, params), budget), seed, |state, _, _| state)
 }
 
 /// Interrupts after so many questions whether to.

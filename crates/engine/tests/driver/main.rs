@@ -13,7 +13,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Step, StoreId};
 use stratann_engine::build::Kind;
 use stratann_engine::cache::ExtentCache;
-use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width, allowance};
+use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier};
@@ -78,8 +78,7 @@ impl Queries for Asked {
     }
 
     fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
-        state
-            .restart(Params { approach_width, width, ..self.params }, allowance(&place().built.index.view()));
+        state.restart(Params { approach_width, width, ..self.params }, place().built.index.view().budget());
         place().asked.row(number % ASKED)
     }
 
@@ -94,7 +93,7 @@ impl Queries for Asked {
 }
 
 fn options(in_flight: usize, width: u32) -> DriverOptions {
-    DriverOptions { in_flight, admission: Admission::Fixed, width: Width::Fixed(width) }
+    DriverOptions { buffer_bytes: 0, in_flight, admission: Admission::Fixed, width: Width::Fixed(width) }
 }
 
 fn drive(
@@ -114,7 +113,7 @@ fn memory(depth: usize, seed: u64) -> Box<MemoryTier> {
 }
 
 fn params(mode: Mode) -> Params {
-    Params { mode, ..Params::new(10, 40) }
+    Params { mode, ..Params::disk_graph(10, 40) }
 }
 
 fn found_share(ended: &[Ended], params: &Params) -> f64 {
@@ -135,7 +134,8 @@ fn found_share(ended: &[Ended], params: &Params) -> f64 {
 fn in_barrier_mode_no_order_or_depth_changes_anything() {
     for width in [1, 4] {
         for stop in [(f32::INFINITY, 0), (0.5, 8)] {
-            let params = Params { stop_slack: stop.0, patience: stop.1, ..params(Mode::Barrier) };
+            let params =
+                common::with_graph(params(Mode::Barrier), |own| (own.stop_slack, own.patience) = stop);
             let first = drive(memory(64, 0), None, params, ASKED, options(1, width)).unwrap();
             assert!(first.iter().all(|e| e.outcome == Outcome::Complete && e.results.len() == 10));
             for seed in 1..12 {
@@ -163,7 +163,7 @@ fn eager_mode_ends_within_bounds_and_finds_as_much() {
     let barrier = drive(memory(64, 0), None, params(Mode::Barrier), ASKED, options(8, 4)).unwrap();
     let floor = found_share(&barrier, &params(Mode::Barrier)) - 0.03;
     assert!(floor > 0.85, "{floor}");
-    let blocks = u64::from(place().built.index.view().blocks);
+    let blocks = u64::from(place().built.index.view().kind.disk_graph().unwrap().blocks);
     for seed in 0..8 {
         let eager =
             drive(memory(1 + seed as usize * 4, seed), None, params(Mode::Eager), ASKED, options(8, 4))
@@ -201,11 +201,11 @@ fn a_fault_ends_its_own_query_and_no_other() {
         let ended = drive(tier, None, params(Mode::Barrier), ASKED, options(8, 4)).unwrap();
         let lost: Vec<usize> = (0..ASKED).filter(|&q| ended[q].outcome != Outcome::Complete).collect();
         assert_eq!(lost.len(), 1, "{fault:?} at read {nth}");
-        let Outcome::Lost { block, loss: seen } = ended[lost[0]].outcome else {
+        let Outcome::Lost { unit: block, loss: seen, .. } = ended[lost[0]].outcome else {
             panic!("{:?}", ended[lost[0]].outcome)
         };
         assert_eq!(seen, loss);
-        assert!(block < place().built.index.view().blocks);
+        assert!(block < place().built.index.view().kind.disk_graph().unwrap().blocks);
         assert!((0..ASKED).filter(|q| *q != lost[0]).all(|q| ended[q] == sound[q]));
     }
 }
@@ -272,9 +272,16 @@ fn a_cache_changes_nothing_but_its_hits() {
     let view = place().built.index.view();
     let plain = drive(memory(16, 1), None, params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
     assert!(plain.iter().all(|e| e.stats.cache_hits == 0));
-    let all = u64::from(view.blocks) * (view.block.block_bytes as u64 + 128) * 2;
-    for budget in [5 * (view.block.block_bytes as u64 + 128), all / 20, all] {
-        let cache = ExtentCache::of_blocks(budget, view.blocks, view.block.block_bytes as u32).unwrap();
+    let all = u64::from(view.kind.disk_graph().unwrap().blocks)
+        * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128)
+        * 2;
+    for budget in [5 * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128), all / 20, all] {
+        let cache = ExtentCache::of_blocks(
+            budget,
+            view.kind.disk_graph().unwrap().blocks,
+            view.kind.disk_graph().unwrap().block.block_bytes as u32,
+        )
+        .unwrap();
         let cold = drive(memory(16, 1), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
         let warm = drive(memory(16, 2), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
         assert_eq!(without_hits(&cold), plain);
@@ -288,9 +295,9 @@ fn a_cache_changes_nothing_but_its_hits() {
     }
     assert!(
         ExtentCache::of_blocks(
-            3 * (view.block.block_bytes as u64 + 128),
-            view.blocks,
-            view.block.block_bytes as u32
+            3 * (view.kind.disk_graph().unwrap().block.block_bytes as u64 + 128),
+            view.kind.disk_graph().unwrap().blocks,
+            view.kind.disk_graph().unwrap().block.block_bytes as u32
         )
         .is_none()
     );
@@ -299,20 +306,25 @@ fn a_cache_changes_nothing_but_its_hits() {
 #[test]
 fn a_damaged_block_never_enters_the_cache() {
     let view = place().built.index.view();
-    let cache = ExtentCache::of_blocks(64 << 20, view.blocks, view.block.block_bytes as u32).unwrap();
+    let cache = ExtentCache::of_blocks(
+        64 << 20,
+        view.kind.disk_graph().unwrap().blocks,
+        view.kind.disk_graph().unwrap().block.block_bytes as u32,
+    )
+    .unwrap();
     for (nth, fault) in [(3, Fault::FlippedBit(999)), (4, Fault::Short(100)), (5, Fault::Error)] {
         let tier = Box::new(MemoryTier::new(place().blocks.clone(), 16, 5).with_fault(nth, fault));
         drive(tier, Some(&cache), params(Mode::Barrier), ASKED, options(8, 4)).unwrap();
     }
-    let size = view.block.block_bytes;
+    let size = view.kind.disk_graph().unwrap().block.block_bytes;
     let mut cached = 0;
-    for block in 0..view.blocks {
+    for block in 0..view.kind.disk_graph().unwrap().blocks {
         if let Some(bytes) = cache.get(block_extent(&view, block as usize)) {
             assert_eq!(bytes[..], place().blocks[block as usize * size..(block as usize + 1) * size]);
             cached += 1;
         }
     }
-    assert!(cached > view.blocks / 2);
+    assert!(cached > view.kind.disk_graph().unwrap().blocks / 2);
 }
 
 fn ask(index: &Index, options: &SearchOptions) -> (Vec<u64>, Vec<u32>, QueryStats) {
@@ -371,7 +383,7 @@ fn a_damaged_block_on_disk_is_named() {
     for entry in std::fs::read_dir(place().built.dir.path()).unwrap().flatten() {
         std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
     }
-    let size = place().built.index.view().block.block_bytes;
+    let size = place().built.index.block_bytes();
     let sound = place().built.index.search(&place().asked.bytes, &list(40), &Quiet).unwrap();
     let path = common::blocks_path(copy.path());
     let mut bytes = std::fs::read(&path).unwrap();
@@ -395,7 +407,7 @@ fn list(search_list: u32) -> SearchOptions {
 }
 
 fn block_extent(view: &IndexView<'_>, block: usize) -> Extent {
-    let bytes = view.block.block_bytes;
+    let bytes = view.kind.disk_graph().unwrap().block.block_bytes;
     Extent { store: StoreId(0), offset: (block * bytes) as u64, bytes: bytes as u32 }
 }
 
@@ -405,8 +417,13 @@ fn nearly_full(missing: usize) -> ExtentCache {
 }
 
 fn filled(view: &IndexView<'_>, blocks: &[u8], missing: usize) -> ExtentCache {
-    let cache = ExtentCache::of_blocks(256 << 20, view.blocks, view.block.block_bytes as u32).unwrap();
-    for (block, bytes) in blocks.chunks_exact(view.block.block_bytes).enumerate() {
+    let cache = ExtentCache::of_blocks(
+        256 << 20,
+        view.kind.disk_graph().unwrap().blocks,
+        view.kind.disk_graph().unwrap().block.block_bytes as u32,
+    )
+    .unwrap();
+    for (block, bytes) in blocks.chunks_exact(view.kind.disk_graph().unwrap().block.block_bytes).enumerate() {
         if missing == 0 || block % missing != 0 {
             cache.put(block_extent(view, block), bytes);
         }

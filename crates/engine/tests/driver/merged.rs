@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step, StoreId};
-use stratann_engine::driver::{Driver, Queries, SharedReads, Times, allowance};
+use stratann_engine::driver::{Driver, Queries, SharedReads, Times};
 use stratann_engine::tier::{
     Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker, open, open_direct,
 };
@@ -102,7 +102,7 @@ impl Queries for Same {
     }
 
     fn begin(&mut self, _: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
-        let budget = allowance(&place().built.index.view());
+        let budget = place().built.index.view().budget();
         state.restart(Params { approach_width, width, ..self.params }, budget);
         place().asked.row(0)
     }

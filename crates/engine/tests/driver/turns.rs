@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch, Step, StoreId};
 use stratann_engine::build::Kind;
-use stratann_engine::driver::{Driver, Queries, START_READS, STEPS_PER_TURN, Times, allowance};
+use stratann_engine::driver::{Driver, Queries, START_READS, STEPS_PER_TURN, Times};
 use stratann_engine::tier::{Buffer, Completion, MemoryTier, Tier};
 use stratann_engine::{DType, Metric};
 
@@ -81,7 +81,7 @@ impl Recorded {
     fn new(params: Params, count: usize) -> Recorded {
         Recorded {
             params,
-            budget: allowance(&place().built.index.view()),
+            budget: place().built.index.view().budget(),
             asked: &place().asked,
             count,
             next: 0,
@@ -157,11 +157,11 @@ fn long_queries_take_turns() {
     let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
     let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
     let (view, blocks) = (built.index.view(), built.blocks());
-    assert!(view.blocks as usize > 3 * STEPS_PER_TURN);
+    assert!(view.kind.disk_graph().unwrap().blocks as usize > 3 * STEPS_PER_TURN);
     let cache = filled(&view, &blocks, 0);
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
     let mut asked =
-        Recorded { budget: allowance(&view), asked: rows, ..Recorded::new(params(Mode::Barrier), 6) };
+        Recorded { budget: view.budget(), asked: rows, ..Recorded::new(params(Mode::Barrier), 6) };
     Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
     assert_eq!(asked.waited.len(), 6);
     let turns = &asked.turns;

@@ -17,7 +17,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
 use stratann_engine::{Error, Kind, Result};
 
-use crate::commands::serve::{Place, Stop, config_text, stops};
+use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
 use crate::options::{CarryName, ResultsName};
 use crate::output::{Output, eprint_line, print};
 use crate::remote;
@@ -142,7 +142,7 @@ impl Cluster {
         let peers = free_addresses(spread.unwrap_or(0))?;
         let mut cluster = Cluster { servers: Vec::new(), _folder: folder };
         for server in 0..spread.unwrap_or(1) {
-            let place = Place { server, peers: &peers, secret_file: &secret_file };
+            let place = ClusterPlace { server, peers: &peers, secret_file: &secret_file };
             let text = config_text(&index, "127.0.0.1:0", spread.map(|_| &place))?;
             let config = cluster._folder.path.join(format!("server-{server:02}.toml"));
             write_private(&config, text.as_bytes())?;

@@ -19,7 +19,7 @@ use super::{Run, Searcher, Sum, check_truth_for};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Asked, Remote, Status, parameters, run_clients};
+use crate::remote::{Remote, Replies, Status, parameters, run_clients};
 
 /// Most concurrent requests; each takes a thread.
 const REQUESTS_MAX: usize = 1024;
@@ -246,11 +246,11 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn collect(&self, first: usize, asked: Asked, latency_ns: u64) {
+    fn collect(&self, first: usize, replies: Replies, latency_ns: u64) {
         let mut guard = self.collected.lock().unwrap_or_else(|e| e.into_inner());
         let Collected { answers, partial, used } = &mut *guard;
-        *used = used.or(asked.used);
-        for (i, answer) in asked.answers.into_iter().enumerate() {
+        *used = used.or(replies.used);
+        for (i, answer) in replies.answers.into_iter().enumerate() {
             let query = first + i;
             let found = match answer {
                 Ok(found) => found,

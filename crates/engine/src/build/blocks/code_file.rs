@@ -1,4 +1,5 @@
-//! The codes of all nodes in a file, in the order of ids, while a build puts them into blocks: there may be too many for the memory.
+//! File of the codes of all nodes, in the order of ids, from which a build reads the codes of blocks: they may exceed
+//! the memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,17 +9,17 @@ use rayon::prelude::*;
 
 use crate::{Error, Result};
 
-/// The name of the file.
+/// Name of the file.
 pub(crate) const NAME: &str = "codes.tmp";
 
-/// Bytes that are read along rather than skipped between two codes.
+/// Largest gap between two codes that is read instead of skipped.
 const SKIPPED_BYTES: usize = 4 << 10;
 /// Most bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// Codes that a thread looks for at a time.
+/// Codes that a thread fetches at a time.
 const TOGETHER: usize = 4096;
 
-/// The file, open.
+/// The open file.
 pub(crate) struct CodeFile {
     file: File,
     path: PathBuf,
@@ -74,7 +75,7 @@ pub(crate) struct CodeTable {
 }
 
 impl CodeTable {
-    /// The codes of `ids`, all of which were read, one after another.
+    /// Returns the concatenated codes of `ids`, all of which were read.
     pub(crate) fn of(&self, ids: &[u32]) -> Vec<u8> {
         let at = ids.iter().filter_map(|id| self.ids.binary_search(id).ok());
         at.flat_map(|i| &self.codes[i * self.code_bytes..(i + 1) * self.code_bytes]).copied().collect()

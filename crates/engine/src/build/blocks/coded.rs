@@ -1,8 +1,8 @@
-//! Blocks that carry the codes of their nodes and of all neighbours: how large they are, how many nodes share one, and what is cut from
-//! lists that are too long.
+//! Design of blocks that carry the codes of their nodes and of all neighbours: pages per block, nodes per block, and
+//! the pruning of adjacency lists that are too long.
 //!
-//! A code takes much more room than an id, but a block has each code once, however many of its lists name the node. So what counts is how
-//! many different nodes the lists name together.
+//! A code takes much more space than an id, but a block stores each code once, even when several of its lists contain
+//! the node. So the number of distinct neighbours per block matters.
 
 use std::cmp::Reverse;
 
@@ -11,33 +11,33 @@ use stratann_core::format::block::{BlockLayout, CodedNodes};
 
 /// Most pages of a block.
 const PAGES_MAX: usize = 256;
-/// So many pages more than the fewest are looked at.
+/// Number of additional pages that are tried.
 const PAGES_TRIED: usize = 6;
-/// g nodes that are packed together name about g^SHARING times as many different nodes as one of them does. What was measured is in
-/// decisions/0021-codes-on-disk.md, of the next two as well.
+/// g nodes that are packed together have about g^SHARING times as many distinct neighbours as one node. The
+/// measurements are in decisions/0021-codes-on-disk.md, also for the next two.
 const SHARING: f64 = 0.93;
 /// Blocks of g nodes are read about g^-READS times as often as blocks of one.
 const READS: f64 = 0.2;
-/// Share of the mean list that a block must have room for. Two nodes with shorter lists are worth more than one with all of its own.
+/// Share of the mean list that must fit. Two nodes with shorter lists are better than one with its whole list.
 const KEEP: f64 = 0.85;
-/// Bytes of an id and of a rank that go with a code, at least.
+/// Least bytes of an id and of a rank that go with a code.
 const NAME_BYTES: usize = 1;
-/// Bytes of lists that name nothing: one list, and the ids of others.
+/// Bytes of empty lists: one adjacency list, and the ids of others.
 const EMPTY_LIST_BYTES: usize = 2;
 const NO_IDS_BYTES: usize = 3;
 
-/// What decides how many nodes share a block.
+/// Inputs of the design of blocks.
 pub(crate) struct CodedDensity<F> {
     /// Nodes in the index.
     pub(crate) nodes: u64,
-    /// Mean length of the lists.
+    /// Mean length of the adjacency lists.
     pub(crate) mean_list: f64,
-    /// The shape of blocks of so many pages.
+    /// Layout of blocks with this number of pages.
     pub(crate) shape: F,
 }
 
 impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
-    /// Bytes that `count` nodes with lists of `list` ids each are expected to take.
+    /// Expected bytes of `count` nodes with lists of `list` ids each.
     fn bytes(&self, shape: &BlockLayout, count: usize, list: f64) -> f64 {
         let list = list.max(1.0);
         let others = list * (count as f64).powf(SHARING);
@@ -48,7 +48,7 @@ impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
         (count * shape.node_bytes()) as f64 + lists + ids + others * shape.code_bytes as f64
     }
 
-    /// How many nodes fit in a block of so many pages; at least one.
+    /// Nodes per block of this number of pages; at least one.
     pub(crate) fn nodes_per_block(&self, pages: usize) -> usize {
         let shape = (self.shape)(pages);
         let fits =
@@ -56,7 +56,8 @@ impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
         (2..).take_while(fits).last().unwrap_or(1)
     }
 
-    /// Pages of a block: at least as many as hold one node with its whole list, and as many as make the pages that a query reads fewest.
+    /// Pages per block: at least as many as hold one node with its whole list, and then the number with the fewest
+    /// pages per query.
     pub(crate) fn pages_per_block(&self) -> usize {
         let holds_one = |&pages: &usize| {
             let shape = (self.shape)(pages);
@@ -69,14 +70,15 @@ impl<F: Fn(usize) -> BlockLayout> CodedDensity<F> {
     }
 }
 
-/// How many nodes fit in a block when their lists may be cut to nothing.
+/// Most nodes per block when their lists may be cut to nothing.
 pub(crate) fn most_nodes(shape: &BlockLayout) -> usize {
     let ids = if shape.code_bytes > 0 { NO_IDS_BYTES } else { 0 };
     shape.payload_bytes().saturating_sub(ids) / (shape.node_bytes() + EMPTY_LIST_BYTES)
 }
 
-/// Cuts the lists of a block (closest first), whose own nodes begin with `first_id`, until all of it fits. First goes what no other list names,
-/// for its code goes with it, from the far ends. Returns the number of ids cut.
+/// Cuts the lists of a block (closest first), whose own nodes start with `first_id`, until the block fits. Ids that no
+/// other list contains are cut first, from the far ends, because their codes are dropped too. Returns the number of ids
+/// cut.
 pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &BlockLayout) -> u64 {
     lists.iter_mut().for_each(|l| l.truncate(adjacency::MAX_LEN));
     let room = shape.payload_bytes().saturating_sub(lists.len() * shape.node_bytes());
@@ -94,7 +96,7 @@ pub(crate) fn fit(lists: &mut [Vec<u32>], first_id: u32, shape: &BlockLayout) ->
     }
 }
 
-/// Bytes that lists, ids and codes of others take.
+/// Bytes of lists, ids and codes of other nodes.
 fn list_bytes(lists: &[Vec<u32>], first_id: u32, shape: &BlockLayout) -> usize {
     let mut sorted = lists.to_vec();
     for l in &mut sorted {
@@ -106,7 +108,8 @@ fn list_bytes(lists: &[Vec<u32>], first_id: u32, shape: &BlockLayout) -> usize {
     coded.list_bytes(each()) + coded.others().len() * shape.code_bytes
 }
 
-/// Cuts up to `wanted` ids that one list alone names, those that are farthest in theirs; where there is none, the last of the longest list.
+/// Cuts up to `wanted` ids that occur in one list only, those farthest in their lists; without such ids, the last of
+/// the longest list.
 fn cut_far(lists: &mut [Vec<u32>], first_id: u32, wanted: usize) -> u64 {
     let own = |id: u32| id >= first_id && ((id - first_id) as usize) < lists.len();
     let mut named: Vec<(u32, usize, usize)> = Vec::new();
@@ -117,7 +120,7 @@ fn cut_far(lists: &mut [Vec<u32>], first_id: u32, wanted: usize) -> u64 {
     named.sort_unstable();
     let alone = named.chunk_by(|a, b| a.0 == b.0).filter(|run| run.len() == 1);
     let mut far: Vec<(usize, usize)> = alone.map(|run| (run[0].1, run[0].2)).collect();
-    // Far ends first, so that what is cut does not move what is to be cut.
+    // Far ends first, so that cutting does not move later positions.
     far.sort_unstable_by_key(|&place| Reverse(place));
     far.truncate(wanted);
     if far.is_empty() {

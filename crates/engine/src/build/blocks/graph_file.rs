@@ -1,5 +1,5 @@
-//! The graph between two stages of a build, a file for each cell: one record of `degree + 1` u32 per node (length, then rows of the
-//! neighbours, closest first), in the order of the cell's rows.
+//! Graph files between two stages of a build, one per cell: one record of `degree + 1` u32 per node (length, then rows
+//! of the neighbours, closest first), in the order of the cell's rows.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use crate::dataset::AtomicFile;
 use crate::{Error, Result};
 
-/// Nodes that are at home together: positions `start..end` of the order.
+/// Nodes of a cell: positions `start..end` of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Cell {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-/// The name of a cell's file.
+/// Name of a cell's file.
 pub(crate) fn name(cell: usize) -> String {
     format!("graph-{cell}.tmp")
 }
@@ -58,7 +58,7 @@ impl GraphReader {
         GraphReader { folder: folder.into(), degree }
     }
 
-    /// The records of the cell with this number, which is as long as `range` says.
+    /// Reads the records of the cell with this number, whose length is that of `range`.
     pub(crate) fn read(&self, cell: usize, range: &Cell) -> Result<Records> {
         let path = self.folder.join(name(cell));
         let words = self.degree + 1;

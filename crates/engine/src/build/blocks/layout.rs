@@ -1,4 +1,4 @@
-//! The layout of an index in blocks: how large they are, and what writing them needs.
+//! Layout of an index in blocks: its sizes, and the inputs of writing.
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::block::BlockLayout;
@@ -13,7 +13,7 @@ use crate::manifest::BlockShape;
 /// The rows in the order of their cells, as u32.
 pub(crate) const ORDER: &str = "order.tmp";
 
-/// Facts that the layout leaves.
+/// Facts of the layout stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LayoutFacts {
     pub(crate) blocks: BlockShape,
@@ -23,7 +23,7 @@ pub(crate) struct LayoutFacts {
     pub(crate) bits_per_neighbour: f64,
 }
 
-/// What all blocks of an index have in common.
+/// Layout of all blocks of an index.
 #[derive(Clone, Copy)]
 pub(crate) struct Design {
     pub(crate) shape: BlockLayout,
@@ -48,7 +48,7 @@ impl Design {
     }
 }
 
-/// What all blocks of this index have in common.
+/// Layout of all blocks of this index.
 pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> BlockLayout {
     BlockLayout {
         block_bytes,
@@ -60,7 +60,7 @@ pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_byt
     }
 }
 
-/// The writing of blocks without adjacency lists.
+/// Job that writes blocks without adjacency lists.
 pub(crate) fn job<'a>(
     build: &'a Build<'_>,
     design: &Design,

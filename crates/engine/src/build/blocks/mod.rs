@@ -1,4 +1,4 @@
-//! The file of blocks: where rows go, and what blocks hold. Kinds without a graph leave its part out.
+//! The file of blocks: placement of rows, and content of blocks. Kinds without a graph leave its part out.
 
 pub(crate) mod code_file;
 pub(crate) mod coded;

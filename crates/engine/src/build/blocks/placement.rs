@@ -1,6 +1,6 @@
-//! Which rows share a block, and the id of each row.
+//! Placement of rows in blocks, and the id of each row.
 
-/// Where every row went.
+/// Ids and blocks of all rows.
 pub(crate) struct Placement {
     /// New id by row; `u32::MAX` for rows that were left out.
     pub(crate) id_of_row: Vec<u32>,
@@ -10,18 +10,18 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// None of `rows` rows has a place yet.
+    /// Creates a placement without any of `rows` rows.
     pub(crate) fn new(rows: usize) -> Placement {
         Placement { id_of_row: vec![u32::MAX; rows], counts: Vec::new(), next_id: 0 }
     }
 
-    /// Places that were given before.
+    /// Restores an earlier placement.
     pub(crate) fn of(id_of_row: Vec<u32>, counts: Vec<u16>) -> Placement {
         let next_id = counts.iter().map(|&c| u32::from(c)).sum();
         Placement { id_of_row, counts, next_id }
     }
 
-    /// Gives the next ids and blocks to the rows of a cell.
+    /// Assigns the next ids and blocks to the rows of a cell.
     pub(crate) fn append(&mut self, packed: &Packed) {
         self.counts.extend(&packed.counts);
         for &row in &packed.rows {
@@ -31,7 +31,7 @@ impl Placement {
     }
 }
 
-/// Which rows of a cell share a block.
+/// Groups of a cell's rows that share a block.
 pub(crate) struct Packed {
     /// Nodes in each of its blocks.
     pub(crate) counts: Vec<u16>,
@@ -40,13 +40,13 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// As a table: number of blocks, nodes of each, rows.
+    /// Encodes as a table: number of blocks, nodes of each, rows.
     pub(crate) fn to_words(&self) -> Vec<u32> {
         let counts = self.counts.iter().map(|&c| u32::from(c));
         std::iter::once(self.counts.len() as u32).chain(counts).chain(self.rows.iter().copied()).collect()
     }
 
-    /// Reads such a table; `None` for one that makes no sense.
+    /// Decodes such a table; `None` when it is invalid.
     pub(crate) fn from_words(words: &[u32]) -> Option<Packed> {
         let (&blocks, words) = words.split_first()?;
         let (counts, rows) = words.split_at_checked(blocks as usize)?;

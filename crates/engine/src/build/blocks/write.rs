@@ -21,7 +21,7 @@ use crate::build::tables::read_entries;
 use crate::dataset::{AtomicFile, Reader};
 use crate::{Error, Progress, Result};
 
-/// Everything that writing the blocks needs.
+/// Inputs of writing the blocks.
 pub(crate) struct BlockJob<'a> {
     pub(crate) reader: &'a Reader,
     pub(crate) metric: Metric,
@@ -32,17 +32,18 @@ pub(crate) struct BlockJob<'a> {
     pub(crate) cells: &'a [Cell],
     /// Absent for flat blocks.
     pub(crate) graph: Option<&'a GraphReader>,
-    /// Codes for the blocks; absent where these are without.
+    /// Codes for the blocks; absent when blocks carry none.
     pub(crate) codes: Option<&'a CodeFile>,
     /// External id by row; the row number itself when absent.
     pub(crate) external: Option<&'a [u64]>,
-    /// Bytes that vectors may take in RAM.
+    /// Bytes of RAM for vectors.
     pub(crate) memory_bytes: u64,
-    /// Folder for vectors that are sorted first, by one pass over all rows; without one each is looked for where it lies.
+    /// Folder for vectors that are sorted first, in one pass over all rows; without one, each vector is read at its
+    /// place.
     pub(crate) spill: Option<&'a Path>,
 }
 
-/// What came of the writing.
+/// Counts of the written blocks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Written {
     /// Edges in all lists.
@@ -61,7 +62,7 @@ impl Written {
     }
 }
 
-/// Of a node, its place in the cell and its row.
+/// Position of a node in its cell, and its row.
 type PlaceAndRow = (u32, u32);
 
 /// A run of whole blocks within one cell, small enough for the memory.
@@ -73,7 +74,7 @@ struct Bucket {
     nodes: u32,
 }
 
-/// A block that is being made.
+/// A block that is being built.
 struct OnItsWay {
     number: u32,
     first_id: u32,
@@ -87,14 +88,14 @@ impl OnItsWay {
     }
 }
 
-/// The nodes whose codes go into some blocks; those of several blocks are there several times.
+/// Returns the nodes whose codes go into some blocks, with duplicates between blocks.
 fn coded_ids(batch: &[OnItsWay], listed: &[(Vec<Vec<u32>>, Written)]) -> Vec<u32> {
     let blocks = batch.iter().zip(listed);
     blocks.flat_map(|(at, (lists, _))| at.coded(lists).ids().to_vec()).collect()
 }
 
 impl BlockJob<'_> {
-    /// Writes the blocks of these cells to a file, which appears whole or not at all.
+    /// Writes the blocks of these cells to a file, which appears atomically.
     pub(crate) fn write(&self, cells: Range<usize>, path: &Path, progress: &dyn Progress) -> Result<Written> {
         let buckets: Vec<Bucket> = self.buckets().into_iter().filter(|b| cells.contains(&b.cell)).collect();
         let spill = self.spill.filter(|_| buckets.len() > 1);
@@ -149,7 +150,7 @@ impl BlockJob<'_> {
         buckets
     }
 
-    /// Each node of a bucket, and the rows alone, ascending.
+    /// Returns each node of a bucket, and the rows, ascending.
     fn positions(&self, bucket: &Bucket) -> Result<(Vec<PlaceAndRow>, Vec<u32>)> {
         let cell = &self.cells[bucket.cell];
         let members: Vec<u32> = read_entries(self.order, cell.start.into(), cell.end.into())?;
@@ -165,7 +166,7 @@ impl BlockJob<'_> {
         Ok((positions, rows))
     }
 
-    /// The vectors of a bucket, straight from its rows.
+    /// Reads the vectors of a bucket at their rows.
     fn gather(&self, bucket: &Bucket, rows: &[u32]) -> Result<Vec<u8>> {
         let size = self.shape.vector_bytes;
         let mut out = vec![0u8; bucket.nodes as usize * size];
@@ -179,7 +180,7 @@ impl BlockJob<'_> {
         Ok(out)
     }
 
-    /// Reads the rows in their order and gives each with its new id.
+    /// Reads the rows in their order and passes each with its new id.
     fn for_each_row(&self, mut take: impl FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
         let size = self.shape.vector_bytes;
         let rows = self.reader.shape().rows;
@@ -200,7 +201,7 @@ impl BlockJob<'_> {
         Ok(())
     }
 
-    /// One pass over the rows that sorts them by bucket into a file: id and vector, each bucket in a region of its own.
+    /// Sorts all rows by bucket into a file in one pass: id and vector, each bucket in its own region.
     fn spill_vectors(&self, buckets: &[Bucket], folder: &Path, progress: &dyn Progress) -> Result<File> {
         let path = folder.join("vectors.spill");
         let file = File::options().create(true).truncate(true).read(true).write(true).open(&path);
@@ -221,7 +222,7 @@ impl BlockJob<'_> {
         })?;
         regions.finish()?;
         crate::budget::release_freed();
-        // The open handle keeps the bytes; the name is not needed, and a killed build leaves nothing.
+        // The open handle keeps the bytes; without a name, a killed build leaves nothing.
         let _ = std::fs::remove_file(&path);
         Ok(file)
     }
@@ -284,7 +285,8 @@ impl BlockJob<'_> {
         Ok(())
     }
 
-    /// Blocks made at once: enough to keep all threads busy, few enough to stay small. Where they carry codes, these are in memory twice.
+    /// Blocks that are built at once: enough to keep all threads busy, few enough to stay small. Their codes are in
+    /// memory twice.
     fn batch(&self) -> usize {
         const BATCH: usize = 512;
         const BATCH_BYTES: usize = 1 << 20;
@@ -294,7 +296,7 @@ impl BlockJob<'_> {
         }
     }
 
-    /// The blocks of a bucket, in order.
+    /// Returns the blocks of a bucket, in order.
     fn on_their_way(&self, bucket: &Bucket) -> Vec<OnItsWay> {
         let numbers = bucket.first_block..bucket.first_block + bucket.blocks;
         let mut first = 0usize;
@@ -306,7 +308,7 @@ impl BlockJob<'_> {
         blocks.collect()
     }
 
-    /// The lists of a block's nodes, as they will be stored: cut to fit, ascending.
+    /// Returns the lists of a block's nodes as they are stored: cut to fit, ascending.
     fn lists(
         &self,
         at: &OnItsWay,
@@ -378,8 +380,8 @@ impl BlockJob<'_> {
     }
 }
 
-/// Cuts lists (closest first) until their encodings together fit in `room`: always the longest, from its far end, since far edges matter
-/// least once the head graph has brought a query near. Returns the number of ids cut.
+/// Cuts lists (closest first) until their encodings together fit in `room`: always the longest, from its far end, since
+/// far edges matter least once the head graph has brought a query near. Returns the number of ids cut.
 fn fit(lists: &mut [Vec<u32>], room: usize) -> u64 {
     let encoded = |l: &[u32]| {
         let mut sorted = l.to_vec();

@@ -1,6 +1,8 @@
-//! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and refinement (§4.1).
+//! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and
+//! refinement (§4.1).
 //!
-//! Products of matrices are those of the kernels, not of a library that chooses by the processor: the rotation has the same bits on every machine.
+//! Matrices are multiplied by the kernels, not by a library that chooses by the processor: the rotation has the same
+//! bits on every machine.
 
 use std::ops::Range;
 
@@ -15,9 +17,9 @@ use stratann_kernel::product::{add_product_f32, add_product_f64};
 const COLUMNS: usize = 64;
 /// Rows that pass through a cache at once.
 const TILE: usize = 512;
-/// Weight of staying where the rotation is, relative to the mean singular value: settles directions without data.
+/// Weight of the present rotation, relative to the mean singular value: determines directions without data.
 const INERTIA: f64 = 1e-4;
-/// Newton–Schulz steps that clean up the polar factor; each doubles the correct digits.
+/// Newton–Schulz steps that refine the polar factor; each doubles the correct digits.
 const POLISH: usize = 2;
 
 /// PCA of centred `rows` (n × `dim`), the components given to the subspaces `starts` so that the products of variances
@@ -48,8 +50,8 @@ pub(super) fn pca(rows: &[f32], dim: usize, starts: &[u32]) -> Vec<f32> {
     out
 }
 
-/// Which of the eigenvalues (descending) each rotated component takes: each goes to the subspace with room whose product
-/// is smallest so far.
+/// Assigns the eigenvalues (descending) to rotated components: each goes to the subspace with free components whose
+/// product is smallest so far.
 fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     let largest = eigenvalues.first().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
     // Scaled so that every logarithm is positive and a subspace grows by taking one.
@@ -69,8 +71,8 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
     taken.into_iter().flatten().collect()
 }
 
-/// Turns the rotation such that `rotated` rows (n × dim) come nearest to what `codes` stand for: by the polar factor of ŶᵀZ, which is
-/// returned (`dim × dim`, row-major) for the rows to be turned alike.
+/// Refines the rotation such that `rotated` rows (n × dim) come nearest to the decoded `codes`: by the polar factor of
+/// ŶᵀZ, which is returned (`dim × dim`, row-major) to rotate the rows in the same way.
 pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Option<Vec<f32>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut product = cross_product(
@@ -97,9 +99,9 @@ pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Opti
     Some(turn.transpose().iter().map(|&x| x as f32).collect())
 }
 
-/// The orthonormal matrix nearest to `a`; none if `a` is singular or not finite.
+/// Computes the orthonormal matrix nearest to `a`; `None` if `a` is singular or not finite.
 ///
-/// No more than three matrices of this size live at any time: budgets count on it.
+/// At most three matrices of this size exist at any time; budgets rely on it.
 fn polar(mut a: DMatrix<f64>) -> Option<DMatrix<f64>> {
     let scale = a.norm();
     if !(scale.is_finite() && scale > 0.0) {
@@ -144,12 +146,14 @@ fn add_to_diagonal(a: &mut DMatrix<f64>, x: f64) {
     (0..a.nrows().min(a.ncols())).for_each(|i| a[(i, i)] += x);
 }
 
-/// Fills in a range of rows of a matrix, of which only a range of columns is wanted.
+/// Fills in a range of rows of a matrix, of which only a range of columns is needed.
 type Left<'a> = dyn Fn(Range<usize>, Range<usize>, &mut [f32]) + Sync + 'a;
 
-/// `LᵀX` (`width × dim`) for `rows` X (n × dim, row-major) and L (n × `width`), whose rows and columns `left` fills in.
+/// Computes `LᵀX` (`width × dim`) for `rows` X (n × dim, row-major) and L (n × `width`), whose rows and columns `left`
+/// fills in.
 ///
-/// Tasks share the columns of L and each sums all rows in order, so the threads' number does not matter.
+/// Tasks share the columns of L and each sums all rows in order, so the result does not depend on the number of
+/// threads.
 fn cross_product(n: usize, width: usize, dim: usize, left: &Left, rows: &[f32]) -> DMatrix<f64> {
     // Row-major `width × dim`, that is, the column-major transpose.
     let mut out = vec![0f32; width * dim];

@@ -57,7 +57,7 @@ pub struct Round {
 
 /// The trace of one query.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trace {
+pub struct BlockTrace {
     /// Parameters that were used.
     pub k: u32,
     /// Length of the beam.
@@ -85,15 +85,16 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the block of a node where a
-/// graph is searched; without it all blocks are scanned. A lost block ends the trace, which names it.
+/// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the
+/// block of a node where a graph is searched; without it all blocks are scanned. A lost block ends the trace, which
+/// names it.
 pub(crate) fn explain(
     base: &Base,
     kind: &KindIndex,
     block_of: Option<&dyn Fn(u32) -> u32>,
     query: &[u8],
     params: Params,
-) -> Trace {
+) -> BlockTrace {
     let (view, setting) = (kind.view(base), setting(&params));
     let mut tracer = Tracer {
         base,
@@ -113,7 +114,7 @@ pub(crate) fn explain(
         rounds.push(round);
         step = next;
     }
-    Trace {
+    BlockTrace {
         k: params.k,
         search_list: setting.search_list,
         stop_slack: setting.slack,
@@ -228,7 +229,8 @@ impl Tracer<'_> {
             Some((rank, next)) => {
                 let kth = self.state.results().last().map_or(0.0, |h| h.distance);
                 format!(
-                    "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
+                    "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies \
+                     beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
                     self.estimate(next),
                     setting(self.state.params()).patience
                 )

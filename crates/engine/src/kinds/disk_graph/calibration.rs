@@ -3,16 +3,16 @@
 use stratann_core::plan::{KindParams, disk_graph};
 use stratann_core::query::Params;
 
+use super::options::GraphSwitches;
 use crate::Result;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::search::SearchOptions;
 
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
 const SPARE: u32 = 8;
-/// Stop rules that are tried with each: standard errors of a code distance beyond the k-th result, and fruitless reads in a row as a share of
-/// the beam. What they bring is in `decisions/`.
+/// Stop rules that are tried with each: standard errors of a code distance beyond the k-th result, and fruitless
+/// reads in a row as a share of the beam. What they bring is in `decisions/`.
 const STOP_RULES: [StopRule; 3] = [
     StopRule { slack: None, share: 0.0 },
     StopRule { slack: Some(0.5), share: 0.25 },
@@ -25,7 +25,8 @@ pub(crate) fn grid(k: u32) -> Grid {
     Grid { efforts: LISTS.iter().map(beam).collect(), rules: &STOP_RULES, is_needless: |_, _| false }
 }
 
-/// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the search.
+/// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the
+/// search.
 pub(crate) fn params(k: u32, point: &Point) -> Params {
     let list = point.effort.max(k);
     let mut params = beam_params(k, list, point.stop.slack);
@@ -57,11 +58,11 @@ pub(crate) fn params_of(k: u32, setting: &Setting) -> Params {
 ///
 /// # Errors
 /// A slack that is out of range.
-pub(crate) fn apply_switches(own: &mut disk_graph::Params, options: &SearchOptions) -> Result<()> {
+pub(crate) fn apply_switches(own: &mut disk_graph::Params, switches: &GraphSwitches) -> Result<()> {
     check_slack(own.stop_slack)?;
-    own.head = options.head;
-    own.whole_blocks = options.whole_blocks;
-    if let Some(patience) = options.patience {
+    own.head = switches.head;
+    own.whole_blocks = switches.whole_blocks;
+    if let Some(patience) = switches.patience {
         own.patience = patience;
     }
     Ok(())

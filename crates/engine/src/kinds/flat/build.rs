@@ -14,7 +14,7 @@ use crate::manifest::Manifest;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Writes the blocks; returns the manifest of the finished files.
+/// Writes the blocks. Returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     let layout: LayoutFacts = build.stage("layout", |b| write_blocks(b, scan))?;
     build.manifest(scan, &layout, 0.0)

@@ -4,9 +4,9 @@ use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
 
+use super::options::ListSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::search::SearchOptions;
 use crate::{Error, Result};
 
 /// Clusters that are tried.
@@ -39,7 +39,8 @@ fn is_needless(nprobe: u32, rule: &StopRule) -> bool {
     rule.slack.is_none() && nprobe > EXACT_BOUNDS_MAX
 }
 
-/// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the visits.
+/// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the
+/// visits.
 pub(crate) fn params(k: u32, point: &Point, variant: Option<&str>) -> Params {
     let early_stop = Some(point.stop.share).filter(|&share| share > 0.0);
     let mut params = nprobe_params(k, point.effort, point.stop.slack, early_stop);
@@ -65,11 +66,10 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32, slack: Option<f32>, early_stop:
 /// A value out of range.
 pub(crate) fn apply_switches(
     own: &mut hybrid_ivf::Params,
-    options: &SearchOptions,
+    switches: &ListSwitches,
     variant: Option<&str>,
 ) -> Result<()> {
     check_slack(own.bound_slack)?;
-    let switches = &options.probe;
     own.order = switches.order.or(variant.and_then(Order::from_name)).unwrap_or_default();
     own.weighed = switches.weighed;
     own.bounds = switches.bounds;
@@ -82,14 +82,15 @@ pub(crate) fn apply_switches(
     if let Some(list) = switches.local_list {
         own.local_list = list;
     }
-    if let Some(hits) = switches.votes {
+    if let Some(hits) = switches.sample_hits {
         own.sample_hits = hits;
     }
     if own.is_valid() {
         Ok(())
     } else {
         Err(Error::bad_input(format!(
-            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; check them"
+            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; \
+             check them"
         )))
     }
 }

@@ -78,17 +78,20 @@ pub struct ListFacts {
 /// How the local indexes were chosen: kept in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanReport {
-    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was to lie in RAM.
+    /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was
+    /// to lie in RAM.
     pub budget_bytes: Option<u64>,
     /// RAM that the plan takes of it.
     pub ram_bytes: u64,
-    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a visit.
+    /// Predicted cost of the visits of a query that visits clusters in proportion to their weights, microseconds a
+    /// visit.
     pub visit_us: f64,
     /// No plan under this budget costs less.
     pub bound_us: f64,
     /// What each way to hold a cluster was chosen for.
     pub ways: Vec<WayReport>,
-    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in the budget.
+    /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in
+    /// the budget.
     pub uniform_us: [Option<f64>; 3],
     /// Whether weights are observed visits; otherwise they are the sizes.
     pub observed: bool,

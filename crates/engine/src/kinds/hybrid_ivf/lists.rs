@@ -12,8 +12,8 @@ use super::tables::ListTables;
 use crate::tier::Buffer;
 use crate::{Error, Result};
 
-/// Lists as they lie on disk, one at a time. All are read into the same buffer: with one each the allocator would be left with holes between
-/// what is kept of them.
+/// Lists as they lie on disk, one at a time. All are read into the same buffer: with one each the allocator would be
+/// left with holes between what is kept of them.
 pub(crate) struct ListReader<'a> {
     tables: &'a ListTables,
     file: &'a File,

@@ -70,7 +70,8 @@ fn run(
     for (id, bytes) in (first..first + count).zip(bytes.chunks_exact(size)) {
         let record = Record::verify(shape, id, bytes).ok_or_else(|| {
             Error::corrupt(format!(
-                "the record of vector {id} at offset {} of {} is damaged; run `stratann verify`, then restore the file or build the index again",
+                "the record of vector {id} at offset {} of {} is damaged; run `stratann verify`, then restore the \
+                 file or build the index again",
                 at + u64::from(id - first) * size as u64,
                 base.blocks_path.display()
             ))

@@ -9,6 +9,7 @@ pub mod learning;
 pub(crate) mod lists;
 pub(crate) mod members;
 pub(crate) mod open;
+pub mod options;
 pub mod replan;
 pub(crate) mod residency;
 pub(crate) mod residual;

@@ -1,5 +1,5 @@
-//! The residency policy: which list codes, and then which records, are resident. Those come first that save most for their bytes.
-//! An index that learns rebalances them from epoch to epoch.
+//! The residency policy: which list codes, and then which records, are resident. Those come first that save most for
+//! their bytes. An index that learns rebalances them from epoch to epoch.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use crate::kinds::hybrid_ivf::tables::ListTables;
 
 /// What a resident list takes besides its bytes: reference counts, and the allocator's own.
 pub(crate) const LIST_BYTES: usize = 32;
-/// A cluster replaces a resident one when it saves so many times as much for its bytes: counts of visits vary by chance.
+/// A cluster replaces a resident one when it saves so many times as much for its bytes: counts of visits vary by
+/// chance.
 const HYSTERESIS: f64 = 2.0;
 /// One in so many resident bytes may be evicted in one epoch: they stay unused until the next.
 const EVICTION_SHARE: u64 = 8;
@@ -130,8 +131,9 @@ impl ResidentLists {
         Ok(lists)
     }
 
-    /// The next version: clusters that save much less than some on disk are evicted; others are loaded into memory that is free already, since what is
-    /// evicted stays in RAM until the last query of this version has ended. So both versions together never exceed `budget`.
+    /// The next version: clusters that save much less than some on disk are evicted; others are loaded into memory
+    /// that is free already, since what is evicted stays in RAM until the last query of this version has ended. So
+    /// both versions together never exceed `budget`.
     pub(crate) fn rebalance(
         &self,
         reader: &mut ListReader<'_>,
@@ -214,7 +216,8 @@ impl ResidentLists {
         }
     }
 
-    /// Loads a cluster; returns whether all of it could be read. One that cannot stays on disk, where searches report it.
+    /// Loads a cluster; returns whether all of it could be read. One that cannot stays on disk, where searches report
+    /// it.
     fn load_cluster(&mut self, part: ListPart, reader: &mut ListReader<'_>, cluster: u32) -> bool {
         let tables = reader.tables();
         let resident = self.part_mut(part);

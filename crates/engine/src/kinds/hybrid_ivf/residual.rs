@@ -1,18 +1,18 @@
-//! Codes of what centroids leave of vectors.
+//! Codes of residuals to centroids.
 
 use stratann_core::format::inverted_list::Member;
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::dot_f32;
 
-/// Roundings of a radius stay below this, relative to it and to the vector.
+/// Upper bound of the rounding error of a radius, relative to it and to the vector.
 const ROUNDING: f32 = 2e-6;
 
 pub(crate) fn subtract(row: &mut [f32], centroid: &[f32]) {
     row.iter_mut().zip(centroid).for_each(|(x, c)| *x -= c);
 }
 
-/// Encodes vectors one by one, with what a head says of each.
+/// Encodes vectors one by one, with the numbers of their list codes.
 pub(crate) struct Encoder<'a> {
     codebook: &'a Codebook,
     metric: Metric,
@@ -35,12 +35,13 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// All that follow are of what this centroid leaves.
+    /// Sets the centroid of all following residuals.
     pub(crate) fn set_centroid(&mut self, centroid: &[f32]) {
         self.codebook.rotate(centroid, &mut self.centroid);
     }
 
-    /// Encodes `vector` as codes see it; `code` has the bytes of one. `centroid` is that of [`Encoder::set_centroid`].
+    /// Encodes `vector` as it is encoded for codes; `code` has the bytes of one. `centroid` is that of
+    /// [`Encoder::set_centroid`].
     pub(crate) fn encode(&mut self, vector: &[f32], centroid: &[f32], code: &mut [u8]) -> Member {
         self.residual.copy_from_slice(vector);
         subtract(&mut self.residual, centroid);
@@ -56,7 +57,7 @@ impl<'a> Encoder<'a> {
                 square(&self.decoded) + 2.0 * dot_f32(&self.centroid, bytemuck::cast_slice(&self.decoded))
             }
         };
-        // The rotation is orthonormal up to roundings, which are counted in.
+        // The rotation is orthonormal up to rounding, which is included.
         let radius = lost.sqrt() * (1.0 + ROUNDING) + ROUNDING * (centroid_distance + square(vector).sqrt());
         Member { term, radius, centroid_distance }
     }

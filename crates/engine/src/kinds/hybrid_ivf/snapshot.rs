@@ -7,7 +7,8 @@ use stratann_core::route::NavGraph;
 
 use super::residency::{LIST_BYTES, ResidentLists};
 
-/// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the one that it began with.
+/// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the
+/// one that it began with.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) nav: Arc<NavGraph>,

@@ -43,7 +43,7 @@ impl ListTables {
         let codebook = files::decode_codebook(&bytes)
             .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
             .ok_or_else(|| files::senseless(&path))?;
-        let shape = posting_shape(manifest, block, &facts);
+        let shape = list_layout(manifest, block, &facts);
         let (nodes, bytes_of_lists) =
             (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
         let (path, bytes) = read(files::DIRECTORY)?;
@@ -109,7 +109,8 @@ impl ListTables {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
-    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it was met.
+    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it
+    /// was met.
     pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
         let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
         let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
@@ -160,11 +161,7 @@ fn sublist_bytes(sublists: &SubLists) -> u64 {
 }
 
 /// What all lists have in common.
-pub(crate) fn posting_shape(
-    manifest: &Manifest,
-    block: &block::BlockLayout,
-    facts: &ListFacts,
-) -> ListLayout {
+pub(crate) fn list_layout(manifest: &Manifest, block: &block::BlockLayout, facts: &ListFacts) -> ListLayout {
     ListLayout {
         dim: manifest.dim,
         vector_bytes: block.vector_bytes,

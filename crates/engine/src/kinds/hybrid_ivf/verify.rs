@@ -19,7 +19,8 @@ use crate::{Error, Progress, Result, files};
 
 /// Bytes of lists that are checked at a time.
 const BATCH_BYTES: u64 = 8 << 20;
-/// External ids are compared with each other below so many for each row; beyond they would take more memory than the index.
+/// External ids are compared with each other below so many for each row; beyond they would take more memory than the
+/// index.
 const IDS_PER_ROW: u64 = 8;
 
 /// Reads every head and every record. What is in RAM was read and compared with the manifest before.

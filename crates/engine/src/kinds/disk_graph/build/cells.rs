@@ -1,9 +1,10 @@
 //! The graph of a set that does not fit in the budget: many overlapping cells, each built in RAM, their edges merged.
 //!
-//! After DiskANN (NeurIPS 2019, §3.3), with three changes. Rows are first assigned to many small k-means cells, which are then chained into
-//! cells of equal size, so that no cell outgrows the budget ([`divide`]). A row is built into a further cell only when that one holds one of
-//! the small cells nearest to it: rows deep inside a cell are built once, rows near a border several times, and it is they that join the cells.
-//! And the lists of such a row are pruned together ([`merge`]), where DiskANN draws from them at random.
+//! After DiskANN (NeurIPS 2019, §3.3), with three changes. Rows are first assigned to many small k-means cells, which
+//! are then chained into cells of equal size, so that no cell exceeds the budget ([`divide`]). A row is built into a
+//! further cell only when that cell holds one of the small cells nearest to the row: rows deep inside a cell are built
+//! once, rows near a border several times and join the cells. The lists of such a row are pruned together ([`merge`]),
+//! where DiskANN draws from them at random.
 
 use std::path::{Path, PathBuf};
 
@@ -27,13 +28,14 @@ pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<G
     merge::run(build, space, &division)
 }
 
-/// What was found for the rows of a cell: for each home one u64, where its rows' lists begin in the file, and where the last ones end; then
-/// the lists by home, ascending by row: row, length, rows of the neighbours, closest first, all u32.
+/// File of a cell's lists: for each owning cell one u64, where the lists of its rows start in the file, and where the
+/// last ones end; then the lists by owning cell, ascending by row: row, length, rows of the neighbours, closest first,
+/// all u32.
 pub(crate) fn lists_path(build: &Build<'_>, cell: usize) -> PathBuf {
     build.partial.path(&format!("cell-{cell}.tmp"))
 }
 
-/// Builds one cell and writes the lists of its rows. A cell that an interrupted build has finished is left as it is.
+/// Builds one cell and writes the lists of its rows. A cell that an interrupted build has finished is kept.
 pub(crate) fn build_cell(build: &Build<'_>, space: &Space, division: &Division, cell: usize) -> Result<()> {
     let path = lists_path(build, cell);
     if path.exists() {
@@ -54,7 +56,7 @@ pub(crate) fn build_cell(build: &Build<'_>, space: &Space, division: &Division, 
     write_lists(&path, division.cells.len(), &members, &graph)
 }
 
-/// Writes the file of a cell, whole or not at all.
+/// Writes the file of a cell, atomically.
 fn write_lists(path: &Path, cells: usize, members: &[Member], graph: &vamana::Graph) -> Result<()> {
     let mut homes = vec![0u64; cells + 1];
     homes[0] = 8 * homes.len() as u64;

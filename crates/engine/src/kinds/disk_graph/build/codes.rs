@@ -1,5 +1,5 @@
-//! The stage that encodes every row: part by part in the order of rows, as they are read best, and then put in the order of ids. Where blocks
-//! will carry the codes, as many of these are held at a time as the memory allows.
+//! Encodes every row, part by part in the order of rows, and then sorts the codes by id. Where blocks
+//! carry the codes, as many are sorted at a time as the memory allows.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,12 +19,12 @@ use crate::build::{codebook, stages};
 use crate::dataset::{AtomicFile, Scan};
 use crate::{Error, Result, files};
 
-/// One row in so many tells how far codes are from vectors.
+/// Reciprocal of the share of rows whose code error is measured.
 const LOOKED_AT: usize = 16;
-/// Bytes of codes that are read at a time.
+/// Bytes of codes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// The squared errors of the codes of a part that were looked at.
+/// Squared errors of the measured codes of a part.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CodeErrors {
     sum: f64,
@@ -32,7 +32,7 @@ pub(crate) struct CodeErrors {
 }
 
 impl CodeErrors {
-    /// The mean over all parts, summed in their order: sums of floats depend on it.
+    /// Computes the mean over all parts, summed in their order, because sums of floats depend on it.
     pub(crate) fn mean(parts: impl IntoIterator<Item = CodeErrors>) -> f32 {
         let (mut sum, mut count) = (0.0, 0u32);
         for part in parts {
@@ -68,7 +68,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
     Ok(CodeErrors::mean(errors))
 }
 
-/// The file of all codes: a part of the index, or what its blocks are made from.
+/// Returns the file of all codes: a file of the index, or an input of its blocks.
 fn target(build: &Build<'_>) -> PathBuf {
     match build.options.codes {
         CodePlace::Ram => build.file(files::CODES),
@@ -94,14 +94,14 @@ pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
     Ok(errors)
 }
 
-/// Writes all codes by id, after every part has written its own by row.
+/// Writes all codes by id, after every part was written by row.
 pub(crate) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
     let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     join_parts(build, scan, &id_of_row, size)
 }
 
-/// Goes through the parts once for each stretch of ids that fits in the memory.
+/// Reads the parts once for each stretch of ids that fits in the memory.
 fn join_parts(build: &Build<'_>, scan: &Scan, id_of_row: &[u32], size: usize) -> Result<()> {
     let held = held_at_a_time(build, scan, size);
     let mut out = AtomicFile::create(&target(build))?;
@@ -115,7 +115,7 @@ fn join_parts(build: &Build<'_>, scan: &Scan, id_of_row: &[u32], size: usize) ->
 
 fn remove_parts(build: &Build<'_>) {
     for part in 0..build.parts().count() {
-        // What stays behind goes with the folder.
+        // A remainder is deleted with the folder.
         let _ = std::fs::remove_file(build.partial.path(&part_name(part)));
     }
 }
@@ -140,7 +140,7 @@ fn read_parts(build: &Build<'_>, size: usize, by_id: &mut ById<'_>) -> Result<()
     Ok(())
 }
 
-/// Codes of a stretch of nodes, put where their ids say.
+/// Codes of a stretch of nodes, at the positions of their ids.
 struct ById<'a> {
     size: usize,
     ids: Range<u64>,
@@ -154,7 +154,7 @@ impl ById<'_> {
         ById { size, ids, codes, id_of_row }
     }
 
-    /// Takes the codes of the rows from `first` on.
+    /// Inserts the codes of the rows from `first` on.
     fn put(&mut self, first: u64, codes: &[u8]) {
         for (code, &id) in codes.chunks_exact(self.size).zip(&self.id_of_row[first as usize..]) {
             // Rows that were left out have an id beyond all others.
@@ -166,7 +166,7 @@ impl ById<'_> {
     }
 }
 
-/// Encodes a part of the rows, and gives the codes of each stretch with its first row.
+/// Encodes a part of the rows, and passes the codes of each stretch with its first row.
 fn encode(
     build: &Build<'_>,
     space: &Space,
@@ -231,10 +231,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However many codes are held at a time, all come in the order of ids.
+        /// Codes are in the order of ids, however many are held at a time.
         #[test]
         fn stretches_together_are_the_whole(rows in 1u64..200, left_out in 0u64..20, held in 1u64..70) {
-            // Row r has id 7 r modulo a prime beyond, without those that were left out.
+            // Row r has id 7 r modulo a larger prime, without the rows that were left out.
             let mut order: Vec<u64> = (0..rows).collect();
             order.sort_by_key(|r| r * 7 % 211);
             let mut id_of_row = vec![u32::MAX; rows as usize];

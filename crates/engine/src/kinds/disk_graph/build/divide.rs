@@ -22,6 +22,7 @@ use crate::build::stages::Build;
 use crate::build::tables::{read_entries, read_table, write_table};
 use crate::build::{kmeans, vamana};
 use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
 use crate::{Error, Result};
 
 /// Small cells per cell: enough for cells of nearly equal size.
@@ -30,8 +31,6 @@ const SMALL_PER_CELL: usize = 24;
 const NEAREST: usize = 8;
 /// Cells that a row is built in, at most.
 const MEMBERSHIPS: usize = 3;
-/// Share of a cell's room that is kept for rows of other cells.
-const OVERLAP: f64 = 0.5;
 const NONE: u16 = u16::MAX;
 /// Rows whose nearest small cells are in memory at a time.
 const NEAREST_ROWS: usize = 1 << 16;
@@ -94,14 +93,9 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Divis
 fn room(build: &Build<'_>, space: &Space, live: usize) -> (usize, usize) {
     let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree) + 12;
     let fits = build.options.ram_budget.map_or(u64::MAX, |_| (build.plan.cell_bytes / point).max(1000));
-    let wanted = build.options.cells.map_or(u64::MAX, |cells| room_of(live as u64, cells));
+    let wanted = build.options.cells.map_or(u64::MAX, |cells| points_of_cell(live as u64, cells));
     let room = fits.min(wanted) as usize;
     (room, ((room as f64 * (1.0 - OVERLAP)) as usize).max(1))
-}
-
-/// The room of a cell when `rows` are divided into `cells`.
-pub(crate) fn room_of(rows: u64, cells: usize) -> u64 {
-    (rows.div_ceil(cells.max(1) as u64) as f64 / (1.0 - OVERLAP)).ceil() as u64
 }
 
 /// Finds the centroids of the small cells.

@@ -1,4 +1,4 @@
-//! The stage that makes the graph: in RAM when the budget allows, else cell by cell.
+//! Stage that builds the graph: in RAM when the budget allows, else cell by cell.
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::Lists;
@@ -14,7 +14,7 @@ use crate::build::tables::write_table;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
 
-/// Facts that the graph leaves.
+/// Facts of the graph stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GraphFacts {
     pub(crate) cells: Vec<Cell>,
@@ -27,7 +27,7 @@ impl GraphFacts {
         GraphFacts { cells, mean_list: edges as f64 / f64::from(rows.max(1)) }
     }
 
-    /// Number of cells that hold a row.
+    /// Number of cells of a row, in all.
     pub(crate) fn cells_in_use(&self) -> usize {
         self.cells.iter().filter(|c| c.start < c.end).count()
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<G
     }
 }
 
-/// Whether the graph of `rows` points is built in one piece.
+/// Returns whether the graph of `rows` points is built in one piece.
 pub(crate) fn is_in_one(plan: &BuildPlan, options: &BuildOptions, space: &Space, rows: u64) -> bool {
     let points = rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, options.degree));
     let fits = |budget: u64| {
@@ -51,7 +51,7 @@ pub(crate) fn is_in_one(plan: &BuildPlan, options: &BuildOptions, space: &Space,
     plan.in_ram && options.ram_budget.is_none_or(fits)
 }
 
-/// Builds one graph of all rows, which are then one cell.
+/// Builds one graph of all rows, in a single cell.
 pub(crate) fn in_one(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
     let live = build.live_rows(scan);
     build.progress.stage("reading points", live.len() as u64, "rows");

@@ -8,13 +8,13 @@ use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Reader;
 use crate::{Progress, Result};
 
-/// Neighbours of a head node.
+/// Neighbours of a node in the head graph.
 pub(crate) const HEAD_DEGREE: usize = 20;
 const HEAD_LIST: usize = 64;
-/// Fewer head nodes than this are no graph worth walking.
+/// Fewest nodes of a useful head graph.
 const HEAD_MIN: usize = 32;
 
-/// How many head nodes a share of `rows` is.
+/// Returns the number of nodes of the head graph for a share of `rows`.
 pub(crate) fn head_count(rows: usize, share: f64) -> usize {
     ((rows as f64 * share).ceil() as usize).clamp(HEAD_MIN.min(rows), rows)
 }

@@ -1,5 +1,5 @@
-//! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then ids over all cells,
-//! then the blocks.
+//! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then
+//! ids over all cells, then the blocks.
 
 use std::fs::File;
 use std::io::Read;

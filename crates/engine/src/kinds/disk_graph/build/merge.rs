@@ -1,4 +1,4 @@
-//! One graph out of the graphs of overlapping cells: what several cells found for a row is pruned together.
+//! Merges the graphs of overlapping cells: the lists that several cells found for a row are pruned together.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::build::stages::Build;
 use crate::build::vamana::VamanaOptions;
 use crate::{Error, Result};
 
-/// Merges home cell by home cell.
+/// Merges cell by cell.
 pub(crate) fn run(build: &Build<'_>, space: &Space, division: &Division) -> Result<GraphFacts> {
     let rows = division.cells.last().map_or(0, |c| c.end);
     build.progress.stage("merging cells", rows.into(), "nodes");
@@ -30,14 +30,14 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, division: &Division) -> Resu
     Ok(GraphFacts::new(division.cells.clone(), edges))
 }
 
-/// Writes the graph of the rows at home in one cell, in their order. Returns the number of its edges.
+/// Writes the graph of the rows that a cell owns, in their order. Returns the number of its edges.
 pub(crate) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, home: usize) -> Result<u64> {
     let rows = division.read_residents(build, home)?;
     let mut merge = Merge {
         build,
         space,
         options: graph_stage::vamana_options(build),
-        room: Room::new(build, space),
+        limits: MergeLimits::new(build, space),
         writer: GraphWriter::create(&build.partial.path(&graph_file::name(home)), build.options.degree)?,
         edges: 0,
     };
@@ -46,18 +46,18 @@ pub(crate) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, 
     Ok(merge.edges)
 }
 
-/// What may be in memory at a time, of that which a cell took.
-struct Room {
+/// Rows that may be in memory at a time, within the memory of a cell.
+struct MergeLimits {
     points: usize,
     candidates: usize,
 }
 
-impl Room {
-    fn new(build: &Build<'_>, space: &Space) -> Room {
+impl MergeLimits {
+    fn new(build: &Build<'_>, space: &Space) -> MergeLimits {
         let bytes = (build.plan.points_per_cell * build.plan.point_bytes) as usize;
-        // A point, its row, and its place in the set that gathers rows.
+        // A point, its row, and its position in the set that gathers rows.
         let point = space.point_bytes() + 4 + 16;
-        Room { points: (bytes / 2 / point).max(1000), candidates: (bytes / 4 / 4).max(10_000) }
+        MergeLimits { points: (bytes / 2 / point).max(1000), candidates: (bytes / 4 / 4).max(10_000) }
     }
 }
 
@@ -65,12 +65,12 @@ struct Merge<'a, 'b> {
     build: &'a Build<'b>,
     space: &'a Space,
     options: VamanaOptions,
-    room: Room,
+    limits: MergeLimits,
     writer: GraphWriter,
     edges: u64,
 }
 
-/// All that is known of a row's neighbours.
+/// All candidate neighbours of a row.
 struct Found {
     row: u32,
     near: Vec<u32>,
@@ -99,7 +99,7 @@ impl Merge<'_, '_> {
             }
             candidates += found.near.len();
             batch.push(found);
-            if needed.len() >= self.room.points || candidates >= self.room.candidates {
+            if needed.len() >= self.limits.points || candidates >= self.limits.candidates {
                 self.write(&mut batch, &mut needed)?;
                 candidates = 0;
             }
@@ -146,7 +146,7 @@ impl Merge<'_, '_> {
     }
 }
 
-/// The lists of one home as one cell found them, read in the order of rows.
+/// Lists of the rows of one owning cell, as another cell found them, read in the order of rows.
 struct Part {
     path: PathBuf,
     input: BufReader<Take<File>>,
@@ -154,7 +154,7 @@ struct Part {
 }
 
 impl Part {
-    /// What the file of a cell says of `home`; `None` when it has no such row.
+    /// Opens the lists of an owning cell in the file of a cell; `None` when it has no such row.
     fn open(path: PathBuf, home: usize) -> Result<Option<Part>> {
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
         let mut file = File::open(&path).map_err(failed)?;
@@ -180,7 +180,7 @@ impl Part {
         Ok(())
     }
 
-    /// Appends the list of `row` when it is the next; whether it was.
+    /// Appends the list of `row` when it is the next. Returns whether it was.
     fn take(&mut self, row: u32, near: &mut Vec<u32>) -> Result<bool> {
         if self.row != Some(row) {
             return Ok(false);
@@ -196,10 +196,10 @@ impl Part {
     }
 }
 
-/// Removes what the cells were merged from, once it is on record what came of it.
+/// Removes the inputs of the merge, once its result is recorded.
 pub(crate) fn remove_lists(build: &Build<'_>, cells: usize) {
     for cell in 0..cells {
-        // What stays behind goes with the folder.
+        // A remainder is deleted with the folder.
         let _ = std::fs::remove_file(lists_path(build, cell));
     }
 }

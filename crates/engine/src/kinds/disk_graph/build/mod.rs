@@ -1,15 +1,13 @@
 //! The stages of a `disk-graph` (DiskANN, BatANN): codebook, graph, blocks, codes, head graph.
 
-mod cells;
-mod codes;
+pub(crate) mod cells;
+pub(crate) mod codes;
 pub(crate) mod divide;
-mod graph_stage;
+pub(crate) mod graph_stage;
 pub(crate) mod head;
-mod layout_stage;
-mod merge;
-mod packing;
-pub mod split;
-pub mod tasks;
+pub(crate) mod layout_stage;
+pub(crate) mod merge;
+pub(crate) mod packing;
 
 use stratann_core::PAGE;
 use stratann_kernel::Metric;
@@ -58,7 +56,7 @@ fn encode(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<f32> {
 }
 
 /// Adds what the layout decided to the report.
-fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphFacts, layout: &LayoutFacts) {
+pub(crate) fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphFacts, layout: &LayoutFacts) {
     build.fact("points", serde_json::to_value(space.precision).unwrap_or_default());
     build.fact("cells", graph.cells_in_use());
     build.fact("nodes_per_block", layout.nodes_per_block);
@@ -71,7 +69,7 @@ fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphFacts, layou
 }
 
 /// Trains the codebook on a sample; returns the bytes of a code.
-fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
+pub(crate) fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
     const ITERATIONS: usize = 12;
     let shape = build.base.shape();
     let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
@@ -97,7 +95,12 @@ fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize
 }
 
 /// Builds the head graph and writes it, with its codes where blocks carry codes.
-fn write_head_graph(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<()> {
+pub(crate) fn write_head_graph(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    id_of_row: &[u32],
+) -> Result<()> {
     let live = build.live_rows(scan);
     let count = head::head_count(live.len(), build.options.head_share);
     let graph = head::build(build.base, space, &live, id_of_row, count, build.options.seed, build.progress)?;

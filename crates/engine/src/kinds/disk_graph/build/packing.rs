@@ -8,21 +8,21 @@ use crate::Result;
 use crate::build::blocks::graph_file::{Cell, GraphReader, Records};
 use crate::build::blocks::placement::Packed;
 
-/// What decides how many nodes share a block.
+/// Inputs of the number of nodes per block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Density {
     /// Nodes in the index.
     pub(crate) nodes: u64,
-    /// Mean length of the lists.
+    /// Mean length of the adjacency lists.
     pub(crate) mean_list: f64,
-    /// Whether room is reckoned for compressed lists, or for 4 bytes an id.
+    /// Whether the design assumes compressed lists, or 4 bytes per id.
     pub(crate) compressed: bool,
-    /// Share of the lists that must fit; what exceeds a block is cut from the far end of its lists.
+    /// Share of the lists that must fit; lists of a fuller block are cut at their far ends.
     pub(crate) keep: f64,
 }
 
 impl Density {
-    /// Bytes that the list of a node is expected to take.
+    /// Expected bytes of a node's adjacency list.
     fn list_bytes(&self) -> f64 {
         let kept = self.mean_list * self.keep;
         if !self.compressed {
@@ -32,13 +32,13 @@ impl Density {
         (13.0 + 32.0 + bits * (kept - 1.0).max(0.0)) / 8.0
     }
 
-    /// How many nodes fit in a block of this shape; at least one.
+    /// Nodes per block of this layout; at least one.
     pub(crate) fn nodes_per_block(&self, shape: &BlockLayout) -> usize {
         let each = shape.node_bytes() as f64 + if shape.adjacency { self.list_bytes() } else { 0.0 };
         ((shape.payload_bytes() as f64 / each) as usize).clamp(1, usize::from(u16::MAX))
     }
 
-    /// Pages of a block: the fewest that hold one node with its whole list.
+    /// Pages per block: the fewest that hold one node with its whole list.
     pub(crate) fn pages_per_block(&self, shape: &BlockLayout) -> usize {
         let one = (Density { keep: 1.0, ..*self }).list_bytes()
             + shape.node_bytes() as f64
@@ -48,7 +48,7 @@ impl Density {
     }
 }
 
-/// Some rows of a set, numbered in their order: a bit for each row, and half as much to count by.
+/// A subset of rows, numbered in their order: a bit per row, and half as much for counts.
 struct Numbered {
     words: Vec<u64>,
     before: Vec<u32>,
@@ -68,7 +68,7 @@ impl Numbered {
         Numbered { words, before }
     }
 
-    /// The number of a row; `None` for one that is not there.
+    /// Returns the number of a row in the subset; `None` for other rows.
     fn of(&self, row: u32) -> Option<u32> {
         let (at, bit) = (row as usize / 64, 1u64 << (row % 64));
         let word = self.words[at];
@@ -76,14 +76,14 @@ impl Numbered {
     }
 }
 
-/// A cell's lists with local numbers; neighbours in other cells are left out.
+/// Lists of a cell with local numbers; neighbours in other cells are left out.
 struct CellLists {
     starts: Vec<u32>,
     ids: Vec<u32>,
 }
 
 impl CellLists {
-    /// The lists of the records at `places`, renumbered.
+    /// Renumbers the lists of the records at `places`.
     fn new(records: &Records, numbers: &Numbered, places: &[u32]) -> CellLists {
         let mut lists = CellLists { starts: vec![0], ids: Vec::new() };
         for &at in places {
@@ -100,21 +100,21 @@ impl Lists for CellLists {
     }
 }
 
-/// How nodes are grouped.
+/// Options of the grouping.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packing<'a> {
     /// Nodes of a block, at most.
     pub(crate) nodes_per_block: usize,
     /// Group by the graph; otherwise nodes follow their rows.
     pub(crate) packed: bool,
-    /// See to it that lists lead to every block: few nodes share one, and none of them may be a neighbour of another.
+    /// Make every block reachable: few nodes share one, and none of them may be a neighbour of another.
     pub(crate) make_reachable: bool,
-    /// Rows (ascending) that share blocks with each other only. They will calibrate: among its neighbours a row would find them
-    /// all on one page, as no real query does.
+    /// Calibration rows (ascending), which share blocks with each other only. Otherwise a row would find its neighbours
+    /// in its own block, unlike real queries.
     pub(crate) apart: &'a [u32],
 }
 
-/// Decides which of a cell's `members` (ascending), of a set of `rows` rows, share a block.
+/// Groups a cell's `members` (ascending), of a set of `rows` rows, into blocks.
 pub(crate) fn pack_cell(
     graph: &GraphReader,
     cell: (usize, &Cell),
@@ -146,7 +146,7 @@ pub(crate) fn pack_cell(
     })
 }
 
-/// Rounds of exchange after the greedy growth; later ones change next to nothing.
+/// Rounds of exchange after the greedy growth; further ones change very little.
 const EXCHANGE_PASSES: usize = 4;
 
 #[cfg(test)]
@@ -156,9 +156,12 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// A plain table says the same.
+        /// Agrees with a plain table.
         #[test]
-        fn rows_are_numbered_in_their_order(rows in 1usize..300, chosen in prop::collection::btree_set(0u32..300, 0..200)) {
+        fn rows_are_numbered_in_their_order(
+            rows in 1usize..300,
+            chosen in prop::collection::btree_set(0u32..300, 0..200),
+        ) {
             let chosen: Vec<u32> = chosen.into_iter().filter(|&r| (r as usize) < rows).collect();
             let numbers = Numbered::new(rows, chosen.iter().copied());
             for row in 0..rows as u32 {

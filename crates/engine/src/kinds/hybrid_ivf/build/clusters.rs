@@ -1,8 +1,9 @@
-//! Clusters: k-means over a sample, then every row to the nearest centroid, part by part. The sizes come out as the data has them; nothing is
-//! moved between clusters afterwards (OrchANN §3.2).
+//! Assigns rows to k-means cells: k-means over a sample, then every row to the nearest centroid, part by part. Sizes
+//! follow the data; nothing is moved between cells afterwards (OrchANN §3.2).
 
 use rayon::prelude::*;
 
+use super::list_plan;
 use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
@@ -10,20 +11,20 @@ use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::{Error, Result, files};
 
-/// The cluster of every row, u32; `u32::MAX` for rows that are left out.
+/// The cell of every row, u32; `u32::MAX` for rows that are left out.
 pub(crate) const CLUSTERS: &str = "clusters.tmp";
-/// Rows that k-means looks at for each centroid; fewer fit them poorly, more gain little.
+/// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CLUSTER: usize = 32;
 const ROUNDS: usize = 8;
-/// Rows that are assigned at a time, on each thread.
+/// Rows that each thread assigns at a time.
 pub(crate) const CHUNK: usize = 1024;
 
-/// How many clusters so many rows get: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
+/// Default number of cells: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
 pub(crate) fn count(rows: u64) -> usize {
     ((4.0 * (rows as f64).sqrt()) as usize).clamp(1, rows.max(1) as usize)
 }
 
-/// Number of clusters that hold a row.
+/// Number of cells with a row.
 pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> {
     let dim = space.point_dim();
     let live = build.live_rows(scan);
@@ -53,7 +54,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> 
 
 fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Result<Vec<f32>> {
     let dim = space.point_dim();
-    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.sample);
+    let room = list_plan(build).map_or(usize::MAX, |plan| plan.sample);
     let count = (SAMPLE_PER_CLUSTER * clusters).min(live.len()).min(room.max(clusters));
     let stride = live.len() as f64 / count as f64;
     let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
@@ -65,14 +66,14 @@ fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Re
     Ok(sample)
 }
 
-/// Centroids along a tree of halves, so that clusters near each other mostly lie near each other on disk.
+/// Sorts centroids along a tree of halves, so that near cells are mostly near each other on disk.
 fn in_order(centroids: Vec<f32>, dim: usize) -> Vec<f32> {
     let mut order: Vec<u32> = (0..(centroids.len() / dim) as u32).collect();
     super::order::halve(&centroids, dim, &mut order, 1);
     order.iter().flat_map(|&c| centroids[c as usize * dim..][..dim].iter().copied()).collect()
 }
 
-/// The nearest centroid of every row.
+/// Computes the nearest centroid of every row.
 fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &[f32]) -> Result<Vec<u32>> {
     let dim = space.point_dim();
     let rows = build.base.shape().rows;
@@ -95,7 +96,7 @@ fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &[f32]) -> R
     Ok(cluster_of)
 }
 
-/// The clusters that hold a row, and for each its number among them.
+/// Numbers the cells with a row.
 fn compact(cluster_of: &[u32], clusters: usize) -> (Vec<u32>, Vec<u32>) {
     let mut numbers = vec![u32::MAX; clusters];
     cluster_of.iter().filter(|&&c| c != u32::MAX).for_each(|&c| numbers[c as usize] = 0);
@@ -104,7 +105,7 @@ fn compact(cluster_of: &[u32], clusters: usize) -> (Vec<u32>, Vec<u32>) {
     (used, numbers)
 }
 
-/// The cluster of every row.
+/// Reads the cell of every row.
 pub(crate) fn read(build: &Build<'_>) -> Result<Vec<u32>> {
     read_table(&build.partial.path(CLUSTERS))
 }

@@ -1,5 +1,5 @@
-//! The graphs of the clusters that are to be walked through: a Vamana over the members of each, from the records as they were written, with
-//! the lengths of its edges.
+//! Local graphs: a Vamana graph over the members of each list that is searched by a graph, from the written records,
+//! with the lengths of its edges.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,10 +20,11 @@ use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::{Error, Progress, Result, files};
 
-/// Graphs are built together as long as what they take stays below this share of the memory for parts; a larger one alone.
+/// Graphs are built concurrently as long as their memory stays below this share of the memory for parts; a larger one
+/// is built on its own.
 const COPIES: u64 = 2;
 
-/// Writes the edges of all clusters that have a place for them into the file of lists, and says in the directory where walks begin.
+/// Writes the edges of all lists with a local graph into the file of lists, and their entry points into the directory.
 pub(crate) fn write(
     build: &Build<'_>,
     space: &Space,
@@ -48,12 +49,12 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// What a member takes while the graph of its cluster is built.
+/// Bytes of a member while the graph of its list is built.
 fn member_bytes(space: &Space) -> u64 {
     vamana::Graph::bytes(1, DEGREE) + (4 * space.point_dim() + edges::edge_bytes(DEGREE)) as u64
 }
 
-/// Members of the largest cluster whose graph has room.
+/// Members of the largest list whose graph fits.
 pub(crate) fn members_max(build: &Build<'_>, space: &Space) -> u64 {
     build.plan.block_memory_bytes / member_bytes(space)
 }
@@ -78,20 +79,20 @@ fn batches<'a>(
     out
 }
 
-/// Builds graphs over the records that a file of lists has.
+/// Builds graphs over the records in a file of lists.
 pub(crate) struct Graphs<'a> {
     pub(crate) space: &'a Space,
     pub(crate) shape: &'a ListLayout,
     pub(crate) directory: &'a Directory,
     pub(crate) file: &'a File,
-    /// Where it lies, for errors.
+    /// Path, for errors.
     pub(crate) path: &'a Path,
     pub(crate) seed: u64,
     pub(crate) progress: &'a dyn Progress,
 }
 
 impl Graphs<'_> {
-    /// Builds one graph and writes its edges. Returns its entry.
+    /// Builds one graph and writes its edges. Returns its entry point.
     pub(crate) fn graph(&self, cluster: u32) -> Result<u32> {
         let points = self.points(cluster)?;
         let (count, first) = (points.len() as u32, self.directory.members_of(cluster).start);
@@ -99,7 +100,7 @@ impl Graphs<'_> {
             return Ok(0);
         }
         let options = VamanaOptions {
-            // One is left for the next member.
+            // One neighbour is reserved for the next member.
             degree: DEGREE - 1,
             list: BUILD_LIST,
             alpha: 1.2,
@@ -113,7 +114,7 @@ impl Graphs<'_> {
         for number in 0..count {
             neighbours.clear();
             neighbours.extend_from_slice(graph.list(number));
-            // A ring through all of them: every member can be reached, however many are the same vector.
+            // A ring through all members: every member can be reached, also among equal vectors.
             let next = (number + 1) % count;
             if next != number && !neighbours.contains(&next) {
                 neighbours.push(next);
@@ -131,7 +132,7 @@ impl Graphs<'_> {
         Ok(graph.entry)
     }
 
-    /// The members of a cluster, in their order.
+    /// Reads the members of a list, in their order.
     fn points(&self, cluster: u32) -> Result<Floats> {
         let dim = self.space.point_dim();
         let mut points = Floats { rows: vec![0f32; self.directory.members_of(cluster).len() * dim], dim };
@@ -159,7 +160,7 @@ impl Graphs<'_> {
         Ok(points)
     }
 
-    /// The length of an edge between vectors: a component that an inner product's space has besides is none of theirs.
+    /// Computes the length of an edge between vectors, without the additional component of inner product.
     fn length(&self, points: &Floats, a: u32, b: u32) -> f32 {
         let dim = self.shape.dim;
         l2_f32(&points.row(a)[..dim], bytemuck::cast_slice(&points.row(b)[..dim])).sqrt()

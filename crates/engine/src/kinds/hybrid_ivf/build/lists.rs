@@ -1,4 +1,5 @@
-//! Writes the posting lists: heads first, then records, in the order of clusters, then the edges of those that are graphs. Rows come in parts as large as the memory allows.
+//! Writes the posting lists: heads first, then records, in the order of clusters, then the edges of those that are
+//! graphs. Rows come in parts as large as the memory allows.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -107,8 +108,8 @@ fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) 
     layout(shape, plan.reads.gap, plan.kinds.iter().map(kind).collect(), plan.lists.clone(), ids)
 }
 
-/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are read in vain rather than making
-/// two reads of one. Walks of graphs begin at their first member.
+/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are
+/// read in vain rather than making two reads of one. Walks of graphs begin at their first member.
 pub(crate) fn layout(
     shape: &ListLayout,
     gap_max: u32,
@@ -480,8 +481,8 @@ pub(crate) struct WrittenList {
 }
 
 impl ListFrame<'_> {
-    /// The list of these vectors, whose ids begin at `first`. `floats` are the same as codes see them, `centroid` that of the frame as floats;
-    /// `external` gives the external id of each.
+    /// The list of these vectors, whose ids begin at `first`. `floats` are the same as codes see them, `centroid`
+    /// that of the frame as floats; `external` gives the external id of each.
     pub(crate) fn write(
         &self,
         encoder: &mut Encoder<'_>,

@@ -1,7 +1,8 @@
-//! Fits the constants of the cost model from short builds of every local index, at equal local recall (OrchANN §5.1, Auto Profiler).
+//! Fits the constants of the cost model from short builds of every local index, at equal local recall (OrchANN §5.1,
+//! Auto Profiler).
 //!
-//! Clusters of several sizes are cut out of a sample; the hops of a graph and the lists of a divided cluster that find [`RECALL`] of the nearest members are
-//! counted. Counted, not timed: times come from the profile alone.
+//! Clusters of several sizes are cut out of a sample; the hops of a graph and the lists of a divided cluster that
+//! find [`RECALL`] of the nearest members are counted. Counted, not timed: times come from the profile alone.
 
 use rayon::prelude::*;
 use stratann_core::build::costs::{UnitCosts, VisitCostModel};
@@ -10,7 +11,7 @@ use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::l2_f32;
 
 use super::nav::Floats;
-use super::posting_shape;
+use super::{list_plan, posting_shape};
 use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
@@ -49,7 +50,7 @@ pub(crate) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let dim = space.point_dim();
     let live = build.live_rows(scan);
     // Under a budget what they are cut into has to fit beside them.
-    let room = build.plan.clusters.map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
+    let room = list_plan(build).map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
     let count = POOL_ROWS.min(POOL_BYTES / (4 * dim)).min(room).min(live.len());
     let rows: Vec<u32> =
         (0..count).map(|i| live[(i as u64 * live.len() as u64 / count as u64) as usize]).collect();

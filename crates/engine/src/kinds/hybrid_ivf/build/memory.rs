@@ -6,18 +6,22 @@ use stratann_kernel::Metric;
 
 use super::clusters::{self, SAMPLE_PER_CLUSTER};
 use super::local_costs::DEGREE;
-use super::{LocalPlan, ReadSizes, nav};
+use super::{ReadSizes, nav};
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
 use crate::build::codebook::{self, CodeKind};
 use crate::build::options::BuildOptions;
-use crate::build::plan::{BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, THREADS_PART};
+use crate::build::plan::{
+    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+};
 use crate::build::vamana::Graph;
 use crate::dataset::Reader;
-use crate::recall::calibrate::IN_FLIGHT;
+use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 use stratann_core::format::directory::LocalKind;
 
-/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list is made of.
+/// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
+/// is made of.
 const TABLE_BYTES: u64 = 20;
 /// Rows that k-means has for each centroid, at least.
 const SAMPLE_LEAST: u64 = 8;
@@ -147,16 +151,11 @@ impl Sizes {
     }
 }
 
-/// Plans for the rows of `base`.
-///
-/// # Errors
-/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
-pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    let sizes = Sizes::of(base, options);
+/// The stages of the build, and the least memory of each.
+fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static str, u64)> {
     let n = sizes.rows;
-    let trained = codebook::training_bytes(base.shape().dim);
-    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let trained = codebook::training_bytes(dim);
+    let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
     let sample_least = n.min(SAMPLE_LEAST * sizes.clusters);
     let mut stages = vec![
         (
@@ -171,6 +170,20 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     if options.calibration_queries > 0 {
         stages.push(("calibration", sizes.calibration_bytes()));
     }
+    stages
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options);
+    let n = sizes.rows;
+    let trained = codebook::training_bytes(base.shape().dim);
+    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let stages = stages(&sizes, options, base.shape().dim);
     let (what, work) = stages.iter().max_by_key(|s| s.1).copied().unwrap_or(("", 0));
     let program = PROGRAM_BYTES + BUFFER_BYTES;
     let each_thread = sizes.thread_bytes();
@@ -199,7 +212,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         sizes.writing_bytes() + block_memory,
         work,
     ];
-    let in_flight = (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, IN_FLIGHT as u64);
+    let in_flight =
+        (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, CALIBRATION_IN_FLIGHT as u64);
     Ok(BuildPlan {
         points_per_cell: n,
         in_ram: n * (sizes.shape.vector_bytes as u64 + 4) <= block_memory,
@@ -211,21 +225,13 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         cell_bytes: 0,
         point_bytes: 0,
         codebook_sample: codebook_sample as usize,
-        clusters: Some(ClusterPlan {
+        own: KindPlan::Lists(ListPlan {
             sample: cluster_sample as usize,
             pool_bytes: free.saturating_sub(sizes.list_bytes()).max(POOL_LEAST) as usize,
-            in_flight: if options.ram_budget.is_some() { in_flight as usize } else { IN_FLIGHT },
         }),
+        calibration_in_flight: match options.ram_budget {
+            Some(_) => in_flight as usize,
+            None => CALIBRATION_IN_FLIGHT,
+        },
     })
-}
-
-/// What a build of clusters does with its memory besides.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub(crate) struct ClusterPlan {
-    /// Rows that centroids are found from.
-    pub(crate) sample: usize,
-    /// Bytes of the rows that the constants of the cost model are fitted to, and of what they are cut into.
-    pub(crate) pool_bytes: usize,
-    /// Queries in flight on each thread while it calibrates.
-    pub(crate) in_flight: usize,
 }

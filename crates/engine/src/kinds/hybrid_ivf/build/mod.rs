@@ -13,18 +13,18 @@ pub(crate) mod divide;
 pub(crate) mod graphs;
 pub(crate) mod lists;
 pub(crate) mod local_costs;
-mod memory;
+pub(crate) mod memory;
 mod nav;
 mod order;
 pub(crate) mod plan;
 mod residuals;
 
 use serde::{Deserialize, Serialize};
-use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
 
+use crate::build::plan::{KindPlan, ListPlan};
 use crate::build::publish;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::read_table;
@@ -34,19 +34,6 @@ use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
 use crate::profile::Profile;
 use crate::{Result, files};
-
-pub(crate) use memory::ClusterPlan;
-pub(crate) use memory::plan as plan_memory;
-
-/// Which local index the clusters get.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LocalPlan {
-    /// The one that costs least under the budget, cluster by cluster.
-    #[default]
-    Auto,
-    /// The same for all.
-    Uniform(LocalKind),
-}
 
 /// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,11 +104,6 @@ pub(crate) fn posting_shape(build: &Build<'_>) -> Result<ListLayout> {
     })
 }
 
-/// Four bits a component of a float, two of a byte: an eighth of f32, a quarter of the others.
-pub(crate) fn default_code_bytes(dim: usize, dtype: DType) -> usize {
-    (if dtype.is_float() { dim / 2 } else { dim / 4 }).max(1)
-}
-
 /// Pages of a file of lists as blocks.
 pub(crate) fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
     let page = stratann_core::PAGE;
@@ -141,4 +123,12 @@ fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> 
         stratann_kernel::element::widen(DType::F16, row, out);
     }
     Ok((halves, floats))
+}
+
+/// What this build does with its memory besides.
+fn list_plan(build: &Build<'_>) -> Option<ListPlan> {
+    match build.plan.own {
+        KindPlan::Lists(plan) => Some(plan),
+        KindPlan::Blocks => None,
+    }
 }

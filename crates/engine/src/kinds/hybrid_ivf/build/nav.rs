@@ -1,4 +1,4 @@
-//! The navigation graph as a build leaves it: all centroids, and members drawn by hash (OrchANN §5.2, Bootstrap).
+//! The navigation graph of a build: all centroids, and members drawn by hash (OrchANN §5.2, Bootstrap).
 
 use stratann_core::build::{Lists, Points, hash};
 use stratann_core::route::{NONE, NavGraph};
@@ -28,7 +28,7 @@ impl Floats {
         &self.rows[a as usize * self.dim..(a as usize + 1) * self.dim]
     }
 
-    /// The one nearest to the mean of all: where walks begin.
+    /// The node nearest to the mean: the entry point.
     pub(crate) fn medoid(&self) -> u32 {
         let n = self.len();
         let sum = |i: usize| self.rows.iter().skip(i).step_by(self.dim).map(|&x| f64::from(x)).sum::<f64>();
@@ -96,7 +96,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
     Ok(nav.nodes())
 }
 
-/// At least one row of every cluster, and `wanted` in all, the smallest by hash.
+/// Draws at least one row of every list, and `wanted` in all, the smallest by hash.
 fn draw(build: &Build<'_>, scan: &Scan, cluster_of: &[u32], clusters: usize, wanted: usize) -> Vec<u32> {
     let key = |row: u32| (hash(build.options.seed, 7, u64::from(row)), row);
     let live = || build.live(scan, 0..build.base.shape().rows).map(|row| row as u32);

@@ -1,9 +1,10 @@
-//! An order of points in which neighbours in space are mostly neighbours in the order.
+//! Orders points such that near points are mostly near in the order.
 
 use stratann_kernel::distance::{dot_f32, l2_f32};
 
-/// Sorts `order` (numbers of rows of `points`, each `dim` floats) by halving: along the line between two far points, each half in the same way,
-/// down to `least` points. A half is turned so that its ends lie towards what comes before and after it.
+/// Sorts `order` (numbers of rows of `points`, each `dim` floats) by halving: along the line between two far points,
+/// each half in the same way, down to `least` points. A half is reversed when its ends are then nearer to the points
+/// before and after it.
 pub(crate) fn halve(points: &[f32], dim: usize, order: &mut [u32], least: usize) {
     Halving { points, dim, least: least.max(1) }.sort(order, (None, None));
 }
@@ -24,7 +25,7 @@ impl Halving<'_> {
         order.iter().map(far).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
     }
 
-    /// Sorts what lies between `before` and `after`.
+    /// Sorts the points between `before` and `after`.
     fn sort(&self, order: &mut [u32], (before, after): (Option<u32>, Option<u32>)) {
         if order.len() <= self.least {
             return;

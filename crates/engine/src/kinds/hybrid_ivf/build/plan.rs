@@ -1,17 +1,19 @@
-//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global Optimization).
+//! The plan: which local index each cluster gets, under the RAM that searches will have (OrchANN §5.1, Global
+//! Optimization).
 
 use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
 use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
-use super::{LocalPlan, ReadSizes, graphs, local_costs, posting_shape};
+use super::{ReadSizes, graphs, local_costs, posting_shape};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
 use crate::{Error, Result};
@@ -25,7 +27,8 @@ pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
-                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
+                    "warning: the profile is not of this machine and disk ({differs}); the plan may suit another \
+                     better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
                 ));
             }
             Ok(profile.clone())
@@ -94,7 +97,8 @@ pub(crate) fn code_budget(
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
         return Err(Error::budget(format!(
-            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case takes {}; give {}MiB or more",
+            "--search-budget {} is too small for {} vectors in {clusters} clusters: what searches need in any case \
+             takes {}; give {}MiB or more",
             size(budget),
             rows,
             size(fixed),
@@ -156,7 +160,8 @@ impl Planner<'_> {
         Ok((kinds, report))
     }
 
-    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does not fit in the budget.
+    /// Predicted cost of a visit when every cluster keeps the kind that it has, microseconds; `None` where that does
+    /// not fit in the budget.
     pub(crate) fn cost_of(&self, kinds: &[LocalKind]) -> Option<f64> {
         let allowed = |cluster: usize, way: LocalIndex| {
             // A graph whose codes find no place in RAM is scanned.
@@ -188,7 +193,8 @@ impl Planner<'_> {
             && LOCAL_INDEXES.iter().all(|&w| !allowed(0, w) || w.kind == LocalKind::Graph)
         {
             return Error::budget(format!(
-                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at most; give a larger \
+                "a cluster has {largest} vectors, under this --ram-budget the graph of one can be built of {} at \
+                 most; give a larger \
                  budget, more --clusters, or --plan auto",
                 self.graph_members
             ));
@@ -201,7 +207,8 @@ impl Planner<'_> {
         let left = self.budget.unwrap_or(0);
         let enough = self.search_budget.unwrap_or(0) + least.saturating_sub(left);
         Error::budget(format!(
-            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, or --plan auto",
+            "the plan asked for takes at least {} of RAM for codes, --search-budget leaves {}; give {}MiB or more, \
+             or --plan auto",
             size(least),
             size(left),
             enough.div_ceil(1 << 20)

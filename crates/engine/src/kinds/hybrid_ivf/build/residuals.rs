@@ -1,4 +1,4 @@
-//! Trains the codebook on what centroids leave of vectors.
+//! Trains the codebook on residuals to centroids.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::{Error, Result, files};
 
 const ITERATIONS: usize = 12;
-/// Trains the codebook on what the centroids of their clusters leave of a sample of the rows.
+/// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
 pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();
     let code_bytes = posting_shape(build)?.code_bytes;
@@ -24,7 +24,7 @@ pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usi
     let live = build.live_rows(scan);
     let count = build.plan.codebook_sample.min(CODEBOOK_SAMPLE).min(live.len()).max(1);
     build.progress.stage("training the codebook", 100, "%");
-    // One row of every stretch: an even draw, read in order.
+    // One row per stretch: an even sample, read in order.
     let stretch = live.len() as f64 / count as f64;
     let rows: Vec<u32> = (0..count)
         .map(|i| {
@@ -41,7 +41,7 @@ pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usi
             subtract(out, &centroids[cluster_of[row as usize] as usize * shape.dim..]);
         }
     })?;
-    // Training has the memory to itself.
+    // Training uses all of the memory.
     drop((live, cluster_of, centroids, rows));
     let told = Cell::new(0u64);
     let tell = |share: f32| {
@@ -52,7 +52,7 @@ pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usi
     };
     let options =
         CodebookOptions { code_bytes, kind: CodeKind::Opq, iterations: ITERATIONS, seed: build.options.seed };
-    // Tables hold −⟨q, r̂⟩ whatever the metric; the rest of a distance is stored with each member.
+    // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
     let trained = codebook::train(sample, shape.dim, true, &options, &tell).ok_or_else(Error::interrupted)?;
     write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
     Ok(trained.code_bytes())

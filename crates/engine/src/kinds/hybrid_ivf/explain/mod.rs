@@ -36,7 +36,8 @@ pub struct Visit {
     /// How near it was taken to be: that, less what members found by the navigation say for it.
     pub ranked_distance: f32,
     /// Members found that were counted for it.
-    pub votes: u32,
+    #[serde(rename = "votes")]
+    pub sample_hits: u32,
     /// Lists that were looked through.
     pub lists_scanned: u32,
     /// Of them, those whose codes lay in RAM.
@@ -130,7 +131,7 @@ pub struct ReadSum {
 
 /// The whole way of one query.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trace {
+pub struct ListTrace {
     /// Results wanted.
     pub k: u32,
     /// Clusters that may be visited.
@@ -176,8 +177,9 @@ pub struct Trace {
     pub stats: QueryStats,
 }
 
-/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace, which names it.
-pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
+/// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
+/// which names it.
+pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> ListTrace {
     let snapshot = lists.learning.newest();
     let base_view = view(base, lists, &snapshot);
     let state = QueryState::new(params, base_view.budget());
@@ -227,7 +229,7 @@ impl Tracer<'_> {
         view(self.base, self.lists, &self.snapshot)
     }
 
-    fn run(mut self, params: &Params) -> Trace {
+    fn run(mut self, params: &Params) -> ListTrace {
         let mut step = self.step(&[]);
         let ranked: Vec<RankedCluster> =
             self.scratch.hybrid_ivf().map_or_else(Vec::new, |s| s.ranked().collect());
@@ -245,7 +247,7 @@ impl Tracer<'_> {
         let patience = own.fruitless_limit(ranked.len());
         let results = self.state.results();
         let known: Option<usize> = visits.iter().map(|v| v.results).sum();
-        Trace {
+        ListTrace {
             k: params.k,
             nprobe: own.nprobe,
             early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
@@ -366,7 +368,7 @@ impl Tracer<'_> {
                 lists: lists.len(),
                 centroid_distance: scale * self.centroid_distance(view, clusters, cluster),
                 ranked_distance: scale * rank.map_or(0.0, |r| r.distance),
-                votes: rank.map_or(0, |r| r.sample_hits),
+                sample_hits: rank.map_or(0, |r| r.sample_hits),
                 reads: reads.reads,
                 pages: reads.pages,
                 results: of_result.as_ref().map(|of| of.iter().filter(|&&c| c == cluster).count()),
@@ -398,7 +400,8 @@ impl Tracer<'_> {
             lost @ (Outcome::Lost { .. } | Outcome::WrongKind) => failure(lost, &self.base.blocks_path)
                 .unwrap_or_else(|| "a read brought nothing of use".into()),
             Outcome::Complete if visited < all => format!(
-                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of {all} were visited",
+                "early stop: what brought nothing in a row counts {:.1} (patience {patience:.1}); {visited} of \
+                 {all} were visited",
                 self.state.hybrid_ivf().map_or(0.0, |trace| trace.fruitless())
             ),
             Outcome::Complete => format!("all {all} clusters that it may visit have been visited"),

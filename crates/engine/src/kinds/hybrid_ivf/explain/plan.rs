@@ -1,4 +1,5 @@
-//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the plan expected.
+//! Why the clusters of a `hybrid-ivf` have the local indexes that they have, and what visits cost beside what the
+//! plan expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostMod
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
 
-use super::{Trace, Visit, explain};
+use super::{ListTrace, Visit, explain};
 use crate::explain::explained_params;
 use crate::index::Index;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
@@ -58,14 +59,15 @@ pub struct Measured {
     pub predicted_us: f64,
     /// See `predicted_us`.
     pub measured_us: f64,
-    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan reckons with them.
+    /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan
+    /// reckons with them.
     pub survivor_reads: f64,
     /// KiB of them.
     pub survivor_kib: f64,
 }
 
 /// Queries to measure with.
-pub enum Asked<'a> {
+pub enum MeasuredQueries<'a> {
     /// Members of the index: so many, drawn with a seed.
     Rows {
         /// How many at most.
@@ -98,7 +100,7 @@ pub fn report(index: &Index) -> Result<&PlanReport> {
 /// As [`super::explain`]; a query that fails; an interruption.
 pub fn measure(
     index: &Index,
-    asked: &Asked<'_>,
+    asked: &MeasuredQueries<'_>,
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Measured> {
@@ -108,7 +110,7 @@ pub fn measure(
     let mut sum =
         Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), survivors: (0, 0) };
     let (queries, source) = match asked {
-        Asked::Rows { sample, seed } => {
+        MeasuredQueries::Rows { sample, seed } => {
             let drawn = draw(index.manifest().rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
@@ -118,7 +120,7 @@ pub fn measure(
             }
             (drawn.len(), "rows")
         }
-        Asked::Queries(rows) => {
+        MeasuredQueries::Queries(rows) => {
             let rows = rows.chunks_exact(base.row_bytes());
             let count = rows.len();
             progress.stage("visits of queries", count as u64, "queries");
@@ -179,7 +181,7 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn add(&mut self, trace: &Trace) -> Result<()> {
+    fn add(&mut self, trace: &ListTrace) -> Result<()> {
         if !trace.complete {
             return Err(Error::corrupt(trace.stop.clone()));
         }

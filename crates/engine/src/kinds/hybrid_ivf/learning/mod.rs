@@ -1,12 +1,13 @@
 //! Learning from traffic: a navigation graph that is refreshed with hot members (OrchANN §5.2).
 //!
-//! Queries are numbered; ΔQ of them make an epoch. Every worker counts its own traffic. When the last query of an epoch has ended, the learning
-//! thread merges the counts, makes the next snapshot aside, and publishes it by swapping a pointer. A query holds the snapshot that it began with;
-//! the memory of a snapshot is freed when its last query has ended, before a third one is made. A snapshot has its resident lists, too: see
+//! Queries are numbered; ΔQ of them make an epoch. Every worker counts its own traffic. When the last query of an
+//! epoch has ended, the learning thread merges the counts, makes the next snapshot aside, and publishes it by
+//! swapping a pointer. A query holds the snapshot that it began with; the memory of a snapshot is freed when its last
+//! query has ended, before a third one is made. A snapshot has its resident lists, too: see
 //! [`crate::kinds::hybrid_ivf::residency`].
 //!
-//! What is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on any number of threads; in epoch e + 1
-//! the snapshot is being made.
+//! What is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on any
+//! number of threads; in epoch e + 1 the snapshot is being made.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -35,37 +36,10 @@ use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 
 pub(crate) mod file;
+pub mod options;
 
 pub use file::{LearnedFacts, describe};
-
-/// Whether an open index learns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Learn {
-    /// It ignores what it learned before.
-    #[default]
-    Off,
-    /// It uses what it learned before, and learns no more.
-    Frozen,
-    /// It learns.
-    On,
-}
-
-/// How an index learns.
-#[derive(Clone, Copy, Debug)]
-pub struct LearnOptions {
-    /// Whether it does.
-    pub learn: Learn,
-    /// Queries of an epoch (ΔQ).
-    pub epoch_queries: u32,
-    /// Hot members in the graph and pinned in RAM; `None` for one for ten nodes of the graph.
-    pub hot: Option<u32>,
-}
-
-impl Default for LearnOptions {
-    fn default() -> Self {
-        LearnOptions { learn: Learn::Off, epoch_queries: 2000, hot: None }
-    }
-}
+use options::{Learn, LearnOptions};
 
 /// Hot members that come in with one epoch, as a share of those that there is room for.
 const SHARE_PER_EPOCH: usize = 4;
@@ -111,12 +85,12 @@ impl LearningSource {
 
 /// See the module.
 pub(crate) struct Learning {
-    shared: Arc<Shared>,
+    shared: Arc<LearningState>,
     updates: Option<mpsc::Sender<u64>>,
     updater: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct LearningState {
     source: LearningSource,
     options: LearnOptions,
     hot: usize,
@@ -134,7 +108,8 @@ struct Shared {
 const WORKERS: usize = 16;
 
 impl Learning {
-    /// Begins with what was learned before, or with the graph as it was built. Returns a warning, too, when the file of the former cannot be used.
+    /// Begins with what was learned before, or with the graph as it was built. Returns a warning, too, when the file
+    /// of the former cannot be used.
     pub(crate) fn begin(source: LearningSource, options: LearnOptions) -> (Learning, Option<String>) {
         let hot = options.hot.unwrap_or(source.tables.nav.nodes() / NODES_PER_HOT) as usize;
         let clusters = source.tables.directory.clusters();
@@ -160,7 +135,7 @@ impl Learning {
             Err(why) => Some(why),
         };
         let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LearningState {
             source,
             options,
             hot,
@@ -282,7 +257,8 @@ impl Learning {
         }
         let all = u64::from(self.shared.options.epoch_queries.max(1));
         if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {
-            // No query of this epoch is left, and none of the epoch after the next has begun: its counts are not in use until the snapshot is published.
+            // No query of this epoch is left, and none of the epoch after the next has begun: its counts are not in
+            // use until the snapshot is published.
             let _ = updates.send(epoch);
         }
     }
@@ -332,7 +308,7 @@ pub(crate) struct TrafficSummary {
     pub(crate) queries: u64,
 }
 
-impl Shared {
+impl LearningState {
     /// Makes the snapshot that learns from `epoch`, and publishes it.
     fn update(&self, epoch: u64) {
         let newest = self.only_newest();

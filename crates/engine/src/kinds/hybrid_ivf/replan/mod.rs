@@ -1,7 +1,8 @@
-//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to be another.
+//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
+//! be another.
 //!
-//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name; the new version is published
-//! by its manifest, last, so that until then the old one is what there is.
+//! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name;
+//! the new version is published by its manifest, last, so that until then the old one is what there is.
 
 mod moved;
 mod rewrite;
@@ -17,12 +18,13 @@ use stratann_kernel::{DType, Metric};
 
 use crate::base::shape;
 use crate::budget::PROGRAM_BYTES;
-use crate::build::{LocalPlan, lock_folder};
+use crate::build::state::lock as lock_folder;
 use crate::durable::sync_folder;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
 use crate::kinds::hybrid_ivf::learning::TrafficSummary;
-use crate::kinds::hybrid_ivf::learning::file as learnt_file;
+use crate::kinds::hybrid_ivf::learning::file as summary_file;
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
@@ -45,7 +47,7 @@ pub struct ReplanOptions {
     pub ram_budget: Option<u64>,
 }
 
-/// What planning anew came to.
+/// What replanning came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replanned {
     /// Number of the manifest that was published.
@@ -58,13 +60,14 @@ pub struct Replanned {
     pub kinds_after: [u32; 3],
     /// Clusters whose local index was replaced.
     pub rebuilt: u64,
-    /// Bytes of lists, edges and tables that were made anew.
+    /// Bytes of lists, edges and tables that were made again.
     pub rewritten_bytes: u64,
     /// Bytes of lists and edges that were copied as they were.
     pub copied_bytes: u64,
     /// Bytes of files that both versions name.
     pub shared_bytes: u64,
-    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they do not fit in it.
+    /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they
+    /// do not fit in it.
     pub visit_us_before: Option<f64>,
     /// The same with those that are.
     pub visit_us: f64,
@@ -72,7 +75,7 @@ pub struct Replanned {
     pub code_budget_bytes: u64,
     /// What the plan takes of it, bytes.
     pub ram_bytes: u64,
-    /// Whether recall curves were measured on other local indexes: `stratann tune` measures them anew.
+    /// Whether recall curves were measured on other local indexes: `stratann tune` measures them again.
     pub tune: bool,
 }
 
@@ -86,14 +89,14 @@ struct Old {
     metric: Metric,
     dtype: DType,
     tables: ListTables,
-    learnt: Option<TrafficSummary>,
+    summary: Option<TrafficSummary>,
 }
 
-/// Plans anew, rebuilds what changes, and publishes the result.
+/// Plans again, rebuilds what changes, and publishes the result.
 ///
 /// # Errors
-/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file, a full disk, an
-/// interruption. The index stays as it was then.
+/// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file,
+/// a full disk, an interruption. The index stays as it was then.
 pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
     check_kind(folder, &Manifest::read(folder)?.1)?;
     let lock = lock_folder(folder)?;
@@ -142,7 +145,8 @@ fn check_kind(folder: &Path, manifest: &Manifest) -> Result<()> {
         return Ok(());
     }
     Err(Error::bad_input(format!(
-        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to search with it",
+        "{} is a {}: only a hybrid-ivf has clusters with a plan; nothing is to be done for another budget but to \
+         search with it",
         folder.display(),
         manifest.kind
     )))
@@ -173,14 +177,14 @@ impl Old {
         manifest.planned_account(0).check(options.ram_budget, "plan this index anew")?;
         let (_, metric, dtype, block) = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
-        let path = folder.join(learnt_file::NAME);
-        let learnt = learnt_file::load(&path, &manifest.build_id, tables.directory.clusters());
-        let learnt = learnt.unwrap_or_else(|why| {
+        let path = folder.join(summary_file::NAME);
+        let summary = summary_file::load(&path, &manifest.build_id, tables.directory.clusters());
+        let summary = summary.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
             None
         });
         let folder = folder.to_path_buf();
-        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, learnt })
+        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, summary })
     }
 
     /// Members of each cluster.
@@ -201,7 +205,7 @@ impl Old {
         let samples = recorded.unwrap_or(drawn);
         let rows = self.manifest.rows;
         let budget = code_budget(options.search_budget, &self.tables.shape, clusters, samples, rows)?;
-        let visits = self.learnt.as_ref().map_or(&[][..], |l| &l.visits);
+        let visits = self.summary.as_ref().map_or(&[][..], |l| &l.visits);
         let (mut weights, observed) = weights(sizes.iter().copied(), visits);
         let total: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
@@ -225,15 +229,15 @@ impl Old {
         decided: Decided,
         options: &ReplanOptions,
         progress: &dyn Progress,
-        told: &mut Replanned,
+        report: &mut Replanned,
     ) -> Result<()> {
         let mut account = self.manifest.planned_account(0);
         account.add("tables of the new version", account.total() - PROGRAM_BYTES);
         account.add("the largest cluster", rewrite::memory_bytes(self, &decided.kinds));
         account.check(options.ram_budget, "rebuild clusters of this index")?;
-        let scratch = Scratch::create(&self.folder, told.version)?;
+        let scratch = Scratch::create(&self.folder, report.version)?;
         let known = self.tables.nav.ids.iter().copied();
-        let hot = self.learnt.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
+        let hot = self.summary.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
         let mut moved = Moved::of(known.chain(hot));
         let rewrite = Rewrite::new(self, &decided.kinds, &scratch, progress)?;
         let written = rewrite.run(&mut moved)?;
@@ -246,16 +250,16 @@ impl Old {
             scratch.move_up(name, &self.folder)?;
         }
         sync_folder(&self.folder)?;
-        manifest.publish(&self.folder, told.version)?;
-        if let Some(learnt) = &self.learnt {
-            self.keep_learnt(learnt, &manifest, &moved, progress);
+        manifest.publish(&self.folder, report.version)?;
+        if let Some(summary) = &self.summary {
+            self.write_summary(summary, &manifest, &moved, progress);
         }
-        crate::manifest::remove_older(&self.folder, told.version, &manifest);
+        crate::manifest::remove_older(&self.folder, report.version, &manifest);
         let shared = manifest.files.iter().filter(|(name, _)| is_shared(name));
-        told.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
-        told.copied_bytes = written.copied_bytes;
+        report.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
+        report.copied_bytes = written.copied_bytes;
         let all: u64 = manifest.files.values().map(|f| f.bytes).sum();
-        told.rewritten_bytes = all.saturating_sub(told.shared_bytes + told.copied_bytes);
+        report.rewritten_bytes = all.saturating_sub(report.shared_bytes + report.copied_bytes);
         Ok(())
     }
 
@@ -297,20 +301,20 @@ impl Old {
         Ok(manifest)
     }
 
-    /// What was learnt holds for the new version as well; should it be lost, no more than that is.
-    fn keep_learnt(
+    /// What was learned holds for the new version as well; should it be lost, no more than that is.
+    fn write_summary(
         &self,
-        learnt: &TrafficSummary,
+        summary: &TrafficSummary,
         manifest: &Manifest,
         moved: &Moved,
         progress: &dyn Progress,
     ) {
-        let learnt = TrafficSummary {
-            hot: learnt.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
-            visits: learnt.visits.clone(),
-            ..*learnt
+        let summary = TrafficSummary {
+            hot: summary.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
+            visits: summary.visits.clone(),
+            ..*summary
         };
-        let saved = learnt_file::save(&self.folder.join(learnt_file::NAME), &manifest.build_id, &learnt);
+        let saved = summary_file::save(&self.folder.join(summary_file::NAME), &manifest.build_id, &summary);
         if let Err(e) = saved {
             progress.note(&format!("warning: what was learnt is lost: {e}"));
         }

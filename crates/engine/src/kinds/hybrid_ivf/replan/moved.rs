@@ -1,4 +1,4 @@
-//! Where members went whose ids are known outside of their lists.
+//! Maps old to new ids of members that are referred to outside of their lists.
 
 use stratann_core::route::NONE;
 
@@ -10,7 +10,7 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    /// Will know where these members are.
+    /// Tracks these members.
     pub(super) fn of(ids: impl Iterator<Item = u32>) -> Moved {
         let mut ids: Vec<u32> = ids.filter(|&id| id != NONE).collect();
         ids.sort_unstable();
@@ -18,7 +18,7 @@ impl Moved {
         Moved { now: ids.clone(), ids }
     }
 
-    /// The members from `first` on have these ids now.
+    /// Records that the members from `first` on now have these ids.
     pub(super) fn take_in(&mut self, first: u32, now: &[u32]) {
         let from = self.ids.partition_point(|&id| id < first);
         for (id, place) in self.ids[from..].iter().zip(&mut self.now[from..]) {
@@ -27,7 +27,7 @@ impl Moved {
         }
     }
 
-    /// The id of a member now.
+    /// Returns the new id of a member.
     pub(super) fn now(&self, id: u32) -> u32 {
         self.ids.binary_search(&id).map_or(id, |at| self.now[at])
     }

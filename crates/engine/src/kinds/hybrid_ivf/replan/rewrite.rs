@@ -1,4 +1,5 @@
-//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own records.
+//! Writes the lists of the new version, cluster by cluster: what stays is copied, what changes is made from its own
+//! records.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +17,7 @@ use stratann_kernel::{DType, Metric};
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
-use crate::build::check_disk;
+use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
@@ -117,7 +118,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Whether a cluster's lists are to be others. A graph has those of a flat cluster.
-    fn is_listed_anew(&self, cluster: u32) -> bool {
+    fn is_redivided(&self, cluster: u32) -> bool {
         let is_divided = |kind| kind == LocalKind::Ivf;
         let at = cluster as usize;
         is_divided(self.kinds[at]) != is_divided(self.old.tables.directory.kinds[at])
@@ -137,7 +138,7 @@ impl<'a> Rewrite<'a> {
 
     fn divide(&self, waiting: &File) -> Result<Division> {
         let directory = &self.old.tables.directory;
-        let total = self.members_where(|c| self.is_listed_anew(c));
+        let total = self.members_where(|c| self.is_redivided(c));
         self.progress.stage("dividing clusters anew", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
         let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
@@ -146,7 +147,7 @@ impl<'a> Rewrite<'a> {
             self.check_interrupted()?;
             division.sublists.first.push(division.sublists.terms.len() as u32);
             division.waiting.push(at);
-            if self.is_listed_anew(cluster) {
+            if self.is_redivided(cluster) {
                 at += self.divide_one(cluster, &mut division, &mut encoder, (waiting, at))?;
                 self.progress.advance(directory.members_of(cluster).len() as u64);
             } else {
@@ -286,7 +287,8 @@ impl<'a> Rewrite<'a> {
 
     fn damaged(&self, what: &str, at: u64) -> Error {
         Error::corrupt(format!(
-            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the index again",
+            "{what} at offset {at} of {} is damaged; run `stratann verify`, then restore the file or build the \
+             index again",
             self.source_path.display()
         ))
     }
@@ -314,8 +316,8 @@ impl Target<'_> {
         rewrite.progress.stage("writing lists", total, "vectors");
         for cluster in 0..self.directory.clusters() {
             let first = self.directory.members_of(cluster).start;
-            if rewrite.is_listed_anew(cluster) {
-                moved.take_in(first, &self.list_anew(cluster)?);
+            if rewrite.is_redivided(cluster) {
+                moved.take_in(first, &self.write_redivided(cluster)?);
             } else {
                 self.copy(cluster)?;
             }
@@ -408,8 +410,9 @@ impl Target<'_> {
         graphs.graph(cluster)
     }
 
-    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their old ones.
-    fn list_anew(&self, cluster: u32) -> Result<Vec<u32>> {
+    /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their
+    /// old ones.
+    fn write_redivided(&self, cluster: u32) -> Result<Vec<u32>> {
         let rewrite = self.rewrite;
         let tables = &rewrite.old.tables;
         let members = rewrite.members(cluster)?;

@@ -1,4 +1,5 @@
-//! A folder inside that of the index for files that are not published yet; it goes when it is done with, or with the next replan.
+//! A folder inside that of the index for files that are not published yet; it goes when it is done with, or with the
+//! next replan.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! A build as tasks that processes on several machines do, over one folder that all of them share.
 //!
-//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that nobody else uses, each whole or not at all,
-//! and gives facts. So it may be done twice, even at the same time. What must come before what, [`super::split`] knows.
+//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that nobody else uses,
+//! each whole or not at all, and gives facts. So it may be done twice, even at the same time. What must come before
+//! what, [`super`] knows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +12,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::divide::Division;
-use super::graph_stage::{self, GraphFacts};
-use super::{cells, codes, divide, layout_stage, merge, train_codebook, write_head_graph};
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
 use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
 use crate::build::stages::{Build, IDS, ScanFacts, made_with};
 use crate::build::state::facts;
 use crate::build::state::{Partial, State};
@@ -25,6 +22,11 @@ use crate::build::tables::read_table;
 use crate::build::{calibrate, publish};
 use crate::dataset::{self, OnBadRow, Reader};
 use crate::files::FileEntry;
+use crate::kinds::disk_graph::build::divide::Division;
+use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
+use crate::kinds::disk_graph::build::{
+    cells, codes, divide, layout_stage, merge, train_codebook, write_head_graph,
+};
 use crate::kinds::flat;
 use crate::{Error, Progress, Result, budget, files};
 
@@ -154,11 +156,12 @@ pub(crate) struct ScanPart {
     pub(crate) max_squared_norm: f64,
 }
 
-/// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with; threads may differ.
+/// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with;
+/// threads may differ.
 ///
 /// # Errors
-/// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task itself
-/// meets. A task that fails leaves nothing that counts.
+/// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task
+/// itself meets. A task that fails leaves nothing that counts.
 pub fn run(
     base: &Reader,
     out: &Path,
@@ -168,7 +171,7 @@ pub fn run(
     progress: &dyn Progress,
 ) -> Result<Done> {
     options.check(base)?;
-    let plan = BuildPlan::new(base, options)?;
+    let plan = crate::kinds::plan(base, options)?;
     let mut partial = Partial::attach(out, job.state, &made_with(base, job.number, options))?;
     let name = task.to_string();
     let facts = match partial.task_facts(&name) {

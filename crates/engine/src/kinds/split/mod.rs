@@ -1,4 +1,7 @@
-//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before are done.
+//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before
+//! are done.
+
+pub mod tasks;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,12 +10,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::codes::CodeErrors;
-use super::divide::Division;
-use super::graph_stage::{self, GraphFacts};
-use super::layout_stage;
-use super::tasks::{Done, Job, ScanPart, Task, joined};
-use super::{divide, merge, report_layout};
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
 use crate::build::options::{BuildOptions, CodePlace, Kind};
@@ -24,9 +21,15 @@ use crate::build::state::{self, Partial};
 use crate::build::{BuildReport, publish};
 use crate::dataset::{self, OnBadRow, Reader, Scan};
 use crate::files::FileEntry;
+use crate::kinds::disk_graph::build::codes::CodeErrors;
+use crate::kinds::disk_graph::build::divide::Division;
+use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
+use crate::kinds::disk_graph::build::layout_stage;
+use crate::kinds::disk_graph::build::{divide, merge, report_layout};
 use crate::manifest::PARTIAL;
 use crate::recall::curve::Curve;
 use crate::{Error, Quiet, Result};
+use tasks::{Done, Job, ScanPart, Task, joined};
 
 /// Tasks that may be done at the same time, in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -113,7 +116,7 @@ impl Split {
     /// # Errors
     /// As [`crate::build::build`], as far as it can be known beforehand.
     pub fn begin(base: Reader, out: &Path, options: BuildOptions) -> Result<Split> {
-        if options.kind == Kind::HybridIvf {
+        if !options.kind.is_built_in_tasks() {
             return Err(Error::bad_input(
                 "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
             ));
@@ -266,7 +269,8 @@ impl Split {
         }
     }
 
-    /// Takes what came of the tasks of this phase, by name; those that were done before it knows itself. `seconds` is how long they took.
+    /// Takes what came of the tasks of this phase, by name; those that were done before it knows itself. `seconds` is
+    /// how long they took.
     ///
     /// # Errors
     /// A row that cannot be indexed, by number; tasks that are missing.
