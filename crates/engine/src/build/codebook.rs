@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
-use super::kmeans::{Members, assign, kmeans, mean, spread};
+use crate::clusterings::kmeans::{Members, assign, kmeans, mean, spread};
 
 /// Kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

@@ -20,7 +20,6 @@ pub(crate) mod blocks;
 pub(crate) mod calibrate;
 mod choice;
 pub mod codebook;
-pub mod kmeans;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
