@@ -19,7 +19,6 @@
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
 pub mod codebook;
-pub mod kmeans;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;

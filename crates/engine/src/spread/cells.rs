@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use super::source::Source;
-use crate::build::kmeans;
+use crate::clusterings::kmeans;
 use crate::{Error, Result};
 
 /// With up to so many blocks each is a cell of its own.

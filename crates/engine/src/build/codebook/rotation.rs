@@ -1,8 +1,8 @@
 //! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and
 //! refinement (§4.1).
 //!
-//! Products of matrices are those of the kernels, not of a library that chooses by the processor, so the rotation has
-//! the same bits on every machine.
+//! Matrices are multiplied by the kernels, not by a library that chooses by the processor: the rotation has the same
+//! bits on every machine.
 
 use std::ops::Range;
 

@@ -15,7 +15,6 @@ pub(crate) mod lists;
 pub(crate) mod local_costs;
 pub(crate) mod memory;
 mod nav;
-mod order;
 pub(crate) mod plan;
 mod residuals;
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 use stratann_core::PAGE;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
 use stratann_core::format::inverted_list::{self, ListCodes, Record};
@@ -21,7 +22,7 @@ use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
-use crate::kinds::hybrid_ivf::build::divide::{Divided, by_centroids, in_order};
+use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::kinds::hybrid_ivf::build::graphs::Graphs;
 use crate::kinds::hybrid_ivf::build::lists::{ListFrame, WrittenList, end, layout, rounded};
 use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
@@ -221,7 +222,8 @@ impl<'a> Rewrite<'a> {
         let space = self.space(&members);
         let dim = space.point_dim();
         let seed = self.old.seed().wrapping_add(u64::from(cluster));
-        by_centroids(dim, &rows, (capacity, usize::MAX), seed, |rows, out| {
+        let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
+        by_centroids(dim, &rows, lists, (capacity, usize::MAX), seed, |rows, out| {
             self.check_interrupted()?;
             for (&row, point) in rows.iter().zip(out.chunks_exact_mut(dim)) {
                 space.floats(
