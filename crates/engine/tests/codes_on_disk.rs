@@ -1,5 +1,5 @@
-//! Indexes whose blocks carry the codes: everything is found as with codes in RAM, on one server and on several, and nothing but the place of
-//! the codes differs.
+//! Indexes whose blocks carry the codes: everything is found as with codes in RAM, on one server and on several, and
+//! nothing but the place of the codes differs.
 
 mod common;
 

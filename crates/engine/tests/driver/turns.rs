@@ -126,7 +126,8 @@ impl Queries for Recorded {
     }
 }
 
-/// A query that waits for reads is not held up by queries that find theirs in the cache: for each of its reads at most one query is admitted.
+/// A query that waits for reads is not held up by queries that find theirs in the cache: for each of its reads at
+/// most one query is admitted.
 #[test]
 fn completed_reads_are_taken_between_admissions() {
     for in_flight in [1, 2, 16, 64] {
@@ -157,7 +158,7 @@ fn long_queries_take_turns() {
     let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
     let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
     let (view, blocks) = (built.index.view(), built.blocks());
-    assert!(view.kind.disk_graph().unwrap().blocks as usize > 3 * STEPS_PER_TURN);
+    assert!(view.kind.flat().unwrap().blocks as usize > 3 * STEPS_PER_TURN);
     let cache = filled(&view, &blocks, 0);
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
     let mut asked =
