@@ -84,7 +84,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     build.fact("gini", sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
     manifest.format_version = 3;
-    manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(plan.report) });
+    manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(plan.report) }));
     manifest.build_id = manifest.content_id();
     build.partial.finish(publish::FILES, &manifest.files)?;
     Ok(manifest)

@@ -129,7 +129,7 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
     };
     if rebuilt == 0 {
         let section = ListSection { facts: old.facts, plan: Some(decided.report) };
-        let manifest = Manifest { section: Section::HybridIvf(section), ..old.manifest.clone() };
+        let manifest = Manifest { section: Section::HybridIvf(Box::new(section)), ..old.manifest.clone() };
         manifest.publish(folder, replanned.version)?;
         return Ok(replanned);
     }
@@ -296,7 +296,7 @@ impl Old {
         manifest.blocks = written.blocks;
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
-        manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(report) });
+        manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(report) }));
         manifest.build_id = manifest.content_id();
         Ok(manifest)
     }
