@@ -109,6 +109,8 @@ fn check_run(run: &Value) {
         "rescored",
         "resident_hits",
         "unreachable",
+        "merged_bytes",
+        "merged_reads",
     ];
     let per_query = &run["per_query"];
     assert_eq!(keys(per_query), set(&counters));
