@@ -25,7 +25,7 @@ fn without_hits(ended: &[Ended]) -> Vec<Ended> {
 fn blocks() -> (u32, BlockLayout) {
     let view = place().built.index.view();
     let graph = view.kind.disk_graph().unwrap();
-    (graph.blocks, graph.block)
+    (graph.blocks, *graph.block)
 }
 
 #[test]
