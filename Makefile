@@ -14,61 +14,92 @@ DATA ?= sample
 BENCH_FLAGS ?=
 PROPTEST_NIGHTLY := 4096
 KILL_ROUNDS := 20
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+# One line for each test that was left out.
+LEFT_OUT := $(CURDIR)/target/left-out
+PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-RUST_SOURCES := $(shell find crates python/src -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
-PYTHON_PACKAGE := python/Cargo.toml python/pyproject.toml $(shell find python/stratann -name '*.py' -o -name '*.pyi')
-
-.PHONY: help demo test test-rust test-python test-sample test-bench build bench lint nightly docs clean
+.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: build $(VENV)/.tools ## Build and search two indexes, one larger than its memory (about 4 minutes, most of it compiling)
+# Packages for Python are fetched while the program is compiled.
+demo: ## Build and search two indexes, one larger than its memory
+	$(MAKE) --no-print-directory --jobs 2 build $(VENV)/.tools
 	$(VENV_PYTHON) demo/demo.py
 
 build: ## The program, target/release/stratann
-	@echo "compiling target/release/stratann (2 to 3 minutes on 2 cores the first time)"
+	@echo "compiling target/release/stratann (some minutes the first time)"
 	cargo build --release --locked --package stratann
 
-# Compiling takes most of the time: once for tests, once for clippy, once for the Python package. Later runs compile
-# what changed. A part that fails does not keep the others from running.
-test: ## All that must hold before a change is merged (about 12 minutes on 2 cores the first time)
-	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint
+# A part that fails does not keep the others from running.
+test: ## All that must hold before a change is merged
+	@mkdir -p $(dir $(LEFT_OUT)) && rm -f $(LEFT_OUT)
+	@status=0; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-build $(VENV)/.tests || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint || status=$$?; \
+	.ci/left-out $(LEFT_OUT) || status=$$?; \
+	exit $$status
+
+# All that the tests need is compiled once: the program, the tests and the Python extension.
+test-build:
+	cargo build --workspace --lib --bins --tests --locked
 
 # The same random cases for everybody; `make nightly` draws others.
-test-rust:
-	PROPTEST_RNG_SEED=1 cargo test --workspace --locked --no-fail-fast
+test-rust: test-build
+	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --workspace --locked --no-fail-fast
 
-test-python: $(VENV)/.package
-	$(VENV_PYTHON) -m pytest python/tests
+# The package as it is here, with the extension that was compiled for the tests; `make wheel` builds one to install.
+test-python: test-build $(VENV)/.tests
+	cp target/debug/lib_stratann.so python/stratann/_stratann.abi3.so
+	cd python && $(CURDIR)/$(VENV)/bin/maturin pep517 write-dist-info --metadata-directory $(CURDIR)/target/wheel-metadata
+	STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann $(PYTEST) python/tests
 
 test-sample: $(VENV)/.tools
 	$(VENV_PYTHON) sample/check_sample.py
 
 test-bench: $(VENV)/.tools
-	$(VENV_PYTHON) -m pytest bench/tests
+	$(PYTEST) bench/tests
 
-lint: ## Format and lints, without changing anything
+lint: $(VENV)/.tools ## Format and lints, without changing anything
 	cargo fmt --all --check
-	cargo fmt --manifest-path python/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	$(VENV)/bin/ruff check .ci python bench demo sample
+
+wheel: $(VENV)/.tests ## The Python package to install, in target/wheels
+	cd python && $(CURDIR)/$(VENV)/bin/maturin build --release --locked
 
 bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
 
-nightly: ## The long tests: many more random cases, and builds killed again and again
+# What is there already is not installed again.
+tools: tools-etcd tools-s3 ## Install the servers that some tests need: etcd (by apt-get, as root) and versitygw (by Go)
+
+tools-etcd:
+	@command -v etcd >/dev/null || { apt-get update -q && apt-get install -y -q etcd-server; }
+
+tools-s3: .tools/bin/versitygw
+
+.tools/bin/versitygw:
+	GOBIN=$(CURDIR)/.tools/bin go install $(VERSITYGW)
+
+nightly: wheel ## The long tests: many more random cases, builds killed again and again, and the wheel in an environment of its own
 	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored
 	for round in $$(seq $(KILL_ROUNDS)); do \
 		echo "killed builds, round $$round of $(KILL_ROUNDS)"; \
 		cargo test --quiet --locked --package stratann --test interrupted; \
 	done
+	$(PYTHON) -m venv --clear target/wheel-venv
+	target/wheel-venv/bin/python -m pip --quiet install --constraint $(CONSTRAINTS) target/wheels/stratann-*.whl
+	target/wheel-venv/bin/python -c 'import stratann; print("stratann", stratann.__version__, "as a wheel")'
 
 docs: ## API documentation, target/doc
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --locked --document-private-items
 
 clean: ## Remove what make made, compiled code included
 	cargo clean
-	rm -rf $(VENV) python/target demo-out bench/out
+	rm -rf $(VENV) demo-out bench/out python/stratann/_stratann.abi3.so
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -78,14 +109,15 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# What the demo, the benchmarks and their tests import.
+# What the demo, the benchmarks, their tests and the lints use.
 $(VENV)/.tools: $(VENV)/.made $(CONSTRAINTS)
-	$(PIP) install --constraint $(CONSTRAINTS) numpy matplotlib pytest
+	$(PIP) install --constraint $(CONSTRAINTS) numpy matplotlib pytest ruff
 	@touch $@
 
-# The Python package as a user would install it, with what its tests import.
-$(VENV)/.package: $(VENV)/.tools $(RUST_SOURCES) $(PYTHON_PACKAGE)
-	$(PIP) install --constraint $(CONSTRAINTS) maturin
-	@echo "compiling the Python package (some minutes the first time)"
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) install --constraint $(CONSTRAINTS) --no-build-isolation './python[test]'
+# What the tests of the Python package import, and the package itself: the folder python/.
+$(VENV)/.tests: $(VENV)/.tools python/pyproject.toml
+	$(VENV_PYTHON) -c 'import tomllib; print(*tomllib.load(open("python/pyproject.toml", "rb"))["project"]["optional-dependencies"]["test"], sep="\n")' > $(VENV)/tests.txt
+	$(PIP) install --constraint $(CONSTRAINTS) maturin --requirement $(VENV)/tests.txt
+	$(PIP) uninstall --yes stratann 2>/dev/null
+	echo $(CURDIR)/python > "$$($(VENV_PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/stratann.pth"
 	@touch $@

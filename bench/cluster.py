@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Servers as real processes, each in a network namespace of its own: what handing queries over costs, and what a death costs.
+"""Servers as real processes, each in a network namespace of its own: what hand-overs cost, and what a death costs.
 
     sudo python3 bench/cluster.py --index spread --whole base.idx --queries query.fbin --groundtruth gt.ibin
     sudo python3 bench/cluster.py ... --kill
 
-The first compares N servers of one thread each with one server of N threads, interleaved, the client in a namespace too.  With
---kill (the index needs --replicas 2) a server gets SIGKILL in the middle of a load and is started again later; every query must
-have its answer, the same as before, and the throughput of each half second is shown.  Namespaces, and the processes in them, are removed in the
-end.  Linux, root and iproute2 are needed; nothing leaves the machine.  Exit codes: 0 done, 1 something was lost or wrong, 2 cannot run here.
+The first compares N servers of one thread each with one server of N threads, interleaved, the client in a namespace
+too.  With --kill (the index needs --replicas 2) a server gets SIGKILL in the middle of a load and is started again
+later; every query must have its answer, the same as before, and the throughput of each half second is shown.
+Namespaces, and the processes in them, are removed in the end.  Linux, root and iproute2 are needed; nothing leaves the
+machine.  Exit codes: 0 done, 1 something was lost or wrong, 2 cannot run here.
 """
 import argparse
 import json
@@ -45,7 +46,7 @@ def arguments(argv):
 
 
 def sh(*words, check=True):
-    return subprocess.run(words, check=check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.run(words, check=check, capture_output=True, text=True)
 
 
 class Network:
@@ -109,7 +110,8 @@ class Servers:
     def start(self, number, index, count, threads):
         log = open(self.folder / f"server-{number}-{count}.log", "ab")
         path = self.config(number, index, count, threads)
-        self.processes[number] = self.net.start(number, self.args.stratann, "serve", "--config", path, stdout=log, stderr=log)
+        command = [self.args.stratann, "serve", "--config", path]
+        self.processes[number] = self.net.start(number, *command, stdout=log, stderr=log)
 
     def wait_until_ready(self, numbers, client):
         deadline = time.monotonic() + 60
@@ -137,7 +139,8 @@ class Servers:
 def search(net, args, client, count, output=None, queries=None):
     """One pass of all queries over `count` servers: the document that the program prints."""
     addresses = ",".join(f"{net.address(i)}:{HTTP_PORT}" for i in range(count))
-    words = [args.stratann, "search", "--connect", addresses, queries or args.queries, "--search-list", args.search_list, "--width", 1,
+    words = [args.stratann, "search", "--connect", addresses, queries or args.queries,
+             "--search-list", args.search_list, "--width", 1,
              "--threads", 1, "--in-flight", args.in_flight, "--json", "--quiet"]
     if args.groundtruth and not queries:
         words += ["--groundtruth", args.groundtruth]
@@ -170,11 +173,15 @@ def compare(net, args, folder, count):
                 runs[kind].append(search(net, args, client, kind))
             finally:
                 servers.stop()
-    figure = lambda kind, key: median(run[key] for run in runs[kind])
+
+    def figure(kind, key):
+        return median(run[key] for run in runs[kind])
+
     result = {
         "servers": count, "rounds": args.rounds, "recall": [runs[k][0]["recall"] for k in (1, count)],
         "qps": [figure(1, "qps"), figure(count, "qps")], "cpu_us": [figure(1, "cpu_us"), figure(count, "cpu_us")],
-        "hand_overs": runs[count][0]["per_query"]["hand_overs"], "reads": [runs[k][0]["per_query"]["reads"] for k in (1, count)],
+        "hand_overs": runs[count][0]["per_query"]["hand_overs"],
+        "reads": [runs[k][0]["per_query"]["reads"] for k in (1, count)],
         "bytes_sent": runs[count][0]["per_query"]["bytes_sent"],
     }
     result["qps_ratio"] = result["qps"][1] / result["qps"][0]
@@ -230,15 +237,18 @@ def death(net, args, folder, count):
         stop.set()
         servers.stop()
     failed, wrong = sum(p[3] for p in passes), sum(p[4] for p in passes)
-    rate = lambda of: median([n / (end - begin) for begin, end, n, _, _ in of] or [0])
+
+    def rate(of):
+        return median([n / (end - begin) for begin, end, n, _, _ in of] or [0])
+
     before = rate([p for p in passes if p[1] < killed])
     around = [p for p in passes if p[0] <= killed <= p[1]]
     while_gone = rate([p for p in passes if p[0] > killed and p[1] < restarted])
     back = rate([p for p in passes if p[0] > restarted])
     recovered = next((p[1] - killed for p in passes if p[0] > killed and p[2] / (p[1] - p[0]) > 0.8 * while_gone), None)
-    result = {"servers": count, "passes": len(passes), "queries": sum(p[2] for p in passes), "failed": failed, "wrong_passes": wrong,
-              "qps_before": before, "qps_in_the_pass_of_the_death": rate(around), "qps_while_gone": while_gone, "qps_after_return": back,
-              "seconds_until_level": recovered}
+    result = {"servers": count, "passes": len(passes), "queries": sum(p[2] for p in passes), "failed": failed,
+              "wrong_passes": wrong, "qps_before": before, "qps_in_the_pass_of_the_death": rate(around),
+              "qps_while_gone": while_gone, "qps_after_return": back, "seconds_until_level": recovered}
     print(json.dumps(result))
     return result, failed == 0 and wrong == 0
 

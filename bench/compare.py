@@ -112,7 +112,7 @@ class Data:
             folder = self.out / "converted"
             folder.mkdir(parents=True, exist_ok=True)
             self.copies = folder / "base.fbin", folder / "query.fbin"
-            for source, copy in zip((self.base, self.queries), self.copies):
+            for source, copy in zip((self.base, self.queries), self.copies, strict=True):
                 write_if_changed(source, copy, self.metric == "cosine")
         return self.copies
 
@@ -203,8 +203,9 @@ def largest_file(folder, otherwise):
 def measure(contenders, rounds, skipped, disk, target):
     """{contender: {setting index: [measurement of each round]}}; one setting of each contender in turn.
 
-    In the first round every contender gets up to `HALVINGS` settings more, between the last that misses the target recall and
-    the first that reaches it: on a coarse grid one contender may be far above the target and another just at it.
+    In the first round every contender gets up to `HALVINGS` settings more, between the last that misses the target
+    recall and the first that reaches it: on a coarse grid one contender may be far above the target and another just at
+    it.
     """
     runs = {c.name: {} for c in contenders}
     settings = {c.name: list(c.settings) for c in contenders}

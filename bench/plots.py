@@ -12,7 +12,7 @@ def draw(entries, target, k, folder):
         for contender, entry in chosen.items():
             points = sorted((p["recall"], p[value]) for p in entry["sweep"])
             style = {"linestyle": "-", "linewidth": 2} if contender.startswith("stratann") else {"linestyle": "--"}
-            axes.plot(*zip(*points), marker=".", label=contender, **style)
+            axes.plot(*zip(*points, strict=True), marker=".", label=contender, **style)
         axes.axvline(target, color="grey", linewidth=0.8)
         axes.set(xlabel=f"recall@{k}", ylabel=label, yscale="log", xlim=(min(0.8, target - 0.05), 1.002))
         axes.grid(True, which="both", alpha=0.3)

@@ -1,4 +1,5 @@
 """From measurements to the choice of settings, the ratios and the printed tables.  Pure: no I/O, no clock."""
+from itertools import pairwise
 from statistics import median
 
 NUMBERS = ("recall", "qps", "cpu_us", "reads", "pages_read", "peak_rss_bytes", "baseline_rss_bytes",
@@ -35,10 +36,11 @@ def cheapest(points, target, storage):
 
 
 def between(points, target):
-    """The setting halfway between the two around the target recall, in whole fives; None when they differ by no more, in several
-    numbers, or when the target lies outside."""
+    """The setting halfway between the two around the target recall, in whole fives.
+
+    None when they differ by no more, in several numbers, or when the target lies outside."""
     line = sorted(points, key=lambda p: p["recall"])
-    for low, high in zip(line, line[1:]):
+    for low, high in pairwise(line):
         if low["recall"] < target <= high["recall"]:
             keys = [k for k in high["setting"] if high["setting"][k] != low["setting"].get(k)]
             if len(keys) != 1 or low["setting"].keys() != high["setting"].keys():
@@ -52,7 +54,7 @@ def between(points, target):
 def pages_at(points, target):
     """Pages per query interpolated linearly between the two settings around the target recall; None outside."""
     line = sorted((p["recall"], p["pages_read"]) for p in points)
-    for (r0, p0), (r1, p1) in zip(line, line[1:]):
+    for (r0, p0), (r1, p1) in pairwise(line):
         if r0 <= target <= r1 and r1 > r0:
             return p0 + (p1 - p0) * (target - r0) / (r1 - r0)
     return None
@@ -115,7 +117,7 @@ def table(header, rows):
     lines = [header, *rows]
     widths = [max(len(line[c]) for line in lines) for c in range(len(header))]
     return "\n".join("  ".join(cell.ljust(w) if c == 0 else cell.rjust(w)
-                               for c, (cell, w) in enumerate(zip(line, widths))) for line in lines)
+                               for c, (cell, w) in enumerate(zip(line, widths, strict=True))) for line in lines)
 
 
 def setting_text(setting):

@@ -3,8 +3,9 @@
     stratann simulate base.idx query.fbin --servers 1,3,5,10 --mode baton,scatter-gather --json > scaling.json
     python3 bench/simulate_plots.py scaling.json --out bench/out
 
-`servers-qps.png` has the highest rate against the number of servers, with the line of perfect scaling; `rate-latency-N.png` the
-latency on N servers against the rate at which queries come; `servers-work.png` comparisons and reads; `servers-hand-overs.png` hand-overs.
+`servers-qps.png` has the highest rate against the number of servers, with the line of perfect scaling;
+`rate-latency-N.png` the latency on N servers against the rate at which queries come; `servers-work.png` comparisons
+and reads; `servers-hand-overs.png` hand-overs.
 A plot for which no run has data is left out.
 """
 import argparse
@@ -75,10 +76,10 @@ def draw(runs, folder):
             return []
         figure, all_axes = pyplot.subplots(1, len(panels), figsize=(8 * len(panels), 5), layout="constrained",
                                            squeeze=False)
-        for axes, (found, labels) in zip(all_axes[0], panels):
+        for axes, (found, labels) in zip(all_axes[0], panels, strict=True):
             for line, points in found.items():
                 style = {"linestyle": "-", "linewidth": 2} if line.startswith("baton") else {"linestyle": "--"}
-                axes.plot(*zip(*points), marker=".", label=line, **style)
+                axes.plot(*zip(*points, strict=True), marker=".", label=line, **style)
             decorate(axes, found)
             axes.set(**labels)
             axes.grid(True, which="both", alpha=0.3)
@@ -104,7 +105,7 @@ def draw(runs, folder):
     at_rates = {"xlabel": "queries per second that come", "yscale": "log"}
     paths = plot("servers-qps.png", [(servers, peak, on_servers | {"ylabel": "queries per second"})], perfect)
     by_rate = [run for run in runs if run["rate"] is not None]
-    for count in sorted({run["servers"] for run in by_rate}):
+    for count in sorted({found["servers"] for found in by_rate}):
         def of(value, count=count):
             return lambda run: value(run) if run["servers"] == count else None
         panels = [(rate, of(latency(key)), at_rates | {"ylabel": f"{what} latency, ms", "title": f"{count} servers"})

@@ -87,7 +87,7 @@ def show_questions(answers):
     for question in SHOWN_QUESTIONS:
         number = number_of[question]
         say(f"\n  > {question}")
-        for row, distance in zip(ids[number, :3], distances[number, :3]):
+        for row, distance in zip(ids[number, :3], distances[number, :3], strict=True):
             title, text = texts[row]["title"], texts[row]["text"]
             start = text[len(title):].lstrip(" :.\n") if text.startswith(title) else text
             say(f"    {distance:.3f}  {title:<38.38}  {' '.join(start.split())[:60]}")

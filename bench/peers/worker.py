@@ -14,7 +14,6 @@ import traceback
 from pathlib import Path
 
 import numpy as np
-
 import vectors
 
 PAGE_BYTES = 4096

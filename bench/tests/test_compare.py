@@ -6,12 +6,11 @@ import random
 import sys
 from pathlib import Path
 
-import numpy as np
-import pytest
-
 import compare
 import contenders
 import disk_probe
+import numpy as np
+import pytest
 import report
 import roster
 import vectors
@@ -78,7 +77,7 @@ def test_bad_files_are_named(tmp_path):
         with pytest.raises(vectors.DataError, match=message) as error:
             vectors.open_vectors(tmp_path / name)
         assert name in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(vectors.DataError, match="absent.fbin"):
+    with pytest.raises(vectors.DataError, match=r"absent\.fbin"):
         vectors.open_vectors(tmp_path / "absent.fbin")
 
 

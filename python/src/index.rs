@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use stratann_core::query::Mode;
+use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
@@ -228,7 +228,7 @@ impl Index {
                 open.search(bytes, &options, progress)
             })?
         };
-        answers_dict(py, answers, &options, open.view().block.block_bytes)
+        answers_dict(py, answers, &options)
     }
 }
 
@@ -256,10 +256,9 @@ fn answers_dict<'py>(
     py: Python<'py>,
     answers: Answers,
     options: &SearchOptions,
-    block_bytes: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let latency_us: Vec<f64> = answers.latency_ns.iter().map(|&ns| ns as f64 / 1000.0).collect();
-    let stats = stats_dict(py, &answers, options, block_bytes)?;
+    let stats = stats_dict(py, &answers, options)?;
     let dict = PyDict::new(py);
     dict.set_item("k", answers.k)?;
     dict.set_item("ids", answers.ids.into_pyarray(py))?;
@@ -275,31 +274,11 @@ fn stats_dict<'py>(
     py: Python<'py>,
     answers: &Answers,
     options: &SearchOptions,
-    block_bytes: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     let count = answers.latency_ns.len();
     let total = &answers.stats;
-    // The engine counts cache hits as reads of whole blocks. Reports count what was read.
-    let pages_read = total.pages_read - total.cache_hits * (block_bytes / stratann_core::PAGE) as u64;
-    let counters = [
-        ("code_comparisons", total.code_comparisons),
-        ("repeats", total.repeats),
-        ("full_comparisons", total.full_comparisons),
-        ("pruned", total.pruned),
-        ("reads", total.reads - total.cache_hits),
-        ("pages_read", pages_read),
-        ("bytes_read", pages_read * stratann_core::PAGE as u64),
-        ("cache_hits", total.cache_hits),
-        ("hops", total.hops),
-        ("expanded", total.expanded),
-        ("clusters", total.clusters),
-        ("fruitful_clusters", total.fruitful_clusters),
-        ("lists", total.lists),
-        ("pinned_hits", total.pinned_hits),
-        ("result_clusters", total.result_clusters),
-    ];
     let (per_query, totals) = (PyDict::new(py), PyDict::new(py));
-    for (name, value) in counters {
+    for (&name, value) in QueryStats::NAMES.iter().zip(total.values()) {
         totals.set_item(name, value)?;
         per_query.set_item(name, value as f64 / count.max(1) as f64)?;
     }

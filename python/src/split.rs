@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use pyo3::prelude::*;
+use stratann_engine::dataset::Reader;
 use stratann_engine::kinds::split;
 use stratann_engine::kinds::split::tasks::{self, Done, Job, Task};
-use stratann_engine::dataset::Reader;
 use stratann_engine::{Error, Result};
 
 use crate::build::Options;

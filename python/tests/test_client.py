@@ -138,7 +138,7 @@ def test_a_server_that_is_down_is_passed_over(address, queries):
         assert client.search(queries, search_list=20).ids.shape == (200, 10)
         states = client.health()
         assert [s["healthy"] for s in states] == [False, True] and "error" in states[0]
-    with pytest.raises(stratann.ServerError, match="no server answers.*stratann serve"):
+    with pytest.raises(stratann.ServerError, match=r"no server answers.*stratann serve"):
         stratann.connect(down)
 
 

@@ -52,7 +52,7 @@ pub(crate) fn set_aside(
     let fixed =
         |low_memory| reserve(manifest, options, low_memory).iter().chain(extra).map(|e| e.1).sum::<u64>();
     let parts = 2 * part * each;
-    Reserve { bytes: fixed(false) + parts, tight_bytes: fixed(true) + parts, threads: options.threads }
+    Reserve { bytes: fixed(false) + parts, low_memory_bytes: fixed(true) + parts, threads: options.threads }
 }
 
 /// Computes the account of a search that handles `queries` queries at a time, with a full cache.

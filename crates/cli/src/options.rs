@@ -7,6 +7,7 @@ use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
+use stratann_engine::kinds::options::{GraphSwitches, ListSwitches, Switches};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
 
@@ -482,11 +483,26 @@ pub(crate) enum BoundsName {
     Both,
 }
 
+/// The switches of both kinds as one: those of hybrid-ivf where one of them differs from its default.
+///
+/// # Errors
+/// When techniques of both kinds are switched.
+pub(crate) fn switches(graph: GraphSwitches, lists: ListSwitches) -> Checked<Switches> {
+    match (graph == GraphSwitches::default(), lists == ListSwitches::default()) {
+        (true, true) => Ok(Switches::Default),
+        (false, true) => Ok(graph.into()),
+        (true, false) => Ok(lists.into()),
+        (false, false) => Err(Error::bad_input(
+            "techniques of disk-graph and of hybrid-ivf are both switched; leave out those of the other kind",
+        )),
+    }
+}
+
 impl Techniques {
     /// # Errors
     /// When a technique is switched with --connect.
     pub(crate) fn check_usual(&self) -> Checked<()> {
-        if self.switches() == stratann_engine::search::ProbeSwitches::default() {
+        if self.switches() == ListSwitches::default() {
             return Ok(());
         }
         Err(Error::bad_input(
@@ -494,7 +510,7 @@ impl Techniques {
         ))
     }
 
-    pub(crate) fn switches(&self) -> stratann_engine::search::ProbeSwitches {
+    pub(crate) fn switches(&self) -> ListSwitches {
         use stratann_core::plan::hybrid_ivf::Order;
         use stratann_core::verify::Bounds;
         let bounds = match self.bounds {
@@ -510,14 +526,14 @@ impl Techniques {
             Some(OrderName::Votes) => Some(Order::Votes),
             Some(OrderName::Expected) => Some(Order::Expected),
         };
-        stratann_engine::search::ProbeSwitches {
+        ListSwitches {
             order,
             early_stop: !self.no_early_stop,
             weighed: !self.no_weights,
             bounds,
             local_lists: self.local_lists,
             local_list: self.local_list,
-            votes: self.votes,
+            sample_hits: self.votes,
         }
     }
 }

@@ -33,7 +33,6 @@ pub(crate) struct Status {
     build_id: String,
     #[serde(default)]
     builds: Vec<String>,
-    block_bytes: usize,
     pub(crate) io_backend: String,
     pub(crate) cpu_us: u64,
     pub(crate) peak_rss_bytes: u64,
@@ -277,7 +276,8 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
         Effort::List(list, None) => text += &format!("&search_list={list}"),
         Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
-    if let Some(patience) = options.patience {
+    let graph = options.switches.graph();
+    if let Some(patience) = graph.patience {
         text += &format!("&patience={patience}");
     }
     if let Width::Fixed(width) = options.width {
@@ -285,8 +285,8 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
     }
     let flags = [
         ("&mode=eager", options.mode == Mode::Eager),
-        ("&head=false", !options.head),
-        ("&whole_blocks=false", !options.whole_blocks),
+        ("&head=false", !graph.head),
+        ("&whole_blocks=false", !graph.whole_blocks),
         ("&partial=true", partial),
     ];
     flags.iter().filter(|f| f.1).for_each(|f| text += f.0);
@@ -306,6 +306,8 @@ pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use stratann_engine::kinds::options::GraphSwitches;
+
     use super::*;
 
     #[test]
@@ -317,9 +319,7 @@ mod tests {
             effort: Effort::List(40, Some(1.5)),
             width: Width::Fixed(4),
             mode: Mode::Eager,
-            patience: Some(0),
-            head: false,
-            whole_blocks: false,
+            switches: GraphSwitches { patience: Some(0), head: false, whole_blocks: false }.into(),
             ..usual
         };
         assert_eq!(

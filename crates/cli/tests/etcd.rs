@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use common::*;
 use serde_json::{Value, json as value};
+use stratann_testing::{Need, leave_out};
 
 /// An etcd of one member that can be killed and started again with its data.
 struct Etcd {
@@ -23,7 +24,7 @@ impl Etcd {
     fn start(data: PathBuf) -> Option<Etcd> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file()) {
-            eprintln!("etcd is not installed: the tests with a real one are left out");
+            leave_out(Need::Etcd, "the program etcd is not installed");
             return None;
         }
         let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());

@@ -13,6 +13,7 @@ use std::sync::mpsc::Receiver;
 use common::*;
 use gateway::Gateway;
 use serde_json::Value;
+use stratann_testing::{Need, leave_out};
 
 /// Two sets of vectors without a row in common, and an index of each.
 struct Two {
@@ -81,7 +82,7 @@ fn a_cluster_changes_under_load_and_no_answer_is_lost_or_mixed() {
     let two = two();
     let gateway = Gateway::start();
     if gateway.is_none() {
-        eprintln!("versitygw is not installed: the change over a real S3 server is left out");
+        leave_out(Need::S3Server, "the program versitygw is not installed");
     }
     let far = gateway.as_ref().map(|g| ("far", "1", format!("s3://{}/indexes", g.bucket)));
     let near = |name| arg(&two.data.path(&format!("store-{name}"))).to_string();

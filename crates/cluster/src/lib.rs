@@ -1,4 +1,5 @@
-//! Data of a cluster outside of its servers: versions of its index in a [`store`], and its members in etcd ([`membership`]).
+//! Data of a cluster outside of its servers: versions of its index in a [`store`], and its members in etcd
+//! ([`membership`]).
 //!
 //! No query needs either. A running server continues without them.
 

@@ -2,11 +2,14 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `/stratann/CLUSTER/servers/NN` | JSON: addresses of server NN for the others and for clients, and its build. Under a lease: it expires a few seconds after its server |
-//! | `/stratann/CLUSTER/version` | number of the newest version in the store. It only wakes the servers: the store decides |
+//! | `/stratann/CLUSTER/servers/NN` | JSON: addresses of server NN for servers and for clients, and its build |
+//! | `/stratann/CLUSTER/version` | number of the newest version in the store |
 //!
-//! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it knows, and logs so once.
-//! Connections notice a dead server sooner than a lease does.
+//! A server's key is under a lease: it expires a few seconds after its server. The version only wakes the servers: the
+//! store decides.
+//!
+//! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it
+//! knows, and logs so once. Connections notice a dead server sooner than a lease does.
 //!
 //! The protocol is JSON over HTTP (etcd's gateway, `/v3/…`), so that no gRPC library is needed.
 
@@ -61,7 +64,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server's membership: a thread that keeps its key alive and watches those of the others. Dropping it removes the key.
+/// A server's membership: a thread that keeps its key alive and watches those of the others. Dropping it removes the
+/// key.
 pub struct Membership {
     stop: watch::Sender<bool>,
     own: watch::Sender<String>,
@@ -69,8 +73,8 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Announces server `number`, and calls `changed` with the members: once etcd answers, and at every change. Returns at once, whether or
-    /// not etcd answers.
+    /// Announces server `number`, and calls `changed` with the members: once etcd answers, and at every change. Returns
+    /// at once, whether or not etcd answers.
     ///
     /// # Errors
     /// An invalid name or address; a system without threads.
@@ -137,8 +141,8 @@ impl EtcdOptions {
         format!("{}servers/{number:02}", self.prefix())
     }
 
-    /// Claims the lowest number below `servers` that no server has. A thread keeps the claim alive, for example while the server's files are
-    /// fetched, until the claim is dropped.
+    /// Claims the lowest number below `servers` that no server has. A thread keeps the claim alive, for example while
+    /// the server's files are fetched, until the claim is dropped.
     ///
     /// # Errors
     /// An etcd that does not answer; no free number.

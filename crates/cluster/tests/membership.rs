@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use stratann_cluster::membership::{EtcdOptions, Member, Members, Membership};
+use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,7 +23,7 @@ impl Etcd {
     fn start() -> Option<Etcd> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file()) {
-            eprintln!("etcd is not installed: the tests with a real one are left out");
+            leave_out(Need::Etcd, "the program etcd is not installed");
             return None;
         }
         let [port, other] =

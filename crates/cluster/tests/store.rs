@@ -12,6 +12,7 @@ use stratann_engine::durable::hex;
 use stratann_engine::kinds::section::Section;
 use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
 use stratann_engine::{Kind, Progress, Quiet};
+use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -198,7 +199,7 @@ fn a_folder_is_a_store() {
 #[test]
 fn an_s3_server_is_a_store() {
     let Some(gateway) = Gateway::start() else {
-        eprintln!("versitygw is not installed: the test with a real S3 server is left out");
+        leave_out(Need::S3Server, "the program versitygw is not installed");
         return;
     };
     let at = |place: &str| Store::open_with(place, gateway.variables.clone()).unwrap();

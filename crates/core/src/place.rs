@@ -18,8 +18,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// `replicas[b]` has a bit for every server that holds block b. Checks a placement from outside: `None` when a block has no replica, or
-    /// one beyond `servers`, and when `servers` is not 1 to [`SERVERS_MAX`].
+    /// `replicas[b]` has a bit for every server that holds block b. Checks a placement from outside: `None` when a
+    /// block has no replica, or one beyond `servers`, and when `servers` is not 1 to [`SERVERS_MAX`].
     pub fn new(servers: usize, replicas: Vec<u64>) -> Option<Placement> {
         if !(1..=SERVERS_MAX).contains(&servers) {
             return None;
@@ -74,9 +74,9 @@ impl LocalShard<'_> {
         self.placement.replicas(block) & (self.live | bit(self.server))
     }
 
-    /// The next server of a query whose best unread blocks are `wanted`, best first: of the live replicas of the first block, less those
-    /// `tried`, the server that holds most of the others. Ties go to the server with the lowest load, then to one drawn by the number of the
-    /// first block, so that replicas share the load.
+    /// The next server of a query whose best unread blocks are `wanted`, best first: of the live replicas of the first
+    /// block, less those `tried`, the server that holds most of the others. Ties go to the server with the lowest load,
+    /// then to one drawn by the number of the first block, so that replicas share the load.
     pub(crate) fn next(&self, wanted: &[u32], tried: u64) -> Option<u8> {
         let first = *wanted.first()?;
         let replicas = self.live_replicas(first) & !tried;

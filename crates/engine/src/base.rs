@@ -38,7 +38,7 @@ pub struct Reserve {
     /// What they take, in bytes, with the default number of queries in flight.
     pub bytes: u64,
     /// The same with fewer queries in flight, the default where memory is low.
-    pub tight_bytes: u64,
+    pub low_memory_bytes: u64,
     /// Threads that search.
     pub threads: usize,
 }

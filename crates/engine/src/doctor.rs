@@ -26,6 +26,8 @@ pub struct Machine {
     pub memory_available_bytes: Option<u64>,
     /// The limit of this process' control group; `None` for no limit.
     pub cgroup_limit_bytes: Option<u64>,
+    /// Why this process cannot make memory control groups; `None` when it can.
+    pub memory_groups_refusal: Option<String>,
     /// Memory that may be locked; `None` for no limit.
     pub memlock_bytes: Option<u64>,
     /// Files that may be open at once; `None` for no limit.
@@ -49,6 +51,7 @@ pub fn machine() -> Machine {
         memory_bytes: meminfo_bytes(&meminfo, "MemTotal:"),
         memory_available_bytes: meminfo_bytes(&meminfo, "MemAvailable:"),
         cgroup_limit_bytes: cgroup_limit(),
+        memory_groups_refusal: memory_groups_refusal(),
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
         gpus: entries("/proc/driver/nvidia/gpus"),
@@ -108,6 +111,33 @@ fn cgroup_limit() -> Option<u64> {
         }
     }
     smallest
+}
+
+/// Makes a memory control group and removes it; the reason when it cannot.
+fn memory_groups_refusal() -> Option<String> {
+    let mut why = "there is no memory controller".to_string();
+    for (root, controlled, limit) in [
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "cgroup.controllers", "memory.max"),
+    ] {
+        if !Path::new(root).join(controlled).exists() {
+            continue;
+        }
+        let group = Path::new(root).join(format!("stratann-doctor-{}", std::process::id()));
+        match std::fs::create_dir(&group) {
+            Err(e) => why = format!("{}: {e}", group.display()),
+            Ok(()) => {
+                let is_limited = group.join(limit).exists();
+                // An empty group can be removed by whoever made it.
+                let _ = std::fs::remove_dir(&group);
+                if is_limited {
+                    return None;
+                }
+                why = format!("{root} controls no memory");
+            }
+        }
+    }
+    Some(why)
 }
 
 /// What a disk did in a second or so.

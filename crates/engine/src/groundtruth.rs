@@ -64,7 +64,7 @@ pub fn exact_with(
         let message = format!("{query_name} holds {qt}, {base_name} holds {bt}; convert the queries to {bt}");
         return Err(Error::bad_input(message));
     }
-    let asked = Asked::Set(queries);
+    let asked = QuerySource::Set(queries);
     Search { base, metric, k, on_bad_row, progress }.run(&asked, ram_budget_bytes)
 }
 
@@ -81,7 +81,7 @@ pub fn neighbours(
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
     let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
-    search.run(&Asked::Rows(rows), ram_budget_bytes)
+    search.run(&QuerySource::Rows(rows), ram_budget_bytes)
 }
 
 /// Queries that one task scores together, so that rows are loaded from memory once for all of them.
@@ -98,7 +98,7 @@ const SMALLEST_BLOCK: u64 = 256;
 const TASKS: usize = 4;
 
 /// Source of the queries.
-enum Asked<'a> {
+enum QuerySource<'a> {
     Set(&'a Reader),
     Rows(&'a [u64]),
 }
@@ -113,7 +113,7 @@ struct Search<'a> {
 
 /// Queries and rows of one pass.
 #[derive(Debug)]
-struct Plan {
+struct PassPlan {
     queries: u64,
     block_rows: u64,
 }
@@ -150,18 +150,18 @@ struct Scratch {
     integers: Vec<u32>,
 }
 
-impl Asked<'_> {
+impl QuerySource<'_> {
     fn len(&self) -> u64 {
         match self {
-            Asked::Set(reader) => reader.shape().rows,
-            Asked::Rows(rows) => rows.len() as u64,
+            QuerySource::Set(reader) => reader.shape().rows,
+            QuerySource::Rows(rows) => rows.len() as u64,
         }
     }
 
     fn own(&self, query: u64) -> Option<u64> {
         match self {
-            Asked::Set(_) => None,
-            Asked::Rows(rows) => Some(rows[query as usize]),
+            QuerySource::Set(_) => None,
+            QuerySource::Rows(rows) => Some(rows[query as usize]),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Matrix {
 }
 
 impl Search<'_> {
-    fn run(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<GroundTruth> {
+    fn run(&self, asked: &QuerySource<'_>, ram_budget_bytes: u64) -> Result<GroundTruth> {
         let rows = self.base.shape().rows;
         if self.k == 0 {
             return Err(Error::bad_input("k is 0; use at least 1"));
@@ -236,7 +236,7 @@ impl Search<'_> {
     }
 
     /// Divides the budget: results first, then as many queries as fit in three quarters, then the block.
-    fn plan(&self, asked: &Asked<'_>, ram_budget_bytes: u64) -> Result<Plan> {
+    fn plan(&self, asked: &QuerySource<'_>, ram_budget_bytes: u64) -> Result<PassPlan> {
         let shape = self.base.shape();
         let threads = rayon::current_num_threads() as u64;
         let wide = if shape.dtype.is_float() { 4 * shape.dim as u64 } else { 0 };
@@ -264,11 +264,11 @@ impl Search<'_> {
         let queries = (for_queries / per_query).clamp(least_queries, asked.len().max(least_queries));
         let left = (spare - queries * per_query) / per_row;
         let most = (BLOCK_BYTES / per_row).max(SMALLEST_BLOCK);
-        Ok(Plan { queries, block_rows: left.min(most).clamp(least_rows, shape.rows) })
+        Ok(PassPlan { queries, block_rows: left.min(most).clamp(least_rows, shape.rows) })
     }
 
     /// Scores the queries with these numbers against the whole base.
-    fn pass(&self, asked: &Asked<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
+    fn pass(&self, asked: &QuerySource<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
         let columns = self.columns();
         let queries = self.read_queries(asked, numbers.clone())?;
         let seeker = |q| Seeker { own: asked.own(q), top: TopK::new(columns) };
@@ -293,15 +293,15 @@ impl Search<'_> {
         Ok(seekers)
     }
 
-    fn read_queries(&self, asked: &Asked<'_>, numbers: Range<u64>) -> Result<Matrix> {
+    fn read_queries(&self, asked: &QuerySource<'_>, numbers: Range<u64>) -> Result<Matrix> {
         let mut raw = Vec::new();
         let count = (numbers.end - numbers.start) as usize;
         let reader = match asked {
-            Asked::Set(reader) => {
+            QuerySource::Set(reader) => {
                 reader.read_rows(numbers.start, count, &mut raw)?;
                 reader
             }
-            Asked::Rows(rows) => {
+            QuerySource::Rows(rows) => {
                 let wanted = &rows[numbers.start as usize..numbers.end as usize];
                 let width = self.base.shape().row_bytes();
                 raw.resize(count * width, 0);

@@ -4,6 +4,7 @@ mod base;
 pub mod budget;
 pub mod build;
 pub mod cache;
+mod clusterings;
 pub mod dataset;
 pub mod doctor;
 pub mod driver;

@@ -17,15 +17,16 @@ use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, verify};
 use tempfile::TempDir;
 
 const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
 const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
 const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
-// Opened without codes in RAM: scanned like a flat one. See `local_graph.rs` for walks.
+// Opened without codes in RAM: they are read before the walk. See `local_graph.rs` for walks.
 const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
@@ -40,12 +41,18 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
     (dir, index)
 }
 
-/// Visits so many clusters, all lists of each, with bounds that are certain.
+/// Visits so many clusters, all lists and members of each, with bounds that are certain.
 fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches { bounds, local_lists: Some(u32::MAX), ..ProbeSwitches::default() },
+        switches: ListSwitches {
+            bounds,
+            local_lists: Some(u32::MAX),
+            local_list: Some(4096),
+            ..ListSwitches::default()
+        }
+        .into(),
         ..SearchOptions::default()
     }
 }
@@ -180,7 +187,8 @@ fn bounds_change_no_answer_however_little_is_visited() {
         for (clusters, lists) in [(1, 1), (2, 2), (5, u32::MAX), (20, 3)] {
             let ask = |bounds| {
                 let mut options = visit(10, clusters, bounds);
-                options.probe.local_lists = Some(lists);
+                let local_lists = Some(lists);
+                options.switches = ListSwitches { local_lists, ..options.switches.lists() }.into();
                 search(index, &asked.bytes, &options)
             };
             let all = ask(Bounds::Off);
@@ -327,7 +335,7 @@ fn where_ram_is_short_fewer_queries_are_in_flight() {
     let (queries, codes) = (of(&unlimited, "queries in flight"), of(&unlimited, "codes in RAM"));
     let enough = unlimited.search_account(&ask, 20).total();
     let search_reserve =
-        Reserve { bytes: enough - unlimited.account().total(), tight_bytes: queries / 2, threads: 1 };
+        Reserve { bytes: enough - unlimited.account().total(), low_memory_bytes: queries / 2, threads: 1 };
     let open = |ram_budget| {
         let options = OpenOptions { ram_budget: Some(ram_budget), search_reserve, ..OpenOptions::default() };
         Index::open(dir.path(), options).unwrap()

@@ -252,7 +252,7 @@ fn learning_yields_to_a_budget_that_has_no_room_for_it() {
         let reserve = least - reader.account().total();
         let options = OpenOptions {
             ram_budget: Some(budget),
-            search_reserve: Reserve { bytes: reserve, tight_bytes: reserve, threads: 1 },
+            search_reserve: Reserve { bytes: reserve, low_memory_bytes: reserve, threads: 1 },
             learning,
             ..OpenOptions::default()
         };

@@ -12,8 +12,9 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
+use stratann_engine::search::{Answers, Effort, SearchOptions, recall};
+use stratann_engine::{DType, Metric, Quiet, groundtruth};
 use tempfile::TempDir;
 
 const QUERIES: usize = 30;
@@ -118,12 +119,12 @@ proptest! {
             clusters: Some(clusters), local_plan: LocalPlan::Uniform(local), seed, ..quick(Kind::HybridIvf, metric)
         };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches {
-            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, votes,
+        let switches = ListSwitches {
+            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, sample_hits: votes,
         };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 
@@ -143,10 +144,10 @@ proptest! {
         let options =
             BuildOptions { clusters: Some(clusters), local_plan, seed, ..quick(Kind::HybridIvf, metric) };
         let folder = built(&set, &options);
-        let probe = ProbeSwitches { local_list, ..ProbeSwitches::default() };
+        let switches = ListSwitches { local_list, ..ListSwitches::default() };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, probe, width, ..SearchOptions::default() });
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 
     #[test]
@@ -165,15 +166,19 @@ proptest! {
         let folder = built(&set, &BuildOptions { codes, seed, ..quick(kind, metric) });
         let effort = Effort::List(list, slack);
         let width = Width::Fixed(width);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, patience, width, ..SearchOptions::default() });
+        let switches = GraphSwitches { patience, ..GraphSwitches::default() };
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
 
-/// What a round reads at once must not move recall.
+/// How much is read at a time decides neither which lists are scanned nor, with bounds that are certain, an answer; with likely ones hardly any.
 #[test]
-fn width_moves_no_answer_of_inverted_lists() {
-    let (set, asked) = rows(DType::F32, 4000, 24, 1);
-    let probe = ProbeSwitches::default();
+fn width_hardly_moves_recall_of_inverted_lists() {
+    let (set, _) = rows(DType::F32, 4000, 24, 1);
+    let asked = Set::new(DType::F32, 24, &clustered(500, 24, 12, 2));
+    let truth = groundtruth::exact(&set.reader(), &asked.reader(), Metric::L2, 10, 1 << 30, &Quiet).unwrap();
+    let truth: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
+    let open = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
     for local in [LocalKind::Flat, LocalKind::Ivf] {
         let options = BuildOptions {
             clusters: Some(80),
@@ -181,19 +186,27 @@ fn width_moves_no_answer_of_inverted_lists() {
             ..quick(Kind::HybridIvf, Metric::L2)
         };
         let folder = built(&set, &options);
-        let at = |width, in_flight| {
-            let effort = Effort::Clusters(40, Some(0.5), Some(0.1));
-            let options = SearchOptions { effort, probe, width, ..SearchOptions::default() };
-            let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
-            let open = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
-            let found = search(folder.path(), &asked.bytes, &options, Place { open, ..place });
-            (found.ids, found.distances)
-        };
-        let narrow = at(Width::Fixed(1), 1);
-        for (width, in_flight) in
-            [(Width::Fixed(3), 1), (Width::Fixed(16), 4), (Width::Auto, 1), (Width::Auto, 16)]
-        {
-            assert!(at(width, in_flight) == narrow, "{local:?}: {width:?} with {in_flight} in flight");
+        for slack in [None, Some(0.5)] {
+            let at = |width, in_flight| {
+                let effort = Effort::Clusters(40, slack, Some(0.1));
+                let options = SearchOptions { effort, width, ..SearchOptions::default() };
+                search(folder.path(), &asked.bytes, &options, Place { open, threads: 1, in_flight })
+            };
+            let narrow = at(Width::Fixed(1), 1);
+            let recall = |a: &Answers| recall(&a.ids, 10, &truth, 10);
+            for (width, in_flight) in
+                [(Width::Fixed(3), 1), (Width::Fixed(16), 4), (Width::Auto, 1), (Width::Auto, 16)]
+            {
+                let wide = at(width, in_flight);
+                let what = format!("{local:?}, slack {slack:?}, {width:?}, {in_flight} in flight");
+                assert_eq!(
+                    (wide.stats.clusters, wide.stats.lists),
+                    (narrow.stats.clusters, narrow.stats.lists),
+                    "{what}"
+                );
+                assert!((recall(&wide) - recall(&narrow)).abs() <= 0.002, "{what}");
+                assert!(slack.is_some() || wide.ids == narrow.ids, "{what}");
+            }
         }
     }
 }

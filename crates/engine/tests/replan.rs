@@ -17,10 +17,11 @@ use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, Replanned, replan};
+use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::LocalCosts;
-use stratann_engine::search::{Answers, Effort, ProbeSwitches, SearchOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
 use tempfile::TempDir;
 
@@ -53,11 +54,12 @@ fn search(folder: &Path, asked: &[u8], clusters: u32) -> Answers {
     let options = SearchOptions {
         k: 10,
         effort: Effort::Clusters(clusters, None, None),
-        probe: ProbeSwitches {
+        switches: ListSwitches {
             bounds: Bounds::Both,
             local_lists: Some(u32::MAX),
-            ..ProbeSwitches::default()
-        },
+            ..ListSwitches::default()
+        }
+        .into(),
         ..SearchOptions::default()
     };
     let answers = open(folder).search(asked, &options, &Quiet).unwrap();

@@ -1,5 +1,5 @@
-//! Running servers, alone and together, over real sockets on loopback: equal answers, failing servers, overload, deadlines, cancellation.
-//! Servers are dropped here; the tests of the program kill processes.
+//! Running servers, alone and together, over real sockets on loopback: equal answers, failing servers, overload,
+//! deadlines, cancellation. Servers are dropped here; the tests of the program kill processes.
 
 mod common;
 
@@ -362,8 +362,8 @@ fn a_query_without_time_expires_and_never_runs() {
     assert_eq!(server.held(), (0, 0));
 }
 
-/// One slot, and many queries with more steps than they have time for: those that wait are dropped where they wait, the one that runs at
-/// its next step.
+/// One slot, and many queries with more steps than they have time for: those that wait are dropped where they wait, the
+/// one that runs at its next step.
 #[test]
 fn queries_past_their_deadline_are_dropped_wherever_they_are() {
     let (asked, said) = (queries(50, DIM), Said::default());

@@ -16,6 +16,7 @@ pub mod distance;
 pub mod element;
 pub mod isa;
 mod prefetch;
+pub mod product;
 pub mod topk;
 
 pub use element::{DType, Metric};

@@ -155,7 +155,8 @@ async fn next(
 ) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, _) = listener.accept().await?;
-    // Answers are small: waiting for a full packet would only cost time. Without this option a socket is slower, not wrong.
+    // Answers are small: waiting for a full packet would only cost time. Without this option a socket is slower, not
+    // wrong.
     let _ = stream.set_nodelay(true);
     Ok((stream, slot))
 }

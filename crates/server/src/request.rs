@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use stratann_core::query::{MAX_WIDTH, Mode};
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
+use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -180,6 +181,11 @@ fn finish(
         return Err("there are no queries; send at least one".into());
     }
     let usual = SearchOptions::default();
+    let switches = GraphSwitches {
+        head: fields.head.unwrap_or(true),
+        whole_blocks: fields.whole_blocks.unwrap_or(true),
+        patience: fields.patience,
+    };
     let options = SearchOptions {
         k: fields.k.unwrap_or(USUAL_K),
         effort: effort(fields)?,
@@ -188,9 +194,7 @@ fn finish(
             Some(ModeName::Barrier) | None => Mode::Barrier,
         },
         width: fields.width.map_or(usual.width, |w| w.0),
-        head: fields.head.unwrap_or(true),
-        whole_blocks: fields.whole_blocks.unwrap_or(true),
-        patience: fields.patience,
+        switches: switches.into(),
         ..usual
     };
     let most = limits.memory_bytes / 2;
@@ -231,7 +235,8 @@ fn effort(fields: &RequestFields<'_>) -> Result<Effort, String> {
     }
 }
 
-/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has the reason.
+/// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has
+/// the reason.
 struct Rows<'a> {
     shape: &'a RowShape,
     limits: &'a Limits,
@@ -330,18 +335,19 @@ mod tests {
         let request = json(r#"{"queries":[[1,2]]}"#, DType::F32).unwrap();
         assert_eq!((request.options.k, request.options.effort), (10, Effort::Recall(0.95)));
         assert_eq!((request.timeout, request.partial), (Duration::from_secs(5), false));
-        let text = r#"{"queries":[[1,2]],"k":3,"search_list":40,"stop_slack":1.5,"width":4,"mode":"eager","partial":true,
-                       "timeout_ms":70,"patience":9,"head":false,"whole_blocks":false}"#;
+        let text = r#"{"queries":[[1,2]],"k":3,"search_list":40,"stop_slack":1.5,"width":4,"mode":"eager",
+                       "partial":true,"timeout_ms":70,"patience":9,"head":false,"whole_blocks":false}"#;
         let body = json(text, DType::F32).unwrap();
-        let url = "k=3&search_list=40&stop_slack=1.5&width=4&mode=eager&partial=true&timeout_ms=70&patience=9&head=false\
-                   &whole_blocks=false";
+        let url = "k=3&search_list=40&stop_slack=1.5&width=4&mode=eager&partial=true&timeout_ms=70&patience=9\
+                   &head=false&whole_blocks=false";
         let shape = shape(DType::F32, Metric::Cosine);
         let octets = from_octets(body.rows.clone(), url, &shape, &Limits::default()).unwrap();
         for request in [body, octets] {
             let options = request.options;
             assert_eq!((options.k, options.effort), (3, Effort::List(40, Some(1.5))));
             assert_eq!((options.width, options.mode), (Width::Fixed(4), Mode::Eager));
-            assert_eq!((options.head, options.whole_blocks, options.patience), (false, false, Some(9)));
+            let switches = GraphSwitches { head: false, whole_blocks: false, patience: Some(9) };
+            assert_eq!(options.switches, switches.into());
             assert_eq!((request.timeout, request.partial), (Duration::from_millis(70), true));
         }
     }

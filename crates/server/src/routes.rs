@@ -160,8 +160,8 @@ fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
     }
 }
 
-/// Reads a body of up to `limit` bytes. A longer body is read to eight times that and dropped: a client that is still sending would not
-/// read the rejection.
+/// Reads a body of up to `limit` bytes. A longer body is read to eight times that and dropped: a client that is still
+/// sending would not read the rejection.
 async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<Vec<u8>, Rejection> {
     let mut bytes = Vec::with_capacity(body.size_hint().exact().unwrap_or(0).min(limit as u64) as usize);
     let mut length = 0;
@@ -190,7 +190,8 @@ async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<V
     }
 }
 
-/// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that hangs up.
+/// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that
+/// hangs up.
 struct Pending {
     server: Weak<Server>,
     number: u64,
@@ -218,7 +219,8 @@ impl Drop for Pending {
 async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejection> {
     let mut waiting = Vec::new();
     let mut used = None;
-    // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the answers arrive.
+    // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
+    // answers arrive.
     let server = shared.versions.current();
     for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
         // Computed for each query: the width depends on the load, which includes the queries of this request.

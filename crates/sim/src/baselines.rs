@@ -1,5 +1,5 @@
-//! Two other ways to search on several servers, for comparison with hand-overs: one index for each server, all of which are asked
-//! (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
+//! Two other ways to search on several servers, for comparison with hand-overs: one index for each server, all of which
+//! are asked (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
 use stratann_core::hash::hash;
 use stratann_core::peer::is_answer;
@@ -42,11 +42,12 @@ pub struct BaselineResult {
     pub trace: Trace,
 }
 
-/// Bytes of a request for a block, and of the part of the reply before the block: a frame's header, a query id, a tag and a number.
+/// Bytes of a request for a block, and of the part of the reply before the block: a frame's header, a query id, a tag
+/// and a number.
 const REQUEST_BYTES: usize = HEADER + 8 + 1 + 13 + 4 + 4;
 
-/// Asks all partitions and merges their results. Partition s is on server s; the query is submitted to `query.origin`, which asks the
-/// others. `query.at_us` and `query.time_us` are not used.
+/// Asks all partitions and merges their results. Partition s is on server s; the query is submitted to `query.origin`,
+/// which asks the others. `query.at_us` and `query.time_us` are not used.
 pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) -> BaselineResult {
     let (mut draft, origin) = (Draft::default(), query.origin);
     let others = partitions.len().saturating_sub(1);
@@ -133,9 +134,9 @@ fn answer_bytes(state: &QueryState) -> u32 {
     frame.len() as u32
 }
 
-/// Searches one index spread over servers without hand-overs: the state stays on `query.origin`, and a remote block is requested from one of
-/// its replicas, which reads and sends it. Each remote block takes two messages, where a hand-over takes one for all blocks until the
-/// next. `query.at_us` and `query.time_us` are not used.
+/// Searches one index spread over servers without hand-overs: the state stays on `query.origin`, and a remote block is
+/// requested from one of its replicas, which reads and sends it. Each remote block takes two messages, where a
+/// hand-over takes one for all blocks until the next. `query.at_us` and `query.time_us` are not used.
 pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResult {
     let (mut draft, origin) = (Draft::default(), query.origin);
     let loads = [0; SERVERS_MAX];

@@ -13,7 +13,8 @@ pub struct Costs {
     pub step_ns: u64,
     /// A read: submission, completion and checksum of a block.
     pub read_ns: u64,
-    /// A distance of codes, with its share of decoding adjacency lists and updating the beam. Picoseconds: it takes a few nanoseconds.
+    /// A distance of codes, with its share of decoding adjacency lists and updating the beam. Picoseconds: it takes a
+    /// few nanoseconds.
     pub code_comparison_ps: u64,
     /// A distance of full vectors. Picoseconds.
     pub full_comparison_ps: u64,

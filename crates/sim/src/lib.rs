@@ -1,14 +1,17 @@
-//! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`]) over simulated
-//! links, disks and a simulated clock.
+//! A whole cluster in one thread, from one seed: the real query states and the real protocol ([`stratann_core::peer`])
+//! over simulated links, disks and a simulated clock.
 //!
-//! [`run`] is for tests of invariants. Everything that happens is an event at a microsecond. Links delay, reorder, duplicate and
-//! drop frames; disks delay and fail reads; servers crash, lose their memory, and restart. Computation takes no time.
+//! [`run`] is for tests of invariants. Everything that happens is an event at a microsecond. Links delay, reorder,
+//! duplicate and drop frames; disks delay and fail reads; servers crash, lose their memory, and restart. Computation
+//! takes no time.
 //!
-//! Throughput and latency are predicted in two steps. [`record`] runs each query once and writes its [`Trace`]: how much was computed, read
-//! and sent, on which server, and which of it had to wait for which. [`replay()`] plays traces under a load, on servers with threads, a disk
-//! and a link, at the prices of [`Costs`]. [`scatter_gather`] and [`fetch`] make the traces of two other ways to search.
+//! Throughput and latency are predicted in two steps. [`record`] runs each query once and writes its [`Trace`]: how
+//! much was computed, read and sent, on which server, and which of it had to wait for which. [`replay()`] plays traces
+//! under a load, on servers with threads, a disk and a link, at the prices of [`Costs`]. [`scatter_gather`] and
+//! [`fetch`] make the traces of two other ways to search.
 //!
-//! Equal seeds give equal runs, and equal replays. Nothing here depends on the kind of index: a query is a state that the index view steps.
+//! Equal seeds give equal runs, and equal replays. Nothing here depends on the kind of index: a query is a state that
+//! the index view steps.
 
 mod baselines;
 mod costs;
@@ -173,8 +176,8 @@ pub fn run(cluster: &Cluster<'_>, queries: &[SubmittedQuery<'_>], faults: &Fault
     world::World::new(world::Setting::HandOver(cluster), queries, faults).run()
 }
 
-/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real protocol, over links
-/// and through faults.
+/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real
+/// protocol, over links and through faults.
 ///
 /// # Panics
 /// As [`run`].

@@ -1,7 +1,7 @@
 //! Queries under load: their traces over busy threads, disks and links.
 //!
-//! A server has some threads, one disk and one outgoing link. Each is a queue, served in the order in which tasks become ready. Time is in
-//! whole nanoseconds; equal traces, costs, load and seed give equal times.
+//! A server has some threads, one disk and one outgoing link. Each is a queue, served in the order in which tasks
+//! become ready. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,8 @@ use crate::trace::{Task, TaskId, Trace};
 /// Arrival of queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// A fixed number in flight: an answered query is replaced at once. With enough of them this finds the largest throughput.
+    /// A fixed number in flight: an answered query is replaced at once. With enough of them this finds the largest
+    /// throughput.
     Closed {
         /// Queries in flight in the whole cluster.
         in_flight: usize,
@@ -157,9 +158,10 @@ struct Replay<'a> {
 
 /// Replays `queries` queries (the traces in turn, again and again) on `servers` servers.
 ///
-/// Rates and utilisations are over the time between the submission of two queries: one in the middle (or after those in flight, when they
-/// are more), and one of the last. Before that queues find their lengths. With a constant number in flight the two are a multiple of it
-/// apart: queries that begin together may go on in waves, and a part of a wave would distort the rate.
+/// Rates and utilisations are over the time between the submission of two queries: one in the middle (or after those in
+/// flight, when they are more), and one of the last. Before that queues find their lengths. With a constant number in
+/// flight the two are a multiple of it apart: queries that begin together may go on in waves, and a part of a wave
+/// would distort the rate.
 pub fn replay(
     traces: &[Trace],
     servers: usize,

@@ -64,8 +64,8 @@ impl Runner {
     }
 }
 
-/// Runs a state to its end where the whole index is local. After each step `round` receives the work of the step, and the reads that it
-/// asked for.
+/// Runs a state to its end where the whole index is local. After each step `round` receives the work of the step, and
+/// the reads that it asked for.
 pub(crate) fn run_steps(
     part: &Partition<'_>,
     query: &SubmittedQuery<'_>,

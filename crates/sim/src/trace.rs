@@ -1,7 +1,7 @@
 //! The trace of a query: a graph of tasks (work of a thread, reads, messages) and of their dependencies.
 //!
-//! In `Barrier` mode and without faults, the tasks of a query do not depend on time. So a query is run once for real, and its trace is
-//! replayed ([`crate::replay()`]) under any load and any costs.
+//! In `Barrier` mode and without faults, the tasks of a query do not depend on time. So a query is run once for real,
+//! and its trace is replayed ([`crate::replay()`]) under any load and any costs.
 
 use stratann_core::query::QueryStats;
 

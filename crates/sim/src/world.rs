@@ -153,7 +153,8 @@ impl<'a> World<'a> {
         world
     }
 
-    /// As [`World::run`]. Also returns the traces of the queries. Attempts are not distinguished, so there must be no faults.
+    /// As [`World::run`]. Also returns the traces of the queries. Attempts are not distinguished, so there must be no
+    /// faults.
     pub(crate) fn record(mut self) -> (Report, Vec<Trace>) {
         self.recorder = Some(Recorder::new(self.queries.len()));
         self.play();

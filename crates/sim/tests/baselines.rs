@@ -1,4 +1,5 @@
-//! Traces and their replay, and the two other ways to search on several servers: fetching remote blocks, and scatter-gather.
+//! Traces and their replay, and the two other ways to search on several servers: fetching remote blocks, and
+//! scatter-gather.
 
 mod fixture;
 
@@ -289,7 +290,8 @@ fn without_a_dead_server_answers_are_partial() {
     });
 }
 
-/// Two servers with the same index of any kind: queries and answers of that kind go over the wire, and every result is found twice.
+/// Two servers with the same index of any kind: queries and answers of that kind go over the wire, and every result is
+/// found twice.
 #[test]
 fn every_kind_runs_through_protocol_and_simulator() {
     for kind in [Kind::Flat, Kind::DiskGraph, Kind::HybridIvf] {

@@ -1,5 +1,5 @@
-//! Queries that are handed over between servers: invariants of every cluster, with every fault. A failing seed is named in the message
-//! and can be repeated.
+//! Queries that are handed over between servers: invariants of every cluster, with every fault. A failing seed is named
+//! in the message and can be repeated.
 
 mod fixture;
 
@@ -55,7 +55,8 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
     }
 }
 
-/// Where blocks carry the codes, no server can compute distances that are left out: batons carry them, whatever is configured.
+/// Where blocks carry the codes, no server can compute distances that are left out: batons carry them, whatever is
+/// configured.
 #[test]
 fn searches_with_codes_on_disk_cost_and_find_the_same() {
     let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
@@ -260,7 +261,8 @@ fn a_query_past_its_deadline_is_dropped_on_every_server() {
         let whole = simulate(&scattered(5, 1, seed), params(1), LONG_US, &faults);
         let slow = whole.replies.iter().map(|r| r[0].0).max().unwrap();
         assert_eq!(whole.dropped_runs, 0);
-        // Too short for nearly all queries. They fail at their deadline, and their states are dropped at their next step.
+        // Too short for nearly all queries. They fail at their deadline, and their states are dropped at their next
+        // step.
         let report = simulate(&scattered(5, 1, seed), params(1), slow / 20, &faults);
         let expired = report
             .replies

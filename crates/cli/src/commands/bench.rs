@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_engine::driver::Width;
 use stratann_engine::index::OpenOptions;
+use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Progress, Result};
 
@@ -164,6 +165,7 @@ fn settings(args: &Args) -> Vec<SearchOptions> {
         args.in_flight.iter().map(|&n| Some(n)).collect()
     };
     let threads = args.threads.unwrap_or_else(options::all_cores);
+    let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
     let mut all = Vec::new();
     for effort in args.effort.each() {
         for &mode in &args.mode {
@@ -180,7 +182,7 @@ fn settings(args: &Args) -> Vec<SearchOptions> {
                             admission,
                             threads,
                             io,
-                            patience: args.effort.patience,
+                            switches: switches.into(),
                             ..SearchOptions::default()
                         });
                     }

@@ -238,7 +238,7 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
 /// `build_list × degree / 2` pairs, which takes some nanoseconds for every 64 bytes.
 fn rough_seconds(shape: &Shape, options: &BuildOptions) -> f64 {
     let threads = options.threads.max(1) as f64;
-    if options.kind == build::Kind::Flat {
+    if !options.kind.has_curve() {
         return 1.0 + shape.rows as f64 * shape.row_bytes() as f64 / 300e6;
     }
     let component_bytes = if options.exact_points { 4.0 } else { 1.0 };

@@ -73,6 +73,9 @@ fn text(args: &Args, document: &Document) -> String {
         limit(m.memlock_bytes),
         m.open_files.map_or("no limit".into(), count)
     );
+    if let Some(why) = &m.memory_groups_refusal {
+        out += &format!("groups       memory control groups cannot be made ({why}); only tests need them\n");
+    }
     out += &match &m.io_uring_refusal {
         None => "io_uring     works\n".to_string(),
         Some(why) => format!("io_uring     refused ({why}); reads use pread threads instead\n"),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::driver::Width;
-use stratann_engine::explain::blocks::{Round, Trace};
+use stratann_engine::explain::blocks::{BlockTrace, Round};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 
@@ -80,7 +80,7 @@ Examples:
 struct Document<'a> {
     query: usize,
     #[serde(flatten)]
-    trace: &'a Trace,
+    trace: &'a BlockTrace,
     counters: PerQuery,
 }
 
@@ -102,10 +102,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         k: args.k,
         effort,
         width: args.width.unwrap_or_default(),
-        head: !args.no_head,
-        whole_blocks: !args.no_whole_blocks,
-        patience: args.effort.patience,
-        probe: args.techniques.switches(),
+        switches: options::switches(
+            GraphSwitches {
+                head: !args.no_head,
+                whole_blocks: !args.no_whole_blocks,
+                patience: args.effort.patience,
+            },
+            args.techniques.switches(),
+        )?,
         ..SearchOptions::default()
     };
     if args.plan {
@@ -138,7 +142,7 @@ fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
 }
 
 /// Traces a query that reads blocks. Returns whether it is complete, and why it ended.
-fn show(args: &Args, trace: Trace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
+fn show(args: &Args, trace: BlockTrace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
     let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(args, &trace, block_bytes))?;
     Ok((trace.complete, trace.stop))
@@ -147,7 +151,7 @@ fn show(args: &Args, trace: Trace, block_bytes: usize, output: Output) -> Result
 /// Most printed candidates of the head graph.
 const CANDIDATES_PRINTED: usize = 8;
 
-fn text(args: &Args, trace: &Trace, block_bytes: usize) -> String {
+fn text(args: &Args, trace: &BlockTrace, block_bytes: usize) -> String {
     let slack = trace.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
     let patience = if trace.patience > 0 { format!(", patience {}", trace.patience) } else { String::new() };
     let mut out =

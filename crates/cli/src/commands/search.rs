@@ -9,7 +9,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
@@ -136,8 +136,9 @@ impl How {
         k: usize,
         effort: stratann_engine::search::Effort,
         patience: Option<u32>,
-    ) -> SearchOptions {
-        SearchOptions {
+    ) -> Result<SearchOptions> {
+        let graph = GraphSwitches { head: !self.no_head, whole_blocks: !self.no_whole_blocks, patience };
+        Ok(SearchOptions {
             k,
             effort,
             mode: self.mode.into(),
@@ -147,11 +148,8 @@ impl How {
             threads: self.threads.unwrap_or_else(options::all_cores),
             io: self.io.into(),
             merge: !self.no_merge,
-            head: !self.no_head,
-            whole_blocks: !self.no_whole_blocks,
-            patience,
-            probe: self.techniques.switches(),
-        }
+            switches: options::switches(graph, self.techniques.switches())?,
+        })
     }
 }
 
@@ -299,7 +297,7 @@ impl Bench {
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
         let larger = |a: Reserve, b: Reserve| Reserve {
             bytes: a.bytes.max(b.bytes),
-            tight_bytes: a.tight_bytes.max(b.tight_bytes),
+            low_memory_bytes: a.low_memory_bytes.max(b.low_memory_bytes),
             threads: a.threads.max(b.threads),
         };
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
@@ -460,8 +458,12 @@ impl Searcher for Bench {
 
 /// Runs `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let settings: Vec<SearchOptions> =
-        args.effort.each().iter().map(|&e| args.how.options(args.k, e, args.effort.patience)).collect();
+    let settings: Vec<SearchOptions> = args
+        .effort
+        .each()
+        .iter()
+        .map(|&e| args.how.options(args.k, e, args.effort.patience))
+        .collect::<Result<_>>()?;
     if args.output.is_some() && settings.len() > 1 {
         return Err(Error::bad_input(format!(
             "-o holds the results of one run, but {} were requested; give one --recall or --search-list",

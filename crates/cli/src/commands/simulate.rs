@@ -8,6 +8,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
+use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
@@ -171,8 +172,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let index = Index::open(&args.index, OpenOptions::default())?;
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
-    let options =
-        SearchOptions { k: args.k, effort, patience: args.effort.patience, ..SearchOptions::default() };
+    let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
+    let options = SearchOptions { k: args.k, effort, switches: switches.into(), ..SearchOptions::default() };
     let mut params = index.params(&options)?;
     (params.width, params.approach_width) = (args.width, args.width);
     if !params.is_valid() {

@@ -25,12 +25,12 @@ pub struct Fetched {
 }
 
 impl Store {
-    /// Downloads the files of the newest version that `server` needs (all of them for `None`) to a folder under `home`, named after the
-    /// build. Undamaged files are kept, so that an interrupted download continues.
+    /// Downloads the files of the newest version that `server` needs (all of them for `None`) to a folder under `home`,
+    /// named after the build. Undamaged files are kept, so that an interrupted download continues.
     ///
     /// # Errors
-    /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged; a full disk;
-    /// an interruption.
+    /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged;
+    /// a full disk; an interruption.
     pub fn fetch(&self, home: &FilePath, server: Option<u8>, progress: &dyn Progress) -> Result<Fetched> {
         let (number, manifest) = self.newest()?.ok_or_else(|| {
             Error::bad_input(format!(

@@ -5,9 +5,9 @@
 //! | `PREFIX/BUILD/vN-….bin` | the data files of one build, under its id; never changed once written |
 //! | `PREFIX/manifest-N.json` | version N: the manifest of a build; created once, never changed |
 //!
-//! A version exists when its manifest does. The manifest is created last, by a request that fails if the name is taken: of two publishers
-//! one fails, nothing is mixed, and readers see whole versions only. Data files are named by the hash of their content: a repeated
-//! upload of a build writes the same bytes.
+//! A version exists when its manifest does. The manifest is created last, by a request that fails if the name is taken:
+//! of two publishers one fails, nothing is mixed, and readers see whole versions only. Data files are named by the hash
+//! of their content: a repeated upload of a build writes the same bytes.
 
 mod fetch;
 mod publish;
@@ -41,8 +41,8 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens `s3://BUCKET/PREFIX`, with region, endpoint and credentials from the usual `AWS_…` variables of the environment; or a folder,
-    /// which is created when it is missing.
+    /// Opens `s3://BUCKET/PREFIX`, with region, endpoint and credentials from the usual `AWS_…` variables of the
+    /// environment; or a folder, which is created when it is missing.
     ///
     /// # Errors
     /// An address that is neither; a folder that cannot be created.

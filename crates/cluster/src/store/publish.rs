@@ -19,12 +19,13 @@ const CHUNK_BYTES: usize = 8 << 20;
 const CHUNKS: usize = 2;
 
 impl Store {
-    /// Uploads the newest version in `folder` and makes it the store's newest. Returns its number there; when the store's newest is the same
-    /// build already, the number of that version.
+    /// Uploads the newest version in `folder` and makes it the store's newest. Returns its number there; when the
+    /// store's newest is the same build already, the number of that version.
     ///
     /// # Errors
-    /// No index in the folder; a file that differs from its manifest, before anything is published; a store that does not answer; another
-    /// publisher at the same time; an interruption. The next attempt finds the files that were uploaded.
+    /// No index in the folder; a file that differs from its manifest, before anything is published; a store that does
+    /// not answer; another publisher at the same time; an interruption. The next attempt finds the files that were
+    /// uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
         let (_, manifest) = Manifest::read(folder)?;
         let newest = self.newest()?;
@@ -62,7 +63,8 @@ impl Store {
     /// Uploads one file, unless it is there, and checks it meanwhile.
     fn upload(&self, file: &FilePath, path: &Path, entry: &FileEntry, progress: &dyn Progress) -> Result<()> {
         let there = self.runtime.block_on(self.objects.head(path));
-        // Its name has the hash of its build, and uploads appear whole or not at all: an object of the right length is the right one.
+        // Its name has the hash of its build, and uploads appear whole or not at all: an object of the right length is
+        // the right one.
         if there.is_ok_and(|meta| meta.size == entry.bytes) {
             progress.advance(entry.bytes);
             return Ok(());

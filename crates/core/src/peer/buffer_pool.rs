@@ -1,7 +1,9 @@
-//! Memory of messages and states, for reuse. A server that has warmed up receives a baton, runs it and sends it on without allocating.
+//! Memory of messages and states, for reuse. A server that has warmed up receives a baton, runs it and sends it on
+//! without allocating.
 //!
-//! Every thread has a pool of its own, and [`Peer`](super::Peer) has one for all of them. Memory moves between them at each call
-//! ([`Peer::exchange`](super::Peer::exchange)), because one thread receives the states that another one sends.
+//! Every thread has a pool of its own, and [`Peer`](super::Peer) has one for all of them. Memory moves between them at
+//! each call ([`Peer::exchange`](super::Peer::exchange)), because one thread receives the states that another one
+//! sends.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -121,7 +123,8 @@ mod tests {
     use crate::query::{Budget, Params, Progress, Step};
     use alloc::vec;
 
-    /// Hands a state from one peer to the other. Returns the run that starts there. Frames are encoded and decoded as the threads of a server do.
+    /// Hands a state from one peer to the other. Returns the run that starts there. Frames are encoded and decoded as
+    /// the threads of a server do.
     fn pass(
         peers: &mut [Peer; 2],
         pools: &mut [BufferPool; 2],

@@ -1,7 +1,9 @@
-//! Frames between bytes and [`Peer`](super::Peer): everything that is costly about a message, outside of the peer's lock.
+//! Frames between bytes and [`Peer`](super::Peer): everything that is costly about a message, outside of the peer's
+//! lock.
 //!
 //! A frame is decoded before [`Peer::received`](super::Peer::received), a state is encoded before
-//! [`Peer::stepped`](super::Peer::stepped), and a frame is assembled and sealed after the call that produced the message.
+//! [`Peer::stepped`](super::Peer::stepped), and a frame is assembled and sealed after the call that produced the
+//! message.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -201,7 +203,8 @@ impl FrameCodec {
     /// Decodes a frame from another server.
     ///
     /// # Errors
-    /// A frame or state of another version, build or kind of index, and everything that is damaged or makes no sense here.
+    /// A frame or state of another version, build or kind of index, and everything that is damaged or makes no sense
+    /// here.
     pub fn decode(&self, frame: &[u8], pool: &mut BufferPool) -> Result<Received, Refused> {
         let (message, load) = message::decode(frame, self.served.build)?;
         let content = match message {

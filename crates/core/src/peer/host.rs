@@ -38,8 +38,9 @@ pub struct Begun<'a> {
 }
 
 impl Peer {
-    /// A started run has a slot now. `None` when its answer can no longer be used: the run is dropped. The origin's patience with an
-    /// attempt counts from here, so that an attempt that waits in a long queue is not started again and again.
+    /// A started run has a slot now. `None` when its answer can no longer be used: the run is dropped. The origin's
+    /// patience with an attempt counts from here, so that an attempt that waits in a long queue is not started again
+    /// and again.
     pub fn begin(&mut self, now_us: u64, run: &Run) -> Option<Begun<'_>> {
         let hosted = self.hosted.get(&run.query).filter(|hosted| now_us < hosted.expires_at_us)?;
         let begun = Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us };
@@ -76,7 +77,8 @@ impl Peer {
         }
     }
 
-    /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed gets a reply.
+    /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed gets a
+    /// reply.
     pub fn dropped(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
         self.set_here(run, false);
         if self.own(&run.query).is_some_and(|origin| now_us >= origin.expires_at_us) {
@@ -148,7 +150,8 @@ impl Peer {
         let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
         let hosted = match self.hosted.entry(run.query) {
             Entry::Occupied(entry) => entry.into_mut(),
-            // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still waits.
+            // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still
+            // waits.
             Entry::Vacant(_) if is_own || is_full || vector.is_empty() => {
                 self.pool.recycle_buffer(vector);
                 return self.pool.recycle_state(state);
@@ -159,7 +162,8 @@ impl Peer {
             self.pool.recycle_buffer(vector);
             return self.pool.recycle_state(state);
         }
-        // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that have it does not count.
+        // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that
+        // have it does not count.
         let is_new = hosted.accepted.is_none_or(|accepted| accepted.0 < run.attempt);
         hosted.visited = if is_new { visited } else { hosted.visited | visited };
         hosted.accepted = Some(number);

@@ -12,14 +12,15 @@
 //! | 1 | attempt; absent in a release |
 //! | 8 | a bit for every server that has the query's vector; absent in a release and in partial results |
 //! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
-//! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: a state with an empty beam; partial results: 4 bytes of sequence number, then hits |
+//! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: the ended state |
+//! | 4 + … | partial results: sequence number, then hits |
 //!
 //! A status has these fields in place of the query and everything after it:
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 8 | a bit for every server that answers the sender |
-//! | 1 | whether the sender has ended all queries that clients submitted to it in this build, and accepts no more: 0 or 1 |
+//! | 1 | whether all queries of its clients in this build have ended, and it accepts no more: 0 or 1 |
 //!
 //! All numbers are little-endian.
 
@@ -252,7 +253,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_body_with_a_good_checksum_is_no_panic(body in prop::collection::vec(any::<u8>(), 0..90), is_ours in any::<bool>()) {
+        fn any_body_with_a_good_checksum_is_no_panic(
+            body in prop::collection::vec(any::<u8>(), 0..90),
+            is_ours in any::<bool>(),
+        ) {
             let mut bytes = vec![0; HEADER];
             if is_ours {
                 bytes.extend_from_slice(&77u64.to_le_bytes());

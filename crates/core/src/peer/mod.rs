@@ -1,13 +1,14 @@
 //! The protocol between the servers of a cluster: queries that clients submitted here, and queries that pass through.
 //!
-//! The server that a client submits a query to is the query's **origin**. It keeps the query until an answer arrives, and starts another
-//! attempt when none arrives in time. The first answer counts, all later ones are ignored, so a client gets exactly one. Every other
-//! server that the query reaches is a **host**: it receives the vector with the first baton, keeps it until the origin releases the query
-//! or the query expires, and accepts each baton once (the number of hand-overs grows with every baton of an attempt).
+//! The server that a client submits a query to is the query's **origin**. It keeps the query until an answer arrives,
+//! and starts another attempt when none arrives in time. The first answer counts, all later ones are ignored, so a
+//! client gets exactly one. Every other server that the query reaches is a **host**: it receives the vector with the
+//! first baton, keeps it until the origin releases the query or the query expires, and accepts each baton once (the
+//! number of hand-overs grows with every baton of an attempt).
 //!
-//! [`Peer`] is one state machine for all threads of a server. Frames are decoded before and encoded after its calls, by [`FrameCodec`],
-//! which needs no lock. There is no I/O and no clock: time is a number of microseconds that the driver passes in and that never
-//! decreases. Results of a call are [`Action`]s.
+//! [`Peer`] is one state machine for all threads of a server. Frames are decoded before and encoded after its calls, by
+//! [`FrameCodec`], which needs no lock. There is no I/O and no clock: time is a number of microseconds that the driver
+//! passes in and that never decreases. Results of a call are [`Action`]s.
 
 mod buffer_pool;
 mod frames;
@@ -54,7 +55,8 @@ pub enum Action {
         /// The message.
         message: Outgoing,
     },
-    /// When a slot is free, call [`Peer::begin`], step this state until it hands over or is done, then call [`Peer::stepped`].
+    /// When a slot is free, call [`Peer::begin`], step this state until it hands over or is done, then call
+    /// [`Peer::stepped`].
     Start {
         /// The attempt.
         run: Run,
@@ -101,10 +103,11 @@ pub struct Served {
     pub carry: wire::Carry,
     /// Where the results of handed-over queries travel. Servers need not agree on it.
     pub results: wire::Results,
-    /// Whether this server can compute distances that a baton leaves out: codes of all nodes are in RAM. Otherwise such a baton is refused.
+    /// Whether this server can compute distances that a baton leaves out: codes of all nodes are in RAM. Otherwise such
+    /// a baton is refused.
     pub rescores: bool,
-    /// Number of servers with an index each, of which every query is asked (scatter-gather); `None` for one index whose servers hand
-    /// queries over.
+    /// Number of servers with an index each, of which every query is asked (scatter-gather); `None` for one index whose
+    /// servers hand queries over.
     pub scatter_gather: Option<u8>,
 }
 
@@ -113,7 +116,8 @@ pub struct Served {
 pub struct Limits {
     /// Queries of clients at a time; one more is refused.
     pub origins: usize,
-    /// Queries of other origins whose vectors are kept. Batons beyond are dropped, and their origins start another attempt.
+    /// Queries of other origins whose vectors are kept. Batons beyond are dropped, and their origins start another
+    /// attempt.
     pub hosted: usize,
     /// Microseconds without an answer after which the origin gives up an attempt.
     pub patience_us: u64,
@@ -128,8 +132,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The time at which an attempt that begins now is given up. Each has twice the time of the one before; the last has until the
-    /// query's deadline.
+    /// The time at which an attempt that begins now is given up. Each has twice the time of the one before; the last
+    /// has until the query's deadline.
     fn patience(&self, now_us: u64, attempt: u8) -> u64 {
         match attempt + 1 < self.attempts {
             true => now_us.saturating_add(self.patience_us.saturating_mul(1 << attempt.min(16))),
@@ -156,8 +160,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Server `server` in its incarnation `incarnation`, which differs from those before. `live` has a bit for every server that is
-    /// known to answer.
+    /// Server `server` in its incarnation `incarnation`, which differs from those before. `live` has a bit for every
+    /// server that is known to answer.
     pub fn new(server: u8, incarnation: u32, served: Served, live: u64, limits: Limits) -> Peer {
         Peer {
             server,
@@ -195,8 +199,8 @@ impl Peer {
         self.live
     }
 
-    /// Queries waiting on each server: for this one as set by [`Peer::set_load`], for others as in their last frames, decaying with every
-    /// tick.
+    /// Queries waiting on each server: for this one as set by [`Peer::set_load`], for others as in their last frames,
+    /// decaying with every tick.
     pub fn loads(&self) -> [u8; SERVERS_MAX] {
         self.loads
     }
@@ -217,7 +221,8 @@ impl Peer {
         (self.origins.len(), self.hosted.len())
     }
 
-    /// Counts the times that a query ended while its state ran or waited here. When it has changed, some runs are no longer wanted.
+    /// Counts the times that a query ended while its state ran or waited here. When it has changed, some runs are no
+    /// longer wanted.
     pub fn abandoned(&self) -> u64 {
         self.abandoned
     }

@@ -28,8 +28,8 @@ pub(super) struct Origin {
 }
 
 impl Peer {
-    /// A client submits a query. It runs here first, since the head graph is on every server; with scatter-gather it starts on all of
-    /// them.
+    /// A client submits a query. It runs here first, since the head graph is on every server; with scatter-gather it
+    /// starts on all of them.
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
         let NewQuery { number, time_us, vector, state, encoded } = query;
         if self.origins.len() >= self.limits.origins {
@@ -65,8 +65,8 @@ impl Peer {
         self.start(Run { query: self.id(number), attempt: 0 }, state, out);
     }
 
-    /// A client no longer waits: its query ends without an answer. A query that was handed over is released on all servers, since only
-    /// its answer names those that it has visited.
+    /// A client no longer waits: its query ends without an answer. A query that was handed over is released on all
+    /// servers, since only its answer names those that it has visited.
     pub fn cancel(&mut self, number: u64, out: &mut Vec<Action>) {
         let known = self.hosted.get(&self.id(number)).map_or(0, |hosted| hosted.visited);
         let is_here = known & !bit(self.server) == 0;
@@ -136,8 +136,8 @@ impl Peer {
         }
     }
 
-    /// Ends a query without an answer; the servers that are known to have it and those in `others` forget it. False when it has ended
-    /// before.
+    /// Ends a query without an answer; the servers that are known to have it and those in `others` forget it. False
+    /// when it has ended before.
     fn drop_query(&mut self, number: u64, others: u64, out: &mut Vec<Action>) -> bool {
         let query = self.id(number);
         let Some(mut origin) = self.origins.remove(&number) else { return false };

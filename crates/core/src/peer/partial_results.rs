@@ -1,8 +1,9 @@
 //! Partial results: results that do not travel with their query but go to its origin (BatANN §8).
 //!
-//! A server that hands a query on reports the results that it found itself to the origin. The state goes on with their distances, which
-//! are all that the search needs, and with the number of reports sent. The origin keeps the best of the reported results. When the query
-//! has ended, the answer waits for reports that have not arrived. If one was lost, another attempt is started, as after any loss.
+//! A server that hands a query on reports the results that it found itself to the origin. The state goes on with their
+//! distances, which are all that the search needs, and with the number of reports sent. The origin keeps the best of
+//! the reported results. When the query has ended, the answer waits for reports that have not arrived. If one was lost,
+//! another attempt is started, as after any loss.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -191,10 +192,10 @@ mod tests {
             wire::decode(&bytes)
         };
         let there = write(&state).expect("a state");
-        let told = vec![-f32::INFINITY, -2.0, -1.5, 0.0, 0.5, f32::MAX];
+        let reported = vec![-f32::INFINITY, -2.0, -1.5, 0.0, 0.5, f32::MAX];
         assert_eq!(
             (there.q.top.reports_sent, there.q.top.hits, there.q.top.reported_distances),
-            (4, vec![], told)
+            (4, vec![], reported)
         );
         state.params.k = 5;
         assert!(write(&state).is_err(), "six results of five");

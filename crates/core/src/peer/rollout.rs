@@ -1,7 +1,8 @@
 //! The rollout of a new build of an index on one server, which holds the old and the new build meanwhile.
 //!
-//! Clients' queries switch to the new build once it is ready on every server that they can reach ([`Peer::is_ready`](super::Peer::is_ready)).
-//! The old build is dropped once it is drained ([`Peer::is_drained`](super::Peer::is_drained)).
+//! Clients' queries switch to the new build once it is ready on every server that they can reach
+//! ([`Peer::is_ready`](super::Peer::is_ready)). The old build is dropped once it is drained
+//! ([`Peer::is_drained`](super::Peer::is_drained)).
 
 /// Progress of a rollout. Times are microseconds on one clock.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,8 @@ pub enum RolloutStep {
     Drop,
 }
 
-/// The old build is dropped this long after the switch even if some server still has queries in it: that server could not switch.
+/// The old build is dropped this long after the switch even if some server still has queries in it: that server could
+/// not switch.
 pub const DRAIN_US_MAX: u64 = 600_000_000;
 /// A new build that has not become ready for this long may be replaced by a newer one: some server may never get it.
 pub const STUCK_US: u64 = 10_000_000;

@@ -1,8 +1,9 @@
-//! Scatter-gather, the other way to search on several servers (BatANN §3.1 and §6), for comparison: every server has an index of its own
-//! rows, the origin asks all of them and merges their results.
+//! Scatter-gather, the other way to search on several servers (BatANN §3.1 and §6), for comparison: every server has an
+//! index of its own rows, the origin asks all of them and merges their results.
 //!
-//! A question is a baton that has not begun. A server answers it as any query that ends there, and forgets it. So a query takes two
-//! messages for each other server. A lost message is sent again; a server that no longer answers is left out, and the answer says so.
+//! A question is a baton that has not begun. A server answers it as any query that ends there, and forgets it. So a
+//! query takes two messages for each other server. A lost message is sent again; a server that no longer answers is
+//! left out, and the answer says so.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -62,8 +63,8 @@ impl Gather {
         }
     }
 
-    /// Merges one server's part: its results by `(distance, id)` into the best k, its counters into the sum. A part with a failed read
-    /// counts as a server that does not answer.
+    /// Merges one server's part: its results by `(distance, id)` into the best k, its counters into the sum. A part
+    /// with a failed read counts as a server that does not answer.
     pub(super) fn merge(&mut self, from: u8, part: &QueryState) {
         if self.missing & bit(from) == 0 {
             return;

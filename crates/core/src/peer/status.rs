@@ -1,8 +1,8 @@
 //! The status of servers of one build, which decides when a build may receive queries and when it may be dropped.
 //!
-//! Each server sends the others the set of servers that it reaches. A build is **ready** here when every server that a query could reach
-//! from here reaches a replica of every block: then no query meets a gap. A build is **drained** when no server that answers will submit
-//! queries in it again. A [`Rollout`](super::Rollout) waits for both.
+//! Each server sends the others the set of servers that it reaches. A build is **ready** here when every server that a
+//! query could reach from here reaches a replica of every block: then no query meets a gap. A build is **drained** when
+//! no server that answers will submit queries in it again. A [`Rollout`](super::Rollout) waits for both.
 
 use alloc::vec::Vec;
 
@@ -33,8 +33,8 @@ impl Peer {
         }
     }
 
-    /// Whether a query that begins here finds all of the index wherever it goes. `replica_sets` are the sets of servers that hold the same
-    /// blocks.
+    /// Whether a query that begins here finds all of the index wherever it goes. `replica_sets` are the sets of servers
+    /// that hold the same blocks.
     pub fn is_ready(&self, replica_sets: &[u64]) -> bool {
         let is_whole = |live: u64| replica_sets.iter().all(|replicas| replicas & live != 0);
         // Every server that they reach is known here as well, so a query reaches no further.

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
-use super::kmeans::{Members, assign, kmeans, mean, spread};
+use crate::clusterings::kmeans::{Members, assign, kmeans, mean, spread};
 
 /// Kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -87,7 +87,7 @@ fn tile(dim: usize) -> usize {
 ///
 /// `progress` receives the share done, 0 to 1; `None` is returned as soon as it returns false. An empty sample gives a
 /// codebook of zeros. The sample is modified in place, so that a small budget holds many rows. The result depends on
-/// the sample, the options and the machine's instruction set, not on the number of threads.
+/// the sample and the options, neither on the number of threads nor on the machine's instruction set.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,

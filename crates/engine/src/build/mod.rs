@@ -18,9 +18,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
-mod choice;
 pub mod codebook;
-pub mod kmeans;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
@@ -34,8 +32,8 @@ pub mod vamana;
 
 use std::path::Path;
 
+pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::options::LocalPlan;
-pub use choice::{Choice, choose};
 pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;

@@ -208,48 +208,4 @@ impl BuildOptions {
         }
         Ok(())
     }
-
-    /// What the content of the index depends on: recorded in the manifest, and compared when a build resumes.
-    pub(crate) fn recorded(&self, dim: usize) -> std::collections::BTreeMap<String, serde_json::Value> {
-        let mut all = std::collections::BTreeMap::new();
-        let mut put = |key: &str, value: serde_json::Value| all.insert(key.to_string(), value);
-        put("seed", self.seed.into());
-        put("on_bad_row", if self.on_bad_row == OnBadRow::Skip { "skip" } else { "fail" }.into());
-        put("ids", self.ids.is_some().into());
-        if self.kind == Kind::DiskGraph {
-            put("degree", self.degree.into());
-            put("build_list", self.build_list.into());
-            put("alpha", f64::from(self.alpha).into());
-            put("passes", self.passes.into());
-            put("code_bytes", self.code_bytes(dim).into());
-            put("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
-            put("head_share", self.head_share.into());
-            put("pack", self.pack.into());
-            put("compress", self.compress.into());
-            put("exact_points", self.exact_points.into());
-            put("calibration_queries", self.calibration_queries.into());
-            if let Some(n) = self.cells {
-                put("cells", n.into());
-            }
-            if let Some(n) = self.nodes_per_block {
-                put("nodes_per_block", n.into());
-            }
-            if let Some(n) = self.pages_per_block {
-                put("pages_per_block", n.into());
-            }
-            // Absent stands for RAM, as in indexes from before there was a choice.
-            if self.codes == CodePlace::Disk {
-                put("codes", self.codes.name().into());
-            }
-        }
-        if self.kind == Kind::HybridIvf {
-            put("calibration_queries", self.calibration_queries.into());
-            put("clusters", self.clusters.into());
-            put("local_plan", format!("{:?}", self.local_plan).to_lowercase().into());
-            put("nav_samples", self.nav_samples.into());
-            put("search_budget", self.search_budget.into());
-            put("code_bytes", self.code_bytes.into());
-        }
-        all
-    }
 }

@@ -7,6 +7,7 @@ use super::report::BuildReport;
 use super::stages::Build;
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
+use crate::kinds::record::record;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
 use crate::{Error, Result, files};
@@ -41,7 +42,7 @@ pub(crate) fn manifest(
         dim: shape.dim,
         blocks,
         code_error,
-        build: build.options.recorded(shape.dim),
+        build: record(build.options, shape.dim),
         build_id: String::new(),
         files: entries,
         curves: Vec::new(),

@@ -240,7 +240,12 @@ impl Space {
     }
 
     /// Reads `rows` (ascending) as points.
-    pub(crate) fn load(&self, reader: &Reader, rows: &[u32], progress: &dyn Progress) -> Result<Held> {
+    pub(crate) fn load(
+        &self,
+        reader: &Reader,
+        rows: &[u32],
+        progress: &dyn Progress,
+    ) -> Result<LoadedPoints> {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
@@ -265,7 +270,7 @@ impl Space {
                 Ok(())
             },
         )?;
-        Ok(Held { data, point_bytes, precision: self.precision })
+        Ok(LoadedPoints { data, point_bytes, precision: self.precision })
     }
 
     /// Reads `rows` (ascending) as floats of this space into `out`, `point_dim` each.
@@ -305,13 +310,13 @@ impl AlignedBytes {
 }
 
 /// Points in RAM.
-pub(crate) struct Held {
+pub(crate) struct LoadedPoints {
     data: AlignedBytes,
     point_bytes: usize,
     precision: Precision,
 }
 
-impl Held {
+impl LoadedPoints {
     #[inline]
     fn point(&self, a: u32) -> &[u8] {
         let at = a as usize * self.point_bytes;
@@ -344,7 +349,7 @@ impl Held {
     }
 }
 
-impl Points for Held {
+impl Points for LoadedPoints {
     fn len(&self) -> usize {
         self.data.1 / self.point_bytes
     }

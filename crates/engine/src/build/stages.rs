@@ -17,6 +17,7 @@ use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
+use crate::kinds::record::record;
 use crate::manifest::Manifest;
 use crate::{Error, Progress, Result, budget, files};
 
@@ -80,7 +81,7 @@ pub(crate) fn made_with(
     options: &BuildOptions,
 ) -> BTreeMap<String, serde_json::Value> {
     let shape = base.shape();
-    let mut all = options.recorded(shape.dim);
+    let mut all = record(options, shape.dim);
     all.insert("base".into(), format!("{} rows of {} {}", shape.rows, shape.dim, shape.dtype.name()).into());
     all.insert("kind".into(), options.kind.name().into());
     all.insert("metric".into(), options.metric.name().into());

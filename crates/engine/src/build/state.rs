@@ -56,7 +56,7 @@ impl Partial {
             }
             return Ok(Partial { folder, state });
         }
-        // Nothing to resume (a build killed before its first stage leaves nothing), or not asked to: begin anew.
+        // Nothing to resume (a build killed before its first stage leaves nothing), or not asked to: begin a new build.
         if folder.exists() {
             std::fs::remove_dir_all(&folder).map_err(|e| Error::io("removing", &folder, &e))?;
         }
@@ -162,7 +162,7 @@ pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: &str) 
     })
 }
 
-/// Removes what a failed build left, when nobody could resume it.
+/// Removes the files of a failed build that cannot be resumed.
 pub(crate) fn abandon(out: &Path) {
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
     let _ = std::fs::remove_file(out.join("lock"));

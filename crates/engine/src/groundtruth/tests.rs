@@ -52,7 +52,7 @@ fn least_budget(base: &Reader, queries: &Reader, metric: Metric, k: usize) -> u6
     let (mut low, mut high) = (0, PLENTY);
     while low < high {
         let middle = (low + high) / 2;
-        match search.plan(&Asked::Set(queries), middle) {
+        match search.plan(&QuerySource::Set(queries), middle) {
             Ok(_) => high = middle,
             Err(_) => low = middle + 1,
         }
@@ -242,7 +242,8 @@ fn datasets() -> PathBuf {
 fn compare_with_published(name: &str, suffix: &str, metric: Metric) {
     let folder = datasets().join(name);
     if !folder.is_dir() {
-        eprintln!("skipped: no {name}; set STRATANN_DATASETS to the folder of the data sets");
+        let why = format!("no {name}; set STRATANN_DATASETS to the folder of the data sets");
+        stratann_testing::leave_out(stratann_testing::Need::DataSets, &why);
         return;
     }
     let base = Reader::open(&folder.join(format!("base.{suffix}"))).expect("base");

@@ -3,11 +3,14 @@
 //! A kind is a folder here, one in `stratann_core::plan`, its options, and a line in each match.
 
 pub mod blocks;
+pub mod choice;
 pub mod disk_graph;
+pub mod effort;
 pub mod flat;
 pub mod hybrid_ivf;
 pub mod kind;
 pub mod options;
+pub(crate) mod record;
 pub mod section;
 pub mod snapshot;
 pub mod split;
@@ -19,7 +22,6 @@ use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::Params;
 
 pub use disk_graph::account::IN_FLIGHT;
-pub(crate) use hybrid_ivf::calibration::nprobe_params;
 pub(crate) use hybrid_ivf::learning::Learning;
 
 use crate::base::{Base, OpenOptions};
@@ -31,13 +33,13 @@ use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
-use crate::search::options::SearchOptions;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
+use options::Switches;
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -156,7 +158,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat => 0,
             KindIndex::DiskGraph(graph) => disk_graph::account::query_bytes(graph.code_bytes(), base),
-            KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(&lists.tables, base, local_beam),
+            KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(lists, base, local_beam),
         }
     }
 
@@ -249,13 +251,11 @@ pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>
     }
 }
 
-/// The parameters for a beam of `list`, of a kind that may have one.
-pub(crate) fn beam_params(kind: Kind, k: u32, list: u32, slack: Option<f32>) -> Params {
-    match kind {
-        Kind::Flat => Params::flat(k),
-        Kind::DiskGraph => disk_graph::calibration::beam_params(k, list, slack),
-        // The effort of this kind is refused elsewhere.
-        Kind::HybridIvf => hybrid_ivf::calibration::nprobe_params(k, list, slack, None),
+/// Lengthens what must not be shorter than the answer, after k has grown.
+pub(crate) fn fit_to_k(params: &mut Params) {
+    match &mut params.kind {
+        KindParams::Flat(_) | KindParams::HybridIvf(_) => {}
+        KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
     }
 }
 
@@ -263,15 +263,13 @@ pub(crate) fn beam_params(kind: Kind, k: u32, list: u32, slack: Option<f32>) -> 
 ///
 /// # Errors
 /// A value out of range.
-pub(crate) fn apply_switches(
-    params: &mut Params,
-    options: &SearchOptions,
-    variant: Option<&str>,
-) -> Result<()> {
+pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: Option<&str>) -> Result<()> {
     match &mut params.kind {
         KindParams::Flat(_) => Ok(()),
-        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, options),
-        KindParams::HybridIvf(own) => hybrid_ivf::calibration::apply_switches(own, options, variant),
+        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, &switches.graph()),
+        KindParams::HybridIvf(own) => {
+            hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
+        }
     }
 }
 
@@ -390,9 +388,9 @@ pub mod traces {
 #[derive(Clone, Debug)]
 pub enum Explained {
     /// Of a kind that reads blocks.
-    Blocks(blocks::explain::Trace),
+    Blocks(blocks::explain::BlockTrace),
     /// Of a kind that reads lists.
-    Lists(hybrid_ivf::explain::Trace),
+    Lists(hybrid_ivf::explain::ListTrace),
 }
 
 /// Plans the memory and the disk of a build.

@@ -9,7 +9,7 @@ pub use super::hybrid_ivf::facts::ListSection;
 #[serde(untagged)]
 pub enum Section {
     /// Of a `hybrid-ivf`.
-    HybridIvf(ListSection),
+    HybridIvf(Box<ListSection>),
     /// Of a kind that adds nothing.
     None {},
 }
@@ -18,7 +18,7 @@ impl Section {
     /// The section of a `hybrid-ivf`; `None` of another kind.
     pub fn lists(&self) -> Option<&ListSection> {
         match self {
-            Section::HybridIvf(section) => Some(section),
+            Section::HybridIvf(section) => Some(&**section),
             Section::None {} => None,
         }
     }

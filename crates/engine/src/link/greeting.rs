@@ -11,9 +11,9 @@
 //! | the dialed server | 1 | verdict |
 //! | | 8 + 32 | its own build, and proof |
 //!
-//! A proof is an HMAC-SHA-256, under the cluster's secret, of the sender's role, both nonces and all bytes before it. So both sides know
-//! that the other knows the secret, and recorded bytes cannot be replayed. Frames that follow are not signed: use TLS, which carries the
-//! greeting too, where others can get between two servers.
+//! A proof is an HMAC-SHA-256, under the cluster's secret, of the sender's role, both nonces and all bytes before it.
+//! So both sides know that the other knows the secret, and recorded bytes cannot be replayed. Frames that follow are
+//! not signed: use TLS, which carries the greeting too, where others can get between two servers.
 
 use std::io::{self, Read, Write};
 
@@ -113,8 +113,8 @@ pub(super) fn dial(me: &Identity<'_>, to: u8, stream: &mut (impl Read + Write)) 
     }
 }
 
-/// Greets the dialing server. `find` returns the identity that serves a build here; `build` is reported when there is none. Returns the
-/// number of the dialing server and the value that `find` returned.
+/// Greets the dialing server. `find` returns the identity that serves a build here; `build` is reported when there is
+/// none. Returns the number of the dialing server and the value that `find` returned.
 pub(super) fn answer<'a, T>(
     secret: &[u8],
     build: u64,

@@ -18,7 +18,8 @@ const SPARE_CONNECTIONS: usize = 32;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
-/// The listening socket of a server. It knows the links of all builds that are served here, and gives each connection to its link.
+/// The listening socket of a server. It knows the links of all builds that are served here, and gives each connection
+/// to its link.
 pub(super) struct Listener {
     inner: Arc<Inner>,
     address: SocketAddr,
@@ -167,7 +168,8 @@ fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) 
     link.note(server, |state| {
         if state.inbound == number {
             state.inbound = 0;
-            // A server that closes one connection closes both. Frames sent now would be lost, and a write would fail late.
+            // A server that closes one connection closes both. Frames sent now would be lost, and a write would fail
+            // late.
             link.outboxes[usize::from(server)].set_open(false);
         }
     });

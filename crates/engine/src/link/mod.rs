@@ -1,20 +1,24 @@
 //! Frames between the servers of a cluster, over TCP.
 //!
-//! Every server dials every other one. It sends over the connections that it dialed and receives over those that it accepted. So each
-//! connection carries frames one way, from one writing thread to one reading thread, and needs no multiplexing. Frames that wait during a
-//! write go out together with the next one.
+//! Every server dials every other one. It sends over the connections that it dialed and receives over those that it
+//! accepted. So each connection carries frames one way, from one writing thread to one reading thread, and needs no
+//! multiplexing. Frames that wait during a write go out together with the next one.
 //!
-//! A frame may be lost with its connection, and a frame that finds a full queue is dropped. The protocol above ([`stratann_core::peer`])
-//! tolerates both. Frames that arrive are whole and in order, and come from a server that knows the cluster's secret and serves the same
-//! build of the index.
+//! A frame may be lost with its connection, and a frame that finds a full queue is dropped. The protocol above
+//! ([`stratann_core::peer`]) tolerates both. Frames that arrive are whole and in order, and come from a server that
+//! knows the cluster's secret and serves the same build of the index.
 //!
-//! During a rollout a server has a link for each of two builds. They listen at one address, and each connection goes to the link of its
-//! build.
+//! During a rollout a server has a link for each of two builds. They listen at one address, and each connection goes to
+//! the link of its build.
 
 mod dial;
 mod greeting;
 mod listen;
 mod outbox;
+#[cfg(feature = "tls")]
+mod secure;
+#[cfg(not(feature = "tls"))]
+#[path = "clear.rs"]
 mod secure;
 
 use std::io;
@@ -179,8 +183,8 @@ impl Link {
         Ok(Link::at(listener, options, receive))
     }
 
-    /// Starts a link for another build at the same address, with the same secret and certificates; those of `options` are not used.
-    /// `None` once this link has stopped.
+    /// Starts a link for another build at the same address, with the same secret and certificates; those of `options`
+    /// are not used. `None` once this link has stopped.
     pub fn beside(&self, options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> Option<Link> {
         let listener = lock(&self.listener).clone()?;
         Some(Link::at(listener, options, receive))
@@ -272,8 +276,8 @@ impl LinkState {
         (self.options.log)(line);
     }
 
-    /// Begins to receive frames of a connection. Returns its number; `None` when the link has stopped. [`Link::stop`] waits for
-    /// [`LinkState::end_receiving`].
+    /// Begins to receive frames of a connection. Returns its number; `None` when the link has stopped. [`Link::stop`]
+    /// waits for [`LinkState::end_receiving`].
     fn begin_receiving(&self, stream: &TcpStream) -> Option<u64> {
         let mut count = lock(&self.receiving.0);
         let number = self.open.register(stream)?;
@@ -287,14 +291,16 @@ impl LinkState {
         self.receiving.1.notify_all();
     }
 
-    /// Notes a change of one server's connections and informs the receiver. It holds the lock meanwhile, so that calls come in order.
+    /// Notes a change of one server's connections and informs the receiver. It holds the lock meanwhile, so that calls
+    /// come in order.
     fn note(&self, server: u8, change: impl FnOnce(&mut PeerState)) {
         let mut peers = lock(&self.peers);
         let Some(state) = peers.get_mut(usize::from(server)) else { return };
         let before = *state;
         change(state);
         let is_up = state.inbound != 0 && state.outbound;
-        // A server that dials again has lost its connection, perhaps its memory, even if the old connection seems to be open.
+        // A server that dials again has lost its connection, perhaps its memory, even if the old connection seems to be
+        // open.
         let is_replaced = before.is_up && state.inbound != before.inbound;
         state.is_up = is_up;
         if before.is_up && (!is_up || is_replaced) {

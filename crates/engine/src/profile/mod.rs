@@ -92,7 +92,7 @@ impl Default for ProfileOptions {
 pub const SCRATCH_BYTES_MIN: u64 = 4 << 20;
 /// The longest time that can be asked for.
 pub const SECONDS_MAX: f64 = 600.0;
-/// Shares of the time; what is left is for what cannot be bounded.
+/// Shares of the time; the rest is for steps of unbounded length.
 const WRITE_SHARE: f64 = 0.25;
 const DISK_SHARE: f64 = 0.55;
 const COMPUTE_SHARE: f64 = 0.15;

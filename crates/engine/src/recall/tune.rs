@@ -1,4 +1,4 @@
-//! Measures anew what recall costs on a finished index, and publishes it as a version that shares the data files.
+//! Re-measures the recall curve of an index, and publishes it as a version that shares the data files.
 //!
 //! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was
 //! fitted to.

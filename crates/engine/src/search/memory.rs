@@ -1,6 +1,6 @@
 //! What searches take of memory: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
-use super::{Effort, Reserve, SearchOptions};
+use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
 use crate::kinds;
@@ -29,15 +29,12 @@ pub fn usual_reserve(manifest: &Manifest) -> Reserve {
     let options = SearchOptions { threads, ..SearchOptions::default() };
     let bytes =
         |low_memory| QUERIES_BYTES + reserve(manifest, &options, low_memory).iter().map(|r| r.1).sum::<u64>();
-    Reserve { bytes: bytes(false), tight_bytes: bytes(true), threads }
+    Reserve { bytes: bytes(false), low_memory_bytes: bytes(true), threads }
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
     let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.effort)).max();
-    match options.effort {
-        Effort::List(list, _) => u64::from(list),
-        Effort::Recall(_) | Effort::Clusters(..) => of_curves.unwrap_or(0).max(200),
-    }
+    options.effort.beam().unwrap_or_else(|| of_curves.unwrap_or(0).max(200))
 }
 
 impl Index {
@@ -62,11 +59,8 @@ impl Index {
 
     /// State and scratch of one query: look-up tables, beams, the query itself.
     pub(crate) fn query_bytes(&self, options: &SearchOptions) -> u64 {
-        let list = match options.effort {
-            Effort::List(list, _) => u64::from(list),
-            Effort::Recall(_) | Effort::Clusters(..) => 200,
-        };
-        let local_beam = u64::from(options.probe.local_list.unwrap_or(0)).max(options.k as u64);
+        let list = options.effort.beam().unwrap_or(200);
+        let local_beam = u64::from(options.switches.lists().local_list.unwrap_or(0)).max(options.k as u64);
         let tables = self.kind.query_tables_bytes(&self.base, local_beam);
         // Ids and ranks of the block that is expanded.
         let coded =

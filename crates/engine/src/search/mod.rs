@@ -15,9 +15,10 @@ mod memory;
 pub(crate) mod options;
 mod params;
 
+pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
-pub use options::{Effort, ProbeSwitches, SearchOptions};
+pub use options::SearchOptions;
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

@@ -1,11 +1,10 @@
 //! From options to the parameters of a query.
 
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
-use stratann_core::query::{MAX_K, MAX_SEARCH_LIST, Params};
+use stratann_core::query::{MAX_K, Params};
 
-use super::{Effort, SearchOptions};
+use super::SearchOptions;
 use crate::index::Index;
-use crate::kinds::{self, nprobe_params};
+use crate::kinds;
 use crate::recall::curve;
 use crate::{Error, Result};
 
@@ -19,42 +18,12 @@ impl Index {
             return Err(Error::bad_input(format!("k is {}; ask for 1 to {MAX_K} results", options.k)));
         }
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let mut params = match options.effort {
-            Effort::List(list, slack) => {
-                if list == 0 || list > MAX_SEARCH_LIST {
-                    return Err(Error::bad_input(format!(
-                        "search list is {list}; use {k} to {MAX_SEARCH_LIST}"
-                    )));
-                }
-                kinds::beam_params(self.base.kind, k, list, slack)
-            }
-            Effort::Clusters(clusters, slack, early_stop) => {
-                if clusters == 0 || clusters > MAX_PROBES {
-                    return Err(Error::bad_input(format!("--nprobe is {clusters}; use 1 to {MAX_PROBES}")));
-                }
-                nprobe_params(k, clusters, slack, early_stop)
-            }
-            Effort::Recall(recall) => self.params_for_recall(k, recall)?,
-        };
-        self.check_effort(options)?;
+        let by_recall = |recall| self.params_for_recall(k, recall);
+        let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
-        kinds::apply_switches(&mut params, options, variant)?;
+        kinds::apply_switches(&mut params, &options.switches, variant)?;
         Ok(params)
-    }
-
-    /// Refuses an effort in the unit of another kind.
-    fn check_effort(&self, options: &SearchOptions) -> Result<()> {
-        let kind = &self.base.manifest.kind;
-        match (options.effort, self.base.kind.effort_option()) {
-            (Effort::List(..), "--nprobe") => Err(Error::bad_input(format!(
-                "--search-list is the beam of a graph, this index is a {kind}; give --nprobe or --recall"
-            ))),
-            (Effort::Clusters(..), "--search-list") => Err(Error::bad_input(format!(
-                "--nprobe is a number of clusters, this index is a {kind}; give --search-list or --recall"
-            ))),
-            _ => Ok(()),
-        }
     }
 
     fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {

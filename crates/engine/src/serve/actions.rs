@@ -1,6 +1,7 @@
 //! Calls of the protocol, and the actions that result from them.
 //!
-//! Frames are decoded and states are encoded before the lock of [`Peer`] is taken; frames are assembled and sent after it is released.
+//! Frames are decoded and states are encoded before the lock of [`Peer`] is taken; frames are assembled and sent after
+//! it is released.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -44,14 +45,15 @@ impl ServerState {
         self.with_codec(|_, _| Some(()), |peer, now_us, (), out| call(peer, now_us, out));
     }
 
-    /// Prepares a call of the protocol without its lock, makes the call, and performs the actions that result. There is no call when
-    /// `prepare` returns `None`.
+    /// Prepares a call of the protocol without its lock, makes the call, and performs the actions that result. There is
+    /// no call when `prepare` returns `None`.
     fn with_codec<T>(
         &self,
         prepare: impl FnOnce(&FrameCodec, &mut BufferPool) -> Option<T>,
         call: impl FnOnce(&mut Peer, u64, T, &mut Vec<Action>),
     ) {
-        // Taken, not borrowed: an answer may make its client submit the next query at once. That call begins with empty memory.
+        // Taken, not borrowed: an answer may make its client submit the next query at once. That call begins with empty
+        // memory.
         let mut memory = MEMORY.take();
         if let Some(prepared) = prepare(&self.codec, &mut memory.pool) {
             let mut peer = self.lock_peer();
@@ -146,7 +148,8 @@ impl ServerState {
             ServedIndex::ScatterGather(..) => "answers lack what this server has",
         };
         (self.options.log)(&format!(
-            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; run `stratann verify`, then restore the file",
+            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; \
+             run `stratann verify`, then restore the file",
             first.saturating_add(UNREADABLE_RANGE - 1),
             self.index.index().base.blocks_path.display(),
             describe(loss)
@@ -167,7 +170,8 @@ fn verdict(state: &QueryState, partial: bool) -> Result<(), Unanswered> {
         Outcome::Partial if partial => Ok(()),
         Outcome::Partial => Err(match state.unreadable() {
             Some((block, loss)) => Unanswered::Failed(format!(
-                "block {block} could not be read on any server that holds it and answers ({}); run `stratann verify` there",
+                "block {block} could not be read on any server that holds it and answers ({}); \
+                 run `stratann verify` there",
                 describe(loss)
             )),
             None => Unanswered::Unreachable,

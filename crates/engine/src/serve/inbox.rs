@@ -25,7 +25,8 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct Waiting {
-    // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with it.
+    // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with
+    // it.
     batons: VecDeque<Job>,
     fresh: VecDeque<Job>,
 }

@@ -1,5 +1,5 @@
-//! One server: driver threads over an index or a shard of one, the protocol with the other servers ([`stratann_core::peer`]) over a
-//! [`Link`], and the queries of clients.
+//! One server: driver threads over an index or a shard of one, the protocol with the other servers
+//! ([`stratann_core::peer`]) over a [`Link`], and the queries of clients.
 //!
 //! ```text
 //! client ── ask ──▶ Peer ── Start ──▶ Inbox ──▶ driver thread ── stepped ──▶ Peer ──▶ Answer ──▶ client
@@ -7,8 +7,8 @@
 //!                    └──────────────── frames ◀── Link ◀──────────────────────┘
 //! ```
 //!
-//! The protocol is one state machine behind one lock, held for microseconds at a time. Frames and states are decoded before the lock is
-//! taken and encoded outside of it; actions are performed after it is released.
+//! The protocol is one state machine behind one lock, held for microseconds at a time. Frames and states are decoded
+//! before the lock is taken and encoded outside of it; actions are performed after it is released.
 
 mod actions;
 mod inbox;
@@ -27,7 +27,6 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use stratann_core::peer::message::Refused;
-use stratann_core::plan::KindParams;
 use stratann_core::query::Params;
 
 pub use self::options::ServeOptions;
@@ -37,7 +36,7 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::Status;
 pub use self::versions::{Changed, Versions};
 use crate::budget::PROGRAM_BYTES;
-use crate::kinds::kind::Kind;
+use crate::kinds::{self, kind::Kind};
 use crate::link::{Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
@@ -50,18 +49,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the index, starts the threads, and begins to connect to the other servers. It answers at once, as far as the servers that it
-    /// reaches allow.
+    /// Opens the index, starts the threads, and begins to connect to the other servers. It answers at once, as far as
+    /// the servers that it reaches allow.
     ///
     /// # Errors
-    /// As [`crate::index::Index::open`] and [`crate::spread::Shard::open`]; a list of peers that does not fit the index; an address that
-    /// cannot be listened on; a budget that is too small.
+    /// As [`crate::index::Index::open`] and [`crate::spread::Shard::open`]; a list of peers that does not fit the
+    /// index; an address that cannot be listened on; a budget that is too small.
     pub fn start(options: ServeOptions) -> Result<Server> {
         Server::open(options, None)
     }
 
-    /// Starts a server of another build beside this one. It listens at the same address and continues the same counters; the budget
-    /// covers both.
+    /// Starts a server of another build beside this one. It listens at the same address and continues the same
+    /// counters; the budget covers both.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -175,9 +174,7 @@ impl Server {
         let mut params = self.state.index.index().params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
-        if let KindParams::DiskGraph(own) = &mut params.kind {
-            own.search_list = own.search_list.max(params.k);
-        }
+        kinds::fit_to_k(&mut params);
         (params.approach_width, params.width) = options.width.at_load(load);
         if params.is_valid() {
             Ok(params)
@@ -186,8 +183,8 @@ impl Server {
         }
     }
 
-    /// Asks a query. `reply` is called once, from any thread, perhaps before this returns. The vector must have been checked. Returns a
-    /// number for [`Server::cancel`].
+    /// Asks a query. `reply` is called once, from any thread, perhaps before this returns. The vector must have been
+    /// checked. Returns a number for [`Server::cancel`].
     pub fn ask(&self, question: Question<'_>, reply: Reply) -> u64 {
         let state = &self.state;
         state.counters.queries.fetch_add(1, Ordering::Relaxed);
@@ -212,8 +209,8 @@ impl Server {
         client
     }
 
-    /// Cancels a query whose client no longer waits: its slot is freed at its next step, and its reply is not called. Nothing happens when
-    /// the query has ended.
+    /// Cancels a query whose client no longer waits: its slot is freed at its next step, and its reply is not called.
+    /// Nothing happens when the query has ended.
     pub fn cancel(&self, client: u64) {
         let state = &self.state;
         let Some(waiting) = lock(&state.clients).remove(&client) else { return };

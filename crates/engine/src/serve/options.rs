@@ -21,7 +21,8 @@ pub struct ServeOptions {
     pub server: Option<u8>,
     /// Address for the other servers; `None` when it is alone.
     pub listen: Option<SocketAddr>,
-    /// `HOST:PORT` of all servers, by number. This server's entry is not used, nor is an empty one. No entries when it is alone.
+    /// `HOST:PORT` of all servers, by number. This server's entry is not used, nor is an empty one. No entries when it
+    /// is alone.
     pub peers: Vec<String>,
     /// The secret of the cluster.
     pub secret: Vec<u8>,
@@ -39,7 +40,8 @@ pub struct ServeOptions {
     pub cache_budget: u64,
     /// Make equal reads under way once.
     pub merge: bool,
-    /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for it.
+    /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for
+    /// it.
     pub may_change: bool,
     /// Whether, and how, a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
@@ -49,8 +51,8 @@ pub struct ServeOptions {
     pub carry: Option<Carry>,
     /// Where the results of handed-over queries travel.
     pub results: Results,
-    /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost frame. A dead server is
-    /// noticed sooner, by its connection, but others may still send to it then.
+    /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
+    /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.
     pub patience: Duration,
     /// Receives each line of the log.
     pub log: Log,

@@ -59,8 +59,8 @@ impl std::fmt::Display for Unanswered {
             }
             Unanswered::Unreachable => write!(
                 f,
-                "no server that answers holds a part of the index that the query needs; start the missing servers, or accept a \
-                 partial answer"
+                "no server that answers holds a part of the index that the query needs; \
+                 start the missing servers, or accept a partial answer"
             ),
             Unanswered::Failed(why) => write!(f, "{why}"),
         }

@@ -127,7 +127,8 @@ impl ServedIndex {
         checksum(self.build_id().as_bytes())
     }
 
-    /// Vectors of other servers' queries that are kept for each query of own clients. With scatter-gather all others ask this server.
+    /// Vectors of other servers' queries that are kept for each query of own clients. With scatter-gather all others
+    /// ask this server.
     pub(super) fn hosted_per_query(&self) -> usize {
         match self {
             ServedIndex::ScatterGather(_, description) => description.servers.saturating_sub(1),

@@ -157,8 +157,8 @@ impl ServerState {
         lock(&self.peer)
     }
 
-    /// Loads list codes, then records, into the memory that the budget leaves when everything else has its share. `used` bytes are taken by
-    /// another version.
+    /// Loads list codes, then records, into the memory that the budget leaves when everything else has its share.
+    /// `used` bytes are taken by another version.
     pub(super) fn load_resident(&mut self, used: u64) -> Result<()> {
         let Some(budget) = self.options.ram_budget else { return Ok(()) };
         let taken = self.account().total();

@@ -1,8 +1,9 @@
 //! The versions of an index on one server: the one that clients ask, and during a rollout the one before or after it.
 //!
-//! A new version is opened beside the one that is served, and connects to the other servers that have it. Once every part of it can be
-//! reached wherever a query may go, clients' queries switch to it; queries under way end in the version where they began. When no server
-//! has queries in the old version any more, it is dropped. [`stratann_core::peer::Rollout`] decides the steps.
+//! A new version is opened beside the one that is served, and connects to the other servers that have it. Once every
+//! part of it can be reached wherever a query may go, clients' queries switch to it; queries under way end in the
+//! version where they began. When no server has queries in the old version any more, it is dropped.
+//! [`stratann_core::peer::Rollout`] decides the steps.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -92,11 +93,12 @@ impl Versions {
         }
     }
 
-    /// Opens version `number`, in the folder `index`, beside the one that is served. Clients notice nothing before [`Versions::step`].
+    /// Opens version `number`, in the folder `index`, beside the one that is served. Clients notice nothing before
+    /// [`Versions::step`].
     ///
     /// # Errors
-    /// As [`Server::start_beside`]; another dimension, element type or distance, which clients would notice; a rollout under way. Nothing has
-    /// changed then.
+    /// As [`Server::start_beside`]; another dimension, element type or distance, which clients would notice; a rollout
+    /// under way. Nothing has changed then.
     pub fn add(&self, number: u64, index: PathBuf) -> Result<()> {
         if !self.may_add() {
             return Err(Error::bad_input(format!(
@@ -121,7 +123,8 @@ impl Versions {
         };
         let server = current.start_beside(options).map_err(|e| match e.kind {
             Kind::Budget => Error::budget(format!(
-                "version {number} does not fit beside the one that is served: {}; or restart the servers one after the other",
+                "version {number} does not fit beside the one that is served: {}; \
+                 or restart the servers one after the other",
                 e.message
             )),
             _ => e,
@@ -133,7 +136,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Takes the next step of a rollout, if one is due, and sends this server's status to the others. Call it several times a second.
+    /// Takes the next step of a rollout, if one is due, and sends this server's status to the others. Call it several
+    /// times a second.
     pub fn step(&self) -> Option<Changed> {
         let mut open = lock(&self.open);
         let now_us = open.current.server.state.now_us();
@@ -220,7 +224,8 @@ fn add_traffic(sum: &mut LinkTraffic, version: &ServedVersion) {
     sum.refused += own.refused;
 }
 
-/// Clients send vectors of one dimension and element type, and compare distances of one metric: a new version must not change them.
+/// Clients send vectors of one dimension and element type, and compare distances of one metric: a new version must not
+/// change them.
 fn check_vectors(number: u64, old: &Manifest, new: &Manifest) -> Result<()> {
     let describe = |m: &Manifest| format!("{} × {}, {}", m.dim, m.dtype, m.metric);
     if describe(old) == describe(new) {

@@ -4,14 +4,10 @@
 //! Large-Scale Nearest Neighbor Search", 2024). Here the cells hold blocks, and what two cells weigh for each other is the number of the
 //! index's own edges between them: these are what a search will follow.
 
-use std::sync::Mutex;
-
-use metis::Graph;
-use metis::option::{NCuts, Seed, UFactor};
 use rayon::prelude::*;
 
 use super::source::Source;
-use crate::build::kmeans;
+use crate::clusterings::kmeans;
 use crate::{Error, Result};
 
 /// With up to so many blocks each is a cell of its own.
@@ -23,10 +19,6 @@ const ITERATIONS: usize = 6;
 const PAIRS_PER_CELL: usize = 128;
 /// Counted edges that wait to be merged.
 const PENDING: usize = 1 << 18;
-/// Thousandths by which the largest part may exceed the mean.
-const IMBALANCE: i32 = 30;
-/// Cuts that the partitioner tries.
-const CUTS: i32 = 4;
 /// Weights of all edges together stay below this: the partitioner sums in 32 bits.
 const WEIGHT_MAX: u64 = 1 << 30;
 
@@ -145,9 +137,6 @@ fn add_up(pairs: &mut Vec<Pair>) {
     });
 }
 
-/// METIS draws from the C library's generator, which all threads share: two cuts at a time would disturb each other.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 /// The part of every cell: as few edges as possible cut, parts of nearly equal weight (multilevel k-way partitioning, Karypis and Kumar,
 /// SIAM J. Sci. Comput. 1998).
 fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec<u8>> {
@@ -179,21 +168,48 @@ fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec
     let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
     let divisor = total.div_ceil(WEIGHT_MAX).max(1) as u32;
     let weights: Vec<i32> = weights.iter().map(|&w| (w / divisor).max(1) as i32).collect();
+    let parts = part_kway((&starts, &neighbours), &edges, &weights, servers as i32, seed)?;
+    Ok(parts.into_iter().map(|p| p.clamp(0, servers as i32 - 1) as u8).collect())
+}
+
+/// The part of every node of a graph in adjacency form (starts, neighbours), with weights of its edges and nodes.
+#[cfg(feature = "metis")]
+fn part_kway(
+    (starts, neighbours): (&[i32], &[i32]),
+    edges: &[i32],
+    weights: &[i32],
+    parts: i32,
+    seed: u64,
+) -> Result<Vec<i32>> {
+    use metis::Graph;
+    use metis::option::{NCuts, Seed, UFactor};
+
+    /// Thousandths by which the largest part may exceed the mean.
+    const IMBALANCE: i32 = 30;
+    /// Cuts that the partitioner tries.
+    const CUTS: i32 = 4;
+    /// METIS draws from the C library's generator, which all threads share: two cuts at a time would disturb each other.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let failed = |e: &dyn std::fmt::Display| {
         Error::bad_input(format!("dividing the cells failed ({e}); use --method kmeans"))
     };
-    let mut parts = vec![0i32; weights.len()];
+    let mut part = vec![0i32; weights.len()];
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    Graph::new(1, servers as i32, &starts, &neighbours)
+    Graph::new(1, parts, starts, neighbours)
         .map_err(|e| failed(&e))?
-        .set_vwgt(&weights)
-        .set_adjwgt(&edges)
+        .set_vwgt(weights)
+        .set_adjwgt(edges)
         .set_option(Seed((seed & 0x7FFF_FFFF) as i32))
         .set_option(UFactor(IMBALANCE))
         .set_option(NCuts(CUTS))
-        .part_kway(&mut parts)
+        .part_kway(&mut part)
         .map_err(|e| failed(&e))?;
-    Ok(parts.into_iter().map(|p| p.clamp(0, servers as i32 - 1) as u8).collect())
+    Ok(part)
+}
+
+#[cfg(not(feature = "metis"))]
+fn part_kway(_: (&[i32], &[i32]), _: &[i32], _: &[i32], _: i32, _: u64) -> Result<Vec<i32>> {
+    Err(Error::bad_input("this program was compiled without METIS; use --method kmeans"))
 }
 
 #[cfg(test)]
@@ -210,6 +226,7 @@ mod tests {
         assert_eq!(graph.pairs, [((0, 1), 4), ((0, 2), 2)]);
     }
 
+    #[cfg(feature = "metis")]
     #[test]
     fn a_cut_goes_between_communities() {
         // Eight communities of 20 cells, dense inside, joined in a ring by single edges.
@@ -231,6 +248,7 @@ mod tests {
         assert_eq!(cut(&pairs, &[3; 160], 4, 1).unwrap(), parts);
     }
 
+    #[cfg(feature = "metis")]
     #[test]
     fn more_parts_than_the_graph_can_fill_are_no_failure() {
         assert_eq!(cut(&[], &[1; 5], 5, 1).unwrap().len(), 5);

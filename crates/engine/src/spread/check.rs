@@ -131,8 +131,8 @@ pub(crate) fn check(
             return Err(Error::interrupted());
         }
         merge.block(block, report);
-        let homes = u64::from(placement.replicas(block).count_ones());
-        progress.advance(homes * size as u64);
+        let holders = u64::from(placement.replicas(block).count_ones());
+        progress.advance(holders * size as u64);
     }
     let Merge { parts, checker, .. } = merge;
     for (server, part) in parts.into_iter().enumerate() {
@@ -154,11 +154,11 @@ struct Merge<'a> {
 }
 
 impl Merge<'_> {
-    /// Reads a block from all of its homes.
+    /// Reads a block from all of its replicas.
     fn block(&mut self, block: u32, report: &mut Report) {
-        let homes = self.placement.replicas(block);
+        let holders = self.placement.replicas(block);
         let mut at_hand = Vec::new();
-        for server in (0..self.parts.len()).filter(|s| homes >> s & 1 == 1) {
+        for server in (0..self.parts.len()).filter(|s| holders >> s & 1 == 1) {
             let Some(part) = &mut self.parts[server] else { continue };
             if part.next(report) {
                 at_hand.push(server);

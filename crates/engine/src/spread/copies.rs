@@ -39,15 +39,15 @@ impl Wishes {
     }
 
     /// Candidate servers of a block that do not hold it yet: (edges, server).
-    fn open(&self, block: u32, homes: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
+    fn open(&self, block: u32, holders: u64) -> impl Iterator<Item = (u32, usize)> + '_ {
         let all = self.0[block as usize].iter().filter(|&&w| w > 0).map(|w| (w >> 6, (w & 63) as usize));
-        all.filter(move |&(_, server)| homes >> server & 1 == 0)
+        all.filter(move |&(_, server)| holders >> server & 1 == 0)
     }
 
     /// Returns the blocks, those that gain most by a replica first.
-    fn order(&self, homes: &[u64]) -> Vec<u32> {
-        let gain = |b: u32| self.open(b, homes[b as usize]).next().map_or(0, |w| w.0);
-        let mut order: Vec<u32> = (0..homes.len() as u32).collect();
+    fn order(&self, holders: &[u64]) -> Vec<u32> {
+        let gain = |b: u32| self.open(b, holders[b as usize]).next().map_or(0, |w| w.0);
+        let mut order: Vec<u32> = (0..holders.len() as u32).collect();
         order.par_sort_unstable_by_key(|&b| (std::cmp::Reverse(gain(b)), b));
         order
     }
@@ -68,17 +68,17 @@ fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
 }
 
 /// The chosen servers of all blocks, and the load of the servers.
-pub(super) struct Homes {
+pub(super) struct Holders {
     pub(super) of: Vec<u64>,
     sizes: Vec<u64>,
 }
 
-impl Homes {
+impl Holders {
     /// Starts with every block on its first server only.
-    pub(super) fn new(owner: &[u8], servers: usize) -> Homes {
+    pub(super) fn new(owner: &[u8], servers: usize) -> Holders {
         let mut sizes = vec![0u64; servers];
         owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
-        Homes { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
+        Holders { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
     }
 
     fn add(&mut self, block: u32, server: usize) {
@@ -92,9 +92,9 @@ impl Homes {
             let room = capacity((self.of.len() * round) as u64, self.sizes.len());
             let mut exchange = 0;
             for block in wishes.order(&self.of) {
-                let homes = self.of[block as usize];
-                let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
-                let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+                let holders = self.of[block as usize];
+                let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
+                let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
                 let emptiest = free.min_by_key(|&s| (self.sizes[s], s));
                 match wished.or(emptiest.filter(|&s| self.sizes[s] < room)) {
                     Some(server) => self.add(block, server),
@@ -108,10 +108,10 @@ impl Homes {
     /// them. Every replica is tried at most once per round; when none can move, the emptiest server exceeds its
     /// capacity.
     fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
-        let homes = self.of[block as usize];
+        let holders = self.of[block as usize];
         while *from < self.of.len() {
             let other = *from;
-            let copies = self.of[other] & !(1 << owner[other]) & !homes;
+            let copies = self.of[other] & !(1 << owner[other]) & !holders;
             let with_room =
                 (0..self.sizes.len()).find(|&s| self.sizes[s] < room && self.of[other] >> s & 1 == 0);
             if let (true, Some(to)) = (copies != 0, with_room) {
@@ -124,7 +124,7 @@ impl Homes {
             }
             *from += 1;
         }
-        let free = (0..self.sizes.len()).filter(|&s| homes >> s & 1 == 0);
+        let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
         if let Some(server) = free.min_by_key(|&s| (self.sizes[s], s)) {
             self.add(block, server);
         }
@@ -135,8 +135,8 @@ impl Homes {
         let mut left = (self.of.len() as f64 * share) as u64;
         let room = capacity(self.of.len() as u64 + left, self.sizes.len());
         for block in wishes.order(&self.of) {
-            let homes = self.of[block as usize];
-            let wished = wishes.open(block, homes).map(|w| w.1).find(|&s| self.sizes[s] < room);
+            let holders = self.of[block as usize];
+            let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
             if let Some(server) = wished.filter(|_| left > 0) {
                 self.add(block, server);
                 left -= 1;
@@ -174,16 +174,16 @@ mod tests {
         for (blocks, servers) in [(300, 3), (500, 7), (1000, 10), (640, 64)] {
             let owner: Vec<u8> = (0..blocks).map(|b| (b % servers) as u8).collect();
             for replicas in 2..=servers.min(5) {
-                let mut homes = Homes::new(&owner, servers);
-                homes.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
-                let complete = homes
+                let mut holders = Holders::new(&owner, servers);
+                holders.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
+                let complete = holders
                     .of
                     .iter()
                     .zip(&owner)
                     .all(|(h, o)| h.count_ones() as usize == replicas && h >> o & 1 == 1);
                 assert!(complete, "{blocks} on {servers}, {replicas} times");
                 let room = capacity((blocks * replicas) as u64, servers);
-                assert!(homes.sizes.iter().all(|&s| s <= room), "{:?} of {room}", homes.sizes);
+                assert!(holders.sizes.iter().all(|&s| s <= room), "{:?} of {room}", holders.sizes);
             }
         }
     }
@@ -195,19 +195,19 @@ mod tests {
         let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
         let gain = |b: u32| (100 - b) << 6;
         let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];
-        let mut homes = Homes::new(&owner, 3);
-        homes.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
-        assert!(homes.of.iter().all(|h| h.count_ones() == 2));
-        assert!(homes.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", homes.sizes);
+        let mut holders = Holders::new(&owner, 3);
+        holders.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
+        assert!(holders.of.iter().all(|h| h.count_ones() == 2));
+        assert!(holders.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", holders.sizes);
     }
 
     #[test]
     fn an_overlap_copies_what_gains_most() {
         let owner: Vec<u8> = (0..100).map(|b| (b % 4) as u8).collect();
         let wish = |b: u32| [((b + 1) << 6) | ((u32::from(owner[b as usize]) + 1) % 4), 0, 0, 0];
-        let mut homes = Homes::new(&owner, 4);
-        homes.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
-        let copied: Vec<usize> = (0..100).filter(|&b| homes.of[b].count_ones() == 2).collect();
+        let mut holders = Holders::new(&owner, 4);
+        holders.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
+        let copied: Vec<usize> = (0..100).filter(|&b| holders.of[b].count_ones() == 2).collect();
         assert_eq!(copied, (80..100).collect::<Vec<_>>());
     }
 }

@@ -1,17 +1,17 @@
 //! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
 //! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
-//! placement); the blocks are divided. A query that needs a block which is elsewhere is handed over, so blocks that a
+//! placement); the blocks are divided. A query that needs a block on another server is handed over, so blocks that a
 //! search reads one after the other should lie together:
 //!
-//! 1. First homes: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
+//! 1. First replicas: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
 //!    (after Gottesbüren et al. 2024, as in BatANN).
 //! 2. For cells, refinement: single blocks move to where most of their edges lead.
-//! 3. Copies: further homes where most edges of a block lead to.
+//! 3. Copies: further replicas where most edges of a block lead to.
 //!
 //! Each of these reads the file of blocks a few times, in order. In memory are, for each block, 2 bytes of the map, 1
-//! for its first home, 2 for its cell, 2 for each server (edges into the block; left out under a small budget), 20
-//! for wishes of copies, 8 for its homes; and the sample that trains the cells, and their graph.
+//! for its first replica, 2 for its cell, 2 for each server (edges into the block; left out under a small budget), 20
+//! for wishes of copies, 8 for its replicas; and the sample that trains the cells, and their graph.
 //!
 //! The result is a folder like any index's, with one file of blocks for each server. It is published like a build:
 //! files first, synced; the manifest last, under a name that must be free.
@@ -36,7 +36,7 @@ use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
 
 use self::placing::Placing;
-use self::plan::Plan;
+use self::plan::SpreadPlan;
 use self::source::Source;
 use crate::base::shape;
 use crate::budget::{self, Account};
@@ -52,7 +52,7 @@ pub use self::shard::Shard;
 /// Where the files lie until they are published, inside the folder.
 const PARTIAL: &str = "partial-cluster";
 
-/// How first homes are chosen.
+/// How first replicas are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// A cut through a graph of many small cells, then refinement block by block.
@@ -84,7 +84,7 @@ pub struct PartitionOptions {
     pub replicas: usize,
     /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone.
     pub overlap: f64,
-    /// How first homes are chosen.
+    /// How first replicas are chosen.
     pub method: Method,
     /// Everything that this may take, in bytes; `None` for no limit.
     pub ram_budget: Option<u64>,
@@ -169,9 +169,9 @@ pub struct PartitionReport {
     pub servers: usize,
     /// Servers that hold each block, at least.
     pub replicas: usize,
-    /// Share of the blocks with one home more.
+    /// Share of the blocks with one replica more.
     pub overlap: f64,
-    /// How first homes were chosen.
+    /// How first replicas were chosen.
     pub method: String,
     /// Wall-clock seconds.
     pub seconds: f64,
@@ -181,7 +181,7 @@ pub struct PartitionReport {
     pub blocks: u32,
     /// Blocks on all servers together.
     pub copies: u64,
-    /// Of the edges between different blocks, the share of those without a common home: what a query may have to be
+    /// Of the edges between different blocks, the share of those without a common server: what a query may have to be
     /// handed over for.
     pub cut_share: f64,
     /// Blocks of the fullest server over the mean.
@@ -203,17 +203,17 @@ pub struct PartitionReport {
 pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
-    Ok(Plan::new(&manifest, options)?.account)
+    Ok(SpreadPlan::new(&manifest, options)?.account)
 }
 
-/// The homes that [`partition`] would give the blocks of the newest version in `index`; nothing is written.
+/// The replicas that [`partition`] would give the blocks of the newest version in `index`; nothing is written.
 ///
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options.
 pub fn place(index: &Path, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
-    let plan = Plan::new(&manifest, options)?;
+    let plan = SpreadPlan::new(&manifest, options)?;
     let shape = shape(index, &manifest)?.3;
     let source = Source::open(index, manifest, shape, progress)?;
     pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
@@ -241,7 +241,7 @@ pub fn partition(
     let started = Instant::now();
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
-    let plan = Plan::new(&manifest, options)?;
+    let plan = SpreadPlan::new(&manifest, options)?;
     if let (Ok(a), Ok(b)) = (index.canonicalize(), out.canonicalize())
         && a == b
     {

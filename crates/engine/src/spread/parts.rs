@@ -57,14 +57,14 @@ impl Part {
     }
 }
 
-/// What was written, by server, and how many edges led to blocks without a common home.
+/// What was written, by server, and how many edges led to blocks without a common server.
 pub(super) struct Written {
     pub(super) parts: Vec<FileEntry>,
     pub(super) edges: u64,
     pub(super) cut: u64,
 }
 
-/// Writes every block to the files of its homes.
+/// Writes every block to the files of its replicas.
 pub(super) fn write(
     source: &Source<'_>,
     placement: &Placement,
@@ -88,8 +88,8 @@ pub(super) fn write(
 
 fn edges_cut(placement: &Placement, first: usize, targets: &Targets) -> u64 {
     let of_block = |(i, targets): (usize, &Vec<u32>)| {
-        let homes = placement.replicas((first + i) as u32);
-        targets.iter().filter(|&&t| placement.replicas(t) & homes == 0).count() as u64
+        let holders = placement.replicas((first + i) as u32);
+        targets.iter().filter(|&&t| placement.replicas(t) & holders == 0).count() as u64
     };
     targets.par_iter().enumerate().map(of_block).sum()
 }

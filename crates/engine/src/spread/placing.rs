@@ -6,7 +6,7 @@ use std::time::Instant;
 use stratann_core::place::{Placement, SERVERS_MAX};
 
 use super::divide;
-use super::plan::Plan;
+use super::plan::SpreadPlan;
 use super::refine::{self, Division, Incoming};
 use super::source::Source;
 use super::{Method, PartitionOptions, cells, copies};
@@ -15,13 +15,17 @@ use crate::{Error, Progress, Result, budget};
 /// Placement with the time of each stage.
 pub(super) struct Placing<'a> {
     options: &'a PartitionOptions,
-    plan: Plan,
+    plan: SpreadPlan,
     progress: &'a dyn Progress,
     pub(super) stages: BTreeMap<String, f64>,
 }
 
 impl<'a> Placing<'a> {
-    pub(super) fn new(options: &'a PartitionOptions, plan: Plan, progress: &'a dyn Progress) -> Placing<'a> {
+    pub(super) fn new(
+        options: &'a PartitionOptions,
+        plan: SpreadPlan,
+        progress: &'a dyn Progress,
+    ) -> Placing<'a> {
         Placing { options, plan, progress, stages: BTreeMap::new() }
     }
 
@@ -37,7 +41,7 @@ impl<'a> Placing<'a> {
     /// Computes the servers of every block.
     pub(super) fn run(&mut self, source: &Source<'_>) -> Result<Placement> {
         let (servers, replicas) = (self.options.servers, self.options.replicas);
-        let owner = self.stage("divide", |p| p.first_homes(source))?;
+        let owner = self.stage("divide", |p| p.first_holders(source))?;
         let mut division = Division::new(owner, servers, divide::capacity(source.len() as u64, servers));
         let refined = self.options.method == Method::Cells && servers > 1;
         // With as many replicas as servers every block is on all servers.
@@ -49,25 +53,25 @@ impl<'a> Placing<'a> {
         if refined {
             self.stage("refine", |p| refine::run(source, &mut division, incoming.as_mut(), p.progress))?;
         }
-        let mut homes = copies::Homes::new(&division.owner, servers);
+        let mut holders = copies::Holders::new(&division.owner, servers);
         if replicas == servers {
-            homes.of.fill(u64::MAX >> (SERVERS_MAX - servers));
+            holders.of.fill(u64::MAX >> (SERVERS_MAX - servers));
         } else if copied {
             self.stage("copies", |p| {
                 let wishes = copies::Wishes::find(source, &division.owner, incoming.as_ref())?;
                 drop(incoming);
                 match replicas {
-                    1 => homes.overlap(&wishes, p.options.overlap),
-                    _ => homes.replicate(&wishes, &division.owner, replicas),
+                    1 => holders.overlap(&wishes, p.options.overlap),
+                    _ => holders.replicate(&wishes, &division.owner, replicas),
                 }
                 Ok(())
             })?;
         }
-        Placement::new(servers, homes.of)
+        Placement::new(servers, holders.of)
             .ok_or_else(|| Error::bad_input("a block was left without a home; report this"))
     }
 
-    fn first_homes(&self, source: &Source<'_>) -> Result<Vec<u8>> {
+    fn first_holders(&self, source: &Source<'_>) -> Result<Vec<u8>> {
         let (servers, seed) = (self.options.servers, self.options.seed);
         match self.options.method {
             _ if servers == 1 => Ok(vec![0; source.len()]),

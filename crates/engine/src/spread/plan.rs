@@ -1,4 +1,4 @@
-//! What spreading an index takes: memory, and what is left out when there is less.
+//! The memory plan of spreading an index, and what is skipped where memory is low.
 
 use super::parts::BUFFER_BYTES;
 use super::refine::Incoming;
@@ -16,7 +16,7 @@ const FEW_CELLS: usize = 1000;
 
 /// Sizes that fit the budget.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct SpreadPlan {
     pub(super) cells: usize,
     /// Blocks that train k-means.
     pub(super) sample: usize,
@@ -25,12 +25,12 @@ pub(super) struct Plan {
     pub(super) account: Account,
 }
 
-impl Plan {
+impl SpreadPlan {
     /// The largest plan within the budget.
     ///
     /// # Errors
     /// `Kind::Budget`, naming the smallest that works.
-    pub(super) fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<Plan> {
+    pub(super) fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<SpreadPlan> {
         let blocks = manifest.blocks.count as usize;
         let wanted = match options.method {
             Method::Cells => cells::count(blocks),
@@ -41,7 +41,7 @@ impl Plan {
         let plan = |cells: usize, per_centre: usize, counts_incoming: bool| {
             let sample = (cells * per_centre).min(blocks);
             let account = account(manifest, options, cells, sample, counts_incoming);
-            Plan { cells, sample, counts_incoming, account }
+            SpreadPlan { cells, sample, counts_incoming, account }
         };
         let few = wanted.min(FEW_CELLS).max(options.servers.min(wanted));
         let choices = [
@@ -77,7 +77,7 @@ fn account(
     // A chunk of blocks, and for each of its edges the block that it leads to: an edge takes a byte or two in the
     // chunk.
     account.add("blocks under way", 4 * CHUNK_BYTES.max(manifest.blocks.bytes) as u64);
-    // Of the first homes, what comes before them, and what comes after, only one at a time is in memory.
+    // Of the first replicas, what comes before them, and what comes after, only one at a time is in memory.
     let first = match options.method {
         Method::Random => 0,
         Method::Kmeans => {

@@ -1,7 +1,7 @@
 //! The other way to spread an index, to compare with: each server gets its own index of its own rows, and every query
 //! is asked of all of them (scatter-gather, BatANN §3.1 and §6).
 //!
-//! The rows are divided as their blocks would be by [`super::partition`] with one home each, and every part is built
+//! The rows are divided as their blocks would be by [`super::partition`] with one replica each, and every part is built
 //! with the parameters that the manifest of the source tells, but not calibrated. External ids are those of the
 //! source. A folder of such parts holds `server-00`, `server-01`, …, each an index like any other, and
 //! [`DESCRIPTION`]. It appears whole or not at all.
@@ -17,7 +17,7 @@ use stratann_core::place::{Placement, SERVERS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::placing::Placing;
-use super::plan::Plan;
+use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, pool};
 use crate::budget;
@@ -286,7 +286,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn make(&self, manifest: Manifest, folder: &Path) -> Result<ScatterReport> {
-        let plan = Plan::new(&manifest, self.options)?;
+        let plan = SpreadPlan::new(&manifest, self.options)?;
         let (_, _, dtype, shape) = crate::base::shape(self.index, &manifest)?;
         std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
         // The rows, and beside them the indexes.

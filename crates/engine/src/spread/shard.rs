@@ -25,10 +25,10 @@ struct Ranks {
 impl Ranks {
     fn new(placement: &Placement, server: usize) -> Ranks {
         let mut held = 0u32;
-        let count = |homes: &[u64]| homes.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
-        let running = placement.all().chunks(BLOCKS_PER_RANK).map(|homes| {
-            held += count(homes);
-            held - count(homes)
+        let count = |holders: &[u64]| holders.iter().filter(|&&h| h >> server & 1 == 1).count() as u32;
+        let running = placement.all().chunks(BLOCKS_PER_RANK).map(|holders| {
+            held += count(holders);
+            held - count(holders)
         });
         let before = running.collect();
         Ranks { server, before, held }
@@ -36,11 +36,11 @@ impl Ranks {
 
     /// `None` for a block that the server does not hold.
     fn of(&self, placement: &Placement, block: u32) -> Option<u32> {
-        let held = |homes: u64| homes >> self.server & 1 == 1;
+        let held = |holders: u64| holders >> self.server & 1 == 1;
         let at = block as usize;
         let group = at / BLOCKS_PER_RANK;
-        let homes = &placement.all().get(group * BLOCKS_PER_RANK..=at)?;
-        let (own, earlier) = homes.split_last()?;
+        let holders = &placement.all().get(group * BLOCKS_PER_RANK..=at)?;
+        let (own, earlier) = holders.split_last()?;
         held(*own).then(|| self.before[group] + earlier.iter().filter(|&&h| held(h)).count() as u32)
     }
 }
@@ -217,8 +217,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_agree_with_a_plain_count(homes in prop::collection::vec(1u64..8, 0..400)) {
-            let placement = Placement::new(3, homes).unwrap();
+        fn ranks_agree_with_a_plain_count(holders in prop::collection::vec(1u64..8, 0..400)) {
+            let placement = Placement::new(3, holders).unwrap();
             for server in 0..3 {
                 let ranks = Ranks::new(&placement, server);
                 let held: Vec<u32> = placement.blocks_of(server).collect();

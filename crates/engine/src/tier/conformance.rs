@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn io_uring_conforms_where_it_is_allowed() {
         if let Some(why) = super::super::uring_refusal() {
-            eprintln!("io_uring is not available here: {why}");
+            stratann_testing::leave_out(stratann_testing::Need::IoUring, &why);
             return;
         }
         let (_folder, file) = file();

@@ -19,6 +19,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier};
 use stratann_engine::{Metric, Quiet};
+use stratann_testing::{Need, leave_out};
 
 const ASKED: usize = 60;
 
@@ -313,7 +314,7 @@ fn both_ways_to_read_and_any_threads_agree() {
         }
     }
     if let Some(why) = tier::uring_refusal() {
-        eprintln!("io_uring was left out: {why}");
+        leave_out(Need::IoUring, &why);
     }
 }
 

@@ -24,7 +24,7 @@ macro_rules! for_each_isa {
         $vis fn $name($($arg: $type),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 fn avx2($($arg: $type),*) $(-> $out)? {
                     $body($($arg),*)
                 }
@@ -44,7 +44,7 @@ macro_rules! for_each_isa {
         }
     };
 }
-pub(super) use for_each_isa;
+pub(crate) use for_each_isa;
 
 for_each_isa! {
     /// `out[k]` becomes the term of centroid k; `centroids` is `q.len() × 256`, `out` has 256 floats.

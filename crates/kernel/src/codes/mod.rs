@@ -25,6 +25,7 @@
 //! Distances in a [`Table`] are integers, so that their sum does not depend on the order of additions.
 
 mod lanes;
+pub(crate) use lanes::for_each_isa;
 mod look_up;
 pub mod scan4;
 mod table;

@@ -10,10 +10,10 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::{Profile, ProfileOptions};
-use stratann_engine::search::{Effort, ProbeSwitches, SearchOptions, recall};
+use stratann_engine::search::{Effort, SearchOptions, recall};
 use stratann_engine::{Error, Kind, Progress, Result};
 
 use crate::options::{self, MetricName};
@@ -246,7 +246,7 @@ impl Bench<'_> {
             k: self.args.k,
             effort: Effort::Clusters(nprobe, variant.slack, Some(EARLY_STOP)),
             threads: self.threads(),
-            probe: variant.switches,
+            switches: variant.switches.into(),
             ..SearchOptions::default()
         }
     }
@@ -379,17 +379,17 @@ impl Bench<'_> {
 struct Variant {
     name: &'static str,
     slack: Option<f32>,
-    switches: ProbeSwitches,
+    switches: ListSwitches,
 }
 
-const ALL_ON: ProbeSwitches = ProbeSwitches {
+const ALL_ON: ListSwitches = ListSwitches {
     order: None,
     early_stop: true,
     weighed: true,
     bounds: Bounds::Both,
     local_lists: None,
     local_list: None,
-    votes: None,
+    sample_hits: None,
 };
 const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_ON };
 const VARIANTS: [Variant; 6] = [
@@ -397,20 +397,20 @@ const VARIANTS: [Variant; 6] = [
     Variant {
         name: "no list pruning",
         slack: Some(SLACK),
-        switches: ProbeSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
+        switches: ListSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
     },
     Variant {
         name: "no early stop",
         slack: Some(SLACK),
-        switches: ProbeSwitches { early_stop: false, ..ALL_ON },
+        switches: ListSwitches { early_stop: false, ..ALL_ON },
     },
     Variant { name: "strict bounds by codes", slack: None, switches: ALL_ON },
     Variant {
         name: "bounds by centroids",
         slack: None,
-        switches: ProbeSwitches { bounds: Bounds::Centroid, ..ALL_ON },
+        switches: ListSwitches { bounds: Bounds::Centroid, ..ALL_ON },
     },
-    Variant { name: "no bounds", slack: None, switches: ProbeSwitches { bounds: Bounds::Off, ..ALL_ON } },
+    Variant { name: "no bounds", slack: None, switches: ListSwitches { bounds: Bounds::Off, ..ALL_ON } },
 ];
 
 fn text(document: &Document<'_>) -> String {

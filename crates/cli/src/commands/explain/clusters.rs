@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::Result;
-use stratann_engine::explain::lists::{PageRead, ReadFor, Round, Trace, Visit};
+use stratann_engine::explain::lists::{ListTrace, PageRead, ReadFor, Round, Visit};
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};
@@ -12,18 +12,18 @@ use crate::output::{Output, count, table};
 struct Document<'a> {
     query: usize,
     #[serde(flatten)]
-    trace: &'a Trace,
+    trace: &'a ListTrace,
     counters: PerQuery,
 }
 
 /// Traces a query that reads lists. Returns whether it is complete, and why it ended.
-pub(super) fn show(query: usize, trace: Trace, output: Output) -> Result<(bool, String)> {
+pub(super) fn show(query: usize, trace: ListTrace, output: Output) -> Result<(bool, String)> {
     let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(query, &trace))?;
     Ok((trace.complete, trace.stop))
 }
 
-fn text(query: usize, trace: &Trace) -> String {
+fn text(query: usize, trace: &ListTrace) -> String {
     let slack = trace.stop_slack.map_or("exact bounds".into(), |s| format!("slack {s:.2}"));
     let early = match (trace.early_stop, trace.patience) {
         (Some(share), Some(patience)) => {
@@ -39,7 +39,7 @@ fn text(query: usize, trace: &Trace) -> String {
         "route: {} comparisons in a navigation graph of {} nodes, {} of them learnt; order of lists: {}\n\n",
         count(trace.nav_comparisons),
         count(u64::from(trace.nav_nodes)),
-        count(u64::from(trace.nav_learnt)),
+        count(u64::from(trace.nav_learned)),
         trace.order
     );
     let rows: Vec<Vec<String>> = trace.visits.iter().map(row).collect();
@@ -59,7 +59,7 @@ fn text(query: usize, trace: &Trace) -> String {
         "results",
     ];
     out += &table(&headings, &rows);
-    if let Some(others) = trace.results_elsewhere.filter(|&n| n > 0) {
+    if let Some(others) = trace.results_unvisited.filter(|&n| n > 0) {
         out += &format!(
             "{others} further results come from the navigation graph, of lists that were not visited\n"
         );
@@ -80,7 +80,7 @@ fn row(visit: &Visit) -> Vec<String> {
         count(visit.members),
         format!("{:.4}", visit.centroid_distance),
         format!("{:.4}", visit.ranked_distance),
-        visit.votes.to_string(),
+        visit.sample_hits.to_string(),
         format!("{} of {}", visit.lists_scanned, visit.lists),
         visit.lists_in_ram.to_string(),
         count(visit.scanned),
@@ -126,7 +126,7 @@ fn read(read: &PageRead) -> String {
     }
 }
 
-fn sums(trace: &Trace) -> String {
+fn sums(trace: &ListTrace) -> String {
     let (s, kib) = (&trace.stats, |pages: u64| count(pages * PAGE as u64 / 1024));
     format!(
         "{} lists visited, {} of them useful, {} scans with sub-lists\n\

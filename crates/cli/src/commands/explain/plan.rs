@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::explain::lists::plan::{self, Asked, Measured, WayMeasured};
+use stratann_engine::explain::lists::plan::{self, Measured, MeasuredQueries, WayMeasured};
 use stratann_engine::index::Index;
 use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
@@ -42,11 +42,11 @@ fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output)
     }
     let mut rows = Vec::new();
     let asked = match &args.queries {
-        None => Asked::Rows { sample: args.sample, seed: args.seed },
+        None => MeasuredQueries::Rows { sample: args.sample, seed: args.seed },
         Some(path) => {
             let queries = Queries::open(path, index.manifest(), output)?;
             queries.read(0, args.sample.min(queries.count()), &mut rows)?;
-            Asked::Queries(&rows)
+            MeasuredQueries::Queries(&rows)
         }
     };
     let printer = ProgressPrinter::new(output);

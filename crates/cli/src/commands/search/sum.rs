@@ -131,8 +131,8 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         "mode": options.mode.name(),
         "in_flight": options.in_flight,
         "admission": options::admission_name(options.admission),
-        "head": options.head,
-        "whole_blocks": options.whole_blocks,
+        "head": options.switches.graph().head,
+        "whole_blocks": options.switches.graph().whole_blocks,
     });
     for (name, value) in used.map(reported_params).unwrap_or_default() {
         params[name] = value;

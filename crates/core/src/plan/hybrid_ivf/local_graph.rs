@@ -1,11 +1,11 @@
-//! Searches a cluster that is a graph of its own: by codes, which lie in RAM, along adjacency lists, which are read (OrchANN §5.1, §5.3).
+//! Searches a cluster that is a graph of its own: by codes, which are resident or read before, along adjacency lists, which are read (OrchANN §5.1, §5.3).
 //!
 //! The path depends on codes and edges alone, so no bound changes it: a pruned member is never read, but its edges are followed.
 
 use super::navigate::to_centroid;
 use super::scan::{mark_fruitful, prune_candidates, weigh};
 use super::visit::fetch;
-use super::{LocalSearch, Marker, ReadKind, Scratch, Unread, View, bound_estimator};
+use super::{LocalCodes, LocalSearch, Marker, ReadKind, Scratch, Unread, View, bound_estimator};
 use crate::PAGE;
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;
@@ -34,17 +34,40 @@ pub(super) enum Next {
     Ended,
 }
 
-/// Whether a cluster has edges, and all of its codes are resident.
-pub(super) fn is_searchable(view: &View<'_>, cluster: u32) -> bool {
-    view.directory.has_edges(cluster)
-        && view.directory.lists_of(cluster).all(|list| view.resident_codes(list).is_some())
+/// Opens a cluster that is a graph. Returns whether its codes are resident. If not, they are read before the search, which is the same then.
+pub(super) fn open(cx: &mut Cx<'_, Marker>, cluster: u32) -> Option<bool> {
+    let (directory, shape) = (cx.view.directory, &cx.view.shape);
+    let list = cx.params.local_list.max(cx.q.top.k);
+    let local = &mut cx.own.local;
+    local.begin(cluster, directory.members_of(cluster).len() as u32, list as usize);
+    let lists = directory.lists_of(cluster);
+    if lists.clone().all(|list| cx.view.resident_codes(list).is_some()) {
+        return Some(true);
+    }
+    let mut bytes = 0;
+    for list in lists.clone() {
+        local.codes.starts.push(u32::try_from(bytes).ok()?);
+        bytes += shape.list_codes_bytes(directory.members(list) as usize);
+    }
+    local.codes.bytes.resize(bytes, 0);
+    local.codes.lists_left = lists.len() as u32;
+    Some(false)
+}
+
+/// Keeps codes that were read for the search. Begins it with the last of them.
+pub(super) fn take_codes(cx: &mut Cx<'_, Marker>, list: u32, own: &[u8]) -> Option<()> {
+    let LocalSearch { cluster, codes, .. } = &mut cx.own.local;
+    let cluster = *cluster;
+    let at = list.checked_sub(cx.view.directory.lists_of(cluster).start)?;
+    let start = *codes.starts.get(at as usize)? as usize;
+    codes.bytes.get_mut(start..start + own.len())?.copy_from_slice(own);
+    codes.lists_left = codes.lists_left.checked_sub(1)?;
+    if codes.lists_left > 0 { Some(()) } else { begin(cx, cluster) }
 }
 
 /// Enters a cluster at the members that the navigation found, and at its entry.
 pub(super) fn begin(cx: &mut Cx<'_, Marker>, cluster: u32) -> Option<()> {
     let members = cx.view.directory.members_of(cluster);
-    let list = cx.params.local_list.max(cx.q.top.k);
-    cx.own.local.begin(cluster, members.len() as u32, list as usize);
     if members.is_empty() {
         return Some(());
     }
@@ -55,7 +78,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>, cluster: u32) -> Option<()> {
     for at in known {
         // The navigation has offered its bounds already.
         let number = cx.own.navigated[at] - members.start;
-        let bounds = search.bounds(cx, number)?.0;
+        let bounds = search.bounds(cx, &cx.own.local.codes, number)?.0;
         cx.own.local.visit(number)?;
         offer(cx, number, bounds.estimate);
         cx.q.stats.code_comparisons += 1;
@@ -181,17 +204,35 @@ impl ClusterSearch {
         }
     }
 
-    /// The list codes with a member, and its slot there.
-    fn list_codes<'a>(&self, view: &View<'a>, number: u32) -> Option<(ListCodes<'a>, usize)> {
+    /// The list codes with a member, and its slot there. `read` are the cluster's codes where they are not resident.
+    fn list_codes<'a>(
+        &self,
+        view: &View<'a>,
+        read: &'a LocalCodes,
+        number: u32,
+    ) -> Option<(ListCodes<'a>, usize)> {
         let id = self.first + number;
         let list = view.directory.list_of(id);
-        let codes = ListCodes::open(&view.shape, list, view.resident_codes(list)?)?;
+        let bytes = if read.bytes.is_empty() {
+            view.resident_codes(list)?
+        } else {
+            let at = list.checked_sub(view.directory.lists_of(self.cluster).start)?;
+            let start = *read.starts.get(at as usize)? as usize;
+            let length = view.shape.list_codes_bytes(view.directory.members(list) as usize);
+            read.bytes.get(start..start.checked_add(length)?)?
+        };
+        let codes = ListCodes::open(&view.shape, list, bytes)?;
         Some((codes, (id - view.directory.ids[list as usize]) as usize))
     }
 
     /// The bounds of a member's distance by its code, and the range of its distance to the centroid.
-    fn bounds(&self, cx: &Cx<'_, Marker>, number: u32) -> Option<(DistanceBounds, (f32, f32))> {
-        let (codes, slot) = self.list_codes(cx.view, number)?;
+    fn bounds(
+        &self,
+        cx: &Cx<'_, Marker>,
+        read: &LocalCodes,
+        number: u32,
+    ) -> Option<(DistanceBounds, (f32, f32))> {
+        let (codes, slot) = self.list_codes(cx.view, read, number)?;
         let size = cx.view.shape.code_bytes;
         let (term, radius, from_centroid) = codes.member(slot)?;
         let code = cx.scratch.query.table.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
@@ -208,14 +249,16 @@ impl ClusterSearch {
         if let Some(&(_, distance)) = cx.own.read.iter().find(|r| r.0 == id) {
             return Some(self.estimator.from_distance(self.base, distance));
         }
-        self.bounds(cx, number).map(|b| b.0)
+        self.bounds(cx, &cx.own.local.codes, number).map(|b| b.0)
     }
 
     /// Scores the members in `cx.scratch.edges` by their codes and offers them to the beam. They were reached from a member whose distance
     /// is within `pivot`. Those that are not pruned become candidates.
     fn score(&self, cx: &mut Cx<'_, Marker>, pivot: Option<&DistanceBounds>) -> Option<()> {
         let mut edges = core::mem::take(&mut cx.scratch.edges);
-        let scored = self.score_all(cx, &edges, pivot);
+        let codes = core::mem::take(&mut cx.own.local.codes);
+        let scored = self.score_all(cx, &codes, &edges, pivot);
+        cx.own.local.codes = codes;
         edges.clear();
         cx.scratch.edges = edges;
         scored
@@ -224,6 +267,7 @@ impl ClusterSearch {
     fn score_all(
         &self,
         cx: &mut Cx<'_, Marker>,
+        read: &LocalCodes,
         edges: &[Edge],
         pivot: Option<&DistanceBounds>,
     ) -> Option<()> {
@@ -232,7 +276,7 @@ impl ClusterSearch {
         let mut rest = edges;
         while let Some(&(number, _)) = rest.first() {
             // Those of one list at once; neighbours ascend.
-            let (codes, slot) = self.list_codes(cx.view, number)?;
+            let (codes, slot) = self.list_codes(cx.view, read, number)?;
             let start = self.first + number - slot as u32;
             let slots = rest.iter().map(|e| (self.first + e.0).wrapping_sub(start));
             let Scratch { ids, query, distances, .. } = &mut *cx.scratch;

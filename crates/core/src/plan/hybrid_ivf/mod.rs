@@ -30,7 +30,7 @@ use crate::view::Base;
 
 pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
 pub use state::State;
-pub(crate) use state::{LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
+pub(crate) use state::{LocalCodes, LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
 pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
 pub use view::{Pinned, Resident, SubLists, View};
 pub use visit::CANDIDATES_MAX;
@@ -151,18 +151,21 @@ fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
 
 /// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
 fn choose(cx: &mut Cx<'_, Marker>) {
-    let chosen = loop {
-        let chosen = visit::choose(cx).and_then(|()| {
-            let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty();
-            let at_most = if has_scanned { 0 } else { visit::CANDIDATES_MAX };
-            let may_read = has_scanned || cx.own.candidates.len() > at_most;
-            if may_read { rerank::choose(cx, at_most) } else { Some(()) }
-        });
-        // All candidates may have been pruned, or be in RAM, before all lists are scanned.
-        if chosen.is_none() || !cx.q.io.pending.is_empty() || !visit::is_scanning(cx) {
-            break chosen;
+    let settled = rerank::settle(cx);
+    let chosen = settled.and_then(|()| {
+        loop {
+            let chosen = visit::choose(cx).and_then(|()| {
+                let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty();
+                let at_most = if has_scanned { 0 } else { visit::CANDIDATES_MAX };
+                let may_read = has_scanned || cx.own.candidates.len() > at_most;
+                if may_read { rerank::choose(cx, at_most) } else { Some(()) }
+            });
+            // All candidates may have been pruned, or be in RAM, before all lists are scanned.
+            if chosen.is_none() || !cx.q.io.pending.is_empty() || !visit::is_scanning(cx) {
+                break chosen;
+            }
         }
-    };
+    });
     if chosen.is_none() || (!cx.q.io.wants.is_empty() && cx.q.budget.hops == 0) {
         return cx.q.finish(Outcome::OutOfBudget);
     }

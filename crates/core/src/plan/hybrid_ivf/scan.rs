@@ -2,21 +2,28 @@
 
 use super::navigate::to_centroid;
 use super::rerank;
-use super::{Marker, ScannedList, Unread, bound_estimator};
+use super::{Marker, ScannedList, State, Unread, View, bound_estimator};
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::Cx;
 use crate::verify::{BoundEstimator, DistanceBounds, keep_record};
 
 /// Scans one of the lists that a read from list `first` on brought.
 pub(super) fn scan_read(cx: &mut Cx<'_, Marker>, (first, list): (u32, u32), bytes: &[u8]) -> Option<()> {
-    let directory = cx.view.directory;
+    let (codes, after) = codes_of(cx.view, (first, list), bytes)?;
+    let records = cx.view.directory.is_whole(&cx.view.shape, list).then_some(after);
+    scan(cx, &ListCodes::open(&cx.view.shape, list, codes)?, records)
+}
+
+/// The codes of one of the lists that a read from list `first` on brought, and the bytes after them.
+pub(super) fn codes_of<'a>(
+    view: &View<'_>,
+    (first, list): (u32, u32),
+    bytes: &'a [u8],
+) -> Option<(&'a [u8], &'a [u8])> {
+    let directory = view.directory;
     let start = *directory.codes.get(first as usize)?;
     let at = directory.codes.get(list as usize)?.checked_sub(start)? as usize;
-    let length = cx.view.shape.list_codes_bytes(directory.members(list) as usize);
-    let codes = ListCodes::open(&cx.view.shape, list, bytes.get(at..at + length)?)?;
-    let is_whole = directory.is_whole(&cx.view.shape, list);
-    let records = if is_whole { bytes.get(at + length..) } else { None };
-    scan(cx, &codes, records)
+    bytes.get(at..)?.split_at_checked(view.shape.list_codes_bytes(directory.members(list) as usize))
 }
 
 /// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came along.
@@ -31,7 +38,7 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
     cx.q.stats.code_comparisons += codes.count() as u64;
     cx.q.stats.lists += 1;
     let mut fruitful = false;
-    let kept = kept_so_far(cx);
+    let before = cx.own.candidates.len();
     let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
     let mut done = Some(());
     let mut navigated = navigated_from(cx, first);
@@ -57,16 +64,13 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
         let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
         fruitful |= is_among_best;
         let Some(lower) = lower else { continue };
-        let candidate = Unread { estimate: bounds.estimate, lower, id };
-        match records {
-            None => cx.own.candidates.push(candidate),
-            Some(bytes) => {
-                let size = cx.view.shape.record_bytes();
-                let record = bytes.get(slot as usize * size..).and_then(|b| Record::open(&cx.view.shape, b));
-                done = record.map(|record| rerank::score(cx, candidate, &record));
-                if done.is_none() {
-                    break;
-                }
+        cx.own.candidates.push(Unread { estimate: bounds.estimate, lower, id });
+        if let Some(bytes) = records {
+            let size = cx.view.shape.record_bytes();
+            let record = bytes.get(slot as usize * size..).and_then(|b| Record::open(&cx.view.shape, b));
+            done = record.map(|record| rerank::score_ahead(cx, id, &record));
+            if done.is_none() {
+                break;
             }
         }
     }
@@ -76,7 +80,7 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
         mark_fruitful(cx, directory.cluster_of(directory.list_of(first)));
     }
     let list = cx.view.directory.list_of(first);
-    let kept = kept_so_far(cx).saturating_sub(kept) as u32;
+    let kept = (cx.own.candidates.len() - before) as u32;
     cx.scratch.trace_scanned(|| ScannedList {
         cluster: cx.view.directory.cluster_of(list),
         list: Some(list),
@@ -92,11 +96,6 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
 /// The place in the navigation's members, which ascend, of the first one from `id` on.
 fn navigated_from(cx: &Cx<'_, Marker>, id: u32) -> usize {
     cx.own.navigated.partition_point(|&known| known < id)
-}
-
-/// Members that no bound pruned when they were scanned.
-fn kept_so_far(cx: &Cx<'_, Marker>) -> u64 {
-    cx.own.candidates.len() as u64 + cx.q.stats.full_comparisons
 }
 
 /// Offers the bounds of a member to the thresholds. Returns whether its estimate is among the best so far, and its lower bound unless that
@@ -137,9 +136,17 @@ pub(super) fn threshold(cx: &Cx<'_, Marker>) -> f32 {
 /// Drops candidates whose lower bound is beyond the threshold.
 pub(super) fn prune_candidates(cx: &mut Cx<'_, Marker>) {
     let limit = threshold(cx);
-    let before = cx.own.candidates.len();
-    cx.own.candidates.retain(|c| c.lower <= limit);
-    cx.q.stats.pruned += (before - cx.own.candidates.len()) as u64;
+    let State { candidates, scored, .. } = &mut *cx.own;
+    candidates.retain(|candidate| {
+        let is_kept = candidate.lower <= limit;
+        if !is_kept {
+            match scored.binary_search_by_key(&candidate.id, |s| s.id) {
+                Ok(at) => drop(scored.remove(at)),
+                Err(_) => cx.q.stats.pruned += 1,
+            }
+        }
+        is_kept
+    });
 }
 
 /// Scores a run of members that was read without bounds.

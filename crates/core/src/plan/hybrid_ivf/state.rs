@@ -52,7 +52,7 @@ pub(crate) struct Unread {
     pub(crate) id: u32,
 }
 
-/// The exact distance of a candidate that was read.
+/// The exact distance of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scored {
     pub(crate) id: u32,
@@ -81,6 +81,25 @@ pub(crate) struct Visit {
     pub(crate) weight: f32,
 }
 
+/// List codes of a cluster that were read for a local search, one list after another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LocalCodes {
+    pub(crate) bytes: Vec<u8>,
+    /// Where the codes of each list begin.
+    pub(crate) starts: Vec<u32>,
+    /// Lists that have not been read yet.
+    pub(crate) lists_left: u32,
+}
+
+impl LocalCodes {
+    /// Forgets all, keeping the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.starts.clear();
+        self.lists_left = 0;
+    }
+}
+
 /// The search of a cluster that is a graph; there is one at a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LocalSearch {
@@ -90,6 +109,8 @@ pub(crate) struct LocalSearch {
     pub(crate) beam: Beam,
     /// The smallest estimates of all local searches of this query, as many as a beam is long.
     pub(crate) nearest: KSmallest,
+    /// Codes of the cluster, where they are not resident.
+    pub(crate) codes: LocalCodes,
     pub(crate) members: u32,
     // A bit for each member that was visited.
     pub(crate) visited: Vec<u64>,
@@ -102,6 +123,7 @@ impl LocalSearch {
         self.cluster = cluster;
         self.beam.reset(list);
         self.nearest.k = list;
+        self.codes.clear();
         self.members = members;
         self.visited.clear();
         self.visited.resize(members.div_ceil(64) as usize, 0);
@@ -134,9 +156,11 @@ pub struct State {
     pub(crate) local: LocalSearch,
     /// Members not pruned yet and not read.
     pub(crate) candidates: Vec<Unread>,
+    /// In `barrier` mode: candidates that become results together, once those of them that are being read have come.
+    pub(crate) round: Vec<u32>,
     /// Candidates whose records are being read.
-    pub(crate) awaited: Vec<(Tag, Unread)>,
-    /// Candidates that were read and are no results yet, ascending by id.
+    pub(crate) awaited: Vec<(Tag, u32)>,
+    /// Candidates whose distances are known and that are no results yet, ascending by id.
     pub(crate) scored: Vec<Scored>,
     /// Members that were read one by one, with their distances: what is learned from.
     pub(crate) read: Vec<(u32, f32)>,
@@ -161,6 +185,7 @@ impl State {
         self.local.nearest.reset(0);
         self.local.is_on = false;
         self.candidates.clear();
+        self.round.clear();
         self.awaited.clear();
         self.scored.clear();
         self.read.clear();
@@ -177,9 +202,12 @@ impl State {
             + self.visits.capacity() * size_of::<Visit>()
             + self.local.beam.memory_bytes()
             + 8 * self.local.visited.capacity()
+            + self.local.codes.bytes.capacity()
+            + 4 * self.local.codes.starts.capacity()
             + 4 * self.local.nearest.values.capacity()
             + self.candidates.capacity() * size_of::<Unread>()
-            + self.awaited.capacity() * size_of::<(Tag, Unread)>()
+            + self.awaited.capacity() * size_of::<(Tag, u32)>()
+            + 4 * self.round.capacity()
             + self.read.capacity() * size_of::<(u32, f32)>()
             + 4 * (self.estimates.values.capacity() + self.upper_bounds.values.capacity())
     }

@@ -9,7 +9,7 @@
 use super::likelihood;
 use super::local_graph;
 use super::navigate::to_centroid;
-use super::scan::{scan, scan_read};
+use super::scan::{codes_of, scan, scan_read};
 use super::{FILE, Marker, QueuedLists, ReadKind, Scratch, State, Visit, bound_estimator};
 use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
@@ -48,6 +48,13 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
         && cx.own.candidates.len() <= CANDIDATES_MAX
         && cx.own.queue.len() < QUEUE_MAX
     {
+        if cx.own.local.codes.lists_left > 0 {
+            // The codes of a graph are read before it is searched.
+            let Some(list) = cx.own.lists.pop() else { break };
+            ask_for_list(cx, list)?;
+            asked = true;
+            continue;
+        }
         if cx.own.local.is_on {
             match local_graph::choose(cx)? {
                 local_graph::Next::Asked => asked = true,
@@ -83,14 +90,13 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
 /// the lists before it have taken effect.
 fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
-    let is_local = local_graph::is_searchable(cx.view, cluster);
+    let is_local = cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
         return Some(false);
     }
     cx.own.begun += 1;
     let first = cx.own.lists.len();
     match cx.view.directory.kinds[cluster as usize] {
-        _ if is_local => {}
         LocalKind::Ivf => push_nearest_lists(cx, cluster),
         LocalKind::Flat | LocalKind::Graph => {
             cx.own.lists.extend(cx.view.directory.lists_of(cluster).rev());
@@ -100,7 +106,10 @@ fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     cx.own.visits.push(Visit { cluster, lists_left, has_begun: false, fruitful: false, weight: 1.0 });
     if is_local {
         begin_visit(cx, cluster);
-        local_graph::begin(cx, cluster)?;
+        if local_graph::open(cx, cluster)? {
+            cx.own.lists.clear();
+            local_graph::begin(cx, cluster)?;
+        }
     }
     Some(true)
 }
@@ -171,7 +180,7 @@ fn ask_for_list(cx: &mut Cx<'_, Marker>, list: u32) -> Option<()> {
     }
     let count = last + 1 - list;
     let tag = fetch(cx, start, end - start, ReadKind::Lists { first: list, count })?;
-    if cx.q.mode == Mode::Barrier {
+    if cx.q.mode == Mode::Barrier && cx.own.local.codes.lists_left == 0 {
         cx.own.queue.push(QueuedLists { first: list, count, tag: Some(tag) });
     }
     Some(())
@@ -201,6 +210,13 @@ pub(super) fn take(
     (tag, first, count): (Tag, u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
+    let end = first.checked_add(count)?;
+    let local = &cx.own.local;
+    if local.codes.lists_left > 0 && cx.view.directory.cluster_of(first) == local.cluster {
+        return (first..end).try_for_each(|list| {
+            local_graph::take_codes(cx, list, codes_of(cx.view, (first, list), bytes)?.0)
+        });
+    }
     if cx.q.mode == Mode::Barrier {
         if cx.own.queue.first().is_none_or(|lists| lists.tag != Some(tag)) {
             // The visits ended before this list.
@@ -208,7 +224,6 @@ pub(super) fn take(
         }
         cx.own.queue.remove(0);
     }
-    let end = first.checked_add(count)?;
     for list in first..end {
         if !may_scan(cx, list, end) {
             return Some(());

@@ -7,9 +7,10 @@
 //! | … | lists to scan: count, 4 bytes each |
 //! | … | queued lists: count, then first list (4 bytes), number of lists (varint), whether being read (1 byte), and if so the tag (4 bytes) each |
 //! | … | visits: count, then cluster (4 bytes), lists left (varint), whether begun and whether fruitful (1 byte each), weight (4 bytes) each |
-//! | … | local search: whether on (1 byte), cluster (4 bytes), members (varint); smallest estimates; beam: capacity, count, then distance (4 bytes), member (4 bytes), progress (1 byte) each; a bit for each member, visited or not |
+//! | … | local search: whether on (1 byte), cluster (4 bytes), members (varint); smallest estimates; beam: capacity, count, then distance (4 bytes), member (4 bytes), progress (1 byte) each; codes of its cluster: lists to be read, starts of lists, bytes: count and content each; a bit for each member, visited or not |
 //! | … | candidates: count, then estimate, lower bound, member (4 bytes each) |
-//! | … | awaited candidates: count, then tag (4 bytes) and a candidate each |
+//! | … | members that become results together: count, 4 bytes each |
+//! | … | awaited candidates: count, then tag and member (4 bytes each) |
 //! | … | candidates scored and not settled: count, then member, distance (4 bytes each) and external id (varint) each |
 //! | … | members read: count, then member and distance (4 bytes each) |
 //! | … | smallest estimates, smallest upper bounds: k, count, 4 bytes each |
@@ -32,6 +33,8 @@ const LISTS_OF_READ_MAX: u32 = 1 << 16;
 const QUEUE_MAX: u32 = 1 << 8;
 /// Most members of a cluster that is a graph.
 const MEMBERS_MAX: u32 = 1 << 26;
+/// Most bytes of the codes of such a cluster.
+const CODES_BYTES_MAX: u32 = 1 << 30;
 /// Most candidates: a scanned list may add all its members before some are read.
 const CANDIDATES_MAX: u32 = 1 << 24;
 /// Most members kept for learning.
@@ -96,10 +99,11 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
     put_local(s, w);
     w.varint(s.candidates.len() as u64);
     s.candidates.iter().for_each(|c| put_candidate(c, w));
+    put_words(&s.round, w);
     w.varint(s.awaited.len() as u64);
-    for (tag, candidate) in &s.awaited {
+    for &(tag, id) in &s.awaited {
         w.u32(tag.0);
-        put_candidate(candidate, w);
+        w.u32(id);
     }
     w.varint(s.scored.len() as u64);
     for scored in &s.scored {
@@ -137,8 +141,9 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
     for _ in 0..r.count(CANDIDATES_MAX)? {
         s.candidates.push(take_candidate(r)?);
     }
+    take_words(r, CANDIDATES_MAX, &mut s.round)?;
     for _ in 0..r.count(CANDIDATES_MAX)? {
-        s.awaited.push((Tag(r.u32()?), take_candidate(r)?));
+        s.awaited.push((Tag(r.u32()?), r.u32()?));
     }
     for _ in 0..r.count(CANDIDATES_MAX)? {
         let (id, distance, external_id) = (r.u32()?, f32::from_bits(r.u32()?), r.varint()?);
@@ -169,6 +174,10 @@ fn put_local(s: &State, w: &mut Writer<'_>) {
         w.u32(c.id);
         w.u8(c.progress as u8);
     }
+    w.varint(local.codes.lists_left.into());
+    put_words(&local.codes.starts, w);
+    w.varint(local.codes.bytes.len() as u64);
+    local.codes.bytes.iter().for_each(|&byte| w.u8(byte));
     local.visited.iter().flat_map(|word| word.to_le_bytes()).for_each(|byte| w.u8(byte));
 }
 
@@ -192,6 +201,16 @@ fn take_local(s: &mut State, list: u32, r: &mut Reader<'_>) -> Result<(), Refuse
         if id >= members || !is_sorted || !s.local.beam.offer(distance, id, progress) {
             return Err(Refused::Content);
         }
+    }
+    let codes = &mut s.local.codes;
+    codes.lists_left = r.count(LISTS_MAX)?;
+    take_words(r, LISTS_MAX, &mut codes.starts)?;
+    let bytes = r.count(CODES_BYTES_MAX)? as usize;
+    if r.0.len() < bytes {
+        return Err(Refused::Length);
+    }
+    for _ in 0..bytes {
+        codes.bytes.push(r.u8()?);
     }
     for word in &mut s.local.visited {
         *word = r.u64()?;

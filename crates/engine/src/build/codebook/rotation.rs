@@ -1,12 +1,17 @@
 //! The rotation of OPQ (Ge et al., "Optimized Product Quantization", PAMI 2014): a start from PCA (§4.2), and
 //! refinement (§4.1).
+//!
+//! Matrices are multiplied by the kernels, not by a library that chooses by the processor: the rotation has the same
+//! bits on every machine.
 
 use std::ops::Range;
 
-use nalgebra::{DMatrix, DMatrixView, DMatrixViewMut, Dyn, SymmetricEigen};
+use nalgebra::{DMatrix, SymmetricEigen};
 use rayon::prelude::*;
 
+use stratann_core::build::costs::ln;
 use stratann_kernel::codes::Codebook;
+use stratann_kernel::product::{add_product_f32, add_product_f64};
 
 /// Columns of a product that one task computes.
 const COLUMNS: usize = 64;
@@ -59,7 +64,7 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
             .filter(room)
             .min_by(|&a, &b| products[a].total_cmp(&products[b]).then(a.cmp(&b)));
         if let Some(j) = least {
-            products[j] += (e.max(smallest) / smallest).ln() + 1e-9;
+            products[j] += ln(e.max(smallest) / smallest) + 1e-9;
             taken[j].push(at);
         }
     }
@@ -87,10 +92,11 @@ pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Opti
     let inertia = INERTIA * product.trace().abs() / dim as f64;
     add_to_diagonal(&mut product, inertia);
     let turn = polar(product)?;
-    let before = DMatrix::from_row_iterator(dim, dim, book.rotation.iter().map(|&x| f64::from(x)));
-    let row_major = |m: &DMatrix<f64>| m.transpose().iter().map(|&x| x as f32).collect();
-    book.rotation = row_major(&(&turn * before));
-    Some(row_major(&turn))
+    let before: Vec<f64> = book.rotation.iter().map(|&x| f64::from(x)).collect();
+    let mut turned = vec![0f64; dim * dim];
+    add_product_f64(turn.as_slice(), dim, &before, dim, &mut turned);
+    book.rotation = turned.iter().map(|&x| x as f32).collect();
+    Some(turn.transpose().iter().map(|&x| x as f32).collect())
 }
 
 /// Computes the orthonormal matrix nearest to `a`; `None` if `a` is singular or not finite.
@@ -111,22 +117,28 @@ fn polar(mut a: DMatrix<f64>) -> Option<DMatrix<f64>> {
     for (mut column, e) in w.column_iter_mut().zip(eigenvalues.iter()) {
         column /= e.sqrt().sqrt();
     }
-    let mut u = a * by_its_transpose(w);
+    let mut u = times_symmetric(a, &by_its_transpose(w));
     for _ in 0..POLISH {
         let mut correction = u.tr_mul(&u);
         correction *= -0.5;
         add_to_diagonal(&mut correction, 1.5);
-        u *= correction;
+        u = times_symmetric(u, &correction);
     }
     u.iter().all(|x| x.is_finite()).then_some(u)
 }
 
-/// `W Wᵀ`, without a transposed copy.
+/// `W Wᵀ`.
 fn by_its_transpose(w: DMatrix<f64>) -> DMatrix<f64> {
-    let (rows, columns) = (Dyn(w.nrows()), Dyn(w.ncols()));
-    let transposed = DMatrixView::from_slice_with_strides_generic(w.as_slice(), columns, rows, rows, Dyn(1));
     let mut out = DMatrix::zeros(w.nrows(), w.nrows());
-    out.gemm(1.0, &w, &transposed, 0.0);
+    // A column-major matrix is the transpose of a row-major one.
+    add_product_f64(w.as_slice(), w.nrows(), w.as_slice(), w.nrows(), out.as_mut_slice());
+    out
+}
+
+/// `A S` for a symmetric S.
+fn times_symmetric(a: DMatrix<f64>, s: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut out = DMatrix::zeros(a.nrows(), s.ncols());
+    add_product_f64(s.as_slice(), s.ncols(), a.as_slice(), a.nrows(), out.as_mut_slice());
     out
 }
 
@@ -149,21 +161,11 @@ fn cross_product(n: usize, width: usize, dim: usize, left: &Left, rows: &[f32]) 
         let count = out.len() / dim;
         let columns = block * COLUMNS..block * COLUMNS + count;
         let mut tile = vec![0f32; TILE * count];
-        let mut out = DMatrixViewMut::from_slice(out, dim, count);
         for start in (0..n).step_by(TILE) {
             let range = start..(start + TILE).min(n);
             let tile = &mut tile[..range.len() * count];
             left(range.clone(), columns.clone(), tile);
-            // Both are row-major: columns of the transposes.
-            let x = DMatrixView::from_slice(&rows[range.start * dim..range.end * dim], dim, range.len());
-            let l = DMatrixView::from_slice_with_strides_generic(
-                tile,
-                Dyn(range.len()),
-                Dyn(count),
-                Dyn(count),
-                Dyn(1),
-            );
-            out.gemm(1.0, &x, &l, 1.0);
+            add_product_f32(tile, count, &rows[range.start * dim..range.end * dim], dim, out);
         }
     });
     DMatrix::from_row_iterator(width, dim, out.iter().map(|&x| f64::from(x)))

@@ -57,7 +57,7 @@ pub struct Round {
 
 /// The trace of one query.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trace {
+pub struct BlockTrace {
     /// Parameters that were used.
     pub k: u32,
     /// Length of the beam.
@@ -94,7 +94,7 @@ pub(crate) fn explain(
     block_of: Option<&dyn Fn(u32) -> u32>,
     query: &[u8],
     params: Params,
-) -> Trace {
+) -> BlockTrace {
     let (view, setting) = (kind.view(base), setting(&params));
     let mut tracer = Tracer {
         base,
@@ -114,7 +114,7 @@ pub(crate) fn explain(
         rounds.push(round);
         step = next;
     }
-    Trace {
+    BlockTrace {
         k: params.k,
         search_list: setting.search_list,
         stop_slack: setting.slack,

@@ -53,7 +53,7 @@ pub(crate) fn check(
     if let Some(checker) = checker {
         let done = checker.finish(&index, &mut found);
         report.edges = done.edges;
-        // Without the head graph nobody can say what is reachable.
+        // Without the head graph it is not known what is reachable.
         let is_known = opened.as_ref().is_ok_and(|(base, _)| base.kind.has_adjacency_in_blocks());
         report.unreachable = if is_known { done.unreachable } else { 0 };
     }

@@ -3,10 +3,10 @@
 use stratann_core::plan::{KindParams, disk_graph};
 use stratann_core::query::Params;
 
+use super::options::GraphSwitches;
 use crate::Result;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::search::options::SearchOptions;
 
 /// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
 const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
@@ -58,11 +58,11 @@ pub(crate) fn params_of(k: u32, setting: &Setting) -> Params {
 ///
 /// # Errors
 /// A slack that is out of range.
-pub(crate) fn apply_switches(own: &mut disk_graph::Params, options: &SearchOptions) -> Result<()> {
+pub(crate) fn apply_switches(own: &mut disk_graph::Params, switches: &GraphSwitches) -> Result<()> {
     check_slack(own.stop_slack)?;
-    own.head = options.head;
-    own.whole_blocks = options.whole_blocks;
-    if let Some(patience) = options.patience {
+    own.head = switches.head;
+    own.whole_blocks = switches.whole_blocks;
+    if let Some(patience) = switches.patience {
         own.patience = patience;
     }
     Ok(())

@@ -4,3 +4,4 @@ pub(crate) mod account;
 pub mod build;
 pub(crate) mod calibration;
 pub(crate) mod open;
+pub mod options;

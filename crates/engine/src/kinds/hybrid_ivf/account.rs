@@ -6,7 +6,7 @@ use stratann_core::query::visited_bytes;
 
 use super::super::PlannedQuery;
 use super::facts::ListFacts;
-use super::tables::ListTables;
+use super::open::ListIndex;
 use crate::base::Base;
 use crate::manifest::Manifest;
 
@@ -27,8 +27,10 @@ fn scan_bytes(code_bytes: usize) -> u64 {
 }
 
 /// Tables and candidates of one query, and what it has visited. `local_beam` is the length of a beam in a local graph.
-pub(crate) fn query_bytes(tables: &ListTables, base: &Base, local_beam: u64) -> u64 {
-    scan_bytes(tables.shape.code_bytes) + tables.walk_bytes(local_beam) + visited_bytes(base.manifest.rows)
+pub(crate) fn query_bytes(lists: &ListIndex, base: &Base, local_beam: u64) -> u64 {
+    let tables = &lists.tables;
+    let local = tables.walk_bytes(local_beam) + tables.local_codes_bytes(&lists.resident());
+    scan_bytes(tables.shape.code_bytes) + local + visited_bytes(base.manifest.rows)
 }
 
 /// What queries take, as far as the manifest tells; rounded up where it does not.

@@ -4,9 +4,9 @@ use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
 
+use super::options::ListSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::search::options::SearchOptions;
 use crate::{Error, Result};
 
 /// Clusters that are tried.
@@ -66,11 +66,10 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32, slack: Option<f32>, early_stop:
 /// A value out of range.
 pub(crate) fn apply_switches(
     own: &mut hybrid_ivf::Params,
-    options: &SearchOptions,
+    switches: &ListSwitches,
     variant: Option<&str>,
 ) -> Result<()> {
     check_slack(own.bound_slack)?;
-    let switches = &options.probe;
     own.order = switches.order.or(variant.and_then(Order::from_name)).unwrap_or_default();
     own.weighed = switches.weighed;
     own.bounds = switches.bounds;
@@ -83,7 +82,7 @@ pub(crate) fn apply_switches(
     if let Some(list) = switches.local_list {
         own.local_list = list;
     }
-    if let Some(hits) = switches.votes {
+    if let Some(hits) = switches.sample_hits {
         own.sample_hits = hits;
     }
     if own.is_valid() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stratann_core::plan::hybrid_ivf::{Pinned, View};
 
+use super::account::IN_FLIGHT_LOW_MEMORY;
 use super::facts::ListSection;
 use super::learning::{self, Learning, LearningSource};
 use super::lists::ListReader;
@@ -55,9 +56,9 @@ impl ListIndex {
     /// Stops learning where the budget has no room for it: a search can do without. Returns a warning then.
     fn stop_learning_on_low_memory(&mut self, options: &OpenOptions) -> Option<String> {
         let budget = options.ram_budget?;
-        let Reserve { tight_bytes, threads, .. } = options.search_reserve;
+        let Reserve { low_memory_bytes, threads, .. } = options.search_reserve;
         let bytes = self.learning.bytes(threads.max(1));
-        let least = self.open_bytes() + bytes + tight_bytes;
+        let least = self.open_bytes() + bytes + low_memory_bytes;
         if !self.learning.is_on() || least <= budget {
             return None;
         }
@@ -73,12 +74,15 @@ impl ListIndex {
 
     /// Loads list codes, as many as the budget allows, and then records; without a budget all list codes.
     fn load_resident(&mut self, base: &Base, options: &OpenOptions) -> Result<()> {
-        let Reserve { bytes, tight_bytes, threads } = options.search_reserve;
+        let Reserve { bytes, low_memory_bytes, threads } = options.search_reserve;
         let taken = self.open_bytes() + self.learning.bytes(threads.max(1));
         let left_by =
             |reserve: u64| options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken + reserve));
         self.low_memory = self.tables.all_codes_bytes() > left_by(bytes);
-        let left = left_by(if self.low_memory { tight_bytes } else { bytes });
+        // Queries read the codes of graphs that are not resident before they search them.
+        let local = self.tables.local_codes_bytes(&ResidentLists::default());
+        let local = local * (IN_FLIGHT_LOW_MEMORY * threads.max(1)) as u64;
+        let left = left_by(if self.low_memory { low_memory_bytes + local } else { bytes });
         let codes_bytes = options.head_budget.unwrap_or(u64::MAX).min(left);
         // Records are loaded only when it is known that codes leave memory for them.
         let is_automatic = options.ram_budget.is_some() && options.head_budget.is_none();

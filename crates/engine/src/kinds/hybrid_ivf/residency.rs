@@ -246,14 +246,24 @@ impl ListTables {
             |c: u32| self.directory.lists_of(c).map(|l| u64::from(self.directory.members(l))).sum::<u64>();
         let weights = weights(clusters.clone().map(members), costs.visits).0;
         let density = |c: u32| {
-            let (kind, members) = (self.directory.kinds[c as usize], members(c));
-            // A graph of codes on disk is scanned.
-            let on_disk = if kind == LocalKind::Graph { LocalKind::Flat } else { kind };
-            let cost = |kind, in_ram| costs.model.visit_us(LocalIndex { kind, in_ram }, members);
-            let saved = (cost(on_disk, false) - cost(kind, true)).max(0.0);
+            // The codes of a graph are read as a whole, like those of a flat cluster; the search is the same.
+            let kind = match self.directory.kinds[c as usize] {
+                LocalKind::Graph => LocalKind::Flat,
+                kind => kind,
+            };
+            let members = members(c);
+            let cost = |in_ram| costs.model.visit_us(LocalIndex { kind, in_ram }, members);
+            let saved = (cost(false) - cost(true)).max(0.0);
             weights[c as usize] * saved / self.part_bytes(ListPart::Codes, c).max(1) as f64
         };
         clusters.map(density).collect()
+    }
+
+    /// The codes of the largest graph that have to be read before it is searched.
+    pub(crate) fn local_codes_bytes(&self, resident: &ResidentLists) -> u64 {
+        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
+        let on_disk = graphs.filter(|&c| !resident.codes.has(self, c));
+        on_disk.map(|c| self.part_bytes(ListPart::Codes, c)).max().unwrap_or(0)
     }
 
     /// ResidencyBudget for the codes of all clusters.

@@ -438,7 +438,7 @@ impl Split {
         publish::publish(build, &out, &manifest)
     }
 
-    /// Removes what was done: nobody could go on with it.
+    /// Removes the unfinished build: it cannot be resumed.
     pub fn abandon(self) {
         state::abandon(&self.out);
     }

@@ -1,6 +1,6 @@
 //! A build as tasks that processes on several machines do, over one folder that all of them share.
 //!
-//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that nobody else uses,
+//! A task reads files that earlier tasks have left in `partial/`, writes its own under names that no other task uses,
 //! each whole or not at all, and gives facts. So it may be done twice, even at the same time. What must come before
 //! what, [`super`] knows.
 

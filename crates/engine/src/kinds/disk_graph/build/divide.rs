@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use stratann_kernel::distance::{block_l2_f32, l2_f32};
+use stratann_kernel::distance::block_l2_f32;
 
 use crate::build::blocks::graph_file::Cell;
 use crate::build::blocks::layout::ORDER;
@@ -20,7 +20,9 @@ use crate::build::regions::Regions;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_entries, read_table, write_table};
-use crate::build::{kmeans, vamana};
+use crate::build::vamana;
+use crate::clusterings::balanced::{Chained, chain};
+use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
 use crate::{Error, Result};
@@ -104,12 +106,10 @@ pub(crate) fn centroids(build: &Build<'_>, space: &Space, scan: &Scan) -> Result
     let (_, share) = room(build, space, live.len());
     let small = (SMALL_PER_CELL * live.len().div_ceil(share)).clamp(SMALL_PER_CELL, 4096);
     let count = (build.plan.codebook_sample * 2).min(64 * small).min(live.len());
-    let stride = live.len() as f64 / count as f64;
-    let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
+    let rows = evenly(&live, count);
     drop(live);
     let dim = space.point_dim();
-    let mut sample = vec![0f32; count * dim];
-    space.load_floats(build.base, &rows, &mut sample)?;
+    let sample = sample_of(dim, &rows, |rows, out| space.load_floats(build.base, rows, out))?;
     let centroids = kmeans::kmeans(&sample, dim, small, 10, build.options.seed);
     write_table(&build.partial.path(CENTROIDS), &centroids)
 }
@@ -274,52 +274,4 @@ fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: us
     all.commit()?;
     let cell = |w: &[u64]| Cell { start: w[0] as u32, end: w[1] as u32 };
     Ok(Division { cells: residents.windows(2).map(cell).collect(), starts: members })
-}
-
-/// The cells that each small cell belongs to: one, or several in a row when it is larger than a cell.
-struct Chained {
-    first: Vec<usize>,
-    parts: Vec<usize>,
-    cells: usize,
-}
-
-impl Chained {
-    /// The cell of the `nth` row of a small cell.
-    fn cell(&self, small: usize, nth: u32, share: usize) -> usize {
-        self.first[small] + (nth as usize / share).min(self.parts[small] - 1)
-    }
-}
-
-/// Chains small cells into cells of about `share` rows: always the nearest free one joins, and a full cell is followed by one that begins nearby.
-fn chain(sizes: &[usize], centroids: &[f32], dim: usize, share: usize) -> Chained {
-    let small = sizes.len();
-    let centroid = |s: usize| &centroids[s * dim..(s + 1) * dim];
-    let mut chained = Chained { first: vec![0; small], parts: vec![1; small], cells: 0 };
-    let mut free: Vec<usize> = (0..small).collect();
-    let mut at = 0;
-    let (mut anchor, mut held) = (at, 0usize);
-    while let Some(place) = free.iter().position(|&s| s == at) {
-        free.swap_remove(place);
-        if held > 0 && held + sizes[at] > share {
-            chained.cells += 1;
-            (anchor, held) = (at, 0);
-        }
-        chained.first[at] = chained.cells;
-        if sizes[at] > share {
-            chained.parts[at] = sizes[at].div_ceil(share);
-            chained.cells += chained.parts[at] - 1;
-            held = share;
-        } else {
-            held += sizes[at];
-        }
-        let distance = |s: usize| l2_f32(centroid(anchor), bytemuck::cast_slice(centroid(s)));
-        let Some(next) =
-            free.iter().copied().min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)))
-        else {
-            break;
-        };
-        at = next;
-    }
-    chained.cells += 1;
-    chained
 }

@@ -37,7 +37,7 @@ pub(crate) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, 
         build,
         space,
         options: graph_stage::vamana_options(build),
-        room: Room::new(build, space),
+        limits: MergeLimits::new(build, space),
         writer: GraphWriter::create(&build.partial.path(&graph_file::name(home)), build.options.degree)?,
         edges: 0,
     };
@@ -47,17 +47,17 @@ pub(crate) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, 
 }
 
 /// Rows that may be in memory at a time, within the memory of a cell.
-struct Room {
+struct MergeLimits {
     points: usize,
     candidates: usize,
 }
 
-impl Room {
-    fn new(build: &Build<'_>, space: &Space) -> Room {
+impl MergeLimits {
+    fn new(build: &Build<'_>, space: &Space) -> MergeLimits {
         let bytes = (build.plan.points_per_cell * build.plan.point_bytes) as usize;
         // A point, its row, and its position in the set that gathers rows.
         let point = space.point_bytes() + 4 + 16;
-        Room { points: (bytes / 2 / point).max(1000), candidates: (bytes / 4 / 4).max(10_000) }
+        MergeLimits { points: (bytes / 2 / point).max(1000), candidates: (bytes / 4 / 4).max(10_000) }
     }
 }
 
@@ -65,7 +65,7 @@ struct Merge<'a, 'b> {
     build: &'a Build<'b>,
     space: &'a Space,
     options: VamanaOptions,
-    room: Room,
+    limits: MergeLimits,
     writer: GraphWriter,
     edges: u64,
 }
@@ -99,7 +99,7 @@ impl Merge<'_, '_> {
             }
             candidates += found.near.len();
             batch.push(found);
-            if needed.len() >= self.room.points || candidates >= self.room.candidates {
+            if needed.len() >= self.limits.points || candidates >= self.limits.candidates {
                 self.write(&mut batch, &mut needed)?;
                 candidates = 0;
             }

@@ -4,10 +4,10 @@
 use rayon::prelude::*;
 
 use super::list_plan;
-use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
+use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
 use crate::{Error, Result, files};
 
@@ -16,8 +16,6 @@ pub(crate) const CLUSTERS: &str = "clusters.tmp";
 /// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CLUSTER: usize = 32;
 const ROUNDS: usize = 8;
-/// Rows that each thread assigns at a time.
-pub(crate) const CHUNK: usize = 1024;
 
 /// Default number of cells: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
 pub(crate) fn count(rows: u64) -> usize {
@@ -56,20 +54,13 @@ fn sample(build: &Build<'_>, space: &Space, live: &[u32], clusters: usize) -> Re
     let dim = space.point_dim();
     let room = list_plan(build).map_or(usize::MAX, |plan| plan.sample);
     let count = (SAMPLE_PER_CLUSTER * clusters).min(live.len()).min(room.max(clusters));
-    let stride = live.len() as f64 / count as f64;
-    let rows: Vec<u32> = (0..count).map(|i| live[(i as f64 * stride) as usize]).collect();
-    let mut sample = vec![0f32; count * dim];
-    sample
-        .par_chunks_mut(CHUNK * dim)
-        .zip(rows.par_chunks(CHUNK))
-        .try_for_each(|(out, rows)| space.load_floats(build.base, rows, out))?;
-    Ok(sample)
+    sample_of(dim, &evenly(live, count), |rows, out| space.load_floats(build.base, rows, out))
 }
 
 /// Sorts centroids along a tree of halves, so that near cells are mostly near each other on disk.
 fn in_order(centroids: Vec<f32>, dim: usize) -> Vec<f32> {
     let mut order: Vec<u32> = (0..(centroids.len() / dim) as u32).collect();
-    super::order::halve(&centroids, dim, &mut order, 1);
+    order::halve(&centroids, dim, &mut order, 1);
     order.iter().flat_map(|&c| centroids[c as usize * dim..][..dim].iter().copied()).collect()
 }
 
@@ -85,9 +76,8 @@ fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &[f32]) -> R
         }
         let first = (chunk * CHUNK) as u64;
         let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();
-        let mut floats = vec![0f32; live.len() * dim];
-        space.load_floats(build.base, &live, &mut floats)?;
-        for (&row, c) in live.iter().zip(kmeans::assign(&floats, dim, centroids)) {
+        let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+        for (&row, c) in live.iter().zip(nearest_of(dim, &live, centroids, load)?) {
             out[(u64::from(row) - first) as usize] = c;
         }
         build.progress.advance(out.len() as u64);

@@ -8,10 +8,10 @@ use stratann_core::format::directory::LocalKind;
 use super::memory::DIVIDE_BYTES;
 use super::plan;
 use super::{ReadSizes, clusters, posting_shape};
-use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
+use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::profile::Profile;
@@ -36,10 +36,6 @@ pub(crate) struct Plan {
     /// Why.
     pub(crate) report: PlanReport,
 }
-
-/// Rows of a divided cluster that its centroids are found from, for each of them.
-const SAMPLE_PER_LIST: usize = 48;
-const ROUNDS: usize = 8;
 
 pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profile) -> Result<Plan> {
     let cluster_of = clusters::read(build)?;
@@ -70,75 +66,14 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
                 LocalKind::Ivf => {
                     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
                     let seed = build.options.seed.wrapping_add(cluster as u64);
-                    by_centroids(space.point_dim(), &rows, (capacity, sample_max), seed, load)
+                    let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
+                    by_centroids(space.point_dim(), &rows, lists, (capacity, sample_max), seed, load)
                 }
                 LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
             }
         })
         .collect::<Result<_>>()?;
     write(build, kinds, divided, reads, report)
-}
-
-/// The lists of a cluster.
-pub(crate) struct Divided {
-    /// Rows and the list of each, numbered within the cluster.
-    pub(crate) rows: Vec<(u32, u32)>,
-    pub(crate) lists: u32,
-    /// One for each list of a divided cluster, as a point.
-    pub(crate) centroids: Vec<f32>,
-}
-
-/// Lists of as many rows as one read brings.
-pub(crate) fn in_order(rows: &[u32], capacity: usize) -> Divided {
-    let lists = rows.len().div_ceil(capacity).max(1);
-    let each = rows.len().div_ceil(lists).max(1);
-    let rows: Vec<(u32, u32)> = rows.iter().enumerate().map(|(i, &row)| (row, (i / each) as u32)).collect();
-    Divided { rows, lists: lists as u32, centroids: Vec::new() }
-}
-
-/// A list for each of √N centroids; those too long for one read become several with the same centroid.
-/// `load` gives rows as points of `dim` components; centroids are found from `sample_max` of them at most.
-pub(crate) fn by_centroids(
-    dim: usize,
-    rows: &[u32],
-    (capacity, sample_max): (usize, usize),
-    seed: u64,
-    load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
-) -> Result<Divided> {
-    const CHUNK: usize = 1024;
-    let k = VisitCostModel::lists_in(rows.len() as u64) as usize;
-    let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(sample_max.max(k))).max(1);
-    let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
-    let mut sample = vec![0f32; drawn.len() * dim];
-    load(&drawn, &mut sample)?;
-    let centroids = kmeans::kmeans(&sample, dim, k, ROUNDS, seed);
-    drop(sample);
-    let mut nearest: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
-    for rows in rows.chunks(CHUNK) {
-        let mut floats = vec![0f32; rows.len() * dim];
-        load(rows, &mut floats)?;
-        nearest.extend(rows.iter().copied().zip(kmeans::assign(&floats, dim, &centroids)));
-    }
-    let mut sizes = vec![0usize; k];
-    nearest.iter().for_each(|n| sizes[n.1 as usize] += 1);
-    let mut out = Divided { rows: Vec::new(), lists: 0, centroids: Vec::new() };
-    // The first list of each centroid, and how many of its rows have gone by.
-    let mut first = vec![0u32; k];
-    for (c, &size) in sizes.iter().enumerate() {
-        first[c] = out.lists;
-        for _ in 0..size.div_ceil(capacity) {
-            out.lists += 1;
-            out.centroids.extend_from_slice(&centroids[c * dim..(c + 1) * dim]);
-        }
-    }
-    let mut seen = vec![0usize; k];
-    for (row, c) in nearest {
-        let c = c as usize;
-        let each = sizes[c].div_ceil(sizes[c].div_ceil(capacity));
-        out.rows.push((row, first[c] + (seen[c] / each) as u32));
-        seen[c] += 1;
-    }
-    Ok(out)
 }
 
 fn write(

@@ -20,11 +20,12 @@ use stratann_kernel::element::widen;
 
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
-use super::{graphs, order, page_blocks, posting_shape, read_centroids};
+use super::{graphs, page_blocks, posting_shape, read_centroids};
 use crate::build::regions::Regions;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
+use crate::clusterings::order::halve;
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
@@ -109,7 +110,7 @@ fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) 
 }
 
 /// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are
-/// read in vain rather than making two reads of one. Walks of graphs begin at their first member.
+/// unwanted bytes are read rather than splitting a read in two. Searches of local graphs begin at their first member.
 pub(crate) fn layout(
     shape: &ListLayout,
     gap_max: u32,
@@ -495,7 +496,7 @@ impl ListFrame<'_> {
         let (shape, dim) = (self.shape, self.shape.dim);
         let count = floats.len() / dim;
         let mut order: Vec<u32> = (0..count as u32).collect();
-        order::halve(floats, dim, &mut order, ORDER_LEAST);
+        halve(floats, dim, &mut order, ORDER_LEAST);
         encoder.set_centroid(centroid);
         let (mut members, mut codes) = (Vec::with_capacity(count), vec![0u8; count * shape.code_bytes]);
         let mut records = Vec::with_capacity(count * shape.record_bytes());

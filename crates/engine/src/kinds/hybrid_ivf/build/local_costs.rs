@@ -12,10 +12,10 @@ use stratann_kernel::distance::l2_f32;
 
 use super::nav::Floats;
 use super::{list_plan, posting_shape};
-use crate::build::kmeans;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
+use crate::clusterings::kmeans;
 use crate::dataset::Scan;
 use crate::profile::{LocalCosts, Profile};
 use crate::{Progress, Result};

@@ -15,6 +15,8 @@ use crate::build::plan::{
     BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
 };
 use crate::build::vamana::Graph;
+use crate::clusterings::CHUNK;
+use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::dataset::Reader;
 use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
@@ -29,8 +31,6 @@ const SAMPLE_LEAST: u64 = 8;
 const READ_MOST: u32 = 256 << 10;
 /// What a thread holds of a cluster that it divides.
 pub(crate) const DIVIDE_BYTES: usize = 2 << 20;
-/// Rows that every thread assigns at a time, and its products of them with centroids.
-const PRODUCT_BYTES: u64 = 512 << 10;
 /// Of a part of the lists, the least that is held before it is written.
 const PART_LEAST: u64 = 1 << 20;
 /// What clusters are cut out of for the constants of the cost model, at least.
@@ -88,14 +88,19 @@ impl Sizes {
         4 * self.point_dim
     }
 
-    /// A row of the sample of k-means, with its cluster and its distance, now and in the round before.
+    fn kmeans(&self) -> KmeansMemory {
+        KmeansMemory { dim: self.point_dim }
+    }
+
+    /// A row of the sample of k-means.
     fn sampled_bytes(&self) -> u64 {
-        self.point_bytes() + 24
+        self.kmeans().row_bytes()
     }
 
     /// Centroids as they are found, as they were before, and in their order.
     fn kmeans_bytes(&self) -> u64 {
-        self.clusters * (3 * self.point_bytes() + 48)
+        // Sizes and errors of cells beside the centroids.
+        self.clusters * (self.kmeans().centroid_bytes() + 48)
     }
 
     /// Centroids of clusters, as f16 and as floats.
@@ -131,8 +136,7 @@ impl Sizes {
 
     /// What each thread takes: of rows that it assigns, of a list that it writes, of a cluster that it divides.
     fn thread_bytes(&self) -> u64 {
-        let assigned =
-            clusters::CHUNK as u64 * (self.point_bytes() + self.shape.vector_bytes as u64) + PRODUCT_BYTES;
+        let assigned = CHUNK as u64 * (self.point_bytes() + self.shape.vector_bytes as u64) + PRODUCT_BYTES;
         let written = self.point_bytes() as usize + self.shape.record_bytes() + self.shape.member_bytes();
         let working = assigned.max(self.longest * written as u64).max(DIVIDE_BYTES as u64);
         THREAD_BYTES + (1 << 20) + working

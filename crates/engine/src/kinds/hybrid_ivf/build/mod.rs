@@ -15,7 +15,6 @@ pub(crate) mod lists;
 pub(crate) mod local_costs;
 pub(crate) mod memory;
 mod nav;
-mod order;
 pub(crate) mod plan;
 mod residuals;
 
@@ -40,7 +39,7 @@ use crate::{Result, files};
 pub(crate) struct ReadSizes {
     /// Bytes of one read at most: its bytes cost four times what the read itself does.
     pub(crate) most: u32,
-    /// Bytes read in vain rather than making two reads of one: they cost half of what the second would.
+    /// Unwanted bytes that are read rather than splitting a read in two: they cost half of a second read.
     pub(crate) gap: u32,
 }
 
@@ -85,7 +84,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     build.fact("gini", sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
     manifest.format_version = 3;
-    manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(plan.report) });
+    manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(plan.report) }));
     manifest.build_id = manifest.content_id();
     build.partial.finish(publish::FILES, &manifest.files)?;
     Ok(manifest)

@@ -36,7 +36,8 @@ pub struct Visit {
     /// How near it was taken to be: that, less what members found by the navigation say for it.
     pub ranked_distance: f32,
     /// Members found that were counted for it.
-    pub votes: u32,
+    #[serde(rename = "votes")]
+    pub sample_hits: u32,
     /// Lists that were looked through.
     pub lists_scanned: u32,
     /// Of them, those whose codes lay in RAM.
@@ -51,7 +52,7 @@ pub struct Visit {
     pub pages: u64,
     /// Whether it had a member among the best so far, by the codes.
     pub fruitful: bool,
-    /// Results that are its members; `None` without bounds, where nobody keeps whose members were read.
+    /// Results that are its members; `None` without bounds, where the members that were read are not recorded.
     pub results: Option<usize>,
 }
 
@@ -130,7 +131,7 @@ pub struct ReadSum {
 
 /// The whole way of one query.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trace {
+pub struct ListTrace {
     /// Results wanted.
     pub k: u32,
     /// Clusters that may be visited.
@@ -149,8 +150,9 @@ pub struct Trace {
     pub local_lists: u32,
     /// Nodes of the navigation graph that was used.
     pub nav_nodes: u32,
-    /// Of them, those that it has learnt from queries.
-    pub nav_learnt: u32,
+    /// Of them, those that were learned from queries.
+    #[serde(rename = "nav_learnt")]
+    pub nav_learned: u32,
     /// Codes and centroids compared on the way through it.
     pub nav_comparisons: u64,
     /// The clusters that were visited, in their order.
@@ -160,7 +162,8 @@ pub struct Trace {
     /// Reads of vectors that no bound discarded.
     pub survivor_reads: ReadSum,
     /// Results that the navigation found and whose clusters were not visited.
-    pub results_elsewhere: Option<usize>,
+    #[serde(rename = "results_elsewhere")]
+    pub results_unvisited: Option<usize>,
     /// The rounds.
     pub rounds: Vec<Round>,
     /// Why it ended.
@@ -178,7 +181,7 @@ pub struct Trace {
 
 /// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
 /// which names it.
-pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
+pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> ListTrace {
     let snapshot = lists.learning.newest();
     let base_view = view(base, lists, &snapshot);
     let state = QueryState::new(params, base_view.budget());
@@ -228,7 +231,7 @@ impl Tracer<'_> {
         view(self.base, self.lists, &self.snapshot)
     }
 
-    fn run(mut self, params: &Params) -> Trace {
+    fn run(mut self, params: &Params) -> ListTrace {
         let mut step = self.step(&[]);
         let ranked: Vec<RankedCluster> =
             self.scratch.hybrid_ivf().map_or_else(Vec::new, |s| s.ranked().collect());
@@ -246,7 +249,7 @@ impl Tracer<'_> {
         let patience = own.fruitless_limit(ranked.len());
         let results = self.state.results();
         let known: Option<usize> = visits.iter().map(|v| v.results).sum();
-        Trace {
+        ListTrace {
             k: params.k,
             nprobe: own.nprobe,
             early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
@@ -256,11 +259,11 @@ impl Tracer<'_> {
             bounds: own.bounds.name(),
             local_lists: own.local_lists,
             nav_nodes: nav.map_or(0, |n| n.0),
-            nav_learnt: nav.map_or(0, |n| n.1),
+            nav_learned: nav.map_or(0, |n| n.1),
             nav_comparisons,
             list_reads: self.sums.lists,
             survivor_reads: self.sums.survivors,
-            results_elsewhere: known.map(|k| results.len().saturating_sub(k)),
+            results_unvisited: known.map(|k| results.len().saturating_sub(k)),
             rounds,
             stop: self.stop(patience, ranked.len()),
             complete: self.state.outcome() == Outcome::Complete,
@@ -367,7 +370,7 @@ impl Tracer<'_> {
                 lists: lists.len(),
                 centroid_distance: scale * self.centroid_distance(view, clusters, cluster),
                 ranked_distance: scale * rank.map_or(0.0, |r| r.distance),
-                votes: rank.map_or(0, |r| r.sample_hits),
+                sample_hits: rank.map_or(0, |r| r.sample_hits),
                 reads: reads.reads,
                 pages: reads.pages,
                 results: of_result.as_ref().map(|of| of.iter().filter(|&&c| c == cluster).count()),

@@ -9,7 +9,7 @@ use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostMod
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
 
-use super::{Trace, Visit, explain};
+use super::{ListTrace, Visit, explain};
 use crate::explain::explained_params;
 use crate::index::Index;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
@@ -67,7 +67,7 @@ pub struct Measured {
 }
 
 /// Queries to measure with.
-pub enum Asked<'a> {
+pub enum MeasuredQueries<'a> {
     /// Members of the index: so many, drawn with a seed.
     Rows {
         /// How many at most.
@@ -100,7 +100,7 @@ pub fn report(index: &Index) -> Result<&PlanReport> {
 /// As [`super::explain`]; a query that fails; an interruption.
 pub fn measure(
     index: &Index,
-    asked: &Asked<'_>,
+    asked: &MeasuredQueries<'_>,
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Measured> {
@@ -110,7 +110,7 @@ pub fn measure(
     let mut sum =
         Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), survivors: (0, 0) };
     let (queries, source) = match asked {
-        Asked::Rows { sample, seed } => {
+        MeasuredQueries::Rows { sample, seed } => {
             let drawn = draw(index.manifest().rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
@@ -120,7 +120,7 @@ pub fn measure(
             }
             (drawn.len(), "rows")
         }
-        Asked::Queries(rows) => {
+        MeasuredQueries::Queries(rows) => {
             let rows = rows.chunks_exact(base.row_bytes());
             let count = rows.len();
             progress.stage("visits of queries", count as u64, "queries");
@@ -181,7 +181,7 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn add(&mut self, trace: &Trace) -> Result<()> {
+    fn add(&mut self, trace: &ListTrace) -> Result<()> {
         if !trace.complete {
             return Err(Error::corrupt(trace.stop.clone()));
         }
@@ -193,7 +193,7 @@ impl Sum<'_> {
 
     fn add_visit(&mut self, visit: &Visit) {
         let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
-        // A graph's codes are held in RAM, and its lists are read all the same.
+        // The codes of a local graph are resident; its lists are read nevertheless.
         let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
         let way = LocalIndex { kind, in_ram: kind == LocalKind::Graph || is_in_ram };
         let tally = self.ways.entry((way.kind as u8, way.in_ram)).or_default();

@@ -70,11 +70,11 @@ pub(crate) fn load(
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
-            return Err(format!("{} cannot be read ({e}); what was learnt is not used", path.display()));
+            return Err(format!("{} cannot be read ({e}); what was learned is not used", path.display()));
         }
     };
     decode(&bytes, build_id, clusters).map(Some).map_err(|why| {
-        format!("{} {why}; what was learnt is not used, the index itself is unharmed", path.display())
+        format!("{} {why}; what was learned is not used, the index itself is unharmed", path.display())
     })
 }
 

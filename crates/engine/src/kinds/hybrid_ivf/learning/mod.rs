@@ -85,12 +85,12 @@ impl LearningSource {
 
 /// See the module.
 pub(crate) struct Learning {
-    shared: Arc<Shared>,
+    shared: Arc<LearningState>,
     updates: Option<mpsc::Sender<u64>>,
     updater: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct LearningState {
     source: LearningSource,
     options: LearnOptions,
     hot: usize,
@@ -135,7 +135,7 @@ impl Learning {
             Err(why) => Some(why),
         };
         let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LearningState {
             source,
             options,
             hot,
@@ -151,7 +151,7 @@ impl Learning {
             let thread = std::thread::Builder::new().name("learning".into()).spawn(move || {
                 // Queries are waited for; the next version is not, as long as an epoch takes.
                 yield_cores();
-                // An epoch may end before the one before it; they are learnt from in their order.
+                // An epoch may end before the one before it; they are learned from in order.
                 let (mut next, mut ended) = (0, BTreeSet::new());
                 for epoch in receiver {
                     ended.insert(epoch);
@@ -308,7 +308,7 @@ pub(crate) struct TrafficSummary {
     pub(crate) queries: u64,
 }
 
-impl Shared {
+impl LearningState {
     /// Makes the snapshot that learns from `epoch`, and publishes it.
     fn update(&self, epoch: u64) {
         let newest = self.only_newest();
@@ -399,17 +399,17 @@ fn make(
     let wanted = summary.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
     let mut records: Vec<(u32, Arc<[u8]>)> =
         old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
-    let mut newcomers = Vec::new();
+    let mut hot_members = Vec::new();
     let mut encoder = Encoder::new(&tables.codebook, source.metric);
     let mut reader = source.reader();
     for &(id, score) in wanted {
         // A record that cannot be read is left out: a hot member is no more than a hint.
         let Some(record) = reader.record(id) else { continue };
-        newcomers.push(hot_member(source, &mut encoder, id, score, record));
+        hot_members.push(hot_member(source, &mut encoder, id, score, record));
         records.push((id, Arc::from(record)));
     }
     let places = Places { codebook: &tables.codebook, centroids: &tables.centroids };
-    let nav = refresh(&old.nav, &places, &newcomers, score_of, hot, source.seed);
+    let nav = refresh(&old.nav, &places, &hot_members, score_of, hot, source.seed);
     let mut stay: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
     stay.sort_unstable();
     records.retain(|(id, _)| stay.binary_search(id).is_ok());

@@ -1,4 +1,4 @@
-//! Plans a `hybrid-ivf` anew for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
+//! Replans a `hybrid-ivf` for another RAM budget (OrchANN §5.1), and rebuilds the clusters whose local index is to
 //! be another.
 //!
 //! Clusters keep their numbers, and their members a range of ids. What stays as it is is copied or shared by name;
@@ -23,7 +23,7 @@ use crate::durable::sync_folder;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
 use crate::kinds::hybrid_ivf::learning::TrafficSummary;
-use crate::kinds::hybrid_ivf::learning::file as learnt_file;
+use crate::kinds::hybrid_ivf::learning::file as summary_file;
 use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
@@ -47,7 +47,7 @@ pub struct ReplanOptions {
     pub ram_budget: Option<u64>,
 }
 
-/// What planning anew came to.
+/// What replanning came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replanned {
     /// Number of the manifest that was published.
@@ -60,7 +60,7 @@ pub struct Replanned {
     pub kinds_after: [u32; 3],
     /// Clusters whose local index was replaced.
     pub rebuilt: u64,
-    /// Bytes of lists, edges and tables that were made anew.
+    /// Bytes of lists, edges and tables that were made again.
     pub rewritten_bytes: u64,
     /// Bytes of lists and edges that were copied as they were.
     pub copied_bytes: u64,
@@ -75,7 +75,7 @@ pub struct Replanned {
     pub code_budget_bytes: u64,
     /// What the plan takes of it, bytes.
     pub ram_bytes: u64,
-    /// Whether recall curves were measured on other local indexes: `stratann tune` measures them anew.
+    /// Whether recall curves were measured on other local indexes: `stratann tune` measures them again.
     pub tune: bool,
 }
 
@@ -89,10 +89,10 @@ struct Old {
     metric: Metric,
     dtype: DType,
     tables: ListTables,
-    learnt: Option<TrafficSummary>,
+    summary: Option<TrafficSummary>,
 }
 
-/// Plans anew, rebuilds what changes, and publishes the result.
+/// Plans again, rebuilds what changes, and publishes the result.
 ///
 /// # Errors
 /// An index that is no `hybrid-ivf`, another writer, a budget too small (one that suffices is named), a damaged file,
@@ -129,7 +129,7 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
     };
     if rebuilt == 0 {
         let section = ListSection { facts: old.facts, plan: Some(decided.report) };
-        let manifest = Manifest { section: Section::HybridIvf(section), ..old.manifest.clone() };
+        let manifest = Manifest { section: Section::HybridIvf(Box::new(section)), ..old.manifest.clone() };
         manifest.publish(folder, replanned.version)?;
         return Ok(replanned);
     }
@@ -174,17 +174,17 @@ impl Old {
                 folder.display()
             )));
         };
-        manifest.planned_account(0).check(options.ram_budget, "plan this index anew")?;
+        manifest.planned_account(0).check(options.ram_budget, "replan this index")?;
         let (_, metric, dtype, block) = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
-        let path = folder.join(learnt_file::NAME);
-        let learnt = learnt_file::load(&path, &manifest.build_id, tables.directory.clusters());
-        let learnt = learnt.unwrap_or_else(|why| {
+        let path = folder.join(summary_file::NAME);
+        let summary = summary_file::load(&path, &manifest.build_id, tables.directory.clusters());
+        let summary = summary.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
             None
         });
         let folder = folder.to_path_buf();
-        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, learnt })
+        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, summary })
     }
 
     /// Members of each cluster.
@@ -205,7 +205,7 @@ impl Old {
         let samples = recorded.unwrap_or(drawn);
         let rows = self.manifest.rows;
         let budget = code_budget(options.search_budget, &self.tables.shape, clusters, samples, rows)?;
-        let visits = self.learnt.as_ref().map_or(&[][..], |l| &l.visits);
+        let visits = self.summary.as_ref().map_or(&[][..], |l| &l.visits);
         let (mut weights, observed) = weights(sizes.iter().copied(), visits);
         let total: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
@@ -229,15 +229,15 @@ impl Old {
         decided: Decided,
         options: &ReplanOptions,
         progress: &dyn Progress,
-        told: &mut Replanned,
+        report: &mut Replanned,
     ) -> Result<()> {
         let mut account = self.manifest.planned_account(0);
         account.add("tables of the new version", account.total() - PROGRAM_BYTES);
         account.add("the largest cluster", rewrite::memory_bytes(self, &decided.kinds));
         account.check(options.ram_budget, "rebuild clusters of this index")?;
-        let scratch = Scratch::create(&self.folder, told.version)?;
+        let scratch = Scratch::create(&self.folder, report.version)?;
         let known = self.tables.nav.ids.iter().copied();
-        let hot = self.learnt.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
+        let hot = self.summary.iter().flat_map(|l| l.hot.iter().map(|h| h.0));
         let mut moved = Moved::of(known.chain(hot));
         let rewrite = Rewrite::new(self, &decided.kinds, &scratch, progress)?;
         let written = rewrite.run(&mut moved)?;
@@ -250,16 +250,16 @@ impl Old {
             scratch.move_up(name, &self.folder)?;
         }
         sync_folder(&self.folder)?;
-        manifest.publish(&self.folder, told.version)?;
-        if let Some(learnt) = &self.learnt {
-            self.keep_learnt(learnt, &manifest, &moved, progress);
+        manifest.publish(&self.folder, report.version)?;
+        if let Some(summary) = &self.summary {
+            self.write_summary(summary, &manifest, &moved, progress);
         }
-        crate::manifest::remove_older(&self.folder, told.version, &manifest);
+        crate::manifest::remove_older(&self.folder, report.version, &manifest);
         let shared = manifest.files.iter().filter(|(name, _)| is_shared(name));
-        told.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
-        told.copied_bytes = written.copied_bytes;
+        report.shared_bytes = shared.map(|(_, entry)| entry.bytes).sum();
+        report.copied_bytes = written.copied_bytes;
         let all: u64 = manifest.files.values().map(|f| f.bytes).sum();
-        told.rewritten_bytes = all.saturating_sub(told.shared_bytes + told.copied_bytes);
+        report.rewritten_bytes = all.saturating_sub(report.shared_bytes + report.copied_bytes);
         Ok(())
     }
 
@@ -296,27 +296,27 @@ impl Old {
         manifest.blocks = written.blocks;
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
-        manifest.section = Section::HybridIvf(ListSection { facts, plan: Some(report) });
+        manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(report) }));
         manifest.build_id = manifest.content_id();
         Ok(manifest)
     }
 
-    /// What was learnt holds for the new version as well; should it be lost, no more than that is.
-    fn keep_learnt(
+    /// What was learned holds for the new version as well; should it be lost, no more than that is.
+    fn write_summary(
         &self,
-        learnt: &TrafficSummary,
+        summary: &TrafficSummary,
         manifest: &Manifest,
         moved: &Moved,
         progress: &dyn Progress,
     ) {
-        let learnt = TrafficSummary {
-            hot: learnt.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
-            visits: learnt.visits.clone(),
-            ..*learnt
+        let summary = TrafficSummary {
+            hot: summary.hot.iter().map(|&(id, score)| (moved.now(id), score)).collect(),
+            visits: summary.visits.clone(),
+            ..*summary
         };
-        let saved = learnt_file::save(&self.folder.join(learnt_file::NAME), &manifest.build_id, &learnt);
+        let saved = summary_file::save(&self.folder.join(summary_file::NAME), &manifest.build_id, &summary);
         if let Err(e) = saved {
-            progress.note(&format!("warning: what was learnt is lost: {e}"));
+            progress.note(&format!("warning: what was learned is lost: {e}"));
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 use stratann_core::PAGE;
+use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
 use stratann_core::format::inverted_list::{self, ListCodes, Record};
@@ -21,7 +22,7 @@ use crate::build::plan::check_disk;
 use crate::build::space::Space;
 use crate::build::space::code_floats;
 use crate::build::vamana;
-use crate::kinds::hybrid_ivf::build::divide::{Divided, by_centroids, in_order};
+use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::kinds::hybrid_ivf::build::graphs::Graphs;
 use crate::kinds::hybrid_ivf::build::lists::{ListFrame, WrittenList, end, layout, rounded};
 use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
@@ -118,7 +119,7 @@ impl<'a> Rewrite<'a> {
     }
 
     /// Whether a cluster's lists are to be others. A graph has those of a flat cluster.
-    fn is_listed_anew(&self, cluster: u32) -> bool {
+    fn is_redivided(&self, cluster: u32) -> bool {
         let is_divided = |kind| kind == LocalKind::Ivf;
         let at = cluster as usize;
         is_divided(self.kinds[at]) != is_divided(self.old.tables.directory.kinds[at])
@@ -138,8 +139,8 @@ impl<'a> Rewrite<'a> {
 
     fn divide(&self, waiting: &File) -> Result<Division> {
         let directory = &self.old.tables.directory;
-        let total = self.members_where(|c| self.is_listed_anew(c));
-        self.progress.stage("dividing clusters anew", total, "vectors");
+        let total = self.members_where(|c| self.is_redivided(c));
+        self.progress.stage("dividing clusters again", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
         let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
         let mut at = 0u64;
@@ -147,7 +148,7 @@ impl<'a> Rewrite<'a> {
             self.check_interrupted()?;
             division.sublists.first.push(division.sublists.terms.len() as u32);
             division.waiting.push(at);
-            if self.is_listed_anew(cluster) {
+            if self.is_redivided(cluster) {
                 at += self.divide_one(cluster, &mut division, &mut encoder, (waiting, at))?;
                 self.progress.advance(directory.members_of(cluster).len() as u64);
             } else {
@@ -221,7 +222,8 @@ impl<'a> Rewrite<'a> {
         let space = self.space(&members);
         let dim = space.point_dim();
         let seed = self.old.seed().wrapping_add(u64::from(cluster));
-        by_centroids(dim, &rows, (capacity, usize::MAX), seed, |rows, out| {
+        let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
+        by_centroids(dim, &rows, lists, (capacity, usize::MAX), seed, |rows, out| {
             self.check_interrupted()?;
             for (&row, point) in rows.iter().zip(out.chunks_exact_mut(dim)) {
                 space.floats(
@@ -316,8 +318,8 @@ impl Target<'_> {
         rewrite.progress.stage("writing lists", total, "vectors");
         for cluster in 0..self.directory.clusters() {
             let first = self.directory.members_of(cluster).start;
-            if rewrite.is_listed_anew(cluster) {
-                moved.take_in(first, &self.list_anew(cluster)?);
+            if rewrite.is_redivided(cluster) {
+                moved.take_in(first, &self.write_redivided(cluster)?);
             } else {
                 self.copy(cluster)?;
             }
@@ -412,7 +414,7 @@ impl Target<'_> {
 
     /// Writes the lists that a cluster was divided into. Returns the new ids of its members, in the order of their
     /// old ones.
-    fn list_anew(&self, cluster: u32) -> Result<Vec<u32>> {
+    fn write_redivided(&self, cluster: u32) -> Result<Vec<u32>> {
         let rewrite = self.rewrite;
         let tables = &rewrite.old.tables;
         let members = rewrite.members(cluster)?;

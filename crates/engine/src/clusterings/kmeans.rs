@@ -10,7 +10,7 @@ use stratann_kernel::distance::{block_dot_f32, dot_f32};
 ///
 /// Starts from a sample of the rows. A centroid that loses all its rows moves to a row of the cell with the largest
 /// squared error. With `k` rows or fewer, the rows themselves are the centroids, repeated as needed.
-pub fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64) -> Vec<f32> {
     let n = data.len().checked_div(width).unwrap_or(0);
     let row = |i: u32| &data[i as usize * width..(i as usize + 1) * width];
     if n == 0 {
@@ -42,7 +42,7 @@ pub fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64
 /// Returns the number of the nearest centroid of every row; ties go to the smaller number.
 ///
 /// `data` is n × `width`, `centroids` k × `width`, both row-major. All zero without centroids.
-pub fn assign(data: &[f32], width: usize, centroids: &[f32]) -> Vec<u32> {
+pub(crate) fn assign(data: &[f32], width: usize, centroids: &[f32]) -> Vec<u32> {
     assign_with_distances(data, width, centroids).into_iter().map(|x| x.0).collect()
 }
 

@@ -8,8 +8,9 @@ use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_kernel::distance::l2_f32;
 
-use super::options::{BuildOptions, Kind};
+use super::kind::Kind;
 use crate::budget::{PROGRAM_BYTES, size};
+use crate::build::options::BuildOptions;
 use crate::build::space::code_floats;
 use crate::dataset::Reader;
 use crate::{Error, Progress, Result};

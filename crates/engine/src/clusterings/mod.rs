@@ -1,0 +1,46 @@
+//! Clusterings, for all kinds: k-means, balanced groups, bounded lists, and orders in space.
+//!
+//! Rows are loaded when they are needed, so that a set need not fit in memory. `load` writes rows, by their numbers, as points.
+
+pub(crate) mod balanced;
+pub(crate) mod divide;
+pub(crate) mod kmeans;
+pub(crate) mod memory;
+pub(crate) mod order;
+
+use rayon::prelude::*;
+
+use crate::Result;
+
+/// Rows that each thread assigns at a time.
+pub(crate) const CHUNK: usize = 1024;
+
+/// Draws `count` rows at even distances.
+pub(crate) fn evenly(rows: &[u32], count: usize) -> Vec<u32> {
+    let stride = rows.len() as f64 / count as f64;
+    (0..count).map(|i| rows[(i as f64 * stride) as usize]).collect()
+}
+
+/// Loads rows as points of `dim` components, in parallel.
+pub(crate) fn sample_of(
+    dim: usize,
+    rows: &[u32],
+    load: impl Fn(&[u32], &mut [f32]) -> Result<()> + Sync,
+) -> Result<Vec<f32>> {
+    let mut sample = vec![0f32; rows.len() * dim];
+    let chunks = sample.par_chunks_mut(CHUNK * dim).zip(rows.par_chunks(CHUNK));
+    chunks.try_for_each(|(out, rows)| load(rows, out))?;
+    Ok(sample)
+}
+
+/// Computes the nearest centroid of each row. All rows are in memory meanwhile.
+pub(crate) fn nearest_of(
+    dim: usize,
+    rows: &[u32],
+    centroids: &[f32],
+    load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
+) -> Result<Vec<u32>> {
+    let mut floats = vec![0f32; rows.len() * dim];
+    load(rows, &mut floats)?;
+    Ok(kmeans::assign(&floats, dim, centroids))
+}

@@ -1,0 +1,67 @@
+//! The effort of a search: a recall, or a number in the unit of a kind.
+
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::query::{MAX_SEARCH_LIST, Params};
+
+use super::kind::Kind;
+use super::{disk_graph, hybrid_ivf};
+use crate::{Error, Result};
+
+/// How hard to search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Effort {
+    /// Mean recall@k wanted; the index' curve picks the parameters.
+    Recall(f64),
+    /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
+    List(u32, Option<f32>),
+    /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of
+    /// fruitless clusters in a row that end the visits (`None` for all).
+    Clusters(u32, Option<f32>, Option<f32>),
+}
+
+impl Effort {
+    /// The length of the beam, where it is given.
+    pub(crate) fn beam(&self) -> Option<u64> {
+        match *self {
+            Effort::List(list, _) => Some(u64::from(list)),
+            Effort::Recall(_) | Effort::Clusters(..) => None,
+        }
+    }
+
+    /// The parameters for k results on an index of this kind. `by_recall` gives those that reach a recall.
+    ///
+    /// # Errors
+    /// A number out of range, or in the unit of another kind.
+    pub(crate) fn params(
+        &self,
+        kind: Kind,
+        k: u32,
+        by_recall: impl FnOnce(f64) -> Result<Params>,
+    ) -> Result<Params> {
+        let bad = |why: String| Err(Error::bad_input(why));
+        match (*self, kind) {
+            (Effort::Recall(recall), _) => by_recall(recall),
+            (Effort::List(list, _), _) if list == 0 || list > MAX_SEARCH_LIST => {
+                bad(format!("search list is {list}; use {k} to {MAX_SEARCH_LIST}"))
+            }
+            (Effort::Clusters(nprobe, ..), _) if nprobe == 0 || nprobe > MAX_PROBES => {
+                bad(format!("--nprobe is {nprobe}; use 1 to {MAX_PROBES}"))
+            }
+            (Effort::List(..), Kind::Flat) => Ok(Params::flat(k)),
+            (Effort::List(list, slack), Kind::DiskGraph) => {
+                Ok(disk_graph::calibration::beam_params(k, list, slack))
+            }
+            (Effort::Clusters(nprobe, slack, early_stop), Kind::HybridIvf) => {
+                Ok(hybrid_ivf::calibration::nprobe_params(k, nprobe, slack, early_stop))
+            }
+            (Effort::List(..), Kind::HybridIvf) => bad(format!(
+                "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",
+                kind.name()
+            )),
+            (Effort::Clusters(..), Kind::Flat | Kind::DiskGraph) => bad(format!(
+                "--nprobe is a number of clusters, this index is a {}; give --search-list or --recall",
+                kind.name()
+            )),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Connections in the clear, in a program that was compiled without TLS.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// Certificates of a server. There are none without the feature `tls`.
+#[derive(Clone, Debug)]
+pub enum Tls {}
+
+impl Tls {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn read(certificate: &Path, _: &Path, _: &Path) -> Result<Tls> {
+        let why = "this program was compiled without TLS; use one with it";
+        Err(Error::bad_input(format!("{}: {why}", certificate.display())))
+    }
+}
+
+/// A connection.
+pub(super) struct Wire(TcpStream);
+
+impl Wire {
+    /// Over a connection to the server that `peer` (`HOST:PORT`) names.
+    pub(super) fn dial(tls: Option<&Tls>, _: &str, stream: TcpStream) -> io::Result<Wire> {
+        Wire::accept(tls, stream)
+    }
+
+    /// Over a connection that was accepted.
+    pub(super) fn accept(tls: Option<&Tls>, stream: TcpStream) -> io::Result<Wire> {
+        match tls {
+            None => Ok(Wire(stream)),
+            Some(tls) => match *tls {},
+        }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}

@@ -1,0 +1,64 @@
+//! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is recorded, for `make test` to list.
+//!
+//! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// What a test may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The program `etcd`.
+    Etcd,
+    /// An S3 server: the program `versitygw`.
+    S3Server,
+    /// The right to make memory control groups.
+    MemoryGroups,
+    /// io_uring.
+    IoUring,
+    /// Data sets that are no part of the repository.
+    DataSets,
+}
+
+impl Need {
+    /// Its name in the list.
+    pub fn name(self) -> &'static str {
+        match self {
+            Need::Etcd => "etcd",
+            Need::S3Server => "an S3 server",
+            Need::MemoryGroups => "memory control groups",
+            Need::IoUring => "io_uring",
+            Need::DataSets => "data sets",
+        }
+    }
+
+    /// Whether `make tools` installs it.
+    pub fn is_installable(self) -> bool {
+        matches!(self, Need::Etcd | Need::S3Server)
+    }
+}
+
+/// Records that the running test is left out, or a part of it, and why: one line in the file named by `STRATANN_LEFT_OUT`.
+///
+/// # Panics
+/// With `STRATANN_REQUIRE=all`, when `need` can be installed. When the file cannot be written.
+pub fn leave_out(need: Need, why: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    eprintln!("left out for want of {}: {why}", need.name());
+    assert!(
+        !(is_required() && need.is_installable()),
+        "STRATANN_REQUIRE=all, but there is no {} ({why}); install it with `make tools`",
+        need.name()
+    );
+    if let Some(path) = std::env::var_os("STRATANN_LEFT_OUT") {
+        let line = format!("{}\t{test}\t{}\n", need.name(), why.replace(['\t', '\n'], " "));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of STRATANN_LEFT_OUT");
+    }
+}
+
+/// Whether all that can be there must be: `STRATANN_REQUIRE=all`.
+pub fn is_required() -> bool {
+    std::env::var_os("STRATANN_REQUIRE").is_some_and(|value| value == "all")
+}
