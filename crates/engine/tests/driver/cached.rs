@@ -1,6 +1,5 @@
 //! The cache changes no answer, whatever its size and the kind of the index.
 
-use stratann_core::format::block::BlockLayout;
 use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::Metric;
 use stratann_engine::build::Kind;
@@ -11,7 +10,7 @@ use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 
 use super::common::{Built, graph_set, quick};
-use super::{ASKED, Ended, ask, drive, memory, options, params, place};
+use super::{ASKED, Ended, ask, blocks_of, drive, memory, options, params, place};
 
 /// What a query asked for, whether a cache answered it or not.
 fn asked_for(stats: &QueryStats) -> QueryStats {
@@ -22,20 +21,14 @@ fn without_hits(ended: &[Ended]) -> Vec<Ended> {
     ended.iter().map(|e| Ended { stats: asked_for(&e.stats), ..e.clone() }).collect()
 }
 
-fn blocks() -> (u32, BlockLayout) {
-    let view = place().built.index.view();
-    let graph = view.kind.disk_graph().unwrap();
-    (graph.blocks, *graph.block)
-}
-
 #[test]
 fn a_cache_changes_nothing_but_its_hits() {
-    let (count, layout) = blocks();
-    let entry_bytes = layout.block_bytes as u64 + 128;
+    let (count, block_bytes) = blocks_of(&place().built.index.view());
+    let entry_bytes = block_bytes as u64 + 128;
     let plain = drive(memory(16, 1), None, params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
     assert!(plain.iter().all(|e| e.stats.cache_hits == 0));
     let all = u64::from(count) * entry_bytes * 2;
-    let of_blocks = |budget| ExtentCache::of_blocks(budget, count, layout.block_bytes as u32);
+    let of_blocks = |budget| ExtentCache::of_blocks(budget, count, block_bytes as u32);
     for budget in [5 * entry_bytes, all / 20, all] {
         let cache = of_blocks(budget).unwrap();
         let cold = drive(memory(16, 1), Some(&cache), params(Mode::Barrier), ASKED, options(8, 2)).unwrap();
@@ -43,7 +36,7 @@ fn a_cache_changes_nothing_but_its_hits() {
         assert_eq!(without_hits(&cold), without_hits(&plain));
         assert_eq!(without_hits(&warm), without_hits(&plain));
         assert!(cache.used_bytes() <= budget);
-        let pages = (layout.block_bytes / stratann_core::PAGE) as u64;
+        let pages = (block_bytes / stratann_core::PAGE) as u64;
         assert!(warm.iter().all(|e| e.stats.pages_read == e.stats.reads * pages), "hits have no pages");
         if budget == all {
             assert!(warm.iter().all(|e| e.stats.reads == 0), "all blocks are cached");

@@ -269,25 +269,20 @@ fn a_tier_that_breaks_is_an_error() {
 #[test]
 fn a_damaged_block_never_enters_the_cache() {
     let view = place().built.index.view();
-    let cache = ExtentCache::of_blocks(
-        64 << 20,
-        view.kind.disk_graph().unwrap().blocks,
-        view.kind.disk_graph().unwrap().block.block_bytes as u32,
-    )
-    .unwrap();
+    let (count, size) = blocks_of(&view);
+    let cache = ExtentCache::of_blocks(64 << 20, count, size as u32).unwrap();
     for (nth, fault) in [(3, Fault::FlippedBit(999)), (4, Fault::Short(100)), (5, Fault::Error)] {
         let tier = Box::new(MemoryTier::new(place().blocks.clone(), 16, 5).with_fault(nth, fault));
         drive(tier, Some(&cache), params(Mode::Barrier), ASKED, options(8, 4)).unwrap();
     }
-    let size = view.kind.disk_graph().unwrap().block.block_bytes;
     let mut cached = 0;
-    for block in 0..view.kind.disk_graph().unwrap().blocks {
+    for block in 0..count {
         if let Some(bytes) = cache.get(block_extent(&view, block as usize)) {
             assert_eq!(bytes[..], place().blocks[block as usize * size..(block as usize + 1) * size]);
             cached += 1;
         }
     }
-    assert!(cached > view.kind.disk_graph().unwrap().blocks / 2);
+    assert!(cached > count / 2);
 }
 
 fn ask(index: &Index, options: &SearchOptions) -> (Vec<u64>, Vec<u32>, QueryStats) {
@@ -354,8 +349,17 @@ fn list(search_list: u32) -> SearchOptions {
     SearchOptions { effort: Effort::List(search_list, None), ..SearchOptions::default() }
 }
 
+/// Number and length of the blocks of a `flat` or `disk-graph` index.
+fn blocks_of(view: &IndexView<'_>) -> (u32, usize) {
+    match (view.kind.flat(), view.kind.disk_graph()) {
+        (Some(flat), _) => (flat.blocks, flat.block.block_bytes),
+        (_, Some(graph)) => (graph.blocks, graph.block.block_bytes),
+        _ => panic!("an index without blocks"),
+    }
+}
+
 fn block_extent(view: &IndexView<'_>, block: usize) -> Extent {
-    let bytes = view.kind.disk_graph().unwrap().block.block_bytes;
+    let bytes = blocks_of(view).1;
     Extent { store: StoreId(0), offset: (block * bytes) as u64, bytes: bytes as u32 }
 }
 
@@ -365,13 +369,9 @@ fn nearly_full(missing: usize) -> ExtentCache {
 }
 
 fn filled(view: &IndexView<'_>, blocks: &[u8], missing: usize) -> ExtentCache {
-    let cache = ExtentCache::of_blocks(
-        256 << 20,
-        view.kind.disk_graph().unwrap().blocks,
-        view.kind.disk_graph().unwrap().block.block_bytes as u32,
-    )
-    .unwrap();
-    for (block, bytes) in blocks.chunks_exact(view.kind.disk_graph().unwrap().block.block_bytes).enumerate() {
+    let (count, block_bytes) = blocks_of(view);
+    let cache = ExtentCache::of_blocks(256 << 20, count, block_bytes as u32).unwrap();
+    for (block, bytes) in blocks.chunks_exact(block_bytes).enumerate() {
         if missing == 0 || block % missing != 0 {
             cache.put(block_extent(view, block), bytes);
         }
