@@ -132,7 +132,7 @@ fn a_damaged_list_is_named_by_those_who_read_it() {
     // With codes in RAM it is met when they are brought there.
     let error = search(dir.path(), 64 << 20).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
-    assert!(error.message.contains("posting list 7 ") && error.message.contains(LISTS), "{error}");
+    assert!(error.message.contains("inverted list 7 ") && error.message.contains(LISTS), "{error}");
     let report = verify::verify(dir.path(), &Quiet).unwrap();
     let named = report.violations.iter().find(|f| f.list == Some(7)).unwrap();
     assert_eq!((named.file.as_str(), named.offset), (LISTS, Some(clusters.directory.codes[list])));

@@ -57,6 +57,7 @@ fn search(folder: &Path, asked: &[u8], clusters: u32) -> Answers {
         switches: ListSwitches {
             bounds: Bounds::Both,
             local_lists: Some(u32::MAX),
+            local_list: Some(4096),
             ..ListSwitches::default()
         }
         .into(),

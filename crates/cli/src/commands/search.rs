@@ -16,7 +16,7 @@ use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
-use crate::output::{Output, count, eprint_line};
+use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{Verdict, memory};

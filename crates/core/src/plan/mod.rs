@@ -209,6 +209,7 @@ macro_rules! kinds {
 
         /// The state of one kind.
         #[derive(Clone, Debug, PartialEq)]
+        #[allow(clippy::large_enum_variant, reason = "slots have one size, and a step follows no pointer")]
         pub(crate) enum KindState { $($variant($module::State),)* }
 
         /// The scratch memory of one kind.

@@ -93,7 +93,7 @@ impl BoundEstimator {
     }
 
     /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in
-    /// [`BoundEstimator::from_code`].
+    /// [`BoundEstimator::by_code`].
     pub(crate) fn to_point(metric: Metric, base: f32, term: f32, cross: f32) -> f32 {
         if metric == Metric::Ip { base + cross } else { base + term + 2.0 * cross }
     }
@@ -105,7 +105,7 @@ impl BoundEstimator {
 
     /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's
     /// own, `cross` minus the inner product of the query and the code.
-    pub(crate) fn from_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> DistanceBounds {
+    pub(crate) fn by_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> DistanceBounds {
         if self.metric == Metric::Ip {
             let estimate = base + cross;
             let rounding = self.table_error + ROUNDING * (base.abs() + cross.abs());
@@ -184,7 +184,7 @@ impl BoundEstimator {
     }
 
     /// The bounds of a distance that is known, of a member whose cluster's centroid is at `base`.
-    pub(crate) fn from_distance(&self, base: f32, distance: f32) -> DistanceBounds {
+    pub(crate) fn by_distance(&self, base: f32, distance: f32) -> DistanceBounds {
         let rounding = match self.metric {
             Metric::L2 => ROUNDING * distance,
             Metric::Cosine => ROUNDING,
@@ -255,7 +255,7 @@ mod tests {
             let cut = estimator.cut(threshold, kth, radius_max);
             let (base, term, cross) = (base * scale, term * scale, cross * scale);
             if estimator.at_least(base, term, cross) > cut {
-                let bounds = estimator.from_code(base, term, cross, share * radius_max);
+                let bounds = estimator.by_code(base, term, cross, share * radius_max);
                 prop_assert!(bounds.lower > threshold && bounds.estimate >= kth, "{bounds:?} {threshold} {kth}");
             }
         }
@@ -286,7 +286,7 @@ mod tests {
             let length = sqrt(distance(Metric::L2, u, v));
             let edge = (length * (0.999_99 - slack), length * (1.000_01 + slack));
             let pivot = if known {
-                estimator.from_distance(0.0, to_u)
+                estimator.by_distance(0.0, to_u)
             } else {
                 let off = slack * to_u.abs();
                 DistanceBounds { estimate: to_u, lower: to_u - off, upper: to_u + off }
@@ -298,7 +298,7 @@ mod tests {
             if metric == Metric::L2 && known && slack < 0.01 {
                 let beyond: Vec<f32> = u.iter().zip(q).map(|(u, q)| u + 2.0 * (u - q)).collect();
                 let length = 2.0 * sqrt(to_u);
-                let lower = estimator.lower_by_edge(&estimator.from_distance(0.0, to_u), (length * 0.999_99, length * 1.000_01));
+                let lower = estimator.lower_by_edge(&estimator.by_distance(0.0, to_u), (length * 0.999_99, length * 1.000_01));
                 let to_beyond = distance(metric, q, &beyond);
                 prop_assert!(lower <= to_beyond * 1.000_1 && lower >= 0.1 * to_beyond, "{lower} {to_beyond}");
             }

@@ -242,7 +242,7 @@ impl ClusterSearch {
         let (term, radius, from_centroid) = codes.member(slot)?;
         let code = cx.scratch.query.table.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
         Some((
-            self.estimator.from_code(self.base, term, cx.scratch.query.table.to_float(code), radius),
+            self.estimator.by_code(self.base, term, cx.scratch.query.table.to_float(code), radius),
             from_centroid,
         ))
     }
@@ -252,7 +252,7 @@ impl ClusterSearch {
     fn pivot(&self, cx: &Cx<'_, Marker>, number: u32) -> Option<DistanceBounds> {
         let id = self.first + number;
         if let Some(&(_, distance)) = cx.own.read.iter().find(|r| r.0 == id) {
-            return Some(self.estimator.from_distance(self.base, distance));
+            return Some(self.estimator.by_distance(self.base, distance));
         }
         self.bounds(cx, &cx.own.local.codes, number).map(|b| b.0)
     }
@@ -295,7 +295,7 @@ impl ClusterSearch {
                 };
                 let (term, radius, from_centroid) = codes.member(slot as usize)?;
                 let cross = cx.scratch.query.table.to_float(code);
-                let bounds = self.estimator.from_code(self.base, term, cross, radius);
+                let bounds = self.estimator.by_code(self.base, term, cross, radius);
                 fruitful |= self.offer_member(cx, edge, &bounds, from_centroid, pivot);
             }
             rest = others;

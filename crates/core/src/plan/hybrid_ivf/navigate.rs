@@ -86,8 +86,7 @@ fn score(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, beams: &mut [Beam;
         let (beam, distance) = if node < count {
             (&mut beams[0], base)
         } else {
-            let bounds =
-                estimator.from_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+            let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
             if !cx.q.admits(nav.ids[at]) {
                 continue;
             }
@@ -113,7 +112,7 @@ fn keep_members(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, members: &B
     for (entry, &code_distance) in members.entries().iter().zip(distances.iter()) {
         let at = entry.id as usize;
         let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
-        let bounds = estimator.from_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+        let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
         cx.own.estimates.offer(bounds.estimate);
         let lower = if estimator.uses_codes() {
             cx.own.upper_bounds.offer(bounds.upper);

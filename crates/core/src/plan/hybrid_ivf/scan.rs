@@ -57,7 +57,7 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
             cx.q.stats.pruned += 1;
             continue;
         }
-        let bounds = estimator.from_code(base, term, cross, radius);
+        let bounds = estimator.by_code(base, term, cross, radius);
         let by_pivot = match estimator.uses_pivots() {
             true => estimator.lower_by_centroid(base, from_centroid),
             false => f32::NEG_INFINITY,
