@@ -19,7 +19,8 @@ use stratann_engine::{Error, Quiet, Result};
 
 use crate::{error, work};
 
-/// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are handled.
+/// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
+/// handled.
 const SMALL_BATCH: usize = 256;
 
 #[pyclass(frozen, module = "stratann._stratann")]

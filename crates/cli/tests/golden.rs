@@ -1,5 +1,6 @@
-//! Counters of fixed searches over a fixed build: they depend on no machine. A change of the algorithm changes them, and then
-//! `STRATANN_BLESS=1 cargo test -p stratann --test golden` writes them anew, for the difference to be reviewed.
+//! Counters of fixed searches over a fixed build: they depend on no machine. A change of the algorithm changes them,
+//! and then `STRATANN_BLESS=1 cargo test -p stratann --test golden` writes them anew, for the difference to be
+//! reviewed.
 #![allow(missing_docs)]
 
 mod common;

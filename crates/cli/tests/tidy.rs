@@ -1,5 +1,5 @@
-//! Rules of this repository that no compiler knows: who may depend on whom, where `unsafe` may stand, how long a file may grow,
-//! and that links lead somewhere. Each rule collects all of its violations before it fails.
+//! Rules of this repository that no compiler knows: who may depend on whom, where `unsafe` may stand, how long a file
+//! may grow, and that links lead somewhere. Each rule collects all of its violations before it fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
-/// A number that looks random and depends on its arguments alone (splitmix64), so that no order of threads can change it.
+/// A number that looks random and depends on its arguments alone (splitmix64), so that no order of threads can change
+/// it.
 pub fn hash(seed: u64, stream: u64, index: u64) -> u64 {
     let mut x = seed
         .wrapping_add(stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))

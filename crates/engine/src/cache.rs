@@ -1,7 +1,8 @@
 //! Cache of extents in RAM, shared by all threads. Bytes are verified before they enter it.
 //!
-//! Eviction is S3-FIFO (crate `quick_cache`): an extent stays when it is asked for again, so that one scan of cold extents does not evict
-//! what many queries share. Where the budget covers all blocks of an index nothing is evicted, and the cache is a table.
+//! Eviction is S3-FIFO (crate `quick_cache`): an extent stays when it is asked for again, so that one scan of cold
+//! extents does not evict what many queries share. Where the budget covers all blocks of an index nothing is evicted,
+//! and the cache is a table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -61,7 +62,8 @@ impl ExtentCache {
         (extents >= EXTENTS_MIN).then(|| ExtentCache(part()))
     }
 
-    /// A cache of `budget_bytes` for a store of `blocks` blocks of `block_bytes`, which are read one by one; `None` when not even a few fit.
+    /// A cache of `budget_bytes` for a store of `blocks` blocks of `block_bytes`, which are read one by one; `None`
+    /// when not even a few fit.
     pub fn of_blocks(budget_bytes: u64, blocks: u32, block_bytes: u32) -> Option<ExtentCache> {
         if budget_bytes / (u64::from(block_bytes) + OVERHEAD_BYTES) < u64::from(blocks) {
             return ExtentCache::new(budget_bytes, u64::from(block_bytes));

@@ -1,5 +1,5 @@
-//! Indexes whose blocks carry the codes: everything is found as with codes in RAM, on one server and on several, and nothing but the place of
-//! the codes differs.
+//! Indexes whose blocks carry the codes: everything is found as with codes in RAM, on one server and on several, and
+//! nothing but the place of the codes differs.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn only_the_place_of_the_codes_differs() {
     let size = own.block.block_bytes;
     let blocks = ram["v1-blocks.bin"].chunks_exact(size).zip(disk["v1-blocks.bin"].chunks_exact(size));
     for (plain, bytes) in blocks {
-        let plain = Block::open(&pair().ram.index.view().kind.disk_graph().unwrap().block, plain).unwrap();
+        let plain = Block::open(pair().ram.index.view().kind.disk_graph().unwrap().block, plain).unwrap();
         let block = Block::open(own.block, bytes).unwrap();
         block.coded_ids(&mut ids).unwrap();
         let held = block.codes().chunks_exact(14);

@@ -1,4 +1,5 @@
-//! Damage to a `hybrid-ivf`: a failed query or the same answer, an error at opening, a finding that names the place; never a panic.
+//! Damage to a `hybrid-ivf`: a failed query or the same answer, an error at opening, a finding that names the place;
+//! never a panic.
 
 mod common;
 

@@ -22,7 +22,9 @@ impl Place {
     }
 
     fn block_count(&self) -> u64 {
-        u64::from(self.built.index.view().kind.disk_graph().unwrap().blocks)
+        let view = self.built.index.view();
+        let graph = view.kind.disk_graph().map(|view| view.blocks);
+        u64::from(graph.or_else(|| view.kind.flat().map(|view| view.blocks)).unwrap())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Separate indexes for the servers of a cluster: every row in one of them, as it was; equal bytes on any number of threads; and no trace
-//! of what did not work.
+//! Separate indexes for the servers of a cluster: every row in one of them, as it was; equal bytes on any number of
+//! threads; and no trace of what did not work.
 
 mod common;
 

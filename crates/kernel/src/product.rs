@@ -1,7 +1,7 @@
 //! Products of matrices, with the same bits on every instruction set.
 //!
-//! An element of a product is a sum in the order of the rows, of fused multiply-adds, in runs of [`RUN`] rows that are added up. The loops are plain
-//! Rust that the compiler vectorises, once for each instruction set.
+//! An element of a product is a sum in the order of the rows, of fused multiply-adds, in runs of [`RUN`] rows that
+//! are added up. The loops are plain Rust that the compiler vectorises, once for each instruction set.
 
 use crate::codes::for_each_isa;
 
@@ -15,8 +15,8 @@ macro_rules! products {
         for_each_isa! {
             #[doc = $doc]
             ///
-            /// `out += AᵀB` for `a` (rows × `m`), `b` (rows × `n`) and `out` (`m` × `n`), all row-major. Rows that only one of them has, and rows of `out` that are
-            /// missing, are left out.
+            /// `out += AᵀB` for `a` (rows × `m`), `b` (rows × `n`) and `out` (`m` × `n`), all row-major. Rows that
+            /// only one of them has, and rows of `out` that are missing, are left out.
             pub fn $name(a: &[$float], m: usize, b: &[$float], n: usize, out: &mut [$float]) = $body
         }
 

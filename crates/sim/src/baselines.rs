@@ -152,7 +152,7 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
-        let mut add_read = |read: &Read| {
+        let add_read = |read: &Read| {
             let unit = read.unit();
             let replica = if shard.holds(unit) { origin } else { a_replica(&shard, unit) };
             reads[usize::from(replica)] += 1;
@@ -169,7 +169,7 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
             bytes += u64::from(reply_bytes) + REQUEST_BYTES as u64;
             draft.add(replica, Task::Send { bytes: reply_bytes }, &[prepared])
         };
-        tail = wanted.iter().map(|read| add_read(read)).collect();
+        tail = wanted.iter().map(add_read).collect();
     });
     BaselineResult {
         results: state.results().to_vec(),

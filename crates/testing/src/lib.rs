@@ -1,4 +1,5 @@
-//! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is recorded, for `make test` to list.
+//! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is
+//! recorded, for `make test` to list.
 //!
 //! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
 
@@ -38,7 +39,8 @@ impl Need {
     }
 }
 
-/// Records that the running test is left out, or a part of it, and why: one line in the file named by `STRATANN_LEFT_OUT`.
+/// Records that the running test is left out, or a part of it, and why: one line in the file named by
+/// `STRATANN_LEFT_OUT`.
 ///
 /// # Panics
 /// With `STRATANN_REQUIRE=all`, when `need` can be installed. When the file cannot be written.

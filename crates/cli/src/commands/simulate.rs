@@ -206,7 +206,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let failed = runs.iter().any(|r| r.failed_queries > 0);
     let document = Document {
         params: serde_json::json!({
-            "k": params.k, "search_list": kinds::setting(&params).search_list, "width": params.width, "replicas": args.replicas,
+            "k": params.k, "search_list": kinds::setting(&params).search_list, "width": params.width,
+            "replicas": args.replicas,
             "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
             "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
         }),

@@ -146,7 +146,8 @@ fn ceil(x: f64) -> f64 {
     if x > whole { whole + 1.0 } else { whole }
 }
 
-/// The natural logarithm of a number from 1 up, without std and with the same bits on every machine: ln x = 2 atanh((m − 1) / (m + 1)) + e ln 2 with x = m 2^e.
+/// The natural logarithm of a number from 1 up, without std and with the same bits on every machine: ln x = 2
+/// atanh((m − 1) / (m + 1)) + e ln 2 with x = m 2^e.
 pub fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let exponent = ((bits >> 52) & 0x7ff) as i64 - 1023;

@@ -109,7 +109,8 @@ impl<'a> Edges<'a> {
         if is_sound { Edges::open(degree, bytes) } else { None }
     }
 
-    /// Opens edges from bytes that were verified when they entered memory. `None` when they are too few or inconsistent.
+    /// Opens edges from bytes that were verified when they entered memory. `None` when they are too few or
+    /// inconsistent.
     pub fn open(degree: usize, bytes: &'a [u8]) -> Option<Edges<'a>> {
         let bytes = bytes.get(..edge_bytes(degree))?;
         let count = u32::from_le_bytes(word(bytes, 4)) as usize;

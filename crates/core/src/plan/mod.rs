@@ -1,7 +1,7 @@
 //! The closed sum of all kinds of index. Nothing outside of this file asks which kind an index is.
 //!
-//! Each kind is a room of its own and implements [`Kind`]. The macro `kinds!` makes the enums over them and their one match for each
-//! operation. Shared rooms never see a kind, and no kind sees another.
+//! Each kind is a room of its own and implements [`Kind`]. The macro `kinds!` makes the enums over them and their one
+//! match for each operation. Shared rooms never see a kind, and no kind sees another.
 
 pub mod disk_graph;
 pub mod flat;
@@ -48,7 +48,8 @@ pub(crate) trait Kind: Sized {
         false
     }
 
-    /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every unit in it.
+    /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every
+    /// unit in it.
     fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
 
     /// The counter of reads of this purpose, if there is one besides `reads`.
@@ -83,7 +84,8 @@ pub(crate) trait Kind: Sized {
         sorted: &mut Vec<crate::search::Candidate>,
     );
 
-    /// Reads what [`Kind::encode`] wrote into a state that was reset. Every count is checked before memory is taken for it.
+    /// Reads what [`Kind::encode`] wrote into a state that was reset. Every count is checked before memory is taken
+    /// for it.
     fn decode(
         state: &mut Self::State,
         params: &Self::Params,
@@ -134,8 +136,8 @@ impl<K: Kind> Cx<'_, K> {
         Some(self.q.io.fetch(read))
     }
 
-    /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds inconsistent, waits for
-    /// another replica; where there is none the query ends.
+    /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds
+    /// inconsistent, waits for another replica; where there is none the query ends.
     pub(crate) fn take_in(
         &mut self,
         arrived: Ordered<'_>,
@@ -161,7 +163,8 @@ impl<K: Kind> Cx<'_, K> {
         }
     }
 
-    /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost already.
+    /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost
+    /// already.
     fn lose(&mut self, unit: u32, loss: Loss) -> bool {
         let Some(here) = &self.base.here else { return false };
         self.q.lost_units.add(unit, here.server, loss) && K::requeue(self.own, self.view, unit)
@@ -211,6 +214,18 @@ macro_rules! kinds {
         /// The scratch memory of one kind.
         #[derive(Clone, Debug)]
         pub(crate) enum KindScratch { $($variant($module::Scratch),)* }
+
+        impl Default for KindState {
+            fn default() -> KindState {
+                KindState::Flat(flat::State::default())
+            }
+        }
+
+        impl Default for KindScratch {
+            fn default() -> KindScratch {
+                KindScratch::Flat(flat::Scratch::default())
+            }
+        }
 
         impl<'a> KindView<'a> {
             $(
@@ -408,8 +423,8 @@ impl IndexView<'_> {
     /// Checks bytes that were read, whole, before a cache or a query sees them.
     ///
     /// # Errors
-    /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that a query of this
-    /// index reads, or when a length, a place or a checksum in it is wrong.
+    /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that
+    /// a query of this index reads, or when a length, a place or a checksum in it is wrong.
     pub fn verify(&self, read: &Read, bytes: &[u8]) -> Result<(), Loss> {
         if bytes.len() < read.at.bytes as usize {
             return Err(Loss::Short);

@@ -1,7 +1,8 @@
 //! The state of a query and its one transition.
 //!
-//! The state is plain data: no pointer, no clock, no `usize` on the wire. Encoded at any step ([`super::wire`]) and decoded elsewhere, it
-//! goes on with the same answer and the same counters. What can be rebuilt from the query is in [`Scratch`] and never travels.
+//! The state is plain data: no pointer, no clock, no `usize` on the wire. Encoded at any step ([`super::wire`]) and
+//! decoded elsewhere, it goes on with the same answer and the same counters. What can be rebuilt from the query is in
+//! [`Scratch`] and never travels.
 
 use alloc::vec::Vec;
 
@@ -14,21 +15,11 @@ use crate::search::{
 };
 
 /// What can be rebuilt from the query on any machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Scratch {
     exact: Exact,
     order: Vec<u32>,
     own: KindScratch,
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Scratch {
-            exact: Exact::default(),
-            order: Vec::new(),
-            own: KindScratch::Flat(plan::flat::Scratch::default()),
-        }
-    }
 }
 
 impl Scratch {
@@ -92,7 +83,7 @@ impl QueryState {
             stats: QueryStats::default(),
             next: None,
         };
-        let own = KindState::Flat(plan::flat::State::default());
+        let own = KindState::default();
         let mut state = QueryState { q, own, params };
         state.restart(params, budget);
         state
@@ -117,8 +108,8 @@ impl QueryState {
 
     /// Takes in what arrived and decides what to do next. No I/O, no clock, cannot fail.
     ///
-    /// `scratch` must have been prepared for this query and `view`. Arrivals with unknown tags are ignored. A state of another kind than
-    /// the index ends with [`Outcome::WrongKind`].
+    /// `scratch` must have been prepared for this query and `view`. Arrivals with unknown tags are ignored. A state
+    /// of another kind than the index ends with [`Outcome::WrongKind`].
     pub fn step(&mut self, view: &IndexView<'_>, scratch: &mut Scratch, arrived: &[Arrival<'_>]) -> Step {
         self.q.io.wants.clear();
         self.q.next = None;
@@ -181,8 +172,8 @@ impl QueryState {
         self.q.outcome
     }
 
-    /// Whether the state may go on at another server of an index with `nodes` vectors: it runs, nothing is pending, and it names only vectors
-    /// that exist.
+    /// Whether the state may go on at another server of an index with `nodes` vectors: it runs, nothing is pending,
+    /// and it names only vectors that exist.
     pub fn is_baton(&self, nodes: u32) -> bool {
         self.q.outcome == Outcome::Running && self.q.io.pending.is_empty() && self.own.fits(nodes)
     }

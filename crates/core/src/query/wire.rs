@@ -18,9 +18,9 @@
 //! | … | with the flag: lost units: count, then unit (varint), the servers that tried (varint), reason (1 byte) each |
 //! | … | the kind's own section, described in its room |
 //!
-//! All numbers are little-endian, counts are varints (7 bits a byte, lowest first). Distances of candidates may be left out: the receiver
-//! computes them again from the codes, to the bit. Wants are not carried: they were submitted before a state travels. Every count is
-//! checked against its limit before memory is taken for it.
+//! All numbers are little-endian, counts are varints (7 bits a byte, lowest first). Distances of candidates may be
+//! left out: the receiver computes them again from the codes, to the bit. Wants are not carried: they were submitted
+//! before a state travels. Every count is checked against its limit before memory is taken for it.
 
 use alloc::vec::Vec;
 
@@ -49,7 +49,8 @@ pub enum Results {
     Origin,
 }
 
-/// Appends the state to `out`. A state that was decoded without distances and has not been stepped since is written without.
+/// Appends the state to `out`. A state that was decoded without distances and has not been stepped since is written
+/// without.
 pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     Encoder::default().encode(state, carry, out);
 }
@@ -67,7 +68,8 @@ impl Encoder {
         self.write(state, carry, None, out);
     }
 
-    /// As [`encode`]. With a number of reports, the results were reported to the origin: only their distances are written.
+    /// As [`encode`]. With a number of reports, the results were reported to the origin: only their distances are
+    /// written.
     pub(crate) fn write(
         &mut self,
         state: &QueryState,

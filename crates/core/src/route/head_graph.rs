@@ -1,7 +1,8 @@
 //! The head graph: a small proximity graph over a sample of the nodes, in RAM (BatANN §4.2).
 //!
-//! A search of it uses the codes that are in RAM anyway, so a head node costs only its adjacency list and its id. In the memory of a sample with
-//! full vectors fits one several times as large. Where blocks carry the codes, those of the head nodes are in RAM.
+//! A search of it uses the codes that are in RAM anyway, so a head node costs only its adjacency list and its id. In
+//! the memory of a sample with full vectors fits one several times as large. Where blocks carry the codes, those of
+//! the head nodes are in RAM.
 
 use alloc::vec::Vec;
 

@@ -1,8 +1,8 @@
-//! The navigation graph: centroids and sampled members in RAM, each of which knows its cluster (OrchANN §5.2). The nodes nearest to a
-//! query vote for the clusters to visit.
+//! The navigation graph: centroids and sampled members in RAM, each of which knows its cluster (OrchANN §5.2). The
+//! nodes nearest to a query vote for the clusters to visit.
 //!
-//! A sampled member costs its code alone: like the codes of the lists, it is of what the member's centroid leaves, so that the distance to it is
-//! that to the centroid, plus what the code adds.
+//! A sampled member costs its code alone: like the codes of the lists, it is of what the member's centroid leaves, so
+//! that the distance to it is that to the centroid, plus what the code adds.
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ pub struct NavGraph {
     pub cluster_of: Vec<u32>,
     /// The member that each node is; [`NONE`] for a centroid.
     pub ids: Vec<u32>,
-    /// What is added to the distance from the centroid: a code's ‖r̂‖² + 2⟨c, r̂⟩, for a centroid what its members lie from it, by the mean of
-    /// the squares.
+    /// What is added to the distance from the centroid: a code's ‖r̂‖² + 2⟨c, r̂⟩, for a centroid what its members
+    /// lie from it, by the mean of the squares.
     pub terms: Vec<f32>,
     /// How far at most a node lies from what its code stands for.
     pub radii: Vec<f32>,
@@ -48,8 +48,8 @@ impl NavGraph {
         &list[..list.iter().position(|&n| n == NONE).unwrap_or(degree)]
     }
 
-    /// True when all numbers are within their ranges for `clusters` clusters of `members` members and codes of `code_bytes`; a graph from a file must
-    /// be checked before use.
+    /// True when all numbers are within their ranges for `clusters` clusters of `members` members and codes of
+    /// `code_bytes`; a graph from a file must be checked before use.
     pub fn is_consistent(&self, clusters: u32, members: u32, code_bytes: usize) -> bool {
         let n = self.ids.len();
         let c = clusters as usize;

@@ -1,10 +1,11 @@
 //! The beam: the best candidates so far, sorted by `(distance, id)`. It is its own visited set.
 //!
-//! No set of visited nodes is kept. A candidate is refused when it is in the beam already, or when the beam is full and the
-//! candidate is not better than the worst. That is enough: once the beam is full its worst entry only ever improves, so an entry
-//! that was pushed out, or refused, compares worse than every later worst entry and can never come back. While the beam
-//! is not full nothing is pushed out, and a second offer of the same `(distance, id)` finds the first. It needs every offer of a node
-//! to carry the same distance, which integer code distances give on every machine.
+//! No set of visited nodes is kept. A candidate is refused when it is in the beam already, or when the beam is full
+//! and the candidate is not better than the worst. That is enough: once the beam is full its worst entry only ever
+//! improves, so an entry that was pushed out, or refused, compares worse than every later worst entry and can never
+//! come back. While the beam is not full nothing is pushed out, and a second offer of the same `(distance, id)` finds
+//! the first. It needs every offer of a node to carry the same distance, which integer code distances give on every
+//! machine.
 
 use alloc::vec::Vec;
 
@@ -160,7 +161,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The visited-set argument: whatever is offered how often, no node is taken in after it was pushed out or refused by a full beam.
+        /// The visited-set argument: whatever is offered how often, no node is taken in after it was pushed out or
+        /// refused by a full beam.
         #[test]
         fn is_its_own_visited_set(offers in prop::collection::vec(0u32..60, 0..400), capacity in 1usize..12) {
             let distance = |id: u32| id.wrapping_mul(2_654_435_761) >> 24;

@@ -1,4 +1,5 @@
-//! What a query is made of, whatever the kind of its index: limits, results, reads under way, counters, and the queue of candidates.
+//! What a query is made of, whatever the kind of its index: limits, results, reads under way, counters, and the queue
+//! of candidates.
 
 mod beam;
 mod io;
@@ -24,7 +25,8 @@ pub use visited::bytes as visited_bytes;
 pub enum Mode {
     /// A step waits for all of its reads: the same answer under any order of arrival.
     Barrier = 0,
-    /// A step uses whatever came first (PipeANN, OSDI 2025): lower latency, a few more reads, no promise of equal answers.
+    /// A step uses whatever came first (PipeANN, OSDI 2025): lower latency, a few more reads, no promise of equal
+    /// answers.
     Eager = 1,
 }
 
@@ -83,7 +85,8 @@ pub enum Outcome {
 /// What the driver does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Submit the wants and step again: in `Barrier` mode when all that is pending has arrived, in `Eager` mode when something has.
+    /// Submit the wants and step again: in `Barrier` mode when all that is pending has arrived, in `Eager` mode when
+    /// something has.
     Wait,
     /// Encode the state, send it to this server, and step it there. Nothing is pending.
     HandOver(u8),

@@ -5,8 +5,9 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one query, the same for every kind of index.
         ///
-        /// `reads`, `pages_read` and `bytes_read` count what the query asked of a tier: what a cache answered is not among them. They
-        /// are exact and do not depend on timing, so reads that were merged with those of other queries count for each.
+        /// `reads`, `pages_read` and `bytes_read` count what the query asked of a tier: what a cache answered is not
+        /// among them. They are exact and do not depend on timing, so reads that were merged with those of other
+        /// queries count for each.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct QueryStats {
             $($(#[$doc])* pub $name: u64,)*
@@ -72,11 +73,11 @@ counters! {
     unreachable,
     /// Nodes whose adjacency lists were followed.
     expanded,
-    /// Code distances that a server computed again because the query came without them. They are not among `code_comparisons`, which
-    /// a single server makes too.
+    /// Code distances that a server computed again because the query came without them. They are not among
+    /// `code_comparisons`, which a single server makes too.
     rescored,
-    /// Neighbours met again and not scored again. The visited set does not travel, so this is less where a query changed servers;
-    /// [`QueryStats::met`] is not.
+    /// Neighbours met again and not scored again. The visited set does not travel, so this is less where a query
+    /// changed servers; [`QueryStats::met`] is not.
     repeats,
     /// Clusters of vectors visited.
     clusters,

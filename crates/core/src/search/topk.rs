@@ -44,7 +44,8 @@ impl TopK {
         self.hits.len() + self.reported_distances.len() >= self.k as usize
     }
 
-    /// The last of all results: its distance, and its id unless it was reported. A reported result comes after others of its distance.
+    /// The last of all results: its distance, and its id unless it was reported. A reported result comes after others
+    /// of its distance.
     pub(crate) fn worst(&self) -> Option<(f32, Option<u64>)> {
         let own = self.hits.last().map(|hit| (hit.distance, Some(hit.external_id)));
         let reported = self.reported_distances.last().map(|&distance| (distance, None));

@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 
-/// A set of node ids that may forget, but never claims an id that was not inserted: it keeps the last id for each hash value.
+/// A set of node ids that may forget, but never claims an id that was not inserted: it keeps the last id for each
+/// hash value.
 ///
-/// The beam is its own visited set, so meeting a node twice changes nothing; this only spares the code distance, which half of the
-/// neighbours of a walk would otherwise be given again. What is forgotten is scored again, so the set needs no room for all.
+/// The beam is its own visited set, so meeting a node twice changes nothing; this only spares the code distance,
+/// which half of the neighbours of a walk would otherwise be given again. What is forgotten is scored again, so the
+/// set needs no room for all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Visited {
     // By the upper bits of the hash, its lower 15 bits, or `EMPTY`.

@@ -1,7 +1,8 @@
 //! What a code, or the distance to a centroid, says for certain about a distance, before the vector is read.
 //!
-//! With v̂ for what the code of v stands for and r ≥ ‖v − v̂‖, the triangle inequality gives ‖q − v̂‖ − r ≤ ‖q − v‖ ≤ ‖q − v̂‖ + r: the pivot is the
-//! vector's own code, which lies nearer to it than any centroid (OrchANN §5.3 takes the centroid). An inner product is bounded by Cauchy and Schwarz:
+//! With v̂ for what the code of v stands for and r ≥ ‖v − v̂‖, the triangle inequality gives ‖q − v̂‖ − r ≤ ‖q − v‖ ≤
+//! ‖q − v̂‖ + r: the pivot is the vector's own code, which lies nearer to it than any centroid (OrchANN §5.3 takes
+//! the centroid). An inner product is bounded by Cauchy and Schwarz:
 //! |⟨q, v⟩ − ⟨q, v̂⟩| ≤ ‖q‖·r. A cosine is a squared l2 of unit vectors, halved.
 //!
 //! All of this in floats: every bound is widened by what roundings and the table's integers can have done to it.
@@ -91,7 +92,8 @@ impl BoundEstimator {
         if self.metric == Metric::Cosine { 0.5 * x } else { x }
     }
 
-    /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in [`BoundEstimator::from_code`].
+    /// The distance, on the scale of codes, to a point that a code stands for; `base`, `term` and `cross` as in
+    /// [`BoundEstimator::from_code`].
     pub(crate) fn to_point(metric: Metric, base: f32, term: f32, cross: f32) -> f32 {
         if metric == Metric::Ip { base + cross } else { base + term + 2.0 * cross }
     }
@@ -101,8 +103,8 @@ impl BoundEstimator {
         if self.metric == Metric::Cosine { 2.0 * x } else { x }
     }
 
-    /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's own, `cross` minus the inner product of the
-    /// query and the code.
+    /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's
+    /// own, `cross` minus the inner product of the query and the code.
     pub(crate) fn from_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> DistanceBounds {
         if self.metric == Metric::Ip {
             let estimate = base + cross;
@@ -117,7 +119,8 @@ impl BoundEstimator {
         let near = (sqrt((squared - rounding).max(0.0)) - radius).max(0.0);
         let far = sqrt((squared + rounding).max(0.0)) + radius;
         let (mut lower, mut upper) = (near * near * (1.0 - ROUNDING), far * far * (1.0 + ROUNDING));
-        // The code takes away the part of v that lies across it: half of that belongs to a query that knows nothing of v.
+        // The code takes away the part of v that lies across it: half of that belongs to a query that knows nothing
+        // of v.
         let estimate = (squared - 0.5 * radius * radius).max(0.0);
         if self.slack < f32::INFINITY {
             let deviation = 2.0 * radius * sqrt(estimate) * self.inverse_root_dim;
@@ -134,8 +137,9 @@ impl BoundEstimator {
         }
     }
 
-    /// From here on [`BoundEstimator::at_least`] says that the lower of a member lies above `threshold` and its estimate not below `kth`, whatever its radius up to
-    /// `radius_max`. Most members are that far, and need no more than this.
+    /// From here on [`BoundEstimator::at_least`] says that the lower of a member lies above `threshold` and its
+    /// estimate not below `kth`, whatever its radius up to `radius_max`. Most members are that far, and need no more
+    /// than this.
     pub(crate) fn cut(&self, threshold: f32, kth: f32, radius_max: f32) -> f32 {
         if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
             return f32::INFINITY;
@@ -167,7 +171,8 @@ impl BoundEstimator {
             - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
     }
 
-    /// The lower of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the query to it.
+    /// The lower of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the
+    /// query to it.
     pub(crate) fn lower_by_centroid(&self, base: f32, (least, most): (f32, f32)) -> f32 {
         if self.metric == Metric::Ip {
             return base - self.query_norm * most - ROUNDING * base.abs();
@@ -189,8 +194,8 @@ impl BoundEstimator {
         DistanceBounds { estimate: distance, lower: distance - rounding, upper: distance + rounding }
     }
 
-    /// The lower of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length of an edge makes its end a
-    /// pivot (OrchANN §5.3).
+    /// The lower of a member that lies within `least..=most` of another, whose distance is within `pivot`: the length
+    /// of an edge makes its end a pivot (OrchANN §5.3).
     pub(crate) fn lower_by_edge(&self, pivot: &DistanceBounds, (least, most): (f32, f32)) -> f32 {
         if self.metric == Metric::Ip {
             return pivot.lower - self.query_norm * most - ROUNDING * pivot.lower.abs();
@@ -255,7 +260,8 @@ mod tests {
             }
         }
 
-        /// A member is never nearer than the lower that an edge to it gives, and on a line through the query the lower is its distance.
+        /// A member is never nearer than the lower that an edge to it gives, and on a line through the query the
+        /// lower is its distance.
         #[test]
         fn edges_bound_from_below(
             metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],

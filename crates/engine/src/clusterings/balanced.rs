@@ -86,7 +86,8 @@ impl Chained {
     }
 }
 
-/// Chains small cells into cells of about `share` rows: always the nearest free one joins, and a full cell is followed by one that begins nearby.
+/// Chains small cells into cells of about `share` rows: always the nearest free one joins, and a full cell is
+/// followed by one that begins nearby.
 pub(crate) fn chain(sizes: &[usize], centroids: &[f32], dim: usize, share: usize) -> Chained {
     let small = sizes.len();
     let centroid = |s: usize| &centroids[s * dim..(s + 1) * dim];

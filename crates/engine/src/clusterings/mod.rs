@@ -1,6 +1,7 @@
 //! Clusterings, for all kinds: k-means, balanced groups, bounded lists, and orders in space.
 //!
-//! Rows are loaded when they are needed, so that a set need not fit in memory. `load` writes rows, by their numbers, as points.
+//! Rows are loaded when they are needed, so that a set need not fit in memory. `load` writes rows, by their numbers,
+//! as points.
 
 pub(crate) mod balanced;
 pub(crate) mod divide;

@@ -401,7 +401,7 @@ fn a_scan_fails_at_the_first_bad_row_or_skips_all() {
     values[2999 * 5 + 4] = f32::INFINITY;
     let reader = Reader::from_memory(shape, bytemuck::cast_slice::<f32, u8>(&values).to_vec()).expect("set");
     let error = scan(&reader, Metric::Cosine, OnBadRow::Fail, &Quiet).expect_err("row 0");
-    let expected = "row 0 of <memory>: component 3 is NaN; mend it or pass --on-bad-row skip";
+    let expected = "row 0 of <memory>: component 3 is NaN; correct it or pass --on-bad-row skip";
     assert_eq!((error.kind, error.message.as_str()), (Kind::BadInput, expected));
     let skipping = scan(&reader, Metric::Cosine, OnBadRow::Skip, &Quiet).expect("scanned");
     assert_eq!((skipping.rows, skipping.skipped), (2997, vec![0, 17, 2999]));

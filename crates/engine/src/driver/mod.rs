@@ -1,12 +1,13 @@
 //! The loop of one worker thread: rounds of turns, polls between them.
 //!
-//! A thread holds many queries. Each is a state that waits for its reads while others compute; when one ends the next is admitted
-//! (BatANN §5).
+//! A thread holds many queries. Each is a state that waits for its reads while others compute; when one ends the next
+//! is admitted (BatANN §5).
 //!
-//! Turns are fair. A round admits at most one query and then gives one turn to each query that is ready, in the order in which they became
-//! ready. A turn ends when the query waits for a read or has ended, and after [`STEPS_PER_TURN`] steps at the latest. Completed reads are
-//! taken in before each round. So a query whose reads have completed waits for one turn of each query in flight at most, however many
-//! queries find all of their reads in the cache. Where nothing is ready, queries are admitted until no slot is free.
+//! Turns are fair. A round admits at most one query and then gives one turn to each query that is ready, in the order
+//! in which they became ready. A turn ends when the query waits for a read or has ended, and after [`STEPS_PER_TURN`]
+//! steps at the latest. Completed reads are taken in before each round. So a query whose reads have completed waits
+//! for one turn of each query in flight at most, however many queries find all of their reads in the cache. Where
+//! nothing is ready, queries are admitted until no slot is free.
 
 mod buffers;
 mod options;
@@ -39,11 +40,13 @@ pub trait Queries {
     fn next(&mut self) -> Option<usize>;
     /// Returns how many more [`Queries::next`] may give, as far as is known.
     fn remaining(&self) -> usize;
-    /// Puts a query's state in the place of `state`, and returns its vector. `widths` (approaching, settled) are those that suit the load.
+    /// Puts a query's state in the place of `state`, and returns its vector. `widths` (approaching, settled) are
+    /// those that suit the load.
     fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
     /// Takes the state of a query that can go no further here: it has ended, or goes on at another server.
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
-    /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never changes.
+    /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never
+    /// changes.
     fn snapshot(&mut self, _number: usize) -> Option<Snapshot> {
         None
     }
@@ -61,8 +64,8 @@ pub trait Queries {
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
     }
-    /// Whether the thread may wait. Asked before it does; `has_free_slot` tells whether it could admit a query meanwhile.
-    /// Implementations that return false, or that may get queries later, must hold the tier's waker.
+    /// Whether the thread may wait. Asked before it does; `has_free_slot` tells whether it could admit a query
+    /// meanwhile. Implementations that return false, or that may get queries later, must hold the tier's waker.
     fn may_wait(&mut self, _has_free_slot: bool) -> bool {
         true
     }
@@ -143,7 +146,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Joins reads that are under way on threads that share `reads`, and lets them join its own; `None` makes each read anew.
+    /// Joins reads that are under way on threads that share `reads`, and lets them join its own; `None` makes each
+    /// read anew.
     pub fn sharing(mut self, reads: Option<&'a SharedReads>) -> Driver<'a> {
         self.sharing = reads.map(|reads| (reads, reads.mailbox(self.tier.waker().ok())));
         self

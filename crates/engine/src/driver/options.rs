@@ -51,8 +51,8 @@ pub struct DriverOptions {
     pub width: Width,
 }
 
-/// Reads that were not made because an equal one was under way. They depend on timing, so they are counted beside the reads of queries and
-/// never subtracted from them.
+/// Reads that were not made because an equal one was under way. They depend on timing, so they are counted beside the
+/// reads of queries and never subtracted from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedReads {
     /// Number of reads.
@@ -76,7 +76,8 @@ pub struct Times {
     pub latency: u64,
     /// Of it, preparing the query and searching the head graph: all before the first read.
     pub route: u64,
-    /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the thread.
+    /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the
+    /// thread.
     pub verify: u64,
 }
 

@@ -11,7 +11,8 @@ use super::slot::ReadResult;
 use super::{Driver, MergedReads, Queries};
 use crate::tier::Completion;
 
-/// Queued reads are started, before further steps, once there are so many. A system call for each would cost more than the wait.
+/// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
+/// than the wait.
 pub const START_READS: usize = 32;
 /// They are also started once queries have computed for so long, in nanoseconds.
 const START_AFTER_NS: u64 = 500_000;
@@ -81,7 +82,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be no such read.
+    /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be
+    /// no such read.
     fn read(&mut self, asker: Asker, read: Read, queries: &mut dyn Queries) -> Option<Loss> {
         let at = read.at;
         match self.tier.store_bytes(at.store) {

@@ -1,7 +1,8 @@
 //! Reads under way of one open index: equal reads of its driver threads are made once.
 //!
-//! The first thread that asks for an extent makes the read; queries that ask for it meanwhile, on any thread, join it. When the read completes
-//! its thread verifies the bytes once and delivers them, or the loss, to each. A read goes on when its first query ends.
+//! The first thread that asks for an extent makes the read; queries that ask for it meanwhile, on any thread, join
+//! it. When the read completes its thread verifies the bytes once and delivers them, or the loss, to each. A read
+//! goes on when its first query ends.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -48,7 +49,8 @@ impl Mailbox {
         }
     }
 
-    /// Notes that the thread is about to wait. Returns false when it must not, because something was delivered. From then on a delivery wakes it.
+    /// Notes that the thread is about to wait. Returns false when it must not, because something was delivered. From
+    /// then on a delivery wakes it.
     pub(super) fn may_wait(&self) -> bool {
         self.is_waiting.store(true, Ordering::SeqCst);
         let may = !self.has_deliveries.load(Ordering::SeqCst);
@@ -152,8 +154,8 @@ impl SharedReads {
         self.table(at).remove(&at).map_or(Vec::new(), |read| read.joined)
     }
 
-    /// Ends a read and delivers its result to all queries that joined it. `shared` makes shared bytes of the result; it is called when a
-    /// query has joined.
+    /// Ends a read and delivers its result to all queries that joined it. `shared` makes shared bytes of the result;
+    /// it is called when a query has joined.
     pub(super) fn complete(&self, at: Extent, shared: impl FnOnce() -> Result<Arc<[u8]>, Loss>) {
         let joined = self.end(at);
         if joined.is_empty() {
@@ -181,7 +183,8 @@ fn hash_of(at: Extent) -> u64 {
     hasher.finish()
 }
 
-/// A fast hash of the few integers of an extent. Offsets come from the index, not from outside: no one can choose them to collide.
+/// A fast hash of the few integers of an extent. Offsets come from the index, not from outside: no one can choose
+/// them to collide.
 #[derive(Default)]
 struct ExtentHasher(u64);
 

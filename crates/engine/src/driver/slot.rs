@@ -33,7 +33,8 @@ pub(super) struct Slot<'a> {
     /// Results of reads that the next step takes.
     pub(super) results: Vec<(Tag, ReadResult<'a>)>,
     pub(super) number: usize,
-    /// Counts the queries of this slot. An eager query may end with reads under way; their bytes are not its successor's.
+    /// Counts the queries of this slot. An eager query may end with reads under way; their bytes are not its
+    /// successor's.
     pub(super) generation: u32,
     pub(super) started: Instant,
     pub(super) times: Times,
@@ -124,7 +125,8 @@ impl ReadResult<'_> {
     }
 }
 
-/// Empties a vector and keeps its memory. The standard library collects into the memory of the source where the layouts agree.
+/// Empties a vector and keeps its memory. The standard library collects into the memory of the source where the
+/// layouts agree.
 fn emptied(mut arrived: Vec<Arrival<'_>>) -> Arrivals {
     arrived.clear();
     arrived.into_iter().map(|a| Arrival { tag: a.tag, what: Arrived::Lost(Loss::Expired) }).collect()

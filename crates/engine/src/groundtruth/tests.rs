@@ -196,7 +196,7 @@ fn bad_rows_are_refused_by_number_or_left_out() {
         exact_with(base, queries, metric, 9, PLENTY, policy, &Quiet).map(|truth| truth.ids)
     };
     let message = |result: Result<Vec<u32>>| result.expect_err("refused").message;
-    let nan = "row 2 of <memory>: component 1 is NaN; mend or remove it";
+    let nan = "row 2 of <memory>: component 1 is NaN; correct or remove it";
     assert_eq!(message(run(&good, &bad, Metric::L2, OnBadRow::Skip)), nan);
     assert_eq!(message(run(&bad, &good, Metric::L2, OnBadRow::Fail)), nan);
     let zero = floats(&[[1.0, 0.0], [0.0, 0.0]]);

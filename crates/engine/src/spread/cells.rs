@@ -1,8 +1,8 @@
 //! The default first homes: many small cells, and a cut through the graph of cells.
 //!
-//! BatANN (§4.3) cuts a graph over cells with a balanced partitioner, after Gottesbüren et al. ("Unleashing Graph Partitioning for
-//! Large-Scale Nearest Neighbor Search", 2024). Here the cells hold blocks, and what two cells weigh for each other is the number of the
-//! index's own edges between them: these are what a search will follow.
+//! BatANN (§4.3) cuts a graph over cells with a balanced partitioner, after Gottesbüren et al. ("Unleashing Graph
+//! Partitioning for Large-Scale Nearest Neighbor Search", 2024). Here the cells hold blocks, and what two cells weigh
+//! for each other is the number of the index's own edges between them: these are what a search will follow.
 
 use rayon::prelude::*;
 
@@ -137,8 +137,8 @@ fn add_up(pairs: &mut Vec<Pair>) {
     });
 }
 
-/// The part of every cell: as few edges as possible cut, parts of nearly equal weight (multilevel k-way partitioning, Karypis and Kumar,
-/// SIAM J. Sci. Comput. 1998).
+/// The part of every cell: as few edges as possible cut, parts of nearly equal weight (multilevel k-way partitioning,
+/// Karypis and Kumar, SIAM J. Sci. Comput. 1998).
 fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec<u8>> {
     if servers == 1 {
         return Ok(vec![0; weights.len()]);
@@ -188,7 +188,8 @@ fn part_kway(
     const IMBALANCE: i32 = 30;
     /// Cuts that the partitioner tries.
     const CUTS: i32 = 4;
-    /// METIS draws from the C library's generator, which all threads share: two cuts at a time would disturb each other.
+    /// METIS draws from the C library's generator, which all threads share: two cuts at a time would disturb each
+    /// other.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let failed = |e: &dyn std::fmt::Display| {
         Error::bad_input(format!("dividing the cells failed ({e}); use --method kmeans"))

@@ -1,4 +1,5 @@
-//! Bytes in memory behind the same contract, with completions in a seeded random order and faults on request: for tests.
+//! Bytes in memory behind the same contract, with completions in a seeded random order and faults on request: for
+//! tests.
 
 use std::io;
 use std::sync::Arc;

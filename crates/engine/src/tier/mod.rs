@@ -1,7 +1,8 @@
 //! Where bytes that do not change come from.
 //!
-//! A [`Tier`] takes reads by tag and gives them back in any order. It owns a buffer from submission to completion. How many reads may be
-//! under way is a number ([`Tier::room`]), not an error in the hot loop. A short read is a value, not a failure of the tier.
+//! A [`Tier`] takes reads by tag and gives them back in any order. It owns a buffer from submission to completion.
+//! How many reads may be under way is a number ([`Tier::room`]), not an error in the hot loop. A short read is a
+//! value, not a failure of the tier.
 
 mod buffer;
 pub mod conformance;
@@ -60,8 +61,8 @@ pub trait Tier {
     /// Bytes of a store; `None` for one that this tier does not have.
     fn store_bytes(&self, store: StoreId) -> Option<u64>;
 
-    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of the page). It starts at once, with [`Tier::start`], or with the
-    /// next [`Tier::poll`] that waits.
+    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of the page). It starts at once,
+    /// with [`Tier::start`], or with the next [`Tier::poll`] that waits.
     ///
     /// # Panics
     /// When there is no room: the caller asks first.
@@ -75,15 +76,16 @@ pub trait Tier {
         Ok(())
     }
 
-    /// Appends what has completed to `done`. With `wait`, and something under way, starts queued reads and blocks until there is at least
-    /// one. Without `wait` it is cheap where nothing has completed, and need not start queued reads.
+    /// Appends what has completed to `done`. With `wait`, and something under way, starts queued reads and blocks
+    /// until there is at least one. Without `wait` it is cheap where nothing has completed, and need not start queued
+    /// reads.
     ///
     /// # Errors
     /// When the tier as a whole is broken; single reads fail in their [`Completion`].
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Something that ends a wait from another thread. Once it was asked for, [`Tier::poll`] with `wait` blocks with nothing under way as well; each
-    /// [`Waker::wake`] makes one wait, the present or the next, end.
+    /// Something that ends a wait from another thread. Once it was asked for, [`Tier::poll`] with `wait` blocks with
+    /// nothing under way as well; each [`Waker::wake`] makes one wait, the present or the next, end.
     ///
     /// # Errors
     /// When this tier cannot be woken, or the system has nothing left to do it with.
@@ -91,7 +93,8 @@ pub trait Tier {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this tier cannot be woken"))
     }
 
-    /// Buffers that this tier reads into at less cost (registered with the kernel), once; the caller uses them like any other.
+    /// Buffers that this tier reads into at less cost (registered with the kernel), once; the caller uses them like
+    /// any other.
     fn buffers(&mut self) -> Vec<Buffer> {
         Vec::new()
     }

@@ -76,7 +76,8 @@ impl PreadTier {
     }
 }
 
-/// Reads until the buffer is full or the file ends; direct reads must keep to whole pages, so a part of one ends it too.
+/// Reads until the buffer is full or the file ends; direct reads must keep to whole pages, so a part of one ends it
+/// too.
 fn read_fully(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut have = 0;
     while have < bytes.len() {

@@ -1,7 +1,7 @@
 //! io_uring: one ring per thread, registered files, registered buffers.
 //!
-//! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels that lack
-//! them get a plain ring.
+//! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels
+//! that lack them get a plain ring.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +41,8 @@ struct Bell {
 }
 
 impl UringTier {
-    /// A ring with room for `depth` reads, and as many registered buffers of `bytes` when the limit on locked memory allows.
+    /// A ring with room for `depth` reads, and as many registered buffers of `bytes` when the limit on locked memory
+    /// allows.
     ///
     /// # Errors
     /// When the kernel, or a seccomp profile, refuses.
@@ -135,15 +136,16 @@ impl UringTier {
     }
 }
 
-/// Makes buffers and registers them with the ring, which saves the kernel from mapping their pages at every read. None when it refuses.
+/// Makes buffers and registers them with the ring, which saves the kernel from mapping their pages at every read.
+/// None when it refuses.
 fn register(ring: &IoUring, count: usize, bytes: usize) -> Vec<Buffer> {
     let mut buffers: Vec<Buffer> = (0..count).map(|_| Buffer::new(bytes)).collect();
     let places: Vec<libc::iovec> = buffers
         .iter_mut()
         .map(|b| libc::iovec { iov_base: b.bytes_mut().as_mut_ptr().cast(), iov_len: b.len() })
         .collect();
-    // SAFETY: each place is the memory of a live buffer, at a fixed address. The kernel holds the pages until the ring goes; it writes
-    // there only for reads that `submit` queues, and those keep their buffer in `slots`.
+    // SAFETY: each place is the memory of a live buffer, at a fixed address. The kernel holds the pages until the
+    // ring goes; it writes there only for reads that `submit` queues, and those keep their buffer in `slots`.
     if unsafe { ring.submitter().register_buffers(&places) }.is_err() {
         return Vec::new();
     }
@@ -172,7 +174,8 @@ impl Tier for UringTier {
         };
         let read = read.user_data(u64::from(slot));
         self.slots[slot as usize] = Some((tag, buffer));
-        // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits for all.
+        // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits
+        // for all.
         let pushed = unsafe { self.ring.submission().push(&read) };
         if pushed.is_err() {
             // The bell's read took the last place: make room.

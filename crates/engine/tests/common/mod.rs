@@ -199,8 +199,8 @@ pub fn hits(found: &[u64], truth: &[u64]) -> usize {
     truth.iter().filter(|t| found.contains(t)).count()
 }
 
-/// Runs one query to its end with blocks that lie in memory, in an order of arrival drawn from `seed`. `between` sees the state after every
-/// step, with what it asked for taken out already, and may put another in its place.
+/// Runs one query to its end with blocks that lie in memory, in an order of arrival drawn from `seed`. `between` sees
+/// the state after every step, with what it asked for taken out already, and may put another in its place.
 pub fn run(
     view: &IndexView<'_>,
     blocks: &[u8],

@@ -212,7 +212,8 @@ fn a_fault_ends_its_own_query_and_no_other() {
     }
 }
 
-/// In eager mode a lost read ends its query while others of it are under way; they must not reach the next query of the slot.
+/// In eager mode a lost read ends its query while others of it are under way; they must not reach the next query of
+/// the slot.
 #[test]
 fn reads_of_an_ended_query_never_reach_its_successor() {
     const COUNT: usize = 200;

@@ -289,7 +289,8 @@ impl Tier for Broken {
     }
 }
 
-/// The queries of a thread whose device fails end; those of other threads that joined its reads lose them, and no thread hangs.
+/// The queries of a thread whose device fails end; those of other threads that joined its reads lose them, and no
+/// thread hangs.
 #[test]
 fn a_thread_that_breaks_leaves_nobody_waiting() {
     let sound = sound();

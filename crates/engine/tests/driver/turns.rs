@@ -126,7 +126,8 @@ impl Queries for Recorded {
     }
 }
 
-/// A query that waits for reads is not held up by queries that find theirs in the cache: for each of its reads at most one query is admitted.
+/// A query that waits for reads is not held up by queries that find theirs in the cache: for each of its reads at
+/// most one query is admitted.
 #[test]
 fn completed_reads_are_taken_between_admissions() {
     for in_flight in [1, 2, 16, 64] {

@@ -1,5 +1,5 @@
-//! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in Starling and
-//! PageANN, and PipeANN's eager mode.
+//! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in
+//! Starling and PageANN, and PipeANN's eager mode.
 //!
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::verify`]
 
@@ -62,7 +62,8 @@ impl<'a> View<'a> {
 pub enum Codes<'a> {
     /// In RAM: one per node.
     All(&'a [u8]),
-    /// In the blocks, beside the ids that their adjacency lists name. In RAM are those of the head graph's nodes, in their order there.
+    /// In the blocks, beside the ids that their adjacency lists name. In RAM are those of the head graph's nodes, in
+    /// their order there.
     Head(&'a [u8]),
 }
 
@@ -71,8 +72,8 @@ pub enum Codes<'a> {
 pub struct Params {
     /// Length of the beam: L in DiskANN and BatANN, `ef` in HNSW.
     pub search_list: u32,
-    /// Stop once the best unread candidate is farther than the k-th result by this many standard errors of its code distance; infinity
-    /// turns the rule off.
+    /// Stop once the best unread candidate is farther than the k-th result by this many standard errors of its code
+    /// distance; infinity turns the rule off.
     pub stop_slack: f32,
     /// Stop after this many reads in a row that changed none of the k results; 0 turns the rule off.
     pub patience: u32,
@@ -133,7 +134,8 @@ pub struct Scratch {
     /// Of the head graph's search.
     head_nodes: Vec<u32>,
     head_beam: Beam,
-    /// Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places among them.
+    /// Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places
+    /// among them.
     coded: Vec<u32>,
     ranks: Vec<u32>,
     /// The nodes of the block that is expanded, by code distance.
@@ -150,10 +152,12 @@ impl Scratch {
         self.query.table.to_float(code_distance) * self.code_scale
     }
 
-    /// The largest code distance (on the scale of exact ones) to expect of a vector at exact distance `exact`, `slack` standard errors up.
+    /// The largest code distance (on the scale of exact ones) to expect of a vector at exact distance `exact`,
+    /// `slack` standard errors up.
     ///
-    /// With e the error of a code, ‖q − v̂‖² = ‖q − v‖² + ‖e‖² + 2⟨q − v, e⟩: a bias of E‖e‖² and, for errors without preferred direction in d
-    /// dimensions, a standard error of 2·√(‖q − v‖²·E‖e‖² / d). An inner product has no bias, and ‖q‖·√(E‖e‖² / d).
+    /// With e the error of a code, ‖q − v̂‖² = ‖q − v‖² + ‖e‖² + 2⟨q − v, e⟩: a bias of E‖e‖² and, for errors without
+    /// preferred direction in d dimensions, a standard error of 2·√(‖q − v‖²·E‖e‖² / d). An inner product has no
+    /// bias, and ‖q‖·√(E‖e‖² / d).
     fn expected_at_most(&self, exact: f32, slack: f32) -> f32 {
         if self.query.norm > 0.0 {
             return exact + slack * self.query.norm * stratann_kernel::sqrt(self.code_error / self.dim);
@@ -200,8 +204,8 @@ impl Kind for Marker {
             cx.q.started = true;
             enter::enter(cx);
         }
-        // A server reads what it holds of the best W. While something better is unread on another server, a read that changes nothing does
-        // not show that the search has nothing left to find.
+        // A server reads what it holds of the best W. While something better is unread on another server, a read that
+        // changes nothing does not show that the search has nothing left to find.
         let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
         let layout = cx.view.block;
         cx.take_in(arrived, |cx, _, bytes| {
@@ -261,7 +265,8 @@ impl Kind for Marker {
     }
 }
 
-/// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found once more.
+/// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found
+/// once more.
 fn restart(cx: &mut Cx<'_, Marker>) {
     cx.q.top.reported_distances.clear();
     cx.own.beam.reset(cx.params.search_list as usize);

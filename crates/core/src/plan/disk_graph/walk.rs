@@ -1,7 +1,7 @@
 //! Best-first search over a graph whose nodes lie in blocks (BatANN algorithm 1, with blocks in the place of nodes).
 //!
-//! A block is read at most once per query: when it arrives each of its nodes is either expanded or refused by a full beam, and
-//! what a full beam refused never comes back (see [`crate::search::Beam`]).
+//! A block is read at most once per query: when it arrives each of its nodes is either expanded or refused by a full
+//! beam, and what a full beam refused never comes back (see [`crate::search::Beam`]).
 
 use alloc::vec::Vec;
 
@@ -13,13 +13,15 @@ use crate::plan::Cx;
 use crate::search::{Candidate, Outcome, Progress};
 use crate::verify;
 
-/// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so the distances are, too.
+/// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so
+/// the distances are, too.
 pub(crate) fn rescore(cx: &mut Cx<'_, Marker>) {
     if core::mem::replace(&mut cx.own.is_scored, true) {
         return;
     }
     let Codes::All(codes) = cx.view.codes else {
-        // The codes of the candidates are in blocks of other servers. Such a state is refused on arrival; one that was not begins again.
+        // The codes of the candidates are in blocks of other servers. Such a state is refused on arrival; one that
+        // was not begins again.
         cx.scratch.visited.clear(cx.base.nodes);
         return restart(cx);
     };
@@ -33,7 +35,8 @@ pub(crate) fn rescore(cx: &mut Cx<'_, Marker>) {
     cx.q.stats.rescored += cx.scratch.ids.len() as u64;
 }
 
-/// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam would take.
+/// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam
+/// would take.
 ///
 /// `None` when an adjacency list is inconsistent.
 pub(crate) fn expand_block(cx: &mut Cx<'_, Marker>, block: &Block<'_>) -> Option<()> {
@@ -96,8 +99,8 @@ fn claim(cx: &mut Cx<'_, Marker>, distance: u32, id: u32) -> bool {
     cx.params.whole_blocks && cx.own.beam.offer(distance, id, Progress::Expanded)
 }
 
-/// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where codes are in the
-/// block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
+/// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where
+/// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
 fn offer_neighbours(cx: &mut Cx<'_, Marker>, block: &Block<'_>, slot: usize) -> Option<()> {
     let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
     let table = &query.table;
@@ -128,9 +131,10 @@ fn offer_neighbours(cx: &mut Cx<'_, Marker>, block: &Block<'_>, slot: usize) -> 
 
 /// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
 ///
-/// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local and nothing is under
-/// way, the query goes to a replica of the first. It is read there, so every hand-over is followed by a read, and a query cannot be
-/// passed around for ever. A read that fails is made at another replica, once at each.
+/// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
+/// and nothing is under way, the query goes to a replica of the first. It is read there, so every hand-over is
+/// followed by a read, and a query cannot be passed around for ever. A read that fails is made at another replica,
+/// once at each.
 pub(crate) fn choose(cx: &mut Cx<'_, Marker>) {
     if cx.q.outcome != Outcome::Running {
         return;
@@ -218,7 +222,8 @@ fn look_ahead(cx: &mut Cx<'_, Marker>, blocks: &mut Vec<u32>) {
     }
 }
 
-/// Narrow while the search approaches, wide once it settles: from then on nearly all that is in the beam will be read anyway.
+/// Narrow while the search approaches, wide once it settles: from then on nearly all that is in the beam will be read
+/// anyway.
 ///
 /// It settles when the best fresh candidate is no longer among the first k of the beam.
 fn width(cx: &mut Cx<'_, Marker>) -> usize {
@@ -226,8 +231,8 @@ fn width(cx: &mut Cx<'_, Marker>) -> usize {
     if settled { cx.q.width as usize } else { cx.q.approach_width as usize }
 }
 
-/// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than codes err is not read,
-/// nor is any after it. An easy query stops early, a hard one late.
+/// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than
+/// codes err is not read, nor is any after it. An easy query stops early, a hard one late.
 fn is_beyond(cx: &Cx<'_, Marker>, candidate: &Candidate) -> bool {
     if !cx.q.top.is_full() {
         return false;

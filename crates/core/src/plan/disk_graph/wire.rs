@@ -96,8 +96,8 @@ fn read_beam(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), R
     Ok(())
 }
 
-/// Differences between sorted ids are small where the beam covers much of the index, or few of its blocks. A state that is handed over
-/// awaits nothing, so one bit holds the progress.
+/// Differences between sorted ids are small where the beam covers much of the index, or few of its blocks. A state
+/// that is handed over awaits nothing, so one bit holds the progress.
 fn write_ids(beam: &Beam, sorted: &mut Vec<Candidate>, w: &mut Writer<'_>) {
     sorted.clear();
     sorted.extend_from_slice(beam.entries());

@@ -1,15 +1,16 @@
-//! How likely a cluster is to hold a member within a threshold, from the distance to its centroid and the mean distance of its members to that.
+//! How likely a cluster is to hold a member within a threshold, from the distance to its centroid and the mean
+//! distance of its members to that.
 //!
-//! Of a member at distance s from the centroid the direction is unknown. It lies within the threshold when the angle between the ways from the
-//! centroid to it and to the query is small enough; the cosine that this takes says how far the cluster is out of reach. In many dimensions such cosines
-//! are nearly normal around 0.
+//! Of a member at distance s from the centroid the direction is unknown. It lies within the threshold when the angle
+//! between the ways from the centroid to it and to the query is small enough; the cosine that this takes says how far
+//! the cluster is out of reach. In many dimensions such cosines are nearly normal around 0.
 
 use stratann_kernel::{Metric, sqrt};
 
 use crate::verify::BoundEstimator;
 
-/// The cosine that a member of a cluster must have to lie within the threshold; all on the scale of codes. `base` is the distance of the
-/// query to the centroid, `spread` the mean squared distance of the members to it.
+/// The cosine that a member of a cluster must have to lie within the threshold; all on the scale of codes. `base` is
+/// the distance of the query to the centroid, `spread` the mean squared distance of the members to it.
 pub(crate) fn cosine(estimator: &BoundEstimator, base: f32, spread: f32, threshold: f32) -> f32 {
     match estimator.metric() {
         Metric::Ip => cosine_ip(base, estimator.query_norm(), spread, threshold),
@@ -20,8 +21,8 @@ pub(crate) fn cosine(estimator: &BoundEstimator, base: f32, spread: f32, thresho
 /// Cosines beyond this are alike: no member can be that near.
 const COSINE_MAX: f32 = 2.0;
 
-/// The cosine that a member must have, for squared l2: `base` is that of the query to the centroid, `spread` the mean of the members', `threshold` what they must stay
-/// below.
+/// The cosine that a member must have, for squared l2: `base` is that of the query to the centroid, `spread` the mean
+/// of the members', `threshold` what they must stay below.
 fn cosine_l2(base: f32, spread: f32, threshold: f32) -> f32 {
     let reach = 2.0 * sqrt((base * spread).max(0.0));
     let gap = base + spread - threshold;
@@ -41,7 +42,8 @@ fn quotient(gap: f32, reach: f32) -> f32 {
     (gap / reach.max(f32::MIN_POSITIVE)).min(COSINE_MAX)
 }
 
-/// Dimensions in which directions differ, half of them: the cosine's distribution falls as exp(−c² · HALF_DIMENSIONS). On texts 30 to 75 order alike; see `decisions/`.
+/// Dimensions in which directions differ, half of them: the cosine's distribution falls as exp(−c² ·
+/// HALF_DIMENSIONS). On texts 30 to 75 order alike; see `decisions/`.
 const HALF_DIMENSIONS: f32 = 50.0;
 
 /// The logarithm of how many of `members` to expect within the threshold, but for a constant; more is likelier.
@@ -50,12 +52,13 @@ pub(crate) fn log_expected(members: u32, cosine: f32) -> f32 {
     ln(members.max(1) as f32) - HALF_DIMENSIONS * beyond * beyond
 }
 
-/// A cosine that counts as one fruitless cluster, and the steepness around it. Steepnesses from 6 to 20 do alike on mixtures, photographs and texts;
-/// see `decisions/`.
+/// A cosine that counts as one fruitless cluster, and the steepness around it. Steepnesses from 6 to 20 do alike on
+/// mixtures, photographs and texts; see `decisions/`.
 const COSINE_OF_ONE: f32 = 0.5;
 const STEEPNESS: f32 = 10.0;
 
-/// How much it tells that a cluster brought nothing: little where something was to be expected there no less than in others before, much where it was out of reach.
+/// How much it tells that a cluster brought nothing: little where something was to be expected there no less than in
+/// others before, much where it was out of reach.
 pub(crate) fn fruitless_weight(cosine: f32) -> f32 {
     exp2(core::f32::consts::LOG2_E * STEEPNESS * (cosine - COSINE_OF_ONE))
 }

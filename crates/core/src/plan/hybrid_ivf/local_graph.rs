@@ -1,6 +1,8 @@
-//! Searches a cluster that is a graph of its own: by codes, which are resident or read before, along adjacency lists, which are read (OrchANN §5.1, §5.3).
+//! Searches a cluster that is a graph of its own: by codes, which are resident or read before, along adjacency lists,
+//! which are read (OrchANN §5.1, §5.3).
 //!
-//! The path depends on codes and edges alone, so no bound changes it: a pruned member is never read, but its edges are followed.
+//! The path depends on codes and edges alone, so no bound changes it: a pruned member is never read, but its edges
+//! are followed.
 
 use super::navigate::to_centroid;
 use super::scan::{mark_fruitful, prune_candidates, weigh};
@@ -14,7 +16,8 @@ use crate::plan::Cx;
 use crate::search::{Candidate, Mode, Pending, Progress};
 use crate::verify::{BoundEstimator, DistanceBounds};
 
-/// The candidates whose edges are followed although other clusters hold nearer ones: this share of the beam, and at least so many.
+/// The candidates whose edges are followed although other clusters hold nearer ones: this share of the beam, and at
+/// least so many.
 const LEAD_SHARE: usize = 8;
 const LEAD_LEAST: usize = 8;
 
@@ -34,7 +37,8 @@ pub(super) enum Next {
     Ended,
 }
 
-/// Opens a cluster that is a graph. Returns whether its codes are resident. If not, they are read before the search, which is the same then.
+/// Opens a cluster that is a graph. Returns whether its codes are resident. If not, they are read before the search,
+/// which is the same then.
 pub(super) fn open(cx: &mut Cx<'_, Marker>, cluster: u32) -> Option<bool> {
     let (directory, shape) = (cx.view.directory, &cx.view.shape);
     let list = cx.params.local_list.max(cx.q.top.k);
@@ -136,8 +140,9 @@ fn is_of_edges(pending: &Pending) -> bool {
     matches!(ReadKind::of(&pending.read), Some(ReadKind::Edges { .. }))
 }
 
-/// Whether the edges of a candidate are to be followed. Those of the nearest of a beam always are, so that the search reaches the nearest
-/// part of the cluster; those of others only while they are among the nearest of all clusters searched so far.
+/// Whether the edges of a candidate are to be followed. Those of the nearest of a beam always are, so that the search
+/// reaches the nearest part of the cluster; those of others only while they are among the nearest of all clusters
+/// searched so far.
 fn is_worthwhile(local: &LocalSearch, at: usize) -> bool {
     let is_near = |e: &Candidate| e.distance <= order_key(local.nearest.kth());
     at < LEAD_LEAST.max(local.beam.capacity() / LEAD_SHARE)
@@ -242,8 +247,8 @@ impl ClusterSearch {
         ))
     }
 
-    /// The bounds of the distance of a member whose edges are followed; exact where it is a result or was one. Resident vectors must not
-    /// change it.
+    /// The bounds of the distance of a member whose edges are followed; exact where it is a result or was one.
+    /// Resident vectors must not change it.
     fn pivot(&self, cx: &Cx<'_, Marker>, number: u32) -> Option<DistanceBounds> {
         let id = self.first + number;
         if let Some(&(_, distance)) = cx.own.read.iter().find(|r| r.0 == id) {
@@ -252,8 +257,8 @@ impl ClusterSearch {
         self.bounds(cx, &cx.own.local.codes, number).map(|b| b.0)
     }
 
-    /// Scores the members in `cx.scratch.edges` by their codes and offers them to the beam. They were reached from a member whose distance
-    /// is within `pivot`. Those that are not pruned become candidates.
+    /// Scores the members in `cx.scratch.edges` by their codes and offers them to the beam. They were reached from a
+    /// member whose distance is within `pivot`. Those that are not pruned become candidates.
     fn score(&self, cx: &mut Cx<'_, Marker>, pivot: Option<&DistanceBounds>) -> Option<()> {
         let mut edges = core::mem::take(&mut cx.scratch.edges);
         let codes = core::mem::take(&mut cx.own.local.codes);

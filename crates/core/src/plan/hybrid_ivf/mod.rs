@@ -1,11 +1,13 @@
 //! `hybrid-ivf`: OrchANN (Huan et al.): clusters of vectors on disk under a small memory budget.
 //!
-//! A *cluster* here is a k-means cell, as in the paper. It has one inverted list, several when it is divided, or a graph of its own. Members
-//! are its vectors; a *record* is a vector with its id.
+//! A *cluster* here is a k-means cell, as in the paper. It has one inverted list, several when it is divided, or a
+//! graph of its own. Members are its vectors; a *record* is a vector with its id.
 //!
-//! route = [`crate::route::NavGraph`], in [`navigate`] · access = [`visit`] and [`scan`] for list codes, [`local_graph`] for clusters that are
-//! graphs · verify = [`crate::verify::BoundEstimator`] before vectors are read, [`rerank`] after
+//! route = [`crate::route::NavGraph`], in [`navigate`] · access = [`visit`] and [`scan`] for list codes,
+//! [`local_graph`] for clusters that are graphs · verify = [`crate::verify::BoundEstimator`] before vectors are read,
+//! [`rerank`] after
 
+pub mod check;
 pub mod learn;
 mod likelihood;
 mod local_graph;

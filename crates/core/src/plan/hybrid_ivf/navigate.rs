@@ -1,4 +1,5 @@
-//! Finds the clusters to visit: searches the navigation graph, then ranks the clusters of what it found (OrchANN §5.2, §5.3).
+//! Finds the clusters to visit: searches the navigation graph, then ranks the clusters of what it found (OrchANN
+//! §5.2, §5.3).
 
 use stratann_kernel::Metric;
 use stratann_kernel::distance::{dot_f16, l2_f16};
@@ -18,8 +19,9 @@ pub(crate) fn to_centroid(metric: Metric, wide: &[f32], centroid: &[u8]) -> f32 
     }
 }
 
-/// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found in a cluster and the
-/// farthest member found that is taken off the distance to its centroid. A quarter ranks best on mixtures and on text; see `decisions/`.
+/// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found
+/// in a cluster and the farthest member found that is taken off the distance to its centroid. A quarter ranks best on
+/// mixtures and on text; see `decisions/`.
 const EVIDENCE_WEIGHT: f32 = 0.25;
 
 /// Centroids found for each cluster to visit, when clusters are ranked by expectation.
@@ -27,7 +29,8 @@ const EXPECTED_REACH: u32 = 2;
 
 /// Searches the graph and ranks the clusters to visit.
 ///
-/// Centroids and members have a beam each: members lie farther from a query than centroids do, and would be crowded out.
+/// Centroids and members have a beam each: members lie farther from a query than centroids do, and would be crowded
+/// out.
 pub(super) fn navigate(cx: &mut Cx<'_, Marker>) {
     let mut beams =
         [core::mem::take(&mut cx.scratch.centroid_beam), core::mem::take(&mut cx.scratch.member_beam)];
@@ -97,7 +100,8 @@ fn score(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, beams: &mut [Beam;
     }
 }
 
-/// Keeps the members found as candidates, whether their clusters are visited or not. They give a threshold before the first read.
+/// Keeps the members found as candidates, whether their clusters are visited or not. They give a threshold before the
+/// first read.
 fn keep_members(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, members: &Beam) {
     let nav = cx.view.nav;
     let first = cx.view.directory.clusters();

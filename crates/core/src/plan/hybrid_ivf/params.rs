@@ -96,7 +96,8 @@ impl Params {
             && self.bound_slack >= -16.0
     }
 
-    /// The weight of fruitless clusters in a row that ends the visits: ⌈ρM⌉ of M (OrchANN §5.3); ρM where they are weighed.
+    /// The weight of fruitless clusters in a row that ends the visits: ⌈ρM⌉ of M (OrchANN §5.3); ρM where they are
+    /// weighed.
     pub fn fruitless_limit(&self, clusters: usize) -> f32 {
         let share = self.early_stop * clusters as f32;
         if self.weighed || !share.is_finite() {

@@ -8,11 +8,11 @@ use crate::plan::Cx;
 use crate::search::{Mode, Pending, Tag};
 use crate::verify::score_record;
 
-/// Asks for the candidates with the smallest estimates until at most `at_most` are left, `width` reads at a time. `None` when the budget
-/// allows no more reads.
+/// Asks for the candidates with the smallest estimates until at most `at_most` are left, `width` reads at a time.
+/// `None` when the budget allows no more reads.
 ///
-/// A round is `width` groups of near candidates, which become results together. A group whose records are in RAM, or came with their list,
-/// needs no read; nothing else changes, so the answer does not depend on resident vectors.
+/// A round is `width` groups of near candidates, which become results together. A group whose records are in RAM, or
+/// came with their list, needs no read; nothing else changes, so the answer does not depend on resident vectors.
 pub(super) fn choose(cx: &mut Cx<'_, Marker>, at_most: usize) -> Option<()> {
     let width = cx.q.width as usize;
     prune_candidates(cx);
@@ -79,8 +79,8 @@ struct Wanted {
     first: u32,
 }
 
-/// Adds a candidate, and others near it in the file that are likely to be read anyway, to the round. Asks in one read for those whose
-/// distances are not known. Returns whether there are any.
+/// Adds a candidate, and others near it in the file that are likely to be read anyway, to the round. Asks in one read
+/// for those whose distances are not known. Returns whether there are any.
 fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
     let size = cx.view.shape.record_bytes() as u64;
     let view = cx.view;

@@ -26,7 +26,8 @@ pub(super) fn codes_of<'a>(
     bytes.get(at..)?.split_at_checked(view.shape.list_codes_bytes(directory.members(list) as usize))
 }
 
-/// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came along.
+/// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came
+/// along.
 pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Option<&[u8]>) -> Option<()> {
     let estimator = bound_estimator(cx);
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
@@ -98,8 +99,8 @@ fn navigated_from(cx: &Cx<'_, Marker>, id: u32) -> usize {
     cx.own.navigated.partition_point(|&known| known < id)
 }
 
-/// Offers the bounds of a member to the thresholds. Returns whether its estimate is among the best so far, and its lower bound unless that
-/// prunes it.
+/// Offers the bounds of a member to the thresholds. Returns whether its estimate is among the best so far, and its
+/// lower bound unless that prunes it.
 pub(super) fn weigh(
     cx: &mut Cx<'_, Marker>,
     estimator: &BoundEstimator,

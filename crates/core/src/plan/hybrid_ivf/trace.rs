@@ -88,8 +88,8 @@ impl Scratch {
         })
     }
 
-    /// The distance of the prepared query to a centroid, on the scale of codes: squared l2 (under cosine between unit vectors), or minus the
-    /// inner product.
+    /// The distance of the prepared query to a centroid, on the scale of codes: squared l2 (under cosine between unit
+    /// vectors), or minus the inner product.
     pub fn centroid_distance(&self, base: &Base<'_>, view: &View<'_>, cluster: u32) -> f32 {
         to_centroid(base.metric, &self.query.wide, view.centroid(cluster))
     }
@@ -133,8 +133,8 @@ impl<'a> Trace<'a> {
         &self.q.top.hits
     }
 
-    /// Members that were read one by one, or were in RAM, with their distances: the first thousand. `None` without bounds, where they are
-    /// not kept.
+    /// Members that were read one by one, or were in RAM, with their distances: the first thousand. `None` without
+    /// bounds, where they are not kept.
     pub fn read_members(&self) -> Option<&'a [(u32, f32)]> {
         (self.params.bounds != Bounds::Off).then_some(&self.own.read)
     }

@@ -132,7 +132,8 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// Whether these bytes are what a read must bring: the checksum, place and layout of every list, record or adjacency list in it.
+    /// Whether these bytes are what a read must bring: the checksum, place and layout of every list, record or
+    /// adjacency list in it.
     pub(super) fn verify(&self, read: &Read, bytes: &[u8]) -> bool {
         let verified = match ReadKind::of(read) {
             _ if read.at.store != FILE => None,
@@ -163,31 +164,30 @@ impl View<'_> {
         Some(())
     }
 
-    /// Checks the records from that of `first` on to the end of the read, or as many as `most`. Between those of two lists other bytes
-    /// may lie, which nobody uses.
+    /// Checks the records from that of `first` on to the end of the read, or as many as `most`. Between those of two
+    /// lists other bytes may lie, which nobody uses.
     fn verify_records(&self, first: u32, most: u32, read: &Read, bytes: &[u8]) -> Option<()> {
         let (directory, size) = (self.directory, self.shape.record_bytes());
         let mut left = most;
         let mut checked = 0;
-        let mut list = directory.list_of(first);
-        let mut id = first;
-        while list < directory.list_count() && checked < bytes.len() && left > 0 {
+        let first_list = directory.list_of(first);
+        // Lists with their records behind their codes lie before all others: after the last of those comes the first
+        // of these.
+        for list in (first_list..directory.list_count()).chain(0..first_list) {
             let (own, end) = (directory.ids[list as usize], directory.ids[list as usize + 1]);
-            id = id.max(own);
+            let id = if list == first_list { own.max(first) } else { own };
             let at = directory.records[list as usize] + u64::from(id - own) * size as u64;
             // Lists whose records are elsewhere in the file are not part of the read.
             let at = at.checked_sub(read.at.offset).filter(|&at| at < bytes.len() as u64);
-            if let Some(at) = at.map(|at| at as usize).filter(|_| id < end) {
-                let fits = (bytes.len() - at) / size;
-                let count = (end - id).min(left).min(fits as u32);
-                self.verify_run(id, count, &bytes[at..])?;
-                checked = checked.max(at + count as usize * size);
-                if count < end - id {
-                    break;
-                }
-                left -= count;
+            let Some(at) = at.map(|at| at as usize).filter(|_| id < end) else { continue };
+            let fits = (bytes.len() - at) / size;
+            let count = (end - id).min(left).min(fits as u32);
+            self.verify_run(id, count, &bytes[at..])?;
+            checked = checked.max(at + count as usize * size);
+            left -= count;
+            if checked == bytes.len() || left == 0 {
+                break;
             }
-            list += 1;
         }
         (checked == bytes.len()).then_some(())
     }

@@ -1,10 +1,11 @@
 //! Visits clusters one after another: which lists to scan, and when to stop (OrchANN §5.3).
 //!
-//! In `barrier` mode lists take effect in the order of their ranks, and the stop is decided when the first list of a cluster would take
-//! effect; lists read beyond it are not used. So neither the resident lists nor the width decides which lists are scanned.
+//! In `barrier` mode lists take effect in the order of their ranks, and the stop is decided when the first list of a
+//! cluster would take effect; lists read beyond it are not used. So neither the resident lists nor the width decides
+//! which lists are scanned.
 //!
-//! No vector is read meanwhile: whether a cluster is fruitless shows in its codes. A cluster that is a graph is searched in
-//! [`super::local_graph`] instead.
+//! No vector is read meanwhile: whether a cluster is fruitless shows in its codes. A cluster that is a graph is
+//! searched in [`super::local_graph`] instead.
 
 use super::likelihood;
 use super::local_graph;
@@ -18,7 +19,8 @@ use crate::plan::Cx;
 use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};
 
-/// Most candidates that are kept. With more, some are read before further lists are scanned: their distances prune others.
+/// Most candidates that are kept. With more, some are read before further lists are scanned: their distances prune
+/// others.
 pub const CANDIDATES_MAX: usize = 2048;
 
 /// Most lists that wait for those before them.
@@ -38,8 +40,8 @@ fn is_fruitless(cx: &Cx<'_, Marker>) -> bool {
     cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
 }
 
-/// Scans resident lists, and asks for others until `width` reads are under way. `None` when the budget allows no more reads, or a list
-/// is inconsistent.
+/// Scans resident lists, and asks for others until `width` reads are under way. `None` when the budget allows no more
+/// reads, or a list is inconsistent.
 pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
     let mut asked = false;
     // With many candidates lists may have to be read a second time, so few are read ahead.
@@ -86,8 +88,8 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
     Some(())
 }
 
-/// Puts the lists of the next cluster on the stack, or begins a local search of it. Returns false when the local search has to wait until
-/// the lists before it have taken effect.
+/// Puts the lists of the next cluster on the stack, or begins a local search of it. Returns false when the local
+/// search has to wait until the lists before it have taken effect.
 fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
     let is_local = cx.view.directory.has_edges(cluster);
@@ -204,7 +206,8 @@ fn ask_for_members(cx: &mut Cx<'_, Marker>, list: u32) -> Option<bool> {
     Some(asked)
 }
 
-/// Takes lists that were read. In `barrier` mode reads come in the order of their ranks; resident lists follow those before them.
+/// Takes lists that were read. In `barrier` mode reads come in the order of their ranks; resident lists follow those
+/// before them.
 pub(super) fn take(
     cx: &mut Cx<'_, Marker>,
     (tag, first, count): (Tag, u32, u32),
@@ -242,8 +245,8 @@ pub(super) fn take(
     Some(())
 }
 
-/// Whether the next list by rank is scanned now. If not, it and the queued lists after it are left for later or, where enough clusters
-/// were fruitless, for good. `end` is the end of the lists that were read with it.
+/// Whether the next list by rank is scanned now. If not, it and the queued lists after it are left for later or,
+/// where enough clusters were fruitless, for good. `end` is the end of the lists that were read with it.
 fn may_scan(cx: &mut Cx<'_, Marker>, list: u32, end: u32) -> bool {
     if cx.q.mode == Mode::Eager {
         return true;

@@ -55,7 +55,7 @@ impl<'a> ListReader<'a> {
             self.read(offset, tables.shape.list_codes_bytes(tables.directory.members(list) as usize))?;
         if ListCodes::verify(&tables.shape, list, bytes).is_none() {
             return Err(Error::corrupt(format!(
-                "posting list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",
+                "inverted list {list} (offset {offset}) of {} is damaged; restore the file or build the index again",
                 path.display()
             )));
         }
@@ -71,13 +71,24 @@ impl<'a> ListReader<'a> {
         Record::verify(&tables.shape, id, bytes).map(|_| bytes)
     }
 
-    /// The records of a list; they are verified when they are looked at.
+    /// The records of a list.
     ///
     /// # Errors
-    /// Those that cannot be read.
+    /// Records that cannot be read, or are damaged.
     pub(crate) fn records(&mut self, list: u32) -> Result<&[u8]> {
-        let directory = &self.tables.directory;
-        let length = directory.members(list) as usize * self.tables.shape.record_bytes();
-        self.read(directory.records[list as usize], length)
+        let (tables, path) = (self.tables, self.path);
+        let (directory, shape) = (&tables.directory, &tables.shape);
+        let (offset, first) = (directory.records[list as usize], directory.ids[list as usize]);
+        let bytes = self.read(offset, directory.members(list) as usize * shape.record_bytes())?;
+        for (bytes, id) in bytes.chunks_exact(shape.record_bytes()).zip(first..) {
+            if Record::verify(shape, id, bytes).is_none() {
+                return Err(Error::corrupt(format!(
+                    "the records of inverted list {list} (offset {offset}) of {} are damaged; run `stratann verify`, \
+                     then restore the file or build the index again",
+                    path.display()
+                )));
+            }
+        }
+        Ok(bytes)
     }
 }

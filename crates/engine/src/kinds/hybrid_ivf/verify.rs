@@ -6,8 +6,10 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use stratann_core::PAGE;
-use stratann_core::check_lists::{GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables};
 use stratann_core::plan::hybrid_ivf::View;
+use stratann_core::plan::hybrid_ivf::check::{
+    GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables,
+};
 use stratann_core::view;
 
 use super::open::ListIndex;

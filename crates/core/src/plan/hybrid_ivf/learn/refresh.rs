@@ -1,9 +1,9 @@
-//! A refresh of the navigation graph: a new version from the old one and what an epoch of queries came by (OrchANN §5.2, Online Update). Pure: who
-//! calls it publishes the result, and queries go on with the old version meanwhile.
+//! A refresh of the navigation graph: a new version from the old one and what an epoch of queries came by (OrchANN
+//! §5.2, Online Update). Pure: who calls it publishes the result, and queries go on with the old version meanwhile.
 //!
-//! Hot members come in, the coldest of those that came in before go out; centroids and the members that the build drew stay. The graph is patched
-//! where they were: edges to a node that went lead to its neighbours (FreshDiskANN, Singh et al. 2021, algorithm 4), one that comes is inserted as a build
-//! would insert it.
+//! Hot members come in, the coldest of those that came in before go out; centroids and the members that the build
+//! drew stay. The graph is patched where they were: edges to a node that went lead to its neighbours (FreshDiskANN,
+//! Singh et al. 2021, algorithm 4), one that comes is inserted as a build would insert it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -116,8 +116,8 @@ pub fn refresh_bytes(clusters: u64, dim: u64) -> u64 {
     clusters * dim * 2 + (1 << 20)
 }
 
-/// The next version. `newcomers` are the hottest members of the epoch, `score_of` gives the score of any; at most `capacity` hot members are kept, and scores halve
-/// with every epoch.
+/// The next version. `newcomers` are the hottest members of the epoch, `score_of` gives the score of any; at most
+/// `capacity` hot members are kept, and scores halve with every epoch.
 pub fn refresh(
     old: &NavGraph,
     places: &Places<'_>,

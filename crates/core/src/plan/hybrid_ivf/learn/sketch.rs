@@ -7,7 +7,8 @@ use crate::hash::hash;
 
 /// Rows of counters.
 const DEPTH: usize = 3;
-/// Counters of a row. An estimate is too high by more than e / width of all that was counted with a chance of e^-depth: 5 %.
+/// Counters of a row. An estimate is too high by more than e / width of all that was counted with a chance of
+/// e^-depth: 5 %.
 const WIDTH: usize = 1 << 14;
 
 /// Counts of ids, never too low until they saturate.

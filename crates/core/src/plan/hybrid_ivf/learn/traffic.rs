@@ -1,7 +1,7 @@
 //! What queries came by: the statistics that the navigation graph learns from (OrchANN §5.2, Hot-Region Scoring).
 //!
-//! The score of a member is how often it was read, times how near that was to the end of the search: 1 for a result, ε for what was read in vain. A
-//! search among lists has no depth that could say more.
+//! The score of a member is how often it was read, times how near that was to the end of the search: 1 for a result,
+//! ε for what was read in vain. A search among lists has no depth that could say more.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -118,7 +118,8 @@ fn nearest_path(build: &Build<'_>, part: usize) -> PathBuf {
     build.partial.path(&format!("nearest-{part}.tmp"))
 }
 
-/// Writes the nearest small cells of every live row of a part to a file: for many rows they would take more memory than there is.
+/// Writes the nearest small cells of every live row of a part to a file: for many rows they would take more memory
+/// than there is.
 pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<()> {
     const CHUNK: usize = 512;
     let dim = space.point_dim();

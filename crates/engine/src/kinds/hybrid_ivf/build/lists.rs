@@ -109,8 +109,8 @@ fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) 
     layout(shape, plan.reads.gap, plan.kinds.iter().map(kind).collect(), plan.lists.clone(), ids)
 }
 
-/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these; `gap_max` bytes are
-/// unwanted bytes are read rather than splitting a read in two. Searches of local graphs begin at their first member.
+/// Decides where everything lies, for clusters of these kinds, their lists and the ids of these. Up to `gap_max` unused
+/// bytes are read rather than splitting a read in two. Searches of local graphs begin at their first member.
 pub(crate) fn layout(
     shape: &ListLayout,
     gap_max: u32,

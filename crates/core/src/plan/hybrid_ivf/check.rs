@@ -8,10 +8,10 @@ use stratann_kernel::distance::{dot_f32, inverse_norm};
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, sqrt};
 
+use super::View;
 use crate::format::directory::{Directory, LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
 use crate::format::inverted_list::{ListCodes, Record};
-use crate::plan::hybrid_ivf::View;
 use crate::route::NONE;
 use crate::view::Base;
 
