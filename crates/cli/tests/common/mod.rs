@@ -39,6 +39,14 @@ pub fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// The counters of a run, without those that depend on timing.
+pub fn exact_counters(run: &Value) -> Value {
+    let mut counters = run["per_query"].clone();
+    let named = counters.as_object_mut().expect("counters");
+    named.retain(|name, _| !name.starts_with("merged_"));
+    counters
+}
+
 /// Runs `stratann`, which must fail with `code` and one line on stderr that starts with its name; gives that line.
 pub fn refused(args: &[&str], code: i32) -> String {
     let output = run(&[args, &["--quiet"]].concat());

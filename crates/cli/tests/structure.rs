@@ -1,0 +1,272 @@
+//! The structure of core and engine: no circle of modules across rooms, no kind outside its room, lines that fit.
+//!
+//! A room is a module directly below a crate's root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Columns of a line of code. Rows of tables in comments may be longer.
+const COLUMNS_MAX: usize = 120;
+
+/// The rooms of core from the lowest up: a room uses only those before it.
+const CORE_ROOMS: [&str; 16] = [
+    "hash", "order", "codec", "place", "format", "route", "view", "search", "access", "verify", "check",
+    "build", "plan", "query", "peer", "lib",
+];
+
+/// Files that name a kind outside of the sums, and why.
+const NAMES_A_KIND: [(&str, &str); 5] = [
+    ("core/src/query/mod.rs", "re-exports a limit of the search list"),
+    ("core/src/query/params.rs", "one constructor for each kind"),
+    ("core/src/query/state.rs", "one view of the own state for each kind, for traces"),
+    ("engine/src/files.rs", "encodes the data files of all kinds"),
+    ("engine/src/spread/scatter.rs", "separate indexes are graphs"),
+];
+
+type Module = Vec<String>;
+
+struct Crate {
+    /// The code of each module, without comments, strings and tests.
+    modules: BTreeMap<Module, String>,
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the crates")
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+impl Crate {
+    fn read(name: &str) -> Crate {
+        let root = crates().join(name).join("src");
+        let mut modules = BTreeMap::new();
+        for path in rust_files(&root) {
+            let relative = path.strip_prefix(&root).expect("below the root").with_extension("");
+            let mut module: Module =
+                relative.iter().map(|part| part.to_str().expect("UTF-8").to_string()).collect();
+            if module.last().is_some_and(|last| last == "mod") {
+                module.pop();
+            }
+            if module.iter().any(|part| part == "tests") || module == ["lib"] {
+                continue;
+            }
+            modules.insert(module, code_of(&fs::read_to_string(&path).expect("UTF-8")));
+        }
+        assert!(modules.len() > 30, "only {} modules in {name}", modules.len());
+        Crate { modules }
+    }
+
+    /// The module that a path leads to, as seen from a module; `None` for one outside of the crate.
+    fn resolve(&self, from: &Module, path: &[String]) -> Option<Module> {
+        let mut target = match path.first()?.as_str() {
+            "crate" => path[1..].to_vec(),
+            "self" => [from, &path[1..]].concat(),
+            "super" => {
+                let ups = path.iter().take_while(|part| *part == "super").count();
+                [&from[..from.len().checked_sub(ups)?], &path[ups..]].concat()
+            }
+            child => {
+                let own = [&from[..], &[child.to_string()]].concat();
+                self.modules.contains_key(&own).then(|| [from, path].concat())?
+            }
+        };
+        while !target.is_empty() && !self.modules.contains_key(&target) {
+            target.pop();
+        }
+        (!target.is_empty() && target != *from).then_some(target)
+    }
+
+    fn edges(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
+        let edges = |(from, code): (&Module, &String)| {
+            paths(code).iter().filter_map(|path| self.resolve(from, path)).collect()
+        };
+        self.modules.iter().map(|entry| (entry.0, edges(entry))).collect()
+    }
+}
+
+/// Code without comments, the content of strings, and the tests, which stand last.
+fn code_of(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or("");
+    let mut code = String::new();
+    for line in text.lines() {
+        let mut is_string = false;
+        let mut last = ' ';
+        for c in line.split("//").next().unwrap_or("").chars() {
+            if c == '"' && last != '\\' && last != '\'' {
+                is_string = !is_string;
+            } else if !is_string {
+                code.push(c);
+            }
+            last = c;
+        }
+        code.push('\n');
+    }
+    code
+}
+
+/// Every path of the code: those of `use` with their braces resolved, and those in the code.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for (i, piece) in code.split("use ").enumerate() {
+        let (tree, rest) = if i == 0 { ("", piece) } else { piece.split_once(';').unwrap_or((piece, "")) };
+        add_tree(&[], tree, &mut found);
+        for word in rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')) {
+            if word.contains("::") {
+                found.push(word.split("::").filter(|part| !part.is_empty()).map(String::from).collect());
+            }
+        }
+    }
+    found.retain(|path| !path.is_empty());
+    found
+}
+
+fn add_tree(prefix: &[String], tree: &str, found: &mut Vec<Vec<String>>) {
+    let names = |text: &str| -> Vec<String> {
+        let text = text.split(" as ").next().unwrap_or("");
+        text.split("::").map(|part| part.trim().to_string()).filter(|part| !part.is_empty()).collect()
+    };
+    let Some((head, body)) = tree.split_once('{') else {
+        found.push([prefix, &names(tree)].concat());
+        return;
+    };
+    let prefix = [prefix, &names(head)].concat();
+    let body = body.rsplit_once('}').map_or(body, |(body, _)| body);
+    let (mut depth, mut start) = (0, 0);
+    for (at, c) in body.char_indices().chain([(body.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                add_tree(&prefix, &body[start..at], found);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Everything that a module leads to.
+fn reach<'a>(from: &'a Module, edges: &'a BTreeMap<&Module, BTreeSet<Module>>) -> BTreeSet<&'a Module> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        for next in edges.get(module).into_iter().flatten() {
+            if found.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn demand_none(rule: &str, violations: &[String]) {
+    assert!(violations.is_empty(), "{rule}:\n  {}", violations.join("\n  "));
+}
+
+#[test]
+fn paths_of_code_are_found() {
+    let code =
+        code_of("use crate::{a::{B, c::D as E}, f};\nlet x = super::g::h(\"crate::no\"); // crate::none\n");
+    let found: Vec<String> = paths(&code).iter().map(|path| path.join("::")).collect();
+    assert_eq!(found, ["crate::a::B", "crate::a::c::D", "crate::f", "super::g::h"]);
+}
+
+#[test]
+fn modules_of_different_rooms_form_no_circle() {
+    let mut violations = Vec::new();
+    for name in ["core", "engine"] {
+        let of = Crate::read(name);
+        let edges = of.edges();
+        assert!(
+            edges.values().map(BTreeSet::len).sum::<usize>() > of.modules.len(),
+            "{name} has too few edges"
+        );
+        for (from, direct) in &edges {
+            for to in direct.iter().filter(|to| to[0] != from[0]) {
+                if reach(to, &edges).contains(*from) {
+                    violations.push(format!("{name}: {} and {}", from.join("::"), to.join("::")));
+                }
+            }
+        }
+    }
+    demand_none("modules that lead to each other", &violations);
+}
+
+#[test]
+fn rooms_of_core_use_those_below() {
+    let of = Crate::read("core");
+    let rank = |room: &str| CORE_ROOMS.iter().position(|r| *r == room);
+    let mut violations = Vec::new();
+    for (from, direct) in of.edges() {
+        assert!(rank(&from[0]).is_some(), "the room {} has no place in CORE_ROOMS", from[0]);
+        for to in direct.iter().filter(|to| rank(&to[0]) > rank(&from[0])) {
+            violations.push(format!("{} uses {}", from.join("::"), to.join("::")));
+        }
+    }
+    demand_none("a lower room of core uses a higher one", &violations);
+}
+
+#[test]
+fn kinds_stay_in_their_rooms() {
+    let kinds = ["flat", "disk_graph", "hybrid_ivf"];
+    let variants = ["Flat", "DiskGraph", "HybridIvf"];
+    let mut violations = Vec::new();
+    let mut excused = BTreeSet::new();
+    for name in ["core", "engine"] {
+        let of = Crate::read(name);
+        let room = if name == "core" { "plan" } else { "kinds" };
+        for (module, code) in of.modules.iter().filter(|(module, _)| module[0] != room) {
+            let leads = paths(code).into_iter().any(|path| {
+                path.windows(2).any(|pair| {
+                    ["plan", "kinds"].contains(&pair[0].as_str()) && kinds.contains(&pair[1].as_str())
+                        || ["Kind", "KindView", "KindIndex", "KindParams"].contains(&pair[0].as_str())
+                            && variants.contains(&pair[1].as_str())
+                })
+            });
+            if leads {
+                let plain = format!("{name}/src/{}.rs", module.join("/"));
+                let folder = format!("{name}/src/{}/mod.rs", module.join("/"));
+                match NAMES_A_KIND.iter().find(|(file, _)| *file == plain || *file == folder) {
+                    Some((file, _)) => _ = excused.insert(*file),
+                    None => violations.push(plain),
+                }
+            }
+        }
+    }
+    demand_none("a kind is named outside of the sums", &violations);
+    let stale = NAMES_A_KIND.iter().filter(|(file, _)| !excused.contains(file));
+    let stale: Vec<String> = stale.map(|(file, _)| (*file).to_string()).collect();
+    demand_none("files that no longer name a kind", &stale);
+}
+
+#[test]
+fn lines_fit() {
+    let mut violations = Vec::new();
+    for path in
+        rust_files(&crates()).iter().filter(|path| !path.components().any(|c| c.as_os_str() == "tests"))
+    {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        let body = text.split("#[cfg(test)]\nmod ").next().unwrap_or("");
+        for (i, line) in body.lines().enumerate() {
+            let is_table = line.trim_start().starts_with("//! |") || line.trim_start().starts_with("/// |");
+            if line.chars().count() > COLUMNS_MAX && !is_table {
+                violations.push(format!("{}:{}", path.display(), i + 1));
+            }
+        }
+    }
+    demand_none(&format!("lines of more than {COLUMNS_MAX} columns"), &violations);
+}
