@@ -11,7 +11,7 @@ use stratann_engine::tier::{Buffer, Completion, MemoryTier, Tier};
 use stratann_engine::{DType, Metric};
 
 use super::common::{Built, Set, clustered, quick};
-use super::{ASKED, filled, memory, nearly_full, options, params, place};
+use super::{ASKED, blocks_of, filled, memory, nearly_full, options, params, place};
 
 /// A tier whose reads are all complete at the next poll. It records the longest queue of reads that were not started.
 struct Prompt {
@@ -158,11 +158,10 @@ fn long_queries_take_turns() {
     let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
     let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
     let (view, blocks) = (built.index.view(), built.blocks());
-    assert!(view.kind.flat().unwrap().blocks as usize > 3 * STEPS_PER_TURN);
+    assert!(blocks_of(&view).0 as usize > 3 * STEPS_PER_TURN);
     let cache = filled(&view, &blocks, 0);
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
-    let mut asked =
-        Recorded { budget: view.budget(), asked: rows, ..Recorded::new(params(Mode::Barrier), 6) };
+    let mut asked = Recorded { budget: view.budget(), asked: rows, ..Recorded::new(Params::flat(10), 6) };
     Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
     assert_eq!(asked.waited.len(), 6);
     let turns = &asked.turns;
