@@ -12,6 +12,7 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
@@ -177,7 +178,7 @@ impl Index {
         });
         let opened = opened.map_err(|e| error::to_python(py, &e))?;
         let view = opened.view();
-        let (dim, metric, dtype) = (view.dim, view.metric.name(), view.dtype.name());
+        let (dim, metric, dtype) = (view.base.dim, view.base.metric.name(), view.base.dtype.name());
         let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
         Ok(Index { open: Mutex::new(Some(Arc::new(opened))), rows, dim, metric, dtype, kind })
     }
@@ -216,9 +217,10 @@ impl Index {
     ) -> PyResult<Bound<'py, PyDict>> {
         let open = self.opened(py)?;
         let bytes = queries.as_slice()?;
-        let row_bytes = open.view().block.vector_bytes;
+        let row_bytes = open.row_bytes();
         let count = bytes.len() / row_bytes;
-        let options = how.read(count, open.view().graph.is_some()).map_err(|e| error::to_python(py, &e))?;
+        let options =
+            how.read(count, open.view().kind.disk_graph().is_some()).map_err(|e| error::to_python(py, &e))?;
         let answers = if count <= SMALL_BATCH && on_progress.is_none() {
             py.detach(|| check_queries(&open, bytes).and_then(|()| open.search(bytes, &options, &Quiet)))
                 .map_err(|e| error::to_python(py, &e))?
@@ -236,9 +238,9 @@ impl Index {
 /// Refuses queries without valid distances.
 fn check_queries(index: &index::Index, queries: &[u8]) -> Result<()> {
     let view = index.view();
-    for (number, row) in queries.chunks_exact(view.block.vector_bytes).enumerate() {
-        if let Some(bad) = check_row(view.dtype, view.metric, row) {
-            return Err(Error::bad_input(format!("query {number}: {bad}; mend it or leave it out")));
+    for (number, row) in queries.chunks_exact(index.row_bytes()).enumerate() {
+        if let Some(bad) = check_row(view.base.dtype, view.base.metric, row) {
+            return Err(Error::bad_input(format!("query {number}: {bad}; correct it or leave it out")));
         }
     }
     Ok(())
@@ -285,12 +287,12 @@ fn stats_dict<'py>(
     }
     let params = PyDict::new(py);
     params.set_item("k", answers.params.k)?;
-    params.set_item("search_list", answers.params.search_list)?;
-    params.set_item("stop_slack", answers.params.stop_slack)?;
-    if total.clusters > 0 {
-        let probe = &answers.params.probe;
-        params.set_item("nprobe", probe.clusters)?;
-        params.set_item("early_stop", Some(probe.early_stop).filter(|s| s.is_finite()))?;
+    let setting = setting(&answers.params);
+    params.set_item("search_list", setting.search_list)?;
+    params.set_item("stop_slack", setting.slack.unwrap_or(f32::INFINITY))?;
+    if let Some(nprobe) = setting.nprobe {
+        params.set_item("nprobe", nprobe)?;
+        params.set_item("early_stop", setting.early_stop)?;
     }
     params.set_item("mode", answers.params.mode.name())?;
     params.set_item("in_flight", options.in_flight)?;

@@ -166,7 +166,7 @@ fn too_many(count: usize, limits: &Limits) -> String {
 fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
     match check_row(shape.dtype, shape.metric, row) {
         None => Ok(()),
-        Some(bad) => Err(format!("query {number}: {bad}; mend the query")),
+        Some(bad) => Err(format!("query {number}: {bad}; correct the query")),
     }
 }
 
