@@ -71,7 +71,7 @@ def test_bad_search_options(index, queries, options, message):
         ({"metric": "l1"}, 'metric is "l1"'),
         ({"code_kind": "zip"}, "code_kind"),
         ({"on_bad_row": "cry"}, "on_bad_row"),
-        ({"ram_budget": "many"}, 'ram_budget: "many" is no unit of size'),
+        ({"ram_budget": "many"}, 'ram_budget: "many" is not a unit of size'),
         ({"ram_budget": -1}, "ram_budget is -1"),
         ({"degree": 1}, "degree is 1"),
         ({"ids": np.arange(9)}, "ids has 9 ids for 40 rows"),

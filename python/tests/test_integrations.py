@@ -113,5 +113,5 @@ def test_big_ann_benchmarks(benchmark_data):
     assert again.get_results().shape == (30, 10)
     assert recall(again.get_results(), truth) > 0.93
     assert again.get_additional()["mean_ssd_ios"] > 0
-    with pytest.raises(NotImplementedError, match="radius"):
+    with pytest.raises(NotImplementedError, match="range search"):
         again.range_query(queries, 1.0)
