@@ -218,7 +218,7 @@ def test_a_folder_that_a_machine_does_not_see(cluster, tmp_path, base_path):
     opened = os.open(tmp_path, os.O_RDONLY)
     own = fcntl.fcntl(opened, fcntl.F_DUPFD, 700)
     try:
-        with pytest.raises(stratann.WorkerError, match=r"does not see .*name a folder that all"):
+        with pytest.raises(stratann.WorkerError, match=r"does not see .*use a folder that all"):
             stratann.ray.build(base_path, f"/proc/self/fd/{own}/index")
         with pytest.raises(stratann.WorkerError, match="cannot read the vectors"):
             stratann.ray.build(f"/proc/self/fd/{own}/base.fbin", tmp_path / "index", force=True)
