@@ -13,7 +13,7 @@ pub struct Finding {
     pub file: String,
     /// The block, where one can be named.
     pub block: Option<u32>,
-    /// The posting list, where one can be named.
+    /// The inverted list, where one can be named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<u32>,
     /// Where in the file it begins, bytes.
@@ -33,7 +33,7 @@ pub struct Report {
     pub bytes: u64,
     /// Blocks that were checked.
     pub blocks: u32,
-    /// Posting lists that were checked, of a `hybrid-ivf`.
+    /// Inverted lists that were checked, of a `hybrid-ivf`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lists: Option<u32>,
     /// Nodes in them.

@@ -1,4 +1,5 @@
-//! The part of a verification that a `hybrid-ivf` has: its posting lists, one by one, and the tables that lead to them.
+//! The part of a verification that a `hybrid-ivf` has: its inverted lists, one by one, and the tables that
+//! describe them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

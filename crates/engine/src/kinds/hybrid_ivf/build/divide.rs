@@ -7,7 +7,7 @@ use stratann_core::format::directory::LocalKind;
 
 use super::memory::DIVIDE_BYTES;
 use super::plan;
-use super::{ReadSizes, clusters, posting_shape};
+use super::{ReadSizes, clusters, list_layout};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
@@ -50,7 +50,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     let reads = ReadSizes::of(profile);
     let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
-    let capacity = posting_shape(build)?.members_in(reads.most as usize);
+    let capacity = list_layout(build)?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
     let divided: Vec<Divided> = members

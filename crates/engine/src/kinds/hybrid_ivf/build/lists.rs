@@ -1,4 +1,4 @@
-//! Writes the posting lists: heads first, then records, in the order of clusters, then the edges of those that are
+//! Writes the inverted lists: heads first, then records, in the order of clusters, then the edges of those that are
 //! graphs. Rows come in parts as large as the memory allows.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ use stratann_kernel::element::widen;
 
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
-use super::{graphs, page_blocks, posting_shape, read_centroids};
+use super::{graphs, list_layout, page_blocks, read_centroids};
 use crate::build::regions::Regions;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS, read_codebook};
@@ -51,7 +51,7 @@ const SPILL: &str = "spill.tmp";
 const COPIES: u64 = 3;
 
 pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListFacts> {
-    let shape = posting_shape(build)?;
+    let shape = list_layout(build)?;
     let plan: Plan = build
         .partial
         .facts("plan")

@@ -11,7 +11,7 @@ use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::l2_f32;
 
 use super::nav::Floats;
-use super::{list_plan, posting_shape};
+use super::{list_layout, list_plan};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
@@ -70,7 +70,7 @@ pub(crate) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     };
     let ((hops_a, hops_b), (lists_a, lists_b)) = (line(|s| s.hops), line(|s| s.lists));
     let shape = build.base.shape();
-    let code_bytes = posting_shape(build)?.code_bytes;
+    let code_bytes = list_layout(build)?.code_bytes;
     let alpha_flat = profile.compute.codes.ns(code_bytes) / profile.compute.full_ns(shape.dtype, shape.dim);
     Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(build)?, lists_a, lists_b })
 }
@@ -166,7 +166,7 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
 fn beta_scan(build: &Build<'_>) -> Result<f64> {
     let members = SIZES[SIZES.len() - 1] as u64;
     let each = members / VisitCostModel::lists_in(members);
-    let head = posting_shape(build)?.list_codes_bytes(each as usize) as f64;
+    let head = list_layout(build)?.list_codes_bytes(each as usize) as f64;
     // A list begins anywhere in a page.
     Ok((head + stratann_core::PAGE as f64) / head)
 }

@@ -75,7 +75,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
         kinds: layout.kinds,
         sizes,
         nav_nodes,
-        code_bytes: posting_shape(build)?.code_bytes,
+        code_bytes: list_layout(build)?.code_bytes,
         read_max: plan.reads.most,
         gap_max: plan.reads.gap,
     };
@@ -91,7 +91,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
 }
 
 /// What all lists of this index have in common.
-pub(crate) fn posting_shape(build: &Build<'_>) -> Result<ListLayout> {
+pub(crate) fn list_layout(build: &Build<'_>) -> Result<ListLayout> {
     let shape = build.base.shape();
     let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
     Ok(ListLayout {

@@ -6,7 +6,7 @@ use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 
-use super::{ReadSizes, graphs, local_costs, posting_shape};
+use super::{ReadSizes, graphs, list_layout, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
@@ -53,7 +53,7 @@ pub(crate) fn run(
         None => local_costs::fit(build, space, scan, profile)?,
     };
     let model = model(build, profile, &local)?;
-    let shape = posting_shape(build)?;
+    let shape = list_layout(build)?;
     let budget = match build.options.search_budget {
         Some(budget) => {
             Some(code_budget(budget, &shape, members.len() as u64, build.options.nav_samples, scan.rows)?)
@@ -69,7 +69,7 @@ pub(crate) fn run(
 }
 
 fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
-    let shape = posting_shape(build)?;
+    let shape = list_layout(build)?;
     Ok(VisitCostModel {
         unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
         sizes: cost_sizes(&shape, ReadSizes::of(profile).most),

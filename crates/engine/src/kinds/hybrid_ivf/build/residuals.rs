@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use stratann_core::build::hash;
 
-use super::{clusters, posting_shape, read_centroids};
+use super::{clusters, list_layout, read_centroids};
 use crate::build::codebook::{self, CodeKind, CodebookOptions};
 use crate::build::plan::CODEBOOK_SAMPLE;
 use crate::build::space::Space;
@@ -18,7 +18,7 @@ const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
 pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();
-    let code_bytes = posting_shape(build)?.code_bytes;
+    let code_bytes = list_layout(build)?.code_bytes;
     let (_, centroids) = read_centroids(build, shape.dim)?;
     let cluster_of = clusters::read(build)?;
     let live = build.live_rows(scan);

@@ -348,7 +348,7 @@ impl Target<'_> {
             let at = from.codes[list as usize];
             let mut head = rewrite.read(at, shape.list_codes_bytes(members))?;
             if ListCodes::verify(shape, list, &head).is_none() {
-                return Err(rewrite.damaged(&format!("posting list {list}"), at));
+                return Err(rewrite.damaged(&format!("inverted list {list}"), at));
             }
             if list != new {
                 inverted_list::renumber_list_codes(new, &mut head);
