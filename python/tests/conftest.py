@@ -1,4 +1,8 @@
+import os
 import signal
+
+# One of scikit-learn's own checks needs this before SciPy is imported.
+os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 import numpy as np
 import pytest
