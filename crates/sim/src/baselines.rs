@@ -2,8 +2,8 @@
 //! are asked (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
 use stratann_core::hash::hash;
-use stratann_core::peer::is_answer;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
+use stratann_core::peer::{Run, is_answer};
 use stratann_core::place::{LocalShard, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
@@ -113,12 +113,11 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
     let mut state = Vec::new();
     wire::encode(&QueryState::new(query.params, query.budget), wire::Carry::Ids, &mut state);
     let message = Message::Baton {
-        query: QueryId { origin: query.origin, incarnation: 0, number: 0 },
-        attempt: 0,
+        run: Run { query: QueryId { origin: query.origin, incarnation: 0, number: 0 }, attempt: 0 },
         visited: 0,
         left_us: 0,
         vector: query.vector,
-        state: &state,
+        state: &state[..],
     };
     let mut frame = Vec::new();
     message.encode(0, 0, &mut frame);
@@ -128,9 +127,9 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
 fn answer_bytes(state: &QueryState) -> u32 {
     let mut bytes = Vec::new();
     wire::encode(&state.answer(), wire::Carry::Ids, &mut bytes);
-    let query = QueryId { origin: 0, incarnation: 0, number: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0 };
     let mut frame = Vec::new();
-    Message::Answer { query, attempt: 0, visited: 0, state: &bytes }.encode(0, 0, &mut frame);
+    Message::Answer { run, visited: 0, state: bytes }.encode(0, 0, &mut frame);
     frame.len() as u32
 }
 

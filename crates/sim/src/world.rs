@@ -306,18 +306,18 @@ impl<'a> World<'a> {
         let bytes = frame.len() as u64;
         let report = &mut self.report;
         let sent = match message {
-            Message::Baton { query, vector, .. } => {
+            Message::Baton { run, vector, .. } => {
                 report.batons += 1;
                 report.vector_bytes += vector.len() as u64;
                 report.baton_bytes += bytes - vector.len() as u64;
-                Some((query, Sent::State))
+                Some((run.query, Sent::State))
             }
-            Message::PartialResults { query, .. } => {
+            Message::PartialResults { run, .. } => {
                 report.reports += 1;
                 report.report_bytes += bytes;
-                Some((query, Sent::Report))
+                Some((run.query, Sent::Report))
             }
-            Message::Answer { query, .. } => Some((query, Sent::State)),
+            Message::Answer { run, .. } => Some((run.query, Sent::State)),
             Message::Release { query } => Some((query, Sent::Release)),
             Message::Status(_) => None,
         };

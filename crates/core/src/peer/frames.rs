@@ -8,8 +8,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::message::{self, Message, QueryId, Refused};
-use super::{BufferPool, PeerStatus, Run, Served};
+use super::message::{self, Message, Refused};
+use super::{BufferPool, Run, Served};
 use crate::query::wire::{self, Results};
 use crate::query::{Budget, Hit, Params, QueryState, Step};
 
@@ -24,32 +24,14 @@ pub struct FrameCodec {
 #[derive(Clone, Debug)]
 pub struct Received {
     pub(super) load: u8,
-    pub(super) content: Content,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Content {
-    Baton { run: Run, visited: u64, left_us: u32, vector: Vec<u8>, state: Box<QueryState> },
-    Answer { run: Run, visited: u64, state: Box<QueryState> },
-    PartialResults { run: Run, sequence: u32, hits: Vec<Hit> },
-    Status(PeerStatus),
-    Release { query: QueryId },
+    pub(super) message: Message<Vec<u8>, Box<QueryState>, Vec<Hit>>,
 }
 
 /// A message to another server, not yet a frame.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub(super) load: u8,
-    pub(super) body: Body,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Body {
-    Baton { run: Run, visited: u64, left_us: u32, vector: Vec<u8>, state: Vec<u8> },
-    Answer { run: Run, visited: u64, state: Vec<u8> },
-    PartialResults { run: Run, sequence: u32, hits: Vec<u8> },
-    Status(PeerStatus),
-    Release { query: QueryId },
+    pub(super) message: Message<Vec<u8>>,
 }
 
 /// A query of a client, prepared for [`Peer::submit`](super::Peer::submit).
@@ -167,35 +149,17 @@ impl FrameCodec {
     /// The frame of a message. The message's memory is recycled.
     pub fn frame(&self, outgoing: Outgoing, pool: &mut BufferPool) -> Vec<u8> {
         let mut frame = pool.buffer();
-        let Outgoing { load, body } = outgoing;
-        let message = match &body {
-            Body::Baton { run, visited, left_us, vector, state } => Message::Baton {
-                query: run.query,
-                attempt: run.attempt,
-                visited: *visited,
-                left_us: *left_us,
-                vector,
-                state,
-            },
-            Body::Answer { run, visited, state } => {
-                Message::Answer { query: run.query, attempt: run.attempt, visited: *visited, state }
-            }
-            Body::PartialResults { run, sequence, hits } => {
-                Message::PartialResults { query: run.query, attempt: run.attempt, sequence: *sequence, hits }
-            }
-            Body::Status(status) => Message::Status(*status),
-            Body::Release { query } => Message::Release { query: *query },
-        };
+        let Outgoing { load, message } = outgoing;
         message.encode(self.served.build, load, &mut frame);
-        match body {
-            Body::Baton { vector, state, .. } => {
+        match message {
+            Message::Baton { vector, state, .. } => {
                 pool.recycle_buffer(vector);
                 pool.recycle_buffer(state);
             }
-            Body::Answer { state: bytes, .. } | Body::PartialResults { hits: bytes, .. } => {
+            Message::Answer { state: bytes, .. } | Message::PartialResults { hits: bytes, .. } => {
                 pool.recycle_buffer(bytes);
             }
-            Body::Status(_) | Body::Release { .. } => {}
+            Message::Status(_) | Message::Release { .. } => {}
         }
         frame
     }
@@ -207,27 +171,26 @@ impl FrameCodec {
     /// here.
     pub fn decode(&self, frame: &[u8], pool: &mut BufferPool) -> Result<Received, Refused> {
         let (message, load) = message::decode(frame, self.served.build)?;
-        let content = match message {
-            Message::Baton { query, attempt, visited, left_us, vector, state } => {
+        let message = match message {
+            Message::Baton { run, visited, left_us, vector, state } => {
                 if !vector.is_empty() && vector.len() != self.served.vector_bytes {
                     return Err(Refused::Content);
                 }
                 let state = self.baton(state, pool)?;
-                let run = Run { query, attempt };
-                Content::Baton { run, visited, left_us, vector: pool.copy(vector), state }
+                Message::Baton { run, visited, left_us, vector: pool.copy(vector), state }
             }
-            Message::Answer { query, attempt, visited, state } => {
-                Content::Answer { run: Run { query, attempt }, visited, state: self.state(state, pool)? }
+            Message::Answer { run, visited, state } => {
+                Message::Answer { run, visited, state: self.state(state, pool)? }
             }
-            Message::PartialResults { query, attempt, sequence, hits: bytes } => {
+            Message::PartialResults { run, sequence, hits: bytes } => {
                 let mut hits = pool.hits();
                 wire::read_hits(bytes, &mut hits)?;
-                Content::PartialResults { run: Run { query, attempt }, sequence, hits }
+                Message::PartialResults { run, sequence, hits }
             }
-            Message::Status(status) => Content::Status(status),
-            Message::Release { query } => Content::Release { query },
+            Message::Status(status) => Message::Status(status),
+            Message::Release { query } => Message::Release { query },
         };
-        Ok(Received { load, content })
+        Ok(Received { load, message })
     }
 
     /// A state that can go on here.

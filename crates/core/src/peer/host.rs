@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use super::frames::{Body, Departure, Leaves, Report};
-use super::message::QueryId;
+use super::frames::{Departure, Leaves, Report};
+use super::message::{Message, QueryId};
 use super::{Action, Origin, Peer, Run};
 use crate::place::bit;
 use crate::query::QueryState;
@@ -94,7 +94,7 @@ impl Peer {
 
     fn send_answer(&mut self, run: Run, state: Vec<u8>, out: &mut Vec<Action>) {
         let visited = self.hosted.get(&run.query).map_or(0, |hosted| hosted.visited);
-        self.send(run.query.origin, Body::Answer { run, visited, state }, out);
+        self.send(run.query.origin, Message::Answer { run, visited, state }, out);
         if self.served.scatter_gather.is_some() {
             // No server hands it over to here again.
             self.forget(&run.query);
@@ -110,7 +110,7 @@ impl Peer {
                 self.pool.recycle_hits(hits);
             }
             Report::Remote { sequence, hits } => {
-                self.send(run.query.origin, Body::PartialResults { run, sequence, hits }, out);
+                self.send(run.query.origin, Message::PartialResults { run, sequence, hits }, out);
             }
         }
     }
@@ -125,7 +125,7 @@ impl Peer {
         let visited = hosted.visited;
         let left_us = left_us(now_us, hosted.expires_at_us);
         let vector = if has_vector { Vec::new() } else { self.pool.copy(&hosted.vector) };
-        self.send(to, Body::Baton { run, visited, left_us, vector, state }, out);
+        self.send(to, Message::Baton { run, visited, left_us, vector, state }, out);
     }
 
     /// Drops a query's vector. Returns the servers that have it.

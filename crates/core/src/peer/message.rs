@@ -30,7 +30,7 @@ use crate::codec::Reader;
 pub use crate::codec::Refused;
 use crate::hash::checksum;
 
-use super::PeerStatus;
+use super::{PeerStatus, Run};
 
 /// The version written and understood.
 pub const VERSION: u32 = 4;
@@ -50,45 +50,40 @@ pub struct QueryId {
     pub number: u64,
 }
 
-/// One message, borrowed from its frame.
+/// One message. `B` holds bytes, `S` a state and `H` partial results: in a frame and before it is sent all of them are
+/// bytes, once received a state and hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum Message<B, S = B, H = B> {
     /// A query goes on at the receiver.
     Baton {
-        /// The query.
-        query: QueryId,
-        /// Number of the attempt.
-        attempt: u8,
+        /// The attempt.
+        run: Run,
         /// Servers that have its vector.
         visited: u64,
         /// Microseconds until its deadline.
         left_us: u32,
         /// The vector; empty when the receiver has it.
-        vector: &'a [u8],
+        vector: B,
         /// The state.
-        state: &'a [u8],
+        state: S,
     },
     /// A query has ended.
     Answer {
-        /// The query.
-        query: QueryId,
-        /// Number of the attempt that ended.
-        attempt: u8,
+        /// The attempt that ended.
+        run: Run,
         /// Servers that have its vector, to be released.
         visited: u64,
         /// The state, its beam empty.
-        state: &'a [u8],
+        state: S,
     },
     /// Results of a handed-over query, reported to its origin.
     PartialResults {
-        /// The query.
-        query: QueryId,
-        /// Number of the attempt.
-        attempt: u8,
+        /// The attempt.
+        run: Run,
         /// Number of the report: reports that were sent before it.
         sequence: u32,
         /// Hits.
-        hits: &'a [u8],
+        hits: H,
     },
     /// The sender's status among the servers of this build.
     Status(PeerStatus),
@@ -99,7 +94,7 @@ pub enum Message<'a> {
     },
 }
 
-impl Message<'_> {
+impl<B: AsRef<[u8]>> Message<B> {
     /// Appends the message to `out` as a frame, from a server of build `build` with `load` queries.
     pub fn encode(&self, build: u64, load: u8, out: &mut Vec<u8>) {
         let start = out.len();
@@ -111,27 +106,28 @@ impl Message<'_> {
             out.extend_from_slice(&query.number.to_le_bytes());
         };
         match self {
-            Message::Baton { query, attempt, visited, left_us, vector, state } => {
-                head(0, query, out);
-                out.push(*attempt);
+            Message::Baton { run, visited, left_us, vector, state } => {
+                let vector = vector.as_ref();
+                head(0, &run.query, out);
+                out.push(run.attempt);
                 out.extend_from_slice(&visited.to_le_bytes());
                 out.extend_from_slice(&left_us.to_le_bytes());
                 out.extend_from_slice(&(vector.len() as u32).to_le_bytes());
                 out.extend_from_slice(vector);
-                out.extend_from_slice(state);
+                out.extend_from_slice(state.as_ref());
             }
-            Message::Answer { query, attempt, visited, state } => {
-                head(1, query, out);
-                out.push(*attempt);
+            Message::Answer { run, visited, state } => {
+                head(1, &run.query, out);
+                out.push(run.attempt);
                 out.extend_from_slice(&visited.to_le_bytes());
-                out.extend_from_slice(state);
+                out.extend_from_slice(state.as_ref());
             }
             Message::Release { query } => head(2, query, out),
-            Message::PartialResults { query, attempt, sequence, hits } => {
-                head(4, query, out);
-                out.push(*attempt);
+            Message::PartialResults { run, sequence, hits } => {
+                head(4, &run.query, out);
+                out.push(run.attempt);
                 out.extend_from_slice(&sequence.to_le_bytes());
-                out.extend_from_slice(hits);
+                out.extend_from_slice(hits.as_ref());
             }
             Message::Status(status) => {
                 out.extend_from_slice(&[3, load]);
@@ -145,29 +141,29 @@ impl Message<'_> {
         out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
         out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
     }
+}
 
-    /// Length of the frame that begins with `header`, for reading from a stream.
-    ///
-    /// # Errors
-    /// Another version; a length beyond [`FRAME_MAX`].
-    pub fn frame_len(header: &[u8; HEADER]) -> Result<usize, Refused> {
-        let mut r = Reader(header);
-        let version = r.u32()?;
-        if version != VERSION {
-            return Err(Refused::Version(version));
-        }
-        let length = HEADER + r.u32()? as usize;
-        if length <= FRAME_MAX { Ok(length) } else { Err(Refused::Length) }
+/// Length of the frame that begins with `header`, for reading from a stream.
+///
+/// # Errors
+/// Another version; a length beyond [`FRAME_MAX`].
+pub fn frame_len(header: &[u8; HEADER]) -> Result<usize, Refused> {
+    let mut r = Reader(header);
+    let version = r.u32()?;
+    if version != VERSION {
+        return Err(Refused::Version(version));
     }
+    let length = HEADER + r.u32()? as usize;
+    if length <= FRAME_MAX { Ok(length) } else { Err(Refused::Length) }
 }
 
 /// Decodes the message in `frame` (all of it), of build `build`, and the number of queries at its sender.
 ///
 /// # Errors
 /// A frame of another version or build, or a damaged one. The connection that it came by is not to be trusted then.
-pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
+pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused> {
     let (header, _) = frame.split_first_chunk::<HEADER>().ok_or(Refused::Length)?;
-    if Message::frame_len(header)? != frame.len() {
+    if frame_len(header)? != frame.len() {
         return Err(Refused::Length);
     }
     let mut r = Reader(&frame[8..]);
@@ -195,11 +191,17 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<'_>, u8), Refused> {
             let (attempt, visited, left_us) = (r.u8()?, r.u64()?, r.u32()?);
             let length = r.u32()? as usize;
             let (vector, state) = r.0.split_at_checked(length).ok_or(Refused::Length)?;
-            Message::Baton { query, attempt, visited, left_us, vector, state }
+            Message::Baton { run: Run { query, attempt }, visited, left_us, vector, state }
         }
-        1 => Message::Answer { query, attempt: r.u8()?, visited: r.u64()?, state: r.0 },
+        1 => {
+            let run = Run { query, attempt: r.u8()? };
+            Message::Answer { run, visited: r.u64()?, state: r.0 }
+        }
         2 if r.0.is_empty() => Message::Release { query },
-        4 => Message::PartialResults { query, attempt: r.u8()?, sequence: r.u32()?, hits: r.0 },
+        4 => {
+            let run = Run { query, attempt: r.u8()? };
+            Message::PartialResults { run, sequence: r.u32()?, hits: r.0 }
+        }
         _ => return Err(Refused::Content),
     };
     Ok((message, load))
@@ -212,16 +214,15 @@ mod tests {
     use proptest::prelude::*;
 
     const QUERY: QueryId = QueryId { origin: 3, incarnation: 7, number: 9 };
-    const BATON: Message<'_> = Message::Baton {
-        query: QUERY,
-        attempt: 1,
+    const BATON: Message<&[u8]> = Message::Baton {
+        run: Run { query: QUERY, attempt: 1 },
         visited: 5,
         left_us: 99,
         vector: &[1, 2],
         state: &[3; 40],
     };
 
-    fn frame(message: &Message<'_>) -> Vec<u8> {
+    fn frame(message: &Message<&[u8]>) -> Vec<u8> {
         let mut out = vec![];
         message.encode(77, 5, &mut out);
         out
@@ -229,9 +230,14 @@ mod tests {
 
     #[test]
     fn messages_survive_encoding() {
-        let answer = Message::Answer { query: QUERY, attempt: 2, visited: 6, state: &[4; 9] };
+        let answer =
+            Message::Answer { run: Run { query: QUERY, attempt: 2 }, visited: 6, state: &[4u8; 9][..] };
         let status = Message::Status(PeerStatus { live: 0b101, is_drained: true });
-        let report = Message::PartialResults { query: QUERY, attempt: 1, sequence: 3, hits: &[5; 7] };
+        let report = Message::PartialResults {
+            run: Run { query: QUERY, attempt: 1 },
+            sequence: 3,
+            hits: &[5u8; 7][..],
+        };
         for message in [BATON, answer, Message::Release { query: QUERY }, status, report] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));

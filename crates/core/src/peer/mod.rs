@@ -33,8 +33,7 @@ pub use self::rollout::{DRAIN_US_MAX, Rollout, RolloutStep, STUCK_US};
 pub use self::status::PeerStatus;
 use crate::place::{SERVERS_MAX, bit};
 use crate::query::{Outcome, QueryState, wire};
-use frames::{Body, Content};
-use message::QueryId;
+use message::{Message, QueryId};
 
 /// One attempt at a query, as the driver runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -234,23 +233,23 @@ impl Peer {
 
     /// A frame has arrived from server `from`.
     pub fn received(&mut self, now_us: u64, from: u8, frame: Received, out: &mut Vec<Action>) {
-        let Received { load, content } = frame;
-        match content {
-            Content::Baton { run, visited, left_us, vector, state } => {
+        let Received { load, message } = frame;
+        match message {
+            Message::Baton { run, visited, left_us, vector, state } => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
             }
-            Content::Answer { run, visited, state } => self.end(run, from, visited, state, out),
-            Content::PartialResults { run, sequence, hits } => {
+            Message::Answer { run, visited, state } => self.end(run, from, visited, state, out),
+            Message::PartialResults { run, sequence, hits } => {
                 self.merge_report(run, sequence, &hits, out);
                 self.pool.recycle_hits(hits);
             }
-            Content::Status(status) => {
+            Message::Status(status) => {
                 if let Some(known) = self.statuses.get_mut(usize::from(from)) {
                     *known = Some(status);
                 }
             }
-            Content::Release { query } => {
+            Message::Release { query } => {
                 // Only its origin releases a query; a server never releases its own this way.
                 if query.origin != self.server {
                     self.forget(&query);
@@ -305,12 +304,12 @@ impl Peer {
 
     fn release(&mut self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {
         for to in servers_in(visited & self.live & !bit(self.server)) {
-            self.send(to, Body::Release { query: *query }, out);
+            self.send(to, Message::Release { query: *query }, out);
         }
     }
 
-    fn send(&self, to: u8, body: Body, out: &mut Vec<Action>) {
-        out.push(Action::Send { to, message: Outgoing { load: self.own_load(), body } });
+    fn send(&self, to: u8, message: Message<Vec<u8>>, out: &mut Vec<Action>) {
+        out.push(Action::Send { to, message: Outgoing { load: self.own_load(), message } });
     }
 }
 

@@ -8,8 +8,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::frames::Body;
 use super::host::left_us;
+use super::message::Message;
 use super::{Origin, Peer, Run, servers_in};
 use crate::peer::Action;
 use crate::place::{SERVERS_MAX, bit};
@@ -112,7 +112,7 @@ impl Peer {
         for to in servers_in(asked & !bit(self.server)) {
             let Some(hosted) = self.hosted.get(&query) else { return };
             let (vector, state) = (self.pool.copy(&hosted.vector), self.pool.copy(&gather.question));
-            self.send(to, Body::Baton { run, visited: bit(self.server), left_us, vector, state }, out);
+            self.send(to, Message::Baton { run, visited: bit(self.server), left_us, vector, state }, out);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::frames::Body;
+use super::message::Message;
 use super::{Action, Peer, servers_in};
 use crate::place::bit;
 
@@ -29,7 +29,7 @@ impl Peer {
     pub fn send_status(&mut self, out: &mut Vec<Action>) {
         let status = PeerStatus { live: self.live, is_drained: self.has_drained() };
         for to in self.others() {
-            self.send(to, Body::Status(status), out);
+            self.send(to, Message::Status(status), out);
         }
     }
 

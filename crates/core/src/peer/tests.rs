@@ -4,7 +4,7 @@ use super::*;
 use crate::query::wire::{Carry, Results};
 use crate::query::{Budget, Params, Progress, Step};
 use alloc::vec;
-use message::{Message, Refused};
+use message::Refused;
 
 pub(super) const VECTOR_BYTES: usize = 64;
 const BUILD: u64 = 7;
@@ -61,9 +61,9 @@ fn started(out: &mut Vec<Action>) -> (Run, Box<QueryState>) {
 }
 
 fn baton(state: &[u8], vector: &[u8], build: u64) -> Vec<u8> {
-    let query = QueryId { origin: 1, incarnation: 1, number: 0 };
+    let run = Run { query: QueryId { origin: 1, incarnation: 1, number: 0 }, attempt: 0 };
     let mut frame = vec![];
-    Message::Baton { query, attempt: 0, visited: 2, left_us: 9, vector, state }.encode(build, 0, &mut frame);
+    Message::Baton { run, visited: 2, left_us: 9, vector, state }.encode(build, 0, &mut frame);
     frame
 }
 
@@ -115,9 +115,9 @@ fn frames_and_states_of_another_build_version_or_kind_are_refused_with_the_reaso
     let mut flat = vec![];
     wire::encode(&QueryState::new(Params::flat(1), Budget::default()), Carry::Ids, &mut flat);
     assert_eq!(refused(&baton(&flat, &vector, BUILD)), Refused::Kind(0));
-    let query = QueryId { origin: 0, incarnation: 1, number: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 1, number: 0 }, attempt: 0 };
     let mut answer = vec![];
-    Message::Answer { query, attempt: 0, visited: 2, state: &flat }.encode(BUILD, 0, &mut answer);
+    Message::Answer { run, visited: 2, state: flat }.encode(BUILD, 0, &mut answer);
     assert_eq!(refused(&answer), Refused::Kind(0));
     // A vector of another length; a node that the index does not have.
     assert_eq!(refused(&baton(&good, &vector[1..], BUILD)), Refused::Content);

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use stratann_kernel::distance::Exact;
 
-use super::{MAX_WIDTH, Params};
+use super::Params;
 use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, hybrid_ivf};
 use crate::search::{
     Arrival, Budget, Hit, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read, Step, Tag, TopK, Want,
@@ -220,14 +220,6 @@ impl QueryState {
     /// The parameters it runs with.
     pub fn params(&self) -> &Params {
         &self.params
-    }
-
-    /// Changes the width of the rounds to come. Load may drive it, which is outside of what `Barrier` promises.
-    pub fn set_width(&mut self, width: u32) {
-        let width = width.clamp(1, MAX_WIDTH);
-        self.params.width = width;
-        self.params.approach_width = self.params.approach_width.min(width);
-        (self.q.width, self.q.approach_width) = (self.params.width, self.params.approach_width);
     }
 
     /// The state of a `disk-graph` query, for `explain`.

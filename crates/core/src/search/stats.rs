@@ -83,7 +83,7 @@ counters! {
     clusters,
     /// Of them, those with a member among the best k of all visited so far, by their codes.
     fruitful_clusters,
-    /// Of them, those with a member among the results, as far as these were read one by one.
+    /// Of them, those with a member among the results.
     result_clusters,
     /// Inverted lists scanned.
     lists,

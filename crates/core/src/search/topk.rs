@@ -63,11 +63,11 @@ impl TopK {
         }
     }
 
-    /// Offers a vector. Its id is asked for only when its distance is good enough.
-    pub(crate) fn offer(&mut self, distance: f32, external_id: impl FnOnce() -> u64) {
+    /// Offers a vector. Its id is asked for only when its distance is good enough. Returns whether it is a new result.
+    pub(crate) fn offer(&mut self, distance: f32, external_id: impl FnOnce() -> u64) -> bool {
         let worst = if self.is_full() { self.worst() } else { None };
         if worst.is_some_and(|(worst, _)| worst.total_cmp(&distance).is_lt()) {
-            return;
+            return false;
         }
         let hit = Hit { distance, external_id: external_id() };
         // At equal distance a reported result makes room: the origin knows its id, and decides.
@@ -75,16 +75,17 @@ impl TopK {
             d.total_cmp(&distance).then(id.map_or(Ordering::Greater, |id| id.cmp(&hit.external_id))).is_lt()
         };
         if worst.is_some_and(is_before) {
-            return;
+            return false;
         }
         let at = self.hits.partition_point(|h| is_before((h.distance, Some(h.external_id))));
         if self.hits.get(at).is_some_and(|h| h.external_id == hit.external_id) {
-            return;
+            return false;
         }
         if worst.is_some() {
             self.drop_worst();
         }
         self.hits.insert(at, hit);
+        true
     }
 
     /// Memory beside the struct itself, bytes.

@@ -48,9 +48,3 @@ pub(crate) fn score_record(q: &mut Query, exact: &Exact, record: &Record<'_>) ->
     q.stats.full_comparisons += 1;
     exact.distance(record.vector(), record.inverse_norm())
 }
-
-/// Scores one record and offers it to the results.
-pub(crate) fn keep_record(q: &mut Query, exact: &Exact, record: &Record<'_>) {
-    let distance = score_record(q, exact, record);
-    q.top.offer(distance, || record.external_id());
-}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stratann_core::peer::message::{HEADER, Message, Refused};
+use stratann_core::peer::message::{self, HEADER, Refused};
 
 use super::greeting::{self, GreetingError};
 use super::secure::Wire;
@@ -218,7 +218,7 @@ fn take_frames(state: &LinkState, server: u8, stream: &mut impl Read) -> Result<
 /// Returns the length of the frame at the front of `bytes`, once its header is complete.
 fn frame_len(bytes: &[u8]) -> Result<Option<usize>, Refused> {
     let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-    Message::frame_len(header).map(Some)
+    message::frame_len(header).map(Some)
 }
 
 /// Counts a refused frame. Returns the line for the log.

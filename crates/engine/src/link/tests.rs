@@ -3,7 +3,8 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode};
+use stratann_core::peer::Run;
+use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode, frame_len};
 
 use super::greeting::NONCE_BYTES;
 use super::*;
@@ -107,10 +108,10 @@ fn pair() -> (Node, Node) {
 
 /// A frame with `length` bytes of state.
 fn frame(number: u64, length: usize) -> Vec<u8> {
-    let query = QueryId { origin: 0, incarnation: 1, number };
+    let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0 };
     let state = vec![number as u8; length];
     let mut out = Vec::new();
-    Message::Answer { query, attempt: 0, visited: 0, state: &state }.encode(BUILD, 0, &mut out);
+    Message::Answer { run, visited: 0, state }.encode(BUILD, 0, &mut out);
     out
 }
 
@@ -208,7 +209,7 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
     let noise = vec![0xA5; 5000];
     let mut other_build = Vec::new();
     let query = QueryId { origin: 1, incarnation: 1, number: 1 };
-    Message::Release { query }.encode(BUILD + 1, 0, &mut other_build);
+    Message::<Vec<u8>>::Release { query }.encode(BUILD + 1, 0, &mut other_build);
     for bytes in [&flipped, &oversized, &old, &noise, &other_build] {
         let mut stream = greeted(&a);
         // Here and below, the server may close before it has read everything.
@@ -333,7 +334,7 @@ fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
     a.waits_for_line("nothing came for");
     drop(dialed);
     let header = [0u8; HEADER];
-    assert!(Message::frame_len(&header).is_err(), "a frame of zeros is none");
+    assert!(frame_len(&header).is_err(), "a frame of zeros is none");
     let start = Instant::now();
     a.link.stop();
     assert!(start.elapsed() < PATIENCE);
@@ -432,7 +433,7 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     let of_next = |number: u64| {
         let mut out = Vec::new();
         let query = QueryId { origin: 0, incarnation: 1, number };
-        Message::Release { query }.encode(NEXT, 0, &mut out);
+        Message::<Vec<u8>>::Release { query }.encode(NEXT, 0, &mut out);
         out
     };
     assert!(a.link.send(1, &frame(1, 10)) && new_a.send(1, &of_next(2)));

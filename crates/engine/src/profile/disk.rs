@@ -89,11 +89,6 @@ impl DiskCosts {
         self.alone.us(bytes) * (1.0 - share) + self.loaded.us(bytes) * share
     }
 
-    /// How long it takes to stream `bytes`, microseconds: Tr(B) of OrchANN, §5.1.
-    pub fn stream_us(&self, bytes: u64) -> f64 {
-        1e6 * bytes as f64 / self.sequential_bytes_per_s.max(f64::MIN_POSITIVE)
-    }
-
     /// The mean of a page's read, between the depths that were measured; in proportion to the depth beyond the last
     /// one.
     fn page_us(&self, depth: u32) -> f64 {
@@ -338,6 +333,5 @@ mod tests {
             assert!((found - us).abs() < 1e-6, "{bytes} {depth}: {found}");
         }
         assert!((costs.read_us(4096, 16) - (100.0 + 300.0 * 15.0 / 31.0)).abs() < 1e-6);
-        assert!((costs.stream_us(1000) - 1.0).abs() < 1e-9);
     }
 }

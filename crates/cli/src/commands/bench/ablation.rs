@@ -358,10 +358,19 @@ impl Bench<'_> {
             .chunks(self.args.k)
             .map(|ids| ids.iter().filter_map(|id| homes.get(id)).collect::<HashSet<_>>().len())
             .sum();
+        // Clusters of true neighbours that the answers hold: those that a search of them alone would have visited.
+        let found: usize = truth
+            .chunks(self.args.k)
+            .zip(answers.ids.chunks(answers.k))
+            .map(|(truth, ids)| {
+                let hits = ids.iter().filter(|id| truth.contains(id));
+                hits.filter_map(|id| homes.get(id)).collect::<HashSet<_>>().len()
+            })
+            .sum();
         let s = &answers.stats;
         let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-        let precision = share(s.result_clusters, s.clusters);
-        let cluster_recall = share(s.result_clusters, true_clusters as u64).min(1.0);
+        let precision = share(found as u64, s.clusters);
+        let cluster_recall = share(found as u64, true_clusters as u64);
         Epoch {
             queries,
             precision,

@@ -12,6 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_core::peer::Run;
 use stratann_core::peer::message::{Message, QueryId, decode};
 use stratann_core::query::{
     self, Arrival, Arrived, Budget, Extent, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch,
@@ -250,13 +251,13 @@ fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
     let mut wire_pair = loopback().ok();
     let (mut bytes, mut frame) = (Vec::new(), Vec::new());
     let carry = index.carry(None).unwrap_or(wire::Carry::Distances);
-    let query = QueryId { origin: 0, incarnation: 0, number: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0 };
     let started = Instant::now();
     for _ in 0..MESSAGES {
         bytes.clear();
         frame.clear();
         wire::encode(&state, carry, &mut bytes);
-        Message::Baton { query, attempt: 0, visited: 1, left_us: 1, vector: &[], state: &bytes }
+        Message::Baton { run, visited: 1, left_us: 1, vector: &[][..], state: &bytes[..] }
             .encode(0, 0, &mut frame);
         if let Some((near, far)) = &mut wire_pair
             && near.write_all(&frame).and_then(|()| far.read_exact(&mut frame)).is_err()

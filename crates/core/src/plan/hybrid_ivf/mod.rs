@@ -181,10 +181,11 @@ fn choose(cx: &mut Cx<'_, Marker>) {
 
 /// Counts the visited clusters that hold a result: those that a perfect choice would have visited.
 fn count_result_clusters(cx: &mut Cx<'_, Marker>) {
+    rerank::keep_results(cx);
     let directory = cx.view.directory;
-    let worst = cx.q.top.worst().map_or(f32::NEG_INFINITY, |w| w.0);
-    let cluster = |id: u32| directory.cluster_of(directory.list_of(id));
-    let mut found: Vec<u32> = cx.own.read.iter().filter(|r| r.1 <= worst).map(|r| cluster(r.0)).collect();
+    let found = &mut cx.scratch.ids;
+    found.clear();
+    found.extend(cx.own.results.iter().map(|result| directory.cluster_of(directory.list_of(result.id))));
     found.sort_unstable();
     found.dedup();
     let visited = cx.own.visited();

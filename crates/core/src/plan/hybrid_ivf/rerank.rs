@@ -5,7 +5,7 @@ use super::visit::fetch;
 use super::{Marker, ReadKind, Scored, Unread};
 use crate::format::inverted_list::Record;
 use crate::plan::Cx;
-use crate::search::{Mode, Pending, Tag};
+use crate::search::{Hit, Mode, Pending, Tag};
 use crate::verify::score_record;
 
 /// Asks for the candidates with the smallest estimates until at most `at_most` are left, `width` reads at a time.
@@ -59,17 +59,35 @@ fn score_in_ram(cx: &mut Cx<'_, Marker>, id: u32, record: &Record<'_>) -> Scored
     score(cx, id, record)
 }
 
-fn score(cx: &mut Cx<'_, Marker>, id: u32, record: &Record<'_>) -> Scored {
+pub(super) fn score(cx: &mut Cx<'_, Marker>, id: u32, record: &Record<'_>) -> Scored {
     let distance = score_record(cx.q, cx.exact, record);
     Scored { id, distance, external_id: record.external_id() }
 }
 
 /// Offers a candidate to the results, and keeps its distance for learning.
 fn keep(cx: &mut Cx<'_, Marker>, scored: Scored) {
-    cx.q.top.offer(scored.distance, || scored.external_id);
+    offer(cx, scored);
     if cx.own.read.len() < READ_MAX {
         cx.own.read.push((scored.id, scored.distance));
     }
+}
+
+/// Offers a scored member to the results.
+pub(super) fn offer(cx: &mut Cx<'_, Marker>, scored: Scored) {
+    if !cx.q.top.offer(scored.distance, || scored.external_id) {
+        return;
+    }
+    cx.own.results.push(scored);
+    if cx.own.results.len() > 2 * cx.q.top.k as usize {
+        keep_results(cx);
+    }
+}
+
+/// Forgets the members that are no longer among the results.
+pub(super) fn keep_results(cx: &mut Cx<'_, Marker>) {
+    let hits = &cx.q.top.hits;
+    let hit = |scored: &Scored| Hit { distance: scored.distance, external_id: scored.external_id };
+    cx.own.results.retain(|scored| hits.binary_search_by(|h| h.order(&hit(scored))).is_ok());
 }
 
 /// The records of a group that have to be read: their range in the file, and the first of them.

@@ -5,7 +5,7 @@ use super::rerank;
 use super::{Marker, ScannedList, State, Unread, View, bound_estimator};
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::Cx;
-use crate::verify::{BoundEstimator, DistanceBounds, keep_record};
+use crate::verify::{BoundEstimator, DistanceBounds};
 
 /// Scans one of the lists that a read from list `first` on brought.
 pub(super) fn scan_read(cx: &mut Cx<'_, Marker>, (first, list): (u32, u32), bytes: &[u8]) -> Option<()> {
@@ -156,7 +156,8 @@ pub(super) fn take_run(cx: &mut Cx<'_, Marker>, (from, count): (u32, u32), bytes
     let before = cx.q.top.worst();
     for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {
         if cx.q.admits(id) {
-            keep_record(cx.q, cx.exact, &Record::open(&cx.view.shape, bytes)?);
+            let scored = rerank::score(cx, id, &Record::open(&cx.view.shape, bytes)?);
+            rerank::offer(cx, scored);
         }
     }
     let list = cx.view.directory.list_of(from);

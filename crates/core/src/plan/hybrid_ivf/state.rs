@@ -164,6 +164,8 @@ pub struct State {
     pub(crate) scored: Vec<Scored>,
     /// Members that were read one by one, with their distances: what is learned from.
     pub(crate) read: Vec<(u32, f32)>,
+    /// Members that were among the results when they were scored. Some may not be any more.
+    pub(crate) results: Vec<Scored>,
     /// The k smallest estimates of different members.
     pub(crate) estimates: KSmallest,
     /// The k smallest upper bounds of different members.
@@ -189,6 +191,7 @@ impl State {
         self.awaited.clear();
         self.scored.clear();
         self.read.clear();
+        self.results.clear();
         self.navigated.clear();
         self.estimates.reset(k as usize);
         self.upper_bounds.reset(k as usize);
@@ -198,7 +201,7 @@ impl State {
     pub(crate) fn memory_bytes(&self) -> usize {
         4 * (self.ranked.capacity() + self.lists.capacity() + self.navigated.capacity())
             + self.queue.capacity() * size_of::<QueuedLists>()
-            + self.scored.capacity() * size_of::<Scored>()
+            + (self.scored.capacity() + self.results.capacity()) * size_of::<Scored>()
             + self.visits.capacity() * size_of::<Visit>()
             + self.local.beam.memory_bytes()
             + 8 * self.local.visited.capacity()

@@ -13,6 +13,7 @@
 //! | … | awaited candidates: count, then tag and member (4 bytes each) |
 //! | … | candidates scored and not settled: count, then member, distance (4 bytes each) and external id (varint) each |
 //! | … | members read: count, then member and distance (4 bytes each) |
+//! | … | members among the results: count, then member, distance (4 bytes each) and external id (varint) each |
 //! | … | smallest estimates, smallest upper bounds: k, count, 4 bytes each |
 //! | … | members that the navigation found: count, 4 bytes each |
 //!
@@ -105,17 +106,13 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
         w.u32(tag.0);
         w.u32(id);
     }
-    w.varint(s.scored.len() as u64);
-    for scored in &s.scored {
-        w.u32(scored.id);
-        w.u32(scored.distance.to_bits());
-        w.varint(scored.external_id);
-    }
+    put_scored(&s.scored, w);
     w.varint(s.read.len() as u64);
     for &(id, distance) in &s.read {
         w.u32(id);
         w.u32(distance.to_bits());
     }
+    put_scored(&s.results, w);
     put_smallest(&s.estimates, w);
     put_smallest(&s.upper_bounds, w);
     put_words(&s.navigated, w);
@@ -145,20 +142,34 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
     for _ in 0..r.count(CANDIDATES_MAX)? {
         s.awaited.push((Tag(r.u32()?), r.u32()?));
     }
-    for _ in 0..r.count(CANDIDATES_MAX)? {
-        let (id, distance, external_id) = (r.u32()?, f32::from_bits(r.u32()?), r.varint()?);
-        if s.scored.last().is_some_and(|last| last.id >= id) {
-            return Err(Refused::Content);
-        }
-        s.scored.push(Scored { id, distance, external_id });
+    take_scored(r, CANDIDATES_MAX, &mut s.scored)?;
+    if !s.scored.is_sorted_by(|a, b| a.id < b.id) {
+        return Err(Refused::Content);
     }
     for _ in 0..r.count(READ_MAX)? {
         s.read.push((r.u32()?, f32::from_bits(r.u32()?)));
     }
+    take_scored(r, 2 * k, &mut s.results)?;
     take_smallest(r, k, &mut s.estimates)?;
     take_smallest(r, k, &mut s.upper_bounds)?;
     take_words(r, params.sample_hits, &mut s.navigated)?;
     if s.navigated.is_sorted() { Ok(()) } else { Err(Refused::Content) }
+}
+
+fn put_scored(scored: &[Scored], w: &mut Writer<'_>) {
+    w.varint(scored.len() as u64);
+    for one in scored {
+        w.u32(one.id);
+        w.u32(one.distance.to_bits());
+        w.varint(one.external_id);
+    }
+}
+
+fn take_scored(r: &mut Reader<'_>, most: u32, out: &mut Vec<Scored>) -> Result<(), Refused> {
+    for _ in 0..r.count(most)? {
+        out.push(Scored { id: r.u32()?, distance: f32::from_bits(r.u32()?), external_id: r.varint()? });
+    }
+    Ok(())
 }
 
 fn put_local(s: &State, w: &mut Writer<'_>) {
