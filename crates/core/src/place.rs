@@ -50,6 +50,17 @@ impl Placement {
     }
 }
 
+/// Where a unit can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// On this server.
+    Here,
+    /// On another server that answers.
+    Elsewhere,
+    /// On no server that answers and has not failed to read it.
+    Nowhere,
+}
+
 /// The shard of the server that steps a query, and its knowledge of the other servers.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalShard<'a> {
@@ -72,6 +83,15 @@ impl LocalShard<'_> {
     /// The live servers that hold a block.
     pub fn live_replicas(&self, block: u32) -> u64 {
         self.placement.replicas(block) & (self.live | bit(self.server))
+    }
+
+    /// Where a block can be read that the servers `tried` could not read.
+    pub(crate) fn reach(&self, block: u32, tried: u64) -> Reach {
+        match self.live_replicas(block) & !tried {
+            0 => Reach::Nowhere,
+            replicas if replicas & bit(self.server) != 0 => Reach::Here,
+            _ => Reach::Elsewhere,
+        }
     }
 
     /// The next server of a query whose best unread blocks are `wanted`, best first: of the live replicas of the first

@@ -71,6 +71,10 @@ fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
     let truth =
         groundtruth::exact(&set.reader(), &asked.reader(), options.metric, k, 1 << 30, &Quiet).unwrap();
     let ids: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
+    let homes = index.clusters_of(&ids.iter().copied().collect()).unwrap();
+    let result_clusters =
+        |ids: &[u64]| ids.iter().map(|id| homes[id]).collect::<std::collections::BTreeSet<_>>().len() as u64;
+    let result_clusters: u64 = ids.chunks(truth.k).map(result_clusters).sum();
     for bounds in EVERY_BOUND {
         let answers = search(&index, &asked.bytes, &visit(k, MAX_PROBES, bounds));
         let all = u64::from(index.view().kind.hybrid_ivf().copied().unwrap().directory.clusters());
@@ -79,6 +83,7 @@ fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
             all * asked.shape.rows,
             "{options:?}: not every cluster is visited"
         );
+        assert_eq!(answers.stats.result_clusters, result_clusters, "{options:?}, {bounds:?}");
         let wrong = (0..ids.len()).find(|&i| {
             answers.ids[i] != ids[i] || answers.distances[i].to_bits() != truth.distances[i].to_bits()
         });

@@ -68,8 +68,8 @@ impl<'a> Setting<'a> {
         };
         let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
         let carry = if rescores { faults.carry } else { Carry::Distances };
-        let (kind, nodes, results) = (view.kind_number(), view.base.nodes, faults.results);
-        Served { build: BUILD, kind, vector_bytes, nodes, carry, results, rescores, scatter_gather }
+        let (kind, size, results) = (view.kind_number(), view.size(), faults.results);
+        Served { build: BUILD, kind, vector_bytes, size, carry, results, rescores, scatter_gather }
     }
 }
 

@@ -197,7 +197,7 @@ impl FrameCodec {
     fn baton(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
         let state = self.state(bytes, pool)?;
         let is_scored = self.served.rescores || state.has_distances();
-        if is_scored && state.is_baton(self.served.nodes) {
+        if is_scored && state.is_baton(&self.served.size) {
             return Ok(state);
         }
         pool.recycle_state(state);

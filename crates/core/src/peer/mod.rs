@@ -32,7 +32,7 @@ use self::origin::Origin;
 pub use self::rollout::{DRAIN_US_MAX, Rollout, RolloutStep, STUCK_US};
 pub use self::status::PeerStatus;
 use crate::place::{SERVERS_MAX, bit};
-use crate::query::{Outcome, QueryState, wire};
+use crate::query::{IndexSize, Outcome, QueryState, wire};
 use message::{Message, QueryId};
 
 /// One attempt at a query, as the driver runs it.
@@ -96,8 +96,8 @@ pub struct Served {
     pub kind: u8,
     /// Bytes of a query's vector.
     pub vector_bytes: usize,
-    /// Nodes of the index.
-    pub nodes: u32,
+    /// The size of the index: [`IndexView::size`](crate::plan::IndexView::size).
+    pub size: IndexSize,
     /// How batons carry their candidates. Servers need not agree on it.
     pub carry: wire::Carry,
     /// Where the results of handed-over queries travel. Servers need not agree on it.

@@ -16,7 +16,7 @@ pub(super) fn served(carry: Carry, results: Results) -> Served {
         build: BUILD,
         kind: DISK_GRAPH,
         vector_bytes: VECTOR_BYTES,
-        nodes: 1000,
+        size: IndexSize { nodes: 1000, units: 100, clusters: 0 },
         carry,
         results,
         rescores: true,

@@ -6,14 +6,17 @@
 pub mod disk_graph;
 pub mod flat;
 pub mod hybrid_ivf;
+#[cfg(any(test, feature = "test-kind"))]
+pub mod sorted;
 
 use alloc::vec::Vec;
 
 use stratann_kernel::distance::Exact;
 
 use crate::codec::{Reader, Refused, Writer};
+use crate::place::Reach;
 use crate::search::{
-    Arrival, Arrived, Budget, Extent, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
+    Arrival, Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
 };
 use crate::view::Base;
 
@@ -57,8 +60,11 @@ pub(crate) trait Kind: Sized {
         None
     }
 
-    /// Whether a state with nothing pending names only vectors of an index of `nodes`.
-    fn fits(state: &Self::State, nodes: u32) -> bool;
+    /// The numbers below which all that a state names must lie.
+    fn size(base: &Base<'_>, view: &Self::View<'_>) -> IndexSize;
+
+    /// Whether a state with nothing pending can go on over an index of this size.
+    fn fits(state: &Self::State, size: &IndexSize) -> bool;
 
     /// Whether the candidates have their distances.
     fn has_distances(_state: &Self::State) -> bool {
@@ -136,6 +142,36 @@ impl<K: Kind> Cx<'_, K> {
         Some(self.q.io.fetch(read))
     }
 
+    /// Where a unit can be read: here, where the whole index is local.
+    pub(crate) fn reach(&self, unit: u32) -> Reach {
+        self.base.here.as_ref().map_or(Reach::Here, |here| here.reach(unit, self.q.lost_units.tried(unit)))
+    }
+
+    /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
+    /// are `elsewhere`, best first, it ends with a hand-over to a replica of the first. That one is read there, so a
+    /// query cannot be passed around for ever.
+    pub(crate) fn settle(&mut self, elsewhere: &[u32]) {
+        if !self.q.io.wants.is_empty() {
+            return self.q.count_hop();
+        }
+        if !self.q.io.pending.is_empty() {
+            return;
+        }
+        let Some(&first) = elsewhere.first() else {
+            let partial = self.q.stats.unreachable > 0;
+            return self.q.finish(if partial { Outcome::Partial } else { Outcome::Complete });
+        };
+        let here = self.base.here.as_ref();
+        match here.and_then(|here| here.next(elsewhere, self.q.lost_units.tried(first))) {
+            Some(server) if self.q.budget.hand_overs > 0 => {
+                self.q.next = Some(server);
+                self.q.budget.hand_overs -= 1;
+                self.q.stats.hand_overs += 1;
+            }
+            _ => self.q.finish(Outcome::OutOfBudget),
+        }
+    }
+
     /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds
     /// inconsistent, waits for another replica; where there is none the query ends.
     pub(crate) fn take_in(
@@ -192,29 +228,30 @@ impl<'a> Ordered<'a> {
     }
 }
 
-/// Makes the sums over all kinds. A line is a kind's number on the wire, its variant, and its room.
+/// Makes the sums over all kinds. A line is a kind's number on the wire, its variant, and its room; an attribute before
+/// it holds for the kind in every sum.
 macro_rules! kinds {
-    ($($number:literal $variant:ident $module:ident,)*) => {
+    ($($(#[$attr:meta])* $number:literal $variant:ident $module:ident,)*) => {
         /// What an index of one kind keeps in RAM.
         #[derive(Clone, Copy, Debug)]
         pub enum KindView<'a> {
-            $(#[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::View<'a>),)*
+            $($(#[$attr])* #[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::View<'a>),)*
         }
 
         /// The parameters of one kind.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum KindParams {
-            $(#[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::Params),)*
+            $($(#[$attr])* #[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::Params),)*
         }
 
         /// The state of one kind.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(clippy::large_enum_variant, reason = "slots have one size, and a step follows no pointer")]
-        pub(crate) enum KindState { $($variant($module::State),)* }
+        pub(crate) enum KindState { $($(#[$attr])* $variant($module::State),)* }
 
         /// The scratch memory of one kind.
         #[derive(Clone, Debug)]
-        pub(crate) enum KindScratch { $($variant($module::Scratch),)* }
+        pub(crate) enum KindScratch { $($(#[$attr])* $variant($module::Scratch),)* }
 
         impl Default for KindState {
             fn default() -> KindState {
@@ -230,6 +267,7 @@ macro_rules! kinds {
 
         impl<'a> KindView<'a> {
             $(
+                $(#[$attr])*
                 #[doc = concat!("The view of `", stringify!($module), "`; `None` for another kind.")]
                 pub fn $module(&self) -> Option<&$module::View<'a>> {
                     #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
@@ -238,32 +276,38 @@ macro_rules! kinds {
             )*
 
             pub(crate) fn number(&self) -> u8 {
-                match self { $(KindView::$variant(_) => $number,)* }
+                match self { $($(#[$attr])* KindView::$variant(_) => $number,)* }
             }
 
             pub(crate) fn budget(&self) -> Budget {
-                match self { $(KindView::$variant(view) => <$module::Marker as Kind>::budget(view),)* }
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::budget(view),)* }
+            }
+
+            pub(crate) fn size(&self, base: &Base<'_>) -> IndexSize {
+                match self {
+                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::size(base, view),)*
+                }
             }
 
             pub(crate) fn rescores(&self) -> bool {
-                match self { $(KindView::$variant(view) => <$module::Marker as Kind>::rescores(view),)* }
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::rescores(view),)* }
             }
 
             pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
-                    $(KindView::$variant(view) => <$module::Marker as Kind>::verify(base, view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::verify(base, view, read, bytes),)*
                 }
             }
 
             pub(crate) fn prepare(&self, base: &Base<'_>, query: &[u8], scratch: &mut KindScratch) {
                 match self {
-                    $(KindView::$variant(view) => {
+                    $($(#[$attr])* KindView::$variant(view) => {
                         if !matches!(scratch, KindScratch::$variant(_)) {
                             *scratch = KindScratch::$variant($module::Scratch::default());
                         }
                         #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
                         if let KindScratch::$variant(scratch) = scratch {
-                            <$module::Marker as Kind>::prepare(base, view, query, scratch);
+                            $module::Marker::prepare(base, view, query, scratch);
                         }
                     })*
                 }
@@ -272,6 +316,7 @@ macro_rules! kinds {
 
         impl KindParams {
             $(
+                $(#[$attr])*
                 #[doc = concat!("The parameters of `", stringify!($module), "`; `None` for another kind.")]
                 pub fn $module(&self) -> Option<&$module::Params> {
                     #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
@@ -280,20 +325,20 @@ macro_rules! kinds {
             )*
 
             pub(crate) fn is_valid(&self, k: u32) -> bool {
-                match self { $(KindParams::$variant(p) => <$module::Marker as Kind>::is_valid(p, k),)* }
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::is_valid(p, k),)* }
             }
 
             pub(crate) fn number(&self) -> u8 {
-                match self { $(KindParams::$variant(_) => $number,)* }
+                match self { $($(#[$attr])* KindParams::$variant(_) => $number,)* }
             }
 
             pub(crate) fn encode(&self, w: &mut Writer<'_>) {
-                match self { $(KindParams::$variant(p) => <$module::Marker as Kind>::encode_params(p, w),)* }
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::encode_params(p, w),)* }
             }
 
             pub(crate) fn decode(number: u8, r: &mut Reader<'_>) -> Result<KindParams, Refused> {
                 match number {
-                    $($number => <$module::Marker as Kind>::decode_params(r).map(KindParams::$variant),)*
+                    $($(#[$attr])* $number => $module::Marker::decode_params(r).map(KindParams::$variant),)*
                     _ => Err(Refused::Kind(number)),
                 }
             }
@@ -303,28 +348,28 @@ macro_rules! kinds {
             /// Empties the state for another query of the kind of `params`. Memory is kept when the kind is the same.
             pub(crate) fn reset(&mut self, params: &KindParams, k: u32) {
                 match params {
-                    $(KindParams::$variant(params) => {
+                    $($(#[$attr])* KindParams::$variant(params) => {
                         if !matches!(self, KindState::$variant(_)) {
                             *self = KindState::$variant($module::State::default());
                         }
                         #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
                         if let KindState::$variant(state) = self {
-                            <$module::Marker as Kind>::reset(state, params, k);
+                            $module::Marker::reset(state, params, k);
                         }
                     })*
                 }
             }
 
-            pub(crate) fn fits(&self, nodes: u32) -> bool {
-                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::fits(state, nodes),)* }
+            pub(crate) fn fits(&self, size: &IndexSize) -> bool {
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::fits(state, size),)* }
             }
 
             pub(crate) fn has_distances(&self) -> bool {
-                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::has_distances(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::has_distances(state),)* }
             }
 
             pub(crate) fn memory_bytes(&self) -> usize {
-                match self { $(KindState::$variant(state) => <$module::Marker as Kind>::memory_bytes(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::memory_bytes(state),)* }
             }
 
             pub(crate) fn read_counter<'s>(
@@ -332,7 +377,7 @@ macro_rules! kinds {
                 stats: &'s mut QueryStats,
                 read: &Read,
             ) -> Option<&'s mut u64> {
-                match self { $(KindState::$variant(_) => <$module::Marker as Kind>::read_counter(stats, read),)* }
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::read_counter(stats, read),)* }
             }
 
             pub(crate) fn encode(
@@ -342,7 +387,7 @@ macro_rules! kinds {
                 sorted: &mut Vec<crate::search::Candidate>,
             ) {
                 match self {
-                    $(KindState::$variant(state) => <$module::Marker as Kind>::encode(state, carry, w, sorted),)*
+                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::encode(state, carry, w, sorted),)*
                 }
             }
 
@@ -354,8 +399,8 @@ macro_rules! kinds {
                 r: &mut Reader<'_>,
             ) -> Result<(), Refused> {
                 match (self, params) {
-                    $((KindState::$variant(state), KindParams::$variant(params)) => {
-                        <$module::Marker as Kind>::decode(state, params, k, r)
+                    $($(#[$attr])* (KindState::$variant(state), KindParams::$variant(params)) => {
+                        $module::Marker::decode(state, params, k, r)
                     })*
                     #[allow(unreachable_patterns, reason = "a sum of one kind")]
                     _ => Err(Refused::Content),
@@ -374,14 +419,14 @@ macro_rules! kinds {
             arrived: Ordered<'_>,
         ) {
             match (own, params, &view.kind, scratch) {
-                $((
+                $($(#[$attr])* (
                     KindState::$variant(own),
                     KindParams::$variant(params),
                     KindView::$variant(kind),
                     KindScratch::$variant(scratch),
                 ) => {
                     let mut cx = Cx { q, own, base: &view.base, view: kind, params, exact, scratch };
-                    <$module::Marker as Kind>::step(&mut cx, arrived);
+                    $module::Marker::step(&mut cx, arrived);
                 })*
                 #[allow(unreachable_patterns, reason = "a sum of one kind")]
                 _ => q.finish(Outcome::WrongKind),
@@ -394,6 +439,8 @@ kinds! {
     0 Flat flat,
     1 DiskGraph disk_graph,
     2 HybridIvf hybrid_ivf,
+    #[cfg(any(test, feature = "test-kind"))]
+    255 Sorted sorted,
 }
 
 /// The part of an index that lies in RAM, as a query sees it.
@@ -414,6 +461,11 @@ impl IndexView<'_> {
     /// The limits of a query over this index.
     pub fn budget(&self) -> Budget {
         self.kind.budget()
+    }
+
+    /// The numbers below which all that a state names must lie.
+    pub fn size(&self) -> IndexSize {
+        self.kind.size(&self.base)
     }
 
     /// Whether the distance of any candidate can be computed here, so that a baton may leave distances out.

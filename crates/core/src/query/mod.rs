@@ -11,6 +11,6 @@ pub use state::{QueryState, Scratch};
 
 pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{
-    Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, Loss, Mode, Outcome, Progress, QueryStats, Read,
-    Step, StoreId, Tag, TopK, Want, visited_bytes,
+    Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Mode, Outcome, Progress,
+    QueryStats, Read, Step, StoreId, Tag, TopK, Want, visited_bytes,
 };

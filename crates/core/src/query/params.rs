@@ -46,6 +46,12 @@ impl Params {
         Params::of(k.clamp(1, MAX_K), KindParams::HybridIvf(hybrid_ivf::Params::new(nprobe)))
     }
 
+    /// The `k` nearest of all vectors, in their order by the first component.
+    #[cfg(any(test, feature = "test-kind"))]
+    pub fn sorted(k: u32, stops: bool) -> Params {
+        Params::of(k.clamp(1, MAX_K), KindParams::Sorted(crate::plan::sorted::Params { stops }))
+    }
+
     /// Whether every number is within its limit; parameters from outside must be checked before use.
     pub fn is_valid(&self) -> bool {
         (1..=MAX_K).contains(&self.k)

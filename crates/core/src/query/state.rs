@@ -11,7 +11,8 @@ use stratann_kernel::distance::Exact;
 use super::Params;
 use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, hybrid_ivf};
 use crate::search::{
-    Arrival, Budget, Hit, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read, Step, Tag, TopK, Want,
+    Arrival, Budget, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read, Step, Tag,
+    TopK, Want,
 };
 
 /// What can be rebuilt from the query on any machine.
@@ -172,10 +173,10 @@ impl QueryState {
         self.q.outcome
     }
 
-    /// Whether the state may go on at another server of an index with `nodes` vectors: it runs, nothing is pending,
-    /// and it names only vectors that exist.
-    pub fn is_baton(&self, nodes: u32) -> bool {
-        self.q.outcome == Outcome::Running && self.q.io.pending.is_empty() && self.own.fits(nodes)
+    /// Whether the state may go on at another server of an index of this size: it runs, nothing is pending, and all
+    /// that it names exists.
+    pub fn is_baton(&self, size: &IndexSize) -> bool {
+        self.q.outcome == Outcome::Running && self.q.io.pending.is_empty() && self.own.fits(size)
     }
 
     /// Whether its candidates have their distances. A state that came with ids alone gets them in its next step.

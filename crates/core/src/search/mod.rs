@@ -40,6 +40,17 @@ impl Mode {
     }
 }
 
+/// The numbers of an index: all that a state names lies below them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexSize {
+    /// Vectors.
+    pub nodes: u32,
+    /// Blocks, or inverted lists.
+    pub units: u32,
+    /// Clusters; 0 for a kind without.
+    pub clusters: u32,
+}
+
 /// What is left of a query's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {

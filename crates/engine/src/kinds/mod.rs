@@ -256,6 +256,8 @@ pub(crate) fn fit_to_k(params: &mut Params) {
     match &mut params.kind {
         KindParams::Flat(_) | KindParams::HybridIvf(_) => {}
         KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => {}
     }
 }
 
@@ -270,6 +272,8 @@ pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: 
         KindParams::HybridIvf(own) => {
             hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
         }
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => Ok(()),
     }
 }
 
@@ -325,6 +329,8 @@ pub fn setting(params: &Params) -> Setting {
         KindParams::Flat(_) => flat::setting(params.k),
         KindParams::DiskGraph(own) => disk_graph::calibration::setting(&own),
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => flat::setting(params.k),
     }
 }
 
@@ -341,6 +347,8 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
     match &params.kind {
         KindParams::Flat(_) | KindParams::DiskGraph(_) => Vec::new(),
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => Vec::new(),
     }
 }
 

@@ -97,7 +97,7 @@ impl ServerState {
             build: index.build(),
             kind: view.kind_number(),
             vector_bytes: index.index().base.row_bytes(),
-            nodes: view.base.nodes,
+            size: view.size(),
             carry: index.carry(options.carry).unwrap_or(Carry::Distances),
             results: options.results,
             rescores: view.rescores(),

@@ -2,6 +2,8 @@
 // Each test binary uses a part of this.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod sorted;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -19,7 +19,7 @@ use crate::format::block;
 use crate::format::block_map::BlockMap;
 use crate::plan::{Carry, Cx, Kind, Ordered};
 use crate::route::HeadGraph;
-use crate::search::{Beam, Budget, Candidate, Progress, Read, Visited};
+use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
 use crate::verify::BlockScratch;
 use crate::view::Base;
 
@@ -232,8 +232,12 @@ impl Kind for Marker {
         blocks::verify(view.block, view.blocks, read.at, bytes)
     }
 
-    fn fits(state: &State, nodes: u32) -> bool {
-        state.beam.entries().iter().all(|c| c.id < nodes)
+    fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
+        IndexSize { nodes: base.nodes, units: view.blocks, clusters: 0 }
+    }
+
+    fn fits(state: &State, size: &IndexSize) -> bool {
+        state.beam.entries().iter().all(|c| c.id < size.nodes)
     }
 
     fn has_distances(state: &State) -> bool {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::{Codes, Marker, Scratch, View, restart};
 use crate::access::blocks;
 use crate::format::block::Block;
-use crate::place::bit;
+use crate::place::Reach;
 use crate::plan::Cx;
 use crate::search::{Candidate, Outcome, Progress};
 use crate::verify;
@@ -132,8 +132,7 @@ fn offer_neighbours(cx: &mut Cx<'_, Marker>, block: &Block<'_>, slot: usize) -> 
 /// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
 ///
 /// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
-/// and nothing is under way, the query goes to a replica of the first. It is read there, so every hand-over is
-/// followed by a read, and a query cannot be passed around for ever. A read that fails is made at another replica,
+/// and nothing is under way, the query goes to a replica of the first. A read that fails is made at another replica,
 /// once at each.
 pub(crate) fn choose(cx: &mut Cx<'_, Marker>) {
     if cx.q.outcome != Outcome::Running {
@@ -152,59 +151,32 @@ pub(crate) fn choose(cx: &mut Cx<'_, Marker>) {
         let block = cx.view.map.block_of(candidate.id);
         let is_new = !cx.q.io.is_pending(block) && !remote_blocks.contains(&block);
         let is_full = cx.q.io.pending.len() + remote_blocks.len() >= width;
-        // The live replicas of the block. One that could not read it is not asked again.
-        let replicas = cx
-            .base
-            .here
-            .as_ref()
-            .map(|here| (here.server, here.live_replicas(block) & !cx.q.lost_units.tried(block)));
-        match replicas.filter(|(server, replicas)| replicas & bit(*server) == 0) {
-            Some((_, 0)) => {
+        match cx.reach(block) {
+            Reach::Nowhere => {
                 cx.q.give_up(block);
                 cx.own.beam.mark(at, Progress::Expanded);
             }
             _ if is_new && is_full => break,
-            Some(_) if is_new => remote_blocks.push(block),
-            Some(_) => {}
-            None if is_new
-                && (cx.q.budget.hops == 0
-                    || cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_none()) =>
+            Reach::Elsewhere if is_new => remote_blocks.push(block),
+            Reach::Elsewhere => {}
+            Reach::Here
+                if is_new
+                    && (cx.q.budget.hops == 0
+                        || cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_none()) =>
             {
                 cx.q.finish(Outcome::OutOfBudget);
                 break;
             }
-            None => cx.own.beam.mark(at, Progress::Awaited),
+            Reach::Here => cx.own.beam.mark(at, Progress::Awaited),
         }
     }
     if cx.q.outcome == Outcome::Running {
-        settle(cx, &mut remote_blocks);
+        if !remote_blocks.is_empty() && cx.q.io.pending.is_empty() {
+            look_ahead(cx, &mut remote_blocks);
+        }
+        cx.settle(&remote_blocks);
     }
     cx.scratch.remote_blocks = remote_blocks;
-}
-
-/// Ends the choice with a round of reads, a hand-over, or the end of the query.
-fn settle(cx: &mut Cx<'_, Marker>, remote_blocks: &mut Vec<u32>) {
-    if !cx.q.io.wants.is_empty() {
-        cx.q.count_hop();
-        return;
-    }
-    if !cx.q.io.pending.is_empty() {
-        return;
-    }
-    let Some(here) = cx.base.here.as_ref().filter(|_| !remote_blocks.is_empty()) else {
-        let partial = cx.q.stats.unreachable > 0;
-        return cx.q.finish(if partial { Outcome::Partial } else { Outcome::Complete });
-    };
-    look_ahead(cx, remote_blocks);
-    let tried = remote_blocks.first().map_or(0, |&block| cx.q.lost_units.tried(block));
-    match here.next(remote_blocks, tried) {
-        Some(server) if cx.q.budget.hand_overs > 0 => {
-            cx.q.next = Some(server);
-            cx.q.budget.hand_overs -= 1;
-            cx.q.stats.hand_overs += 1;
-        }
-        _ => cx.q.finish(Outcome::OutOfBudget),
-    }
 }
 
 /// Unread blocks that decide between the replicas of the first.

@@ -9,7 +9,7 @@ use crate::check::Blocks;
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block::{self, Block};
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::search::{Budget, Candidate, Outcome, Read};
+use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
@@ -86,8 +86,12 @@ impl Kind for Marker {
         blocks::verify(view.block, view.blocks, read.at, bytes)
     }
 
-    fn fits(_: &State, _: u32) -> bool {
-        true
+    fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
+        IndexSize { nodes: base.nodes, units: view.blocks, clusters: 0 }
+    }
+
+    fn fits(state: &State, size: &IndexSize) -> bool {
+        state.next_block <= size.units
     }
 
     fn encode_params(_: &Params, _: &mut Writer<'_>) {}
@@ -119,9 +123,5 @@ fn choose(cx: &mut Cx<'_, Marker>) {
         }
         cx.own.next_block += 1;
     }
-    if cx.q.io.pending.is_empty() {
-        cx.q.finish(Outcome::Complete);
-    } else if !cx.q.io.wants.is_empty() {
-        cx.q.count_hop();
-    }
+    cx.settle(&[]);
 }

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::search::{Beam, Budget, Candidate, Outcome, QueryStats, Read, StoreId, Visited};
+use crate::search::{Beam, Budget, Candidate, IndexSize, Outcome, QueryStats, Read, StoreId, Visited};
 use crate::verify::BoundEstimator;
 use crate::view::Base;
 
@@ -117,12 +117,13 @@ impl Kind for Marker {
         }
     }
 
-    /// Only a query that has not begun may come from another server: lists that a state names are not checked here.
-    fn fits(state: &State, _: u32) -> bool {
-        state.ranked.is_empty()
-            && state.lists.is_empty()
-            && state.queue.is_empty()
-            && state.candidates.is_empty()
+    fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
+        let directory = view.directory;
+        IndexSize { nodes: base.nodes, units: directory.list_count(), clusters: directory.clusters() }
+    }
+
+    fn fits(state: &State, size: &IndexSize) -> bool {
+        state.fits(size)
     }
 
     fn encode_params(params: &Params, w: &mut Writer<'_>) {

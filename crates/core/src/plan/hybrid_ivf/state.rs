@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::search::{Beam, KSmallest, Read, Tag};
+use crate::search::{Beam, IndexSize, KSmallest, Read, Tag};
 
 /// The purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +195,26 @@ impl State {
         self.navigated.clear();
         self.estimates.reset(k as usize);
         self.upper_bounds.reset(k as usize);
+    }
+
+    /// Whether the state can go on over an index of this size: no read is awaited, the search of no cluster that is a
+    /// graph has begun, and all that it names exists.
+    pub(crate) fn fits(&self, size: &IndexSize) -> bool {
+        let mut ids = self
+            .candidates
+            .iter()
+            .map(|candidate| candidate.id)
+            .chain(self.scored.iter().chain(&self.results).map(|scored| scored.id))
+            .chain(self.read.iter().map(|read| read.0))
+            .chain(self.navigated.iter().copied());
+        let mut clusters = self.ranked.iter().copied().chain(self.visits.iter().map(|visit| visit.cluster));
+        self.queue.is_empty()
+            && self.round.is_empty()
+            && self.awaited.is_empty()
+            && !self.local.is_on
+            && self.lists.iter().all(|&list| list < size.units)
+            && clusters.all(|cluster| cluster < size.clusters)
+            && ids.all(|id| id < size.nodes)
     }
 
     /// Memory beside the struct itself, bytes.
