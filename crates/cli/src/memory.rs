@@ -55,7 +55,7 @@ pub(crate) fn set_aside(
     Reserve { bytes: fixed(false) + parts, low_memory_bytes: fixed(true) + parts, threads: options.threads }
 }
 
-/// Computes the account of a search that handles `queries` queries at a time, with a full cache.
+/// Computes the account of a search that with `queries` queries at a time, with a full cache.
 pub(crate) fn of_search(
     index: &Index,
     options: &SearchOptions,

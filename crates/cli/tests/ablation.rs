@@ -49,7 +49,7 @@ fn the_kind_is_chosen_and_why_is_told() {
     let data = Data::new(300, 16, "f32");
     let index = data.path("index");
     let built = run(&["build", arg(&data.base), "-o", arg(&index), "--kind", "auto"]);
-    let told = stderr(&built);
-    assert!(built.status.success() && told.contains("--kind auto: flat, because"), "{told}");
+    let text = stderr(&built);
+    assert!(built.status.success() && text.contains("--kind auto: flat, because"), "{text}");
     assert_eq!(json(&["info", arg(&index)])["kind"], "flat");
 }

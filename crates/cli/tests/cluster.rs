@@ -35,7 +35,7 @@ fn an_index_is_spread_checked_and_described() {
     assert!(String::from_utf8(run(&["info", arg(&out)]).stdout).unwrap().contains("over 5 servers by cells"));
     assert_eq!(json(&["verify", arg(&out)])["violations_found"], 0);
     let error = refused(&["search", arg(&out), arg(&data.queries)], 2);
-    assert!(error.contains("spread over 5 servers"), "{error}");
+    assert!(error.contains("partitioned over 5 servers"), "{error}");
 
     let part = file_of(&out, "blocks-03.bin");
     let mut bytes = std::fs::read(&part).unwrap();

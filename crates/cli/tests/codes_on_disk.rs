@@ -1,4 +1,4 @@
-//! `--codes disk` on the command line: what is recorded, told, answered and refused.
+//! `--codes disk` on the command line: what is recorded, shown, answered and refused.
 #![allow(missing_docs)]
 
 mod common;

@@ -155,17 +155,17 @@ fn explain_follows_the_same_search() {
 fn explain_holds_the_plan_against_reads() {
     let data = Data::new(2000, 16, "f32");
     let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-ivf"]);
-    let told =
+    let trace =
         json(&["explain", arg(&index), "--plan", "--nprobe", "6", "--sample", "40", "--head-budget", "0"]);
-    assert_eq!(keys(&told), ["index", "measured", "plan", "sizes"].into());
-    let (plan, measured) = (&told["plan"], &told["measured"]);
+    assert_eq!(keys(&trace), ["index", "measured", "plan", "sizes"].into());
+    let (plan, measured) = (&trace["plan"], &trace["measured"]);
     assert_eq!((&plan["ways"][0]["kind"], &plan["ways"][0]["clusters"]), (&"ivf".into(), &30.into()));
     assert_eq!((&measured["source"], &measured["queries"]), (&"rows".into(), &40.into()));
     let (way, visits) = (&measured["ways"][0], number(&measured["visits"]));
-    assert!(number(&way["reads"]) > 0.5 && visits > 5.0 && visits <= 6.0, "{told}");
+    assert!(number(&way["reads"]) > 0.5 && visits > 5.0 && visits <= 6.0, "{trace}");
     let priced =
         number(&way["reads"]) * number(&plan["read_us"]) + number(&way["kib"]) * number(&plan["kib_us"]);
-    assert!((priced / number(&way["measured_us"]) - 1.0).abs() < 1e-6, "{told}");
+    assert!((priced / number(&way["measured_us"]) - 1.0).abs() < 1e-6, "{trace}");
     assert!((visits * priced / number(&measured["measured_us"]) - 1.0).abs() < 1e-6);
     assert!(number(&measured["predicted_us"]) > 0.0);
 
@@ -233,10 +233,10 @@ fn replan_rebuilds_what_another_plan_asks_for() {
     let all = [&asked[..], &["--local-lists", "1000"]].concat();
     assert_eq!(number(&json(&all)["runs"][0]["recall"]), 1.0);
 
-    let told = |plan| String::from_utf8(run(&[&replan[..], &[plan]].concat()).stdout).unwrap();
-    let text = told("uniform-ivf");
+    let planned = |plan| String::from_utf8(run(&[&replan[..], &[plan]].concat()).stdout).unwrap();
+    let text = planned("uniform-ivf");
     assert!(text.contains("no list changes") && text.contains("observed visits"), "{text}");
-    let text = told("uniform-graph");
+    let text = planned("uniform-graph");
     assert!(text.contains("30 lists rebuilt") && text.contains("stratann tune"), "{text}");
 }
 

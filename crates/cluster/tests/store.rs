@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const SERVERS: usize = 3;
 
-/// A folder with the files of an index that is spread over three servers; their content is noise.
+/// A folder with the files of an index that is partitioned over three servers; their content is noise.
 fn index(seed: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let shared = ["codes.bin", "codebook.bin", "map.bin", "head.bin", "placement.bin"];

@@ -25,7 +25,7 @@
 //! (u8, c). Those of the navigation graph: clusters (n), members (n), terms (n), radii (n), neighbours (n × degree),
 //! codes (m).
 //!
-//! An index that is spread over the servers of a cluster has instead of `vN-blocks.bin`
+//! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin`
 //!
 //! | file | content |
 //! |---|---|

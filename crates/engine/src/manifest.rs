@@ -52,7 +52,7 @@ impl BlockShape {
     }
 }
 
-/// How an index is spread over servers.
+/// How an index is partitioned over servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpreadFacts {
     /// Number of servers.
@@ -241,7 +241,7 @@ impl Manifest {
         let servers = self.spread.as_ref().map_or(0, |c| c.servers);
         if let Some(server) = server.filter(|&s| s >= servers) {
             return Err(Error::bad_input(format!(
-                "the index is spread over {servers} servers, there is no server {server}"
+                "the index is partitioned over {servers} servers, there is no server {server}"
             )));
         }
         let own = server.map(files::part);

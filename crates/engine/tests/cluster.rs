@@ -1,4 +1,5 @@
-//! An index spread over servers: homes, balance, determinism, damage, and queries that are handed from shard to shard.
+//! An index partitioned over servers: replicas, balance, determinism, damage, and queries that are handed from shard to
+//! shard.
 
 mod common;
 
@@ -268,7 +269,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let error = partition(flat.dir.path(), &out, &options(3), &Quiet).unwrap_err();
     assert!(error.message.contains("kind flat") && !out.exists(), "{error}");
     let error = Shard::open(index, 0, OpenOptions::default()).unwrap_err();
-    assert!(error.message.contains("not spread"), "{error}");
+    assert!(error.message.contains("not partitioned"), "{error}");
 
     let (dir, _) = spread(&options(3));
     let before = files(dir.path());
@@ -278,7 +279,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let error = partition(dir.path(), &out, &options(2), &Quiet).unwrap_err();
     assert!(error.message.contains("already") && !out.exists(), "{error}");
     let error = Index::open(dir.path(), OpenOptions::default()).unwrap_err();
-    assert!(error.message.contains("spread over 3 servers"), "{error}");
+    assert!(error.message.contains("partitioned over 3 servers"), "{error}");
     let error = Shard::open(dir.path(), 3, OpenOptions::default()).unwrap_err();
     assert!(error.message.contains("servers 0 to 2"), "{error}");
     again(&PartitionOptions { force: true, ..options(4) }).unwrap();

@@ -372,7 +372,7 @@ fn damaged_edges_fail_the_query_and_are_named() {
     assert!(named.what.contains(&format!("edges of member {id} ")), "{named:?}");
 }
 
-/// What checksums cannot find, since they were computed anew.
+/// What checksums cannot find, since they were computed again.
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {
     let (range, id) = edges_of(3, 5);

@@ -1,4 +1,5 @@
-//! Answers depend on the index, the query and the parameters: not on what lies in RAM, nor on who searches beside.
+//! Answers depend on the index, the query and the parameters: not on resident data, nor on other searches at the same
+//! time.
 
 mod common;
 

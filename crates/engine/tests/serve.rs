@@ -304,9 +304,9 @@ fn a_bad_disk_costs_no_answer_while_another_replica_can_read() {
     let again = reads - 4 * expected.stats.reads;
     assert!(again > 0 && again <= bad.lost_reads, "{again} reads more, {} lost", bad.lost_reads);
     let said = cluster.said.lock().unwrap();
-    let told = said.iter().filter(|line| line.contains("cannot be read")).count();
-    assert_eq!(told, bad.unreadable_ranges, "{said:?}");
-    assert!(bad.lost_reads > told as u64);
+    let lines = said.iter().filter(|line| line.contains("cannot be read")).count();
+    assert_eq!(lines, bad.unreadable_ranges, "{said:?}");
+    assert!(bad.lost_reads > lines as u64);
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn invalid_options_are_refused() {
     let spread = || options(dir.path(), &said);
     let cases = [
         (ServeOptions { server: Some(3), ..spread() }, "servers 0 to 2"),
-        (spread(), "spread over 3 servers"),
+        (spread(), "partitioned over 3 servers"),
         (ServeOptions { server: Some(0), ..plain() }, "not spread"),
         (ServeOptions { server: Some(0), listen, peers: peers(2), ..spread() }, "the list of peers has 2"),
         (ServeOptions { server: Some(0), peers: peers(3), ..spread() }, "set listen"),

@@ -212,7 +212,7 @@ fn a_state_without_distances_is_much_shorter() {
     assert!(ids * 4 < distances * 3, "{ids} of {distances} bytes");
 }
 
-/// Writes length and checksum anew, as a hostile sender would.
+/// Writes length and checksum again, as a hostile sender would.
 fn reseal(bytes: &mut [u8]) {
     let length = (bytes.len() - 16) as u32;
     let sum = checksum(&bytes[16..]);

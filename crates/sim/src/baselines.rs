@@ -133,8 +133,8 @@ fn answer_bytes(state: &QueryState) -> u32 {
     frame.len() as u32
 }
 
-/// Searches one index spread over servers without hand-overs: the state stays on `query.origin`, and a remote block is
-/// requested from one of its replicas, which reads and sends it. Each remote block takes two messages, where a
+/// Searches one index partitioned over servers without hand-overs: the state stays on `query.origin`, and a remote
+/// block is requested from one of its replicas, which reads and sends it. Each remote block takes two messages, where a
 /// hand-over takes one for all blocks until the next. `query.at_us` and `query.time_us` are not used.
 pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResult {
     let (mut draft, origin) = (Draft::default(), query.origin);

@@ -47,7 +47,7 @@ pub(crate) fn run(
         build.base.read_rows(r, 1, &mut row)?;
         queries.extend_from_slice(&row);
     }
-    // Spare memory caches blocks: the counters do not change, the measurement takes less time.
+    // Unused memory caches blocks: the counters stay the same and the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
     let ids = if build.external.is_some() { 12 } else { 4 };

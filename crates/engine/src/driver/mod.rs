@@ -146,8 +146,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Joins reads that are under way on threads that share `reads`, and lets them join its own; `None` makes each
-    /// read anew.
+    /// Joins reads that are under way on threads that share `reads`, and lets them join its own; with `None`
+    /// every read is made.
     pub fn sharing(mut self, reads: Option<&'a SharedReads>) -> Driver<'a> {
         self.sharing = reads.map(|reads| (reads, reads.mailbox(self.tier.waker().ok())));
         self

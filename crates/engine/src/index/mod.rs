@@ -55,9 +55,8 @@ impl Index {
     ) -> Result<Index> {
         if let Some(spread) = &manifest.spread {
             return Err(Error::bad_input(format!(
-                "{} is spread over {} servers, none of which holds all of its blocks; search the index that it was \
-                 made from, \
-                 or run its servers",
+                "{} is partitioned over {} servers, none of which holds all of its blocks; search the index that it \
+                 was made from, or run its servers",
                 folder.display(),
                 spread.servers
             )));

@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Whether its blocks can be spread over servers.
+    /// Whether its blocks can be partitioned over servers.
     pub const fn is_spreadable(self) -> bool {
         match self {
             Kind::DiskGraph => true,

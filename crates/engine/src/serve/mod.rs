@@ -77,7 +77,7 @@ impl Server {
         let servers = index.servers();
         if options.listen.is_some() && options.peers.len() != servers {
             return Err(Error::bad_input(format!(
-                "{} is spread over {servers} servers, the list of peers has {}; list all of them, by number",
+                "{} is partitioned over {servers} servers, the list of peers has {}; list all of them, by number",
                 options.index.display(),
                 options.peers.len()
             )));

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// Options of a server.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// A plain index, an index that is spread over servers, or a folder of separate indexes for scatter-gather.
+    /// A plain index, an index that is partitioned over servers, or a folder of separate indexes for scatter-gather.
     pub index: PathBuf,
     /// This server's number in a spread index or among separate ones; `None` for a plain index.
     pub server: Option<u8>,

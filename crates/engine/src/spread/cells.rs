@@ -103,7 +103,7 @@ impl CellGraph {
         Ok(graph)
     }
 
-    /// Adds what waits to what is counted, and forgets the lightest pairs beyond the bound.
+    /// Adds the pending pairs to the counted ones, and forgets the lightest pairs beyond the bound.
     fn merge(&mut self) {
         self.pairs.append(&mut self.pending);
         self.pairs.par_sort_unstable();

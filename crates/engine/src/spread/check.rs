@@ -1,4 +1,5 @@
-//! Checks the blocks of an index that is spread over servers: all parts are read at once, in the order of the blocks.
+//! Checks the blocks of an index that is partitioned over servers: all parts are read at once, in the order of the
+//! blocks.
 
 use std::fs::File;
 use std::io::{BufReader, Read};

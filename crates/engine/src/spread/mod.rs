@@ -1,4 +1,4 @@
-//! An index spread over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
+//! An index partitioned over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
 //!
 //! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
 //! placement); the blocks are divided. A query that needs a block on another server is handed over, so blocks that a
@@ -138,14 +138,14 @@ impl PartitionOptions {
         }
         if let Some(spread) = &manifest.spread {
             return wrong(format!(
-                "{} is spread over {} servers already; give the index that it was made from",
+                "{} is partitioned over {} servers already; give the index that it was made from",
                 folder.display(),
                 spread.servers
             ));
         }
         if !manifest.kind().is_some_and(Kind::is_spreadable) {
             return wrong(format!(
-                "{} is of kind {}; only disk-graph can be spread over servers",
+                "{} is of kind {}; only disk-graph can be partitioned over servers",
                 folder.display(),
                 manifest.kind
             ));

@@ -1,4 +1,4 @@
-//! One server's view of an index that is spread over several: what all servers hold, and its own blocks.
+//! One server's view of an index that is partitioned over several: what all servers hold, and its own blocks.
 
 use std::io;
 use std::path::Path;
@@ -58,12 +58,12 @@ impl Shard {
     /// hold. The files of other servers need not be there.
     ///
     /// # Errors
-    /// As [`Index::open`]; an index that is not spread over servers, or over fewer.
+    /// As [`Index::open`]; an index that is not partitioned over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
         let (number, manifest) = Manifest::read(folder)?;
         let Some(spread) = &manifest.spread else {
             return Err(Error::bad_input(format!(
-                "{} is not spread over servers; run `stratann cluster partition` on it",
+                "{} is not partitioned over servers; run `stratann cluster partition` on it",
                 folder.display()
             )));
         };

@@ -277,9 +277,9 @@ impl Running {
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| Error::io("starting", &program, &e))?;
         let last_lines = Arc::new(Mutex::new(VecDeque::new()));
-        let (told, ready) = mpsc::channel();
+        let (addresses, ready) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
-            std::thread::spawn(move || tell_address(stdout, &told));
+            std::thread::spawn(move || send_address(stdout, &addresses));
         }
         let reader = child.stderr.take().map(|stderr| {
             let (lines, output) = (Arc::clone(&last_lines), output);
@@ -312,12 +312,12 @@ impl Running {
 }
 
 /// Reads the address line of a server and its log to the end.
-fn tell_address(stdout: impl Read, told: &mpsc::Sender<String>) {
+fn send_address(stdout: impl Read, addresses: &mpsc::Sender<String>) {
     for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
         let ready: Option<serde_json::Value> = serde_json::from_str(&line).ok();
         if let Some(address) = ready.as_ref().and_then(|r| r["http"].as_str()) {
             // The receiver is gone when another server has failed.
-            let _ = told.send(address.to_string());
+            let _ = addresses.send(address.to_string());
         }
     }
 }

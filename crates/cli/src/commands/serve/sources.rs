@@ -116,7 +116,7 @@ impl Sources {
         let known = AtomicU64::new(0);
         let changed = move |members: &Members| {
             let Some(versions) = versions.upgrade() else { return };
-            // Connections of different builds are told apart by the greeting.
+            // The greeting distinguishes connections of different builds.
             for (&other, member) in members.servers.iter().filter(|(n, _)| **n != number) {
                 versions.set_peer(other, member.address.clone());
             }

@@ -35,7 +35,7 @@ pub struct ListSwitches {
     pub local_lists: Option<u32>,
     /// Length of the beam in a cluster that is a graph.
     pub local_list: Option<u32>,
-    /// Members found by the navigation that speak for their clusters.
+    /// Members found by the navigation that count for the rank of their clusters.
     pub sample_hits: Option<u32>,
 }
 

@@ -43,11 +43,11 @@ pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usi
     })?;
     // Training uses all of the memory.
     drop((live, cluster_of, centroids, rows));
-    let told = Cell::new(0u64);
+    let reported = Cell::new(0u64);
     let tell = |share: f32| {
         let now = (share * 100.0) as u64;
-        build.progress.advance(now.saturating_sub(told.get()));
-        told.set(told.get().max(now));
+        build.progress.advance(now.saturating_sub(reported.get()));
+        reported.set(reported.get().max(now));
         !build.progress.interrupted()
     };
     let options =
