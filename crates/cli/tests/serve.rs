@@ -204,7 +204,7 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
         ("index = \"flat\"\nthreads = 0", "threads is 0"),
         ("index = \"flat\"\nqueue = 0", "queue is 0"),
         ("index = \"flat\"\ntls_key = \"key.pem\"", "go together"),
-        ("index = \"flat\"\nserver = 0", "not spread"),
+        ("index = \"flat\"\nserver = 0", "not partitioned"),
         ("index = \"flat\"\nram_budget = \"lots\"", "ram_budget"),
         ("index = \"flat\"\ncache_budget = true", "line 2: a size is"),
         ("index = \"flat\"\nram_budget = \"1MiB\"", "--ram-budget"),

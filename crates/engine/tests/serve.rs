@@ -464,7 +464,7 @@ fn invalid_options_are_refused() {
     let cases = [
         (ServeOptions { server: Some(3), ..spread() }, "servers 0 to 2"),
         (spread(), "partitioned over 3 servers"),
-        (ServeOptions { server: Some(0), ..plain() }, "not spread"),
+        (ServeOptions { server: Some(0), ..plain() }, "not partitioned"),
         (ServeOptions { server: Some(0), listen, peers: peers(2), ..spread() }, "the list of peers has 2"),
         (ServeOptions { server: Some(0), peers: peers(3), ..spread() }, "set listen"),
         (ServeOptions { listen, ..plain() }, "set server"),
