@@ -6,7 +6,9 @@ use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_engine as engine;
-use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, Kind, LocalPlan};
+use stratann_engine::build::{
+    BuildOptions, CodeKind, CodePlace, GraphOptions, Kind, ListOptions, LocalPlan, OptionsByKind,
+};
 use stratann_engine::dataset::OnBadRow;
 use stratann_engine::profile::Profile;
 use stratann_engine::{Error, Metric, Result, budget};
@@ -57,14 +59,9 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
     Metric::from_name(name).ok_or_else(|| unknown("metric", name, "\"l2\", \"ip\" or \"cosine\""))
 }
 
-fn set<T>(option: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *option = given;
-    }
-}
-
 impl Options {
-    pub(crate) fn read(self) -> Result<BuildOptions> {
+    /// Returns the options of a build of vectors with `dim` components.
+    pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
         let kind = match self.kind.as_str() {
             "disk-graph" => Kind::DiskGraph,
             "hybrid-ivf" => Kind::HybridIvf,
@@ -74,48 +71,61 @@ impl Options {
             }
         };
         self.check_kind(kind)?;
-        let mut options = BuildOptions::new(kind, metric(&self.metric)?);
-        options.on_bad_row = match self.on_bad_row.as_str() {
+        let metric = metric(&self.metric)?;
+        let on_bad_row = match self.on_bad_row.as_str() {
             "fail" => OnBadRow::Fail,
             "skip" => OnBadRow::Skip,
             other => return Err(unknown("on_bad_row", other, "\"fail\" or \"skip\"")),
         };
+        let by_kind = OptionsByKind { disk_graph: self.read_graph()?, hybrid_ivf: self.read_lists()? };
+        // A value out of range is refused in the options of another kind as well.
+        by_kind.check(dim)?;
+        let defaults = BuildOptions::new(by_kind.of(kind), metric);
+        Ok(BuildOptions {
+            ram_budget: self.ram_budget,
+            threads: self.threads.unwrap_or(defaults.threads),
+            seed: self.seed,
+            ids: self.ids,
+            on_bad_row,
+            calibration_queries: self.calibration_queries.unwrap_or(defaults.calibration_queries),
+            force: self.force,
+            resume: self.resume,
+            ..defaults
+        })
+    }
+
+    /// Options of `disk-graph`.
+    fn read_graph(&self) -> Result<GraphOptions> {
+        let defaults = GraphOptions::default();
         let code_kind = match self.code_kind.as_deref() {
-            None => None,
-            Some("pq") => Some(CodeKind::Pq),
-            Some("opq") => Some(CodeKind::Opq),
-            Some("residual-opq") => Some(CodeKind::ResidualOpq),
+            None => defaults.code_kind,
+            Some("pq") => CodeKind::Pq,
+            Some("opq") => CodeKind::Opq,
+            Some("residual-opq") => CodeKind::ResidualOpq,
             Some(other) => return Err(unknown("code_kind", other, "\"opq\", \"pq\" or \"residual-opq\"")),
         };
         let codes = match self.codes.as_deref() {
-            None => None,
-            Some("ram") => Some(CodePlace::Ram),
-            Some("disk") => Some(CodePlace::Disk),
+            None => defaults.codes,
+            Some("ram") => CodePlace::Ram,
+            Some("disk") => CodePlace::Disk,
             Some(other) => return Err(unknown("codes", other, "\"ram\" or \"disk\"")),
         };
-        set(&mut options.code_kind, code_kind);
-        set(&mut options.codes, codes);
-        set(&mut options.threads, self.threads);
-        set(&mut options.degree, self.degree);
-        set(&mut options.build_list, self.build_list);
-        set(&mut options.alpha, self.alpha);
-        set(&mut options.passes, self.passes);
-        set(&mut options.head_share, self.head_share);
-        set(&mut options.pack, self.pack);
-        set(&mut options.compress, self.compress);
-        set(&mut options.exact_points, self.exact_points);
-        set(&mut options.calibration_queries, self.calibration_queries);
-        self.read_clusters(&mut options)?;
-        options.code_bytes = self.code_bytes;
-        options.nodes_per_block = self.nodes_per_block;
-        options.pages_per_block = self.pages_per_block;
-        options.cells = self.cells;
-        options.ram_budget = self.ram_budget;
-        options.seed = self.seed;
-        options.ids = self.ids;
-        options.force = self.force;
-        options.resume = self.resume;
-        Ok(options)
+        Ok(GraphOptions {
+            degree: self.degree.unwrap_or(defaults.degree),
+            build_list: self.build_list.unwrap_or(defaults.build_list),
+            alpha: self.alpha.unwrap_or(defaults.alpha),
+            passes: self.passes.unwrap_or(defaults.passes),
+            code_bytes: self.code_bytes,
+            code_kind,
+            codes,
+            head_share: self.head_share.unwrap_or(defaults.head_share),
+            pack: self.pack.unwrap_or(defaults.pack),
+            compress: self.compress.unwrap_or(defaults.compress),
+            nodes_per_block: self.nodes_per_block,
+            pages_per_block: self.pages_per_block,
+            exact_points: self.exact_points.unwrap_or(defaults.exact_points),
+            cells: self.cells,
+        })
     }
 
     /// Refuses options that do not apply to this kind.
@@ -137,8 +147,8 @@ impl Options {
     }
 
     /// Options of `hybrid-ivf`.
-    fn read_clusters(&self, options: &mut BuildOptions) -> Result<()> {
-        options.local_plan = match self.plan.as_deref() {
+    fn read_lists(&self) -> Result<ListOptions> {
+        let local_plan = match self.plan.as_deref() {
             None | Some("auto") => LocalPlan::Auto,
             Some("uniform-flat") => LocalPlan::Uniform(LocalKind::Flat),
             Some("uniform-graph") => LocalPlan::Uniform(LocalKind::Graph),
@@ -148,11 +158,14 @@ impl Options {
                 return Err(unknown("plan", other, known));
             }
         };
-        options.clusters = self.clusters;
-        options.search_budget = self.search_budget;
-        options.profile = self.profile.as_deref().map(Profile::read).transpose()?;
-        set(&mut options.nav_samples, self.nav_samples);
-        Ok(())
+        Ok(ListOptions {
+            clusters: self.clusters,
+            local_plan,
+            search_budget: self.search_budget,
+            profile: self.profile.as_deref().map(Profile::read).transpose()?,
+            nav_samples: self.nav_samples.unwrap_or(ListOptions::default().nav_samples),
+            code_bytes: self.code_bytes,
+        })
     }
 }
 
@@ -165,8 +178,8 @@ pub(crate) fn build<'py>(
     options: Options,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let options = options.read().map_err(|e| error::to_python(py, &e))?;
     let base = base.open(py)?;
+    let options = options.read(base.shape().dim).map_err(|e| error::to_python(py, &e))?;
     let report = work::run(py, on_progress.as_ref(), |progress| {
         progress.note(&engine::build::plan(&base, &options)?.describe());
         engine::build::build(&base, &path, &options, progress)

@@ -48,7 +48,11 @@ fn closed() -> Error {
 impl Split {
     #[new]
     fn new(py: Python<'_>, base: PathBuf, path: PathBuf, options: Options) -> PyResult<Split> {
-        let begun = py.detach(|| split::Split::begin(Reader::open(&base)?, &path, options.read()?));
+        let begun = py.detach(|| {
+            let base = Reader::open(&base)?;
+            let options = options.read(base.shape().dim)?;
+            split::Split::begin(base, &path, options)
+        });
         let split = begun.map_err(|e| error::to_python(py, &e))?;
         Ok(Split { open: Mutex::new(Some(split)) })
     }
@@ -117,7 +121,8 @@ pub(crate) fn run_task(
 ) -> PyResult<String> {
     let done = work::run(py, None, |progress| {
         let (task, job) = (task.parse::<Task>()?, from_json::<Job>("the job", job)?);
-        tasks::run(&Reader::open(&base)?, &path, &options.read()?, job, task, progress)
+        let base = Reader::open(&base)?;
+        tasks::run(&base, &path, &options.read(base.shape().dim)?, job, task, progress)
     })?;
     crate::json(py, &done)
 }

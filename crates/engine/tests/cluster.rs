@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use common::{Built, Set, arrival, clustered, queries, quick, wanted};
+use common::{Built, Set, arrival, clustered, graph_options, queries, quick, wanted};
 use stratann_core::query::{Arrival, Budget, Params, QueryState, Read, Scratch, Step, StoreId, Tag};
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
@@ -21,8 +21,8 @@ fn source() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let set = Set::new(DType::F32, 24, &clustered(6000, 24, 40, 1));
-        let mut options = quick(Kind::DiskGraph, Metric::L2);
-        options.nodes_per_block = Some(6);
+        let quick = quick(Kind::DiskGraph, Metric::L2);
+        let options = graph_options(quick, |own| own.nodes_per_block = Some(6));
         Built::new(set, &options)
     })
 }

@@ -8,12 +8,14 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Built, Impatient, Set, clustered, hits, nearest, queries, quick, run, run_plain};
+use common::{
+    Built, Impatient, Set, clustered, graph_options, hits, nearest, queries, quick, run, run_plain,
+};
 use stratann_core::format::block::Block;
 use stratann_core::format::checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
+use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, GraphOptions, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
@@ -24,13 +26,12 @@ use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
 fn roomy(metric: Metric, codes: CodePlace) -> BuildOptions {
-    BuildOptions {
-        codes,
-        nodes_per_block: Some(4),
-        pages_per_block: Some(2),
-        code_bytes: Some(14),
-        ..quick(Kind::DiskGraph, metric)
-    }
+    graph_options(quick(Kind::DiskGraph, metric), |own| {
+        own.codes = codes;
+        own.nodes_per_block = Some(4);
+        own.pages_per_block = Some(2);
+        own.code_bytes = Some(14);
+    })
 }
 
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -230,11 +231,9 @@ fn defaults_fit_and_find() {
     ] {
         let rows = if dim > 1000 { 300 } else { 1500 };
         let set = Set::new(dtype, dim, &clustered(rows, dim, 10, 1));
-        let options = BuildOptions {
-            codes: CodePlace::Disk,
-            code_kind: stratann_engine::build::CodeKind::Pq,
-            ..quick(Kind::DiskGraph, metric)
-        };
+        let options = graph_options(quick(Kind::DiskGraph, metric), |own| {
+            (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
+        });
         let dir = tempfile::tempdir().unwrap();
         let report = build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
         let cut = report.facts["cut_share"].as_f64().unwrap();
@@ -257,7 +256,7 @@ fn defaults_fit_and_find() {
 fn tiny_sets_give_all_they_have() {
     for rows in [1, 2, 5, 40] {
         let set = Set::new(DType::F32, 9, &clustered(rows, 9, 3, 1));
-        let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
+        let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
         let built = Built::new(set.clone(), &options);
         assert_eq!(verify::verify(built.dir.path(), &Quiet).unwrap().violations, []);
         let search = SearchOptions { k: 50, effort: Effort::List(50, None), ..SearchOptions::default() };
@@ -270,22 +269,21 @@ fn tiny_sets_give_all_they_have() {
 #[test]
 fn what_cannot_be_asked_for_is_refused() {
     let set = Set::new(DType::F32, 1500, &clustered(40, 1500, 3, 1));
-    let refused = |options: BuildOptions, word: &str| {
+    let refused = |change: fn(&mut GraphOptions), word: &str| {
+        let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| {
+            (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
+            change(own);
+        });
         let dir = tempfile::tempdir().unwrap();
         let error = build(&set.reader(), dir.path(), &options, &Quiet).unwrap_err();
         assert_eq!(error.kind, ErrorKind::BadInput, "{error}");
         assert!(error.message.contains(word), "{error}");
     };
-    let options = || BuildOptions {
-        codes: CodePlace::Disk,
-        code_kind: stratann_engine::build::CodeKind::Pq,
-        ..quick(Kind::DiskGraph, Metric::L2)
-    };
-    refused(BuildOptions { pages_per_block: Some(0), ..options() }, "--pages-per-block is 0");
-    refused(BuildOptions { pages_per_block: Some(17), ..options() }, "--pages-per-block is 17");
-    refused(BuildOptions { pages_per_block: Some(1), ..options() }, "--pages-per-block is 1; one node takes");
-    refused(BuildOptions { nodes_per_block: Some(0), ..options() }, "--nodes-per-block is 0");
-    refused(BuildOptions { nodes_per_block: Some(400), ..options() }, "--nodes-per-block is 400; at most");
+    refused(|own| own.pages_per_block = Some(0), "--pages-per-block is 0");
+    refused(|own| own.pages_per_block = Some(17), "--pages-per-block is 17");
+    refused(|own| own.pages_per_block = Some(1), "--pages-per-block is 1; one node takes");
+    refused(|own| own.nodes_per_block = Some(0), "--nodes-per-block is 0");
+    refused(|own| own.nodes_per_block = Some(400), "--nodes-per-block is 400; at most");
     let error = pair().disk.index.carry(Some(Carry::Ids)).unwrap_err();
     assert!(error.message.contains("--carry distances"), "{error}");
     assert_eq!(pair().disk.index.carry(None).unwrap(), Carry::Distances);
@@ -353,12 +351,9 @@ fn a_flipped_code_is_found() {
 #[test]
 fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
     let set = common::graph_set();
-    let options = BuildOptions {
-        codes: CodePlace::Disk,
-        cells: Some(3),
-        calibration_queries: 20,
-        ..quick(Kind::DiskGraph, Metric::L2)
-    };
+    let quick = quick(Kind::DiskGraph, Metric::L2);
+    let own = graph_options(quick, |own| (own.codes, own.cells) = (CodePlace::Disk, Some(3)));
+    let options = BuildOptions { calibration_queries: 20, ..own };
     let whole = tempfile::tempdir().unwrap();
     let count = Impatient { asked: AtomicU64::new(0), patience: u64::MAX };
     build(&set.reader(), whole.path(), &options, &count).unwrap();

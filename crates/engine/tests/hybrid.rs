@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use common::{Impatient, Set, clustered, normal, queries, quick, run_plain, with_lists};
+use common::{Impatient, Set, clustered, list_options, normal, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
@@ -30,7 +30,8 @@ const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
 const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
-    BuildOptions { clusters: Some(clusters), local_plan, ..quick(Kind::HybridIvf, metric) }
+    let quick = quick(Kind::HybridIvf, metric);
+    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
 }
 
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
@@ -383,9 +384,9 @@ fn a_small_budget_changes_no_answer() {
     let set = Set::new(DType::F32, 96, &clustered(60_000, 96, 30, 1));
     let options = |ram_budget| BuildOptions {
         ram_budget,
-        code_bytes: Some(8),
-        nav_samples: 1.0,
-        ..options(Metric::L2, 64, LocalPlan::Auto)
+        ..list_options(options(Metric::L2, 64, LocalPlan::Auto), |own| {
+            (own.code_bytes, own.nav_samples) = (Some(8), 1.0);
+        })
     };
     let asked = Set::new(DType::F32, 96, &clustered(10, 96, 30, 2));
     assert_exact(&set, &asked, &options(Some(26 << 20)), 10);
@@ -511,7 +512,8 @@ fn a_query_of_zeros_is_answered() {
 fn a_budget_of_searches_without_room_for_a_graph_is_refused_or_planned_around() {
     let set = Set::new(DType::F32, 16, &clustered(1500, 16, 8, 1));
     let made = |search_budget: u64, plan: LocalPlan| {
-        let options = BuildOptions { search_budget: Some(search_budget), ..options(Metric::L2, 20, plan) };
+        let options =
+            list_options(options(Metric::L2, 20, plan), |own| own.search_budget = Some(search_budget));
         let dir = tempfile::tempdir().unwrap();
         build(&set.reader(), dir.path(), &options, &Quiet).map_err(|e| e.message)?;
         Ok::<_, String>(Manifest::read(dir.path()).unwrap().1)

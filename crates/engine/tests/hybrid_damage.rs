@@ -6,14 +6,14 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use common::{Set, clustered, queries, quick, run_plain, with_lists};
+use common::{Set, clustered, list_options, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::{Budget, Outcome, Params};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
@@ -36,11 +36,9 @@ fn place(kind: LocalKind) -> &'static Place {
     PLACES[usize::from(kind == LocalKind::Ivf)].get_or_init(|| {
         let set = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 1));
         let dir = tempfile::tempdir().unwrap();
-        let options = BuildOptions {
-            clusters: Some(30),
-            local_plan: LocalPlan::Uniform(kind),
-            ..quick(Kind::HybridIvf, Metric::L2)
-        };
+        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+            (own.clusters, own.local_plan) = (Some(30), LocalPlan::Uniform(kind));
+        });
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
         let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
         let bytes = Arc::new(std::fs::read(dir.path().join(LISTS)).unwrap());

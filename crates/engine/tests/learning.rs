@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use common::{Set, clustered, nearest, normal, quick};
+use common::{Set, clustered, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::QueryStats;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
@@ -32,11 +32,9 @@ fn copy() -> TempDir {
     static BUILT: OnceLock<TempDir> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        let options = BuildOptions {
-            clusters: Some(60),
-            local_plan: LocalPlan::Uniform(LocalKind::Flat),
-            ..quick(Kind::HybridIvf, Metric::L2)
-        };
+        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+            (own.clusters, own.local_plan) = (Some(60), LocalPlan::Uniform(LocalKind::Flat));
+        });
         build(&set().reader(), dir.path(), &options, &Quiet).unwrap();
         dir
     });

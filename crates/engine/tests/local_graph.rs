@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use common::{Set, clustered, quick, run_plain, with_lists};
+use common::{Set, clustered, list_options, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
@@ -13,7 +13,7 @@ use stratann_core::format::edges::{edge_bytes, write_edges};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::durable::hex;
 use stratann_engine::groundtruth;
@@ -33,11 +33,10 @@ fn open(folder: &Path) -> Index {
 
 fn built(set: &Set, metric: Metric, clusters: usize) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
-    let options = BuildOptions {
-        clusters: Some(clusters),
-        local_plan: LocalPlan::Uniform(LocalKind::Graph),
-        ..quick(Kind::HybridIvf, metric)
-    };
+    let options = list_options(quick(Kind::HybridIvf, metric), |own| {
+        own.clusters = Some(clusters);
+        own.local_plan = LocalPlan::Uniform(LocalKind::Graph);
+    });
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
     let index = open(dir.path());
     (dir, index)

@@ -5,7 +5,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Set, clustered, quick};
+use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::Order;
@@ -26,6 +26,11 @@ struct Place {
     open: OpenOptions,
     threads: usize,
     in_flight: usize,
+}
+
+fn lists(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
+    let quick = quick(Kind::HybridIvf, metric);
+    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
 }
 
 fn built(set: &Set, options: &BuildOptions) -> TempDir {
@@ -116,9 +121,8 @@ proptest! {
         width in prop_oneof![Just(1u32), 2u32..12],
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
-        let options = BuildOptions {
-            clusters: Some(clusters), local_plan: LocalPlan::Uniform(local), seed, ..quick(Kind::HybridIvf, metric)
-        };
+        let plan = LocalPlan::Uniform(local);
+        let options = BuildOptions { seed, ..lists(metric, clusters, plan) };
         let folder = built(&set, &options);
         let switches = ListSwitches {
             order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, sample_hits: votes,
@@ -142,8 +146,7 @@ proptest! {
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
         let local_plan = LocalPlan::Uniform(LocalKind::Graph);
-        let options =
-            BuildOptions { clusters: Some(clusters), local_plan, seed, ..quick(Kind::HybridIvf, metric) };
+        let options = BuildOptions { seed, ..lists(metric, clusters, local_plan) };
         let folder = built(&set, &options);
         let switches = ListSwitches { local_list, ..ListSwitches::default() };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
@@ -164,7 +167,11 @@ proptest! {
         width in prop_oneof![Just(1u32), 2u32..12],
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
-        let folder = built(&set, &BuildOptions { codes, seed, ..quick(kind, metric) });
+        let mut options = BuildOptions { seed, ..quick(kind, metric) };
+        if kind == Kind::DiskGraph {
+            options = graph_options(options, |own| own.codes = codes);
+        }
+        let folder = built(&set, &options);
         let effort = Effort::List(list, slack);
         let width = Width::Fixed(width);
         let switches = GraphSwitches { patience, ..GraphSwitches::default() };
@@ -182,12 +189,7 @@ fn width_hardly_moves_recall_of_inverted_lists() {
     let truth: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
     let open = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
     for local in [LocalKind::Flat, LocalKind::Ivf] {
-        let options = BuildOptions {
-            clusters: Some(80),
-            local_plan: LocalPlan::Uniform(local),
-            ..quick(Kind::HybridIvf, Metric::L2)
-        };
-        let folder = built(&set, &options);
+        let folder = built(&set, &lists(Metric::L2, 80, LocalPlan::Uniform(local)));
         for slack in [None, Some(0.5)] {
             let at = |width, in_flight| {
                 let effort = Effort::Clusters(40, slack, Some(0.1));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
 
-use common::{Set, clustered, hits, nearest, quick};
+use common::{Set, clustered, graph_options, hits, nearest, quick};
 use stratann_engine::build::{BuildOptions, BuildReport, CodePlace, Kind, build, plan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -24,7 +24,9 @@ fn set() -> &'static Set {
 }
 
 fn options(threads: usize, ram_budget: Option<u64>) -> BuildOptions {
-    BuildOptions { threads, ram_budget, degree: 16, build_list: 32, ..quick(Kind::DiskGraph, Metric::L2) }
+    let quick = quick(Kind::DiskGraph, Metric::L2);
+    let own = graph_options(quick, |own| (own.degree, own.build_list) = (16, 32));
+    BuildOptions { threads, ram_budget, ..own }
 }
 
 /// A budget that leaves room for a part of the points.
@@ -214,15 +216,16 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
 
 #[test]
 fn blocks_that_carry_codes_are_made_in_cells_too() {
-    let options =
-        |threads, ram_budget| BuildOptions { codes: CodePlace::Disk, ..options(threads, ram_budget) };
-    let tight = (least_mib(&options(2, Some(1 << 20))) + 1) << 20;
-    let made = Made::new(&BuildOptions { cells: Some(4), ..options(2, Some(tight)) });
+    let options = |threads, ram_budget, cells| {
+        graph_options(options(threads, ram_budget), |own| (own.codes, own.cells) = (CodePlace::Disk, cells))
+    };
+    let tight = (least_mib(&options(2, Some(1 << 20), None)) + 1) << 20;
+    let made = Made::new(&options(2, Some(tight), Some(4)));
     assert!(made.cells() >= 3, "{} cells", made.cells());
     let report = verify::verify(made.dir.path(), &Quiet).unwrap();
     assert_eq!((report.violations_found, report.nodes), (0, ROWS as u64), "{:?}", report.violations);
     let (one, many) = (in_one().recall(60), made.recall(60));
     assert!(many >= one - 0.01, "{many} in cells with codes in the blocks, {one} in one");
-    let again = Made::new(&BuildOptions { cells: Some(4), ..options(1, Some(tight)) });
+    let again = Made::new(&options(1, Some(tight), Some(4)));
     assert!(again.files() == made.files());
 }

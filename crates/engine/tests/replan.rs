@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Impatient, Set, clustered, queries, quick};
+use common::{Impatient, Set, clustered, list_options, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
@@ -42,7 +42,8 @@ fn built(set: &Set, options: &BuildOptions) -> TempDir {
 }
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
-    BuildOptions { clusters: Some(clusters), local_plan, ..quick(Kind::HybridIvf, metric) }
+    let quick = quick(Kind::HybridIvf, metric);
+    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
 }
 
 fn open(folder: &Path) -> Index {
@@ -247,8 +248,8 @@ fn divided_in_ram(metric: Metric) -> BuildOptions {
 
 /// What is large and in RAM is a graph, all else is scanned: reads are for nothing, and no list can be left out.
 fn graphs_in_ram(metric: Metric) -> BuildOptions {
-    let mut options = options(metric, 40, LocalPlan::Auto);
-    if let Some(profile) = &mut options.profile {
+    list_options(divided_in_ram(metric), |own| {
+        let profile = own.profile.as_mut().unwrap();
         (profile.disk.loaded.fixed_us, profile.disk.loaded.ns_per_byte) = (1e-3, 1e-5);
         profile.local = Some(LocalCosts {
             alpha_flat: 1.5,
@@ -258,8 +259,11 @@ fn graphs_in_ram(metric: Metric) -> BuildOptions {
             lists_a: 0.0,
             lists_b: 1e6,
         });
-    }
-    options
+    })
+}
+
+fn with_budget(options: BuildOptions, bytes: u64) -> BuildOptions {
+    list_options(options, |own| own.search_budget = Some(bytes))
 }
 
 /// Budgets that leave all that a plan can use, most of it, and nothing.
@@ -280,7 +284,7 @@ fn a_budget_changes_some_clusters_and_leaves_the_others() {
         (Metric::Ip, graphs_in_ram),
     ] {
         let [whole, less, _] = budgets(&set, &of(metric));
-        let dir = built(&set, &BuildOptions { search_budget: Some(whole), ..of(metric) });
+        let dir = built(&set, &with_budget(of(metric), whole));
         for budget in [less, whole] {
             let before = Lists::of(dir.path());
             let replanned = done(dir.path(), &asked(budget, LocalPlan::Auto));
@@ -300,7 +304,7 @@ fn a_budget_changes_some_clusters_and_leaves_the_others() {
 fn a_budget_that_changes_nothing_shares_all_files() {
     let set = uneven();
     let [whole, less, _] = budgets(&set, &divided_in_ram(Metric::L2));
-    let dir = built(&set, &BuildOptions { search_budget: Some(whole), ..divided_in_ram(Metric::L2) });
+    let dir = built(&set, &with_budget(divided_in_ram(Metric::L2), whole));
     let before = files(dir.path());
     let (_, old) = Manifest::read(dir.path()).unwrap();
     let replanned = done(dir.path(), &asked(whole, LocalPlan::Auto));

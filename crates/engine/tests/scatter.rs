@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Built, Set, clustered, quick};
+use common::{Built, Set, clustered, graph_options, quick};
 use stratann_core::format::block::Block;
 use stratann_engine::build::Kind;
 use stratann_engine::spread::scatter::{describe, open, scatter, server_folder};
@@ -26,10 +26,10 @@ fn source() -> &'static Built {
         let header = [ROWS as u32, 1].map(u32::to_le_bytes).concat();
         let names: Vec<u8> = (0..ROWS as u64).flat_map(|row| name(row).to_le_bytes()).collect();
         std::fs::write(&ids, [header, names].concat()).unwrap();
-        let mut options = quick(Kind::DiskGraph, Metric::Cosine);
+        let mut options = graph_options(quick(Kind::DiskGraph, Metric::Cosine), |own| {
+            (own.nodes_per_block, own.code_bytes) = (Some(9), Some(12));
+        });
         options.ids = Some(ids);
-        options.nodes_per_block = Some(9);
-        options.code_bytes = Some(12);
         Built::new(Set::new(DType::F16, 24, &clustered(ROWS, 24, 20, 1)), &options)
     })
 }

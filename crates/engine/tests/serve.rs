@@ -9,10 +9,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use common::{Built, Set, clustered, queries, quick};
+use common::{Built, Set, clustered, graph_options, queries, quick};
 use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_engine::build::{BuildOptions, CodePlace, Kind};
+use stratann_engine::build::{CodePlace, Kind};
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Question, ServeOptions, Server, Unanswered};
@@ -28,8 +28,8 @@ fn source() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(6000, DIM, 40, 1));
-        let mut options = quick(Kind::DiskGraph, Metric::L2);
-        options.nodes_per_block = Some(6);
+        let quick = quick(Kind::DiskGraph, Metric::L2);
+        let options = graph_options(quick, |own| own.nodes_per_block = Some(6));
         Built::new(set, &options)
     })
 }
@@ -487,7 +487,7 @@ fn invalid_options_are_refused() {
 #[test]
 fn servers_without_codes_in_ram_hand_distances_over() {
     let set = Set::new(DType::F32, DIM, &clustered(4000, DIM, 40, 1));
-    let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
+    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
     let built = Built::new(set, &options);
     let asked = queries(30, DIM);
     let expected = built.index.search(&asked.bytes, &one_at_a_time(), &Quiet).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use common::{Impatient, Set, clustered, quick};
+use common::{Impatient, Set, clustered, graph_options, quick};
 use stratann_core::build::hash;
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
 use stratann_engine::kinds::split::Split;
@@ -20,13 +20,9 @@ fn set(dtype: DType, rows: usize) -> Set {
 }
 
 fn options(metric: Metric, cells: Option<usize>) -> BuildOptions {
-    BuildOptions {
-        degree: 12,
-        build_list: 24,
-        calibration_queries: 40,
-        cells,
-        ..quick(Kind::DiskGraph, metric)
-    }
+    let quick = quick(Kind::DiskGraph, metric);
+    let own = graph_options(quick, |own| (own.degree, own.build_list, own.cells) = (12, 24, cells));
+    BuildOptions { calibration_queries: 40, ..own }
 }
 
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -103,7 +99,7 @@ fn tasks_in_any_order_give_the_bytes_of_one_process() {
 fn blocks_that_carry_codes_are_the_same() {
     let set = set(DType::F32, 3000);
     for cells in [None, Some(4)] {
-        let options = BuildOptions { codes: CodePlace::Disk, ..options(Metric::L2, cells) };
+        let options = graph_options(options(Metric::L2, cells), |own| own.codes = CodePlace::Disk);
         let (made, names) = split_up(&set, &options, 6);
         assert!(made == whole(&set, &options), "{cells:?}");
         assert!(!made.contains_key("v1-codes.bin"));
@@ -119,7 +115,7 @@ fn what_is_not_divided_works_too() {
     let (made, names) = split_up(&set, &in_one, 2);
     assert!(made == whole(&set, &in_one));
     assert!(names.contains(&"graph".into()) && !names.iter().any(|n| n.starts_with("cell-")), "{names:?}");
-    let flat = BuildOptions { kind: Kind::Flat, ..in_one };
+    let flat = BuildOptions { kind: Kind::Flat.into(), ..in_one };
     assert!(split_up(&set, &flat, 3).0 == whole(&set, &flat));
 }
 
@@ -178,7 +174,7 @@ fn so_does_one_whose_blocks_carry_codes() {
 
 fn goes_on(codes: CodePlace, names: &[&str]) {
     let set = set(DType::F32, 3000);
-    let options = BuildOptions { codes, ..options(Metric::L2, Some(4)) };
+    let options = graph_options(options(Metric::L2, Some(4)), |own| own.codes = codes);
     let expected = whole(&set, &options);
     let resumed = BuildOptions { resume: true, ..options.clone() };
     for &name in names {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use common::{Built, Set, clustered, quick, run, run_plain, with_lists};
+use common::{Built, Set, clustered, list_options, quick, run, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
 use stratann_core::format::checksum;
@@ -12,7 +12,7 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan};
+use stratann_engine::build::{Kind, LocalPlan};
 use stratann_engine::{DType, Metric};
 
 const DIM: usize = 16;
@@ -25,8 +25,12 @@ struct Place {
 fn place(local: LocalKind, metric: Metric) -> Place {
     let set = Set::new(DType::F32, DIM, &clustered(1500, DIM, 12, 1));
     let local_plan = LocalPlan::Uniform(local);
-    let built =
-        Built::new(set, &BuildOptions { clusters: Some(12), local_plan, ..quick(Kind::HybridIvf, metric) });
+    let built = Built::new(
+        set,
+        &list_options(quick(Kind::HybridIvf, metric), |own| {
+            (own.clusters, own.local_plan) = (Some(12), local_plan);
+        }),
+    );
     let file = std::fs::read(built.dir.path().join("v1-lists.bin")).unwrap();
     Place { built, file }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stratann_core::hash::hash;
 use stratann_core::query::QueryStats;
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, GraphOptions, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
@@ -37,9 +37,9 @@ impl Place {
     fn new(queue: usize, limits: Limits) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let shape = Shape { rows: 1500, dim: DIM, dtype: DType::F32 };
-        let mut options = BuildOptions::new(Kind::DiskGraph, Metric::Cosine);
-        (options.threads, options.degree, options.build_list) = (2, 24, 48);
-        options.calibration_queries = 60;
+        let own = GraphOptions { degree: 24, build_list: 48, ..GraphOptions::default() };
+        let mut options = BuildOptions::new(KindOptions::DiskGraph(own), Metric::Cosine);
+        (options.threads, options.calibration_queries) = (2, 60);
         build(&Reader::from_memory(shape, rows(1500, 1)).unwrap(), folder.path(), &options, &Quiet).unwrap();
         let index = folder.path().to_path_buf();
         let server =

@@ -5,7 +5,7 @@ mod fixture;
 
 use std::mem::take;
 
-use fixture::common::{self, Built, graph_set, queries, quick, run_plain};
+use fixture::common::{self, Built, graph_options, graph_set, queries, quick, run_plain};
 use fixture::{
     DIM, LONG_US, Place, QUERIES, alone, answer, in_stretches, params, scattered, simulate, submitted,
 };
@@ -15,7 +15,7 @@ use stratann_core::place::Placement;
 use stratann_core::plan::KindParams;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::{BuildOptions, CodePlace, Kind};
+use stratann_engine::build::{CodePlace, Kind};
 use stratann_kernel::Metric;
 use stratann_sim::{Cluster, Crash, FaultModel, Reply, Report, run};
 
@@ -59,7 +59,7 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
 /// configured.
 #[test]
 fn searches_with_codes_on_disk_cost_and_find_the_same() {
-    let options = BuildOptions { codes: CodePlace::Disk, ..quick(Kind::DiskGraph, Metric::L2) };
+    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
     let built = Built::new(graph_set(), &options);
     let place = Place { blocks: built.blocks(), built, queries: queries(QUERIES, DIM) };
     let view = place.built.index.view();

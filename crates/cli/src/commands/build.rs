@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{free_disk_bytes, size};
-use stratann_engine::build::{self, BuildOptions, BuildReport};
+use stratann_engine::build::{self, BuildOptions, BuildReport, GraphOptions, ListOptions, OptionsByKind};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
@@ -154,14 +154,30 @@ Next: stratann search INDEX QUERIES --recall 0.95";
 /// `stratann build`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
-    let mut options = options(args)?;
-    if args.kind.kind().is_none() {
-        let printer = ProgressPrinter::new(output);
-        let choice = build::choose(&base, &options, &printer)?;
-        printer.finish();
-        output.note(&format!("--kind auto: {}, because {}", choice.kind.name(), choice.why));
-        options.kind = choice.kind;
-    }
+    let by_kind = options_by_kind(args)?;
+    let kind = match args.kind.kind() {
+        Some(kind) => kind,
+        None => {
+            let printer = ProgressPrinter::new(output);
+            let choice = build::choose(&base, args.metric.into(), args.seed, &by_kind, &printer)?;
+            printer.finish();
+            output.note(&format!("--kind auto: {}, because {}", choice.kind.name(), choice.why));
+            choice.kind
+        }
+    };
+    // A value out of range is refused in the options of another kind as well.
+    by_kind.check(base.shape().dim)?;
+    let options = BuildOptions {
+        ram_budget: args.ram_budget,
+        threads: args.threads.unwrap_or_else(options::all_cores),
+        seed: args.seed,
+        ids: args.ids.clone(),
+        on_bad_row: args.on_bad_row.into(),
+        calibration_queries: args.graph.calibration_queries,
+        force: args.force,
+        resume: args.resume,
+        ..BuildOptions::new(by_kind.of(kind), args.metric.into())
+    };
     let plan = build::plan(&base, &options)?;
     announce(args, &base, &options, &plan.describe(), output);
     let printer = ProgressPrinter::new(output);
@@ -175,13 +191,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-fn options(args: &Args) -> Result<BuildOptions> {
-    let graph = &args.graph;
-    let profile = args.clusters.profile.as_deref().map(Profile::read).transpose()?;
-    Ok(BuildOptions {
-        ram_budget: args.ram_budget,
-        threads: args.threads.unwrap_or_else(options::all_cores),
-        seed: args.seed,
+/// Reads the options of every kind.
+fn options_by_kind(args: &Args) -> Result<OptionsByKind> {
+    let (graph, clusters) = (&args.graph, &args.clusters);
+    let disk_graph = GraphOptions {
         degree: graph.degree,
         build_list: graph.build_list,
         alpha: graph.alpha,
@@ -196,18 +209,16 @@ fn options(args: &Args) -> Result<BuildOptions> {
         pages_per_block: graph.pages_per_block,
         exact_points: graph.exact_points,
         cells: graph.cells,
-        clusters: args.clusters.clusters,
-        local_plan: args.clusters.plan.into(),
-        nav_samples: args.clusters.nav_samples,
-        search_budget: args.clusters.search_budget,
-        profile,
-        ids: args.ids.clone(),
-        on_bad_row: args.on_bad_row.into(),
-        calibration_queries: graph.calibration_queries,
-        force: args.force,
-        resume: args.resume,
-        ..BuildOptions::new(args.kind.kind().unwrap_or(build::Kind::DiskGraph), args.metric.into())
-    })
+    };
+    let hybrid_ivf = ListOptions {
+        clusters: clusters.clusters,
+        local_plan: clusters.plan.into(),
+        search_budget: clusters.search_budget,
+        profile: clusters.profile.as_deref().map(Profile::read).transpose()?,
+        nav_samples: clusters.nav_samples,
+        code_bytes: graph.code_bytes,
+    };
+    Ok(OptionsByKind { disk_graph, hybrid_ivf })
 }
 
 /// Prints the forecast of a build.
@@ -223,9 +234,9 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
     ));
     output.note(&format!(
         "{}, {}: {plan}; roughly {}",
-        options.kind.name(),
+        options.kind().name(),
         options.metric.name(),
-        duration(rough_seconds(&shape, options))
+        duration(rough_seconds(&shape, options, &args.graph))
     ));
     let folder =
         args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
@@ -236,17 +247,17 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
 
 /// Estimates the build time within a factor of about two on a current machine: an insertion scores about
 /// `build_list × degree / 2` pairs, which takes some nanoseconds for every 64 bytes.
-fn rough_seconds(shape: &Shape, options: &BuildOptions) -> f64 {
+fn rough_seconds(shape: &Shape, options: &BuildOptions, graph: &GraphArgs) -> f64 {
     let threads = options.threads.max(1) as f64;
-    if !options.kind.has_curve() {
+    if !options.kind().has_curve() {
         return 1.0 + shape.rows as f64 * shape.row_bytes() as f64 / 300e6;
     }
-    let component_bytes = if options.exact_points { 4.0 } else { 1.0 };
+    let component_bytes = if graph.exact_points { 4.0 } else { 1.0 };
     let pair_ns = 6.0 + shape.dim as f64 * component_bytes / 64.0 * 1.5;
-    let pairs = options.build_list as f64 * options.degree as f64 * 0.5 * options.passes.max(1) as f64;
-    let graph = shape.rows as f64 * pairs * pair_ns * 1e-9;
+    let pairs = graph.build_list as f64 * graph.degree as f64 * 0.5 * graph.passes.max(1) as f64;
+    let insertions = shape.rows as f64 * pairs * pair_ns * 1e-9;
     let codes = shape.rows as f64 * shape.dim as f64 * 256.0 * 0.15e-9 + 10.0;
-    1.0 + (graph + codes) / threads
+    1.0 + (insertions + codes) / threads
 }
 
 fn text(args: &Args, report: &BuildReport) -> String {

@@ -8,6 +8,7 @@ use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
 use crate::clusterings::kmeans::{Members, assign, kmeans, mean, spread};
+use crate::{Error, Result};
 
 /// Kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -32,6 +33,19 @@ pub struct CodebookOptions {
     pub iterations: usize,
     /// Seed of the first centroids.
     pub seed: u64,
+}
+
+/// Checks the bytes of a code that a user gave for vectors of `dim` components.
+///
+/// # Errors
+/// A number out of range.
+pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize) -> Result<()> {
+    match given {
+        Some(bytes) if bytes == 0 || bytes > dim => {
+            Err(Error::bad_input(format!("--code-bytes is {bytes}; use 1 to {dim} for {dim} dimensions")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Rows that are rotated, encoded or decoded at once, and their bytes as f32.

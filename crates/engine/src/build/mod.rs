@@ -33,8 +33,12 @@ pub mod vamana;
 use std::path::Path;
 
 pub use crate::kinds::choice::{Choice, choose};
-pub use crate::kinds::options::LocalPlan;
-pub use options::{BuildOptions, CodeKind, CodePlace, Kind};
+pub use crate::kinds::kind::Kind;
+pub use crate::kinds::options::{
+    CodePlace, GraphOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
+};
+pub use codebook::CodeKind;
+pub use options::BuildOptions;
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
 pub use report::BuildReport;
@@ -110,7 +114,7 @@ fn run(
     build.external = external;
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;
-    if options.kind.has_curve() {
+    if options.kind().has_curve() {
         let id_of_row: Vec<u32> = tables::read_table(&build.partial.path(IDS))?;
         manifest.curves = build.stage("calibrate", |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
     }

@@ -7,7 +7,6 @@ use super::report::BuildReport;
 use super::stages::Build;
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
-use crate::kinds::record::record;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
 use crate::{Error, Result, files};
@@ -35,14 +34,14 @@ pub(crate) fn manifest(
     }
     let mut manifest = Manifest {
         format_version: blocks.format_version(),
-        kind: build.options.kind.name().into(),
+        kind: build.options.kind().name().into(),
         metric: build.options.metric.name().into(),
         dtype: shape.dtype.name().into(),
         rows,
         dim: shape.dim,
         blocks,
         code_error,
-        build: record(build.options, shape.dim),
+        build: build.options.record(shape.dim),
         build_id: String::new(),
         files: entries,
         curves: Vec::new(),

@@ -17,7 +17,6 @@ use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
-use crate::kinds::record::record;
 use crate::manifest::Manifest;
 use crate::{Error, Progress, Result, budget, files};
 
@@ -81,9 +80,9 @@ pub(crate) fn made_with(
     options: &BuildOptions,
 ) -> BTreeMap<String, serde_json::Value> {
     let shape = base.shape();
-    let mut all = record(options, shape.dim);
+    let mut all = options.record(shape.dim);
     all.insert("base".into(), format!("{} rows of {} {}", shape.rows, shape.dim, shape.dtype.name()).into());
-    all.insert("kind".into(), options.kind.name().into());
+    all.insert("kind".into(), options.kind().name().into());
     all.insert("metric".into(), options.metric.name().into());
     all.insert("ram_budget".into(), options.ram_budget.into());
     all.insert("version".into(), number.into());
@@ -189,9 +188,9 @@ impl<'a> Build<'a> {
         Parts { rows: self.base.shape().rows }
     }
 
-    /// Returns the space of points.
-    pub(crate) fn space(&self, scan: &Scan) -> Result<Space> {
-        Space::choose(self.base, self.options.metric, scan, self.options.exact_points)
+    /// Returns the space of points. With `exact`, floats stay floats.
+    pub(crate) fn space(&self, scan: &Scan, exact: bool) -> Result<Space> {
+        Space::choose(self.base, self.options.metric, scan, exact)
     }
 
     /// Returns the manifest of the finished files. Their checksums are kept, for a build that is killed while files are

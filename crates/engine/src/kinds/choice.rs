@@ -6,11 +6,12 @@
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
+use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
 
 use super::kind::Kind;
+use super::options::OptionsByKind;
 use crate::budget::{PROGRAM_BYTES, size};
-use crate::build::options::BuildOptions;
 use crate::build::space::code_floats;
 use crate::dataset::Reader;
 use crate::{Error, Progress, Result};
@@ -38,24 +39,31 @@ pub struct Choice {
     pub why: String,
 }
 
-/// Chooses a kind for `base`. Reads a sample of it.
+/// Chooses a kind for `base` among those with these options. Reads a sample of the rows, drawn by `seed`.
 ///
 /// # Errors
 /// Rows that cannot be read; `Kind::Interrupted`.
-pub fn choose(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<Choice> {
+pub fn choose(
+    base: &Reader,
+    metric: Metric,
+    seed: u64,
+    options: &OptionsByKind,
+    progress: &dyn Progress,
+) -> Result<Choice> {
     let shape = base.shape();
     if shape.rows <= FLAT_ROWS {
         let why = format!("{} vectors are scanned faster than any index is searched", shape.rows);
         return Ok(Choice { kind: Kind::Flat, why });
     }
-    let per_row = options.code_bytes(shape.dim) as f64 + options.head_share * HEAD_NODE_BYTES + 0.15;
+    let own = &options.disk_graph;
+    let per_row = own.code_bytes(shape.dim) as f64 + own.head_share * HEAD_NODE_BYTES + 0.15;
     let graph = GRAPH_BYTES + (shape.rows as f64 * per_row) as u64;
-    if let Some(budget) = options.search_budget.filter(|&b| b < graph) {
+    if let Some(budget) = options.hybrid_ivf.search_budget.filter(|&b| b < graph) {
         let why =
             format!("searches of a disk-graph take {} of RAM, they will have {}", size(graph), size(budget));
         return Ok(Choice { kind: Kind::HybridIvf, why });
     }
-    let dimensions = intrinsic_dimensions(base, options, progress)?;
+    let dimensions = intrinsic_dimensions(base, metric, seed, progress)?;
     let (kind, than) = match dimensions >= DIMENSIONS {
         true => (Kind::HybridIvf, "no less"),
         false => (Kind::DiskGraph, "less"),
@@ -68,11 +76,11 @@ pub fn choose(base: &Reader, options: &BuildOptions, progress: &dyn Progress) ->
 
 /// Computes the median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances
 /// within a sample.
-fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Progress) -> Result<f64> {
+fn intrinsic_dimensions(base: &Reader, metric: Metric, seed: u64, progress: &dyn Progress) -> Result<f64> {
     let shape = base.shape();
     let dim = shape.dim;
     let count = SAMPLE.min(SAMPLE_BYTES / (4 * dim as u64)).min(shape.rows).max(1);
-    let mut rows: Vec<u64> = (0..count).map(|i| hash(options.seed, 41, i) % shape.rows).collect();
+    let mut rows: Vec<u64> = (0..count).map(|i| hash(seed, 41, i) % shape.rows).collect();
     rows.sort_unstable();
     rows.dedup();
     progress.stage("looking at a sample", rows.len() as u64, "rows");
@@ -82,7 +90,7 @@ fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Pr
             return Err(Error::interrupted());
         }
         base.read_rows(row, 1, &mut bytes)?;
-        code_floats(options.metric, shape.dtype, &bytes, out);
+        code_floats(metric, shape.dtype, &bytes, out);
         progress.advance(1);
     }
     let step = (rows.len() / QUERIES).max(1);
@@ -103,7 +111,7 @@ fn intrinsic_dimensions(base: &Reader, options: &BuildOptions, progress: &dyn Pr
 
 #[cfg(test)]
 mod tests {
-    use stratann_kernel::{DType, Metric};
+    use stratann_kernel::DType;
 
     use super::*;
     use crate::Quiet;
@@ -120,13 +128,14 @@ mod tests {
 
     #[test]
     fn kinds_are_chosen_by_size_memory_and_dimensions() {
-        let mut options = BuildOptions::new(Kind::DiskGraph, Metric::L2);
-        let choose =
-            |rows, free, options: &BuildOptions| choose(&set(rows, 48, free), options, &Quiet).unwrap().kind;
+        let mut options = OptionsByKind::default();
+        let choose = |rows, free, options: &OptionsByKind| {
+            choose(&set(rows, 48, free), Metric::L2, 1, options, &Quiet).unwrap().kind
+        };
         assert_eq!(choose(100, 3, &options), Kind::Flat);
         assert_eq!(choose(12_000, 4, &options), Kind::DiskGraph);
         assert_eq!(choose(12_000, 48, &options), Kind::HybridIvf);
-        options.search_budget = Some(12 << 20);
+        options.hybrid_ivf.search_budget = Some(12 << 20);
         assert_eq!(choose(12_000, 4, &options), Kind::HybridIvf);
     }
 }

@@ -10,7 +10,6 @@ pub mod flat;
 pub mod hybrid_ivf;
 pub mod kind;
 pub mod options;
-pub(crate) mod record;
 pub mod section;
 pub mod snapshot;
 pub mod split;
@@ -39,7 +38,7 @@ use disk_graph::open::GraphTables;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
-use options::Switches;
+use options::{GraphOptions, KindOptions, Switches};
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -406,18 +405,18 @@ pub enum Explained {
 /// # Errors
 /// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
 pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    match options.kind {
-        Kind::Flat => blocks::plan::plan(base, options, false),
-        Kind::DiskGraph => blocks::plan::plan(base, options, true),
-        Kind::HybridIvf => hybrid_ivf::build::memory::plan(base, options),
+    match &options.kind {
+        KindOptions::Flat => blocks::plan::plan(base, options, &GraphOptions::default(), false),
+        KindOptions::DiskGraph(own) => blocks::plan::plan(base, options, own, true),
+        KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
     }
 }
 
 /// Runs the stages of a build but the calibration; returns the manifest of the finished files.
 pub(crate) fn build(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    match build.options.kind {
-        Kind::DiskGraph => disk_graph::build::run(build, scan),
-        Kind::HybridIvf => hybrid_ivf::build::run(build, scan),
-        Kind::Flat => flat::build::run(build, scan),
+    match &build.options.kind {
+        KindOptions::DiskGraph(own) => disk_graph::build::run(build, own, scan),
+        KindOptions::HybridIvf(own) => hybrid_ivf::build::run(build, own, scan),
+        KindOptions::Flat => flat::build::run(build, scan),
     }
 }

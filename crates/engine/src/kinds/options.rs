@@ -1,9 +1,88 @@
 //! The options of the kinds.
 
-pub use super::disk_graph::options::GraphSwitches;
+use serde_json::Value;
+
+pub use super::disk_graph::options::{CodePlace, GraphOptions, GraphSwitches};
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
-pub(crate) use super::hybrid_ivf::options::default_code_bytes;
-pub use super::hybrid_ivf::options::{ListSwitches, LocalPlan};
+pub use super::hybrid_ivf::options::{ListOptions, ListSwitches, LocalPlan};
+use super::kind::Kind;
+use crate::Result;
+
+/// Build options of the kind of an index.
+#[derive(Clone, Debug)]
+pub enum KindOptions {
+    /// Of a `flat`: none.
+    Flat,
+    /// Of a `disk-graph`.
+    DiskGraph(GraphOptions),
+    /// Of a `hybrid-ivf`.
+    HybridIvf(Box<ListOptions>),
+}
+
+impl KindOptions {
+    /// The kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            KindOptions::Flat => Kind::Flat,
+            KindOptions::DiskGraph(_) => Kind::DiskGraph,
+            KindOptions::HybridIvf(_) => Kind::HybridIvf,
+        }
+    }
+
+    /// Checks the values for vectors of `dim` components.
+    pub(crate) fn check(&self, dim: usize) -> Result<()> {
+        match self {
+            KindOptions::Flat => Ok(()),
+            KindOptions::DiskGraph(own) => own.check(dim),
+            KindOptions::HybridIvf(own) => own.check(dim),
+        }
+    }
+
+    /// The options that the content of an index depends on, as its manifest records them.
+    pub(crate) fn record(&self, dim: usize) -> Vec<(&'static str, Value)> {
+        match self {
+            KindOptions::Flat => Vec::new(),
+            KindOptions::DiskGraph(own) => own.record(dim),
+            KindOptions::HybridIvf(own) => own.record(),
+        }
+    }
+}
+
+/// The defaults of a kind.
+impl From<Kind> for KindOptions {
+    fn from(kind: Kind) -> KindOptions {
+        OptionsByKind::default().of(kind)
+    }
+}
+
+/// Build options of every kind, as a command line gives them before the kind is known.
+#[derive(Clone, Debug, Default)]
+pub struct OptionsByKind {
+    /// Of a `disk-graph`.
+    pub disk_graph: GraphOptions,
+    /// Of a `hybrid-ivf`.
+    pub hybrid_ivf: ListOptions,
+}
+
+impl OptionsByKind {
+    /// Checks the values of every kind for vectors of `dim` components.
+    ///
+    /// # Errors
+    /// A value out of range.
+    pub fn check(&self, dim: usize) -> Result<()> {
+        self.disk_graph.check(dim)?;
+        self.hybrid_ivf.check(dim)
+    }
+
+    /// Those of one kind.
+    pub fn of(self, kind: Kind) -> KindOptions {
+        match kind {
+            Kind::Flat => KindOptions::Flat,
+            Kind::DiskGraph => KindOptions::DiskGraph(self.disk_graph),
+            Kind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
+        }
+    }
+}
 
 /// Techniques of a search that may be switched. Those of another kind than the index are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -21,7 +21,7 @@ use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, pool};
 use crate::budget;
-use crate::build::{self, BuildOptions, CodeKind, CodePlace, Kind, check_disk};
+use crate::build::{self, BuildOptions, CodeKind, CodePlace, GraphOptions, KindOptions, check_disk};
 use crate::dataset::{OnBadRow, Reader};
 use crate::durable::{hex, sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
@@ -253,10 +253,7 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
     let kinds = [CodeKind::Pq, CodeKind::Opq, CodeKind::ResidualOpq];
     let code_kind = value("code_kind")?.as_str().unwrap_or("");
     let named = |kind: &&CodeKind| format!("{kind:?}").to_lowercase() == code_kind;
-    Ok(BuildOptions {
-        ram_budget: options.ram_budget,
-        threads: options.threads,
-        seed: count("seed")? as u64,
+    let own = GraphOptions {
         degree: count("degree")?,
         build_list: count("build_list")?,
         alpha: share("alpha")? as f32,
@@ -270,10 +267,16 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
         nodes_per_block: given("nodes_per_block"),
         pages_per_block: given("pages_per_block"),
         exact_points: flag("exact_points")?,
+        ..GraphOptions::default()
+    };
+    Ok(BuildOptions {
+        ram_budget: options.ram_budget,
+        threads: options.threads,
+        seed: count("seed")? as u64,
         on_bad_row: OnBadRow::Fail,
         // What a part finds of its own rows says nothing of what all find together.
         calibration_queries: 0,
-        ..BuildOptions::new(Kind::DiskGraph, metric)
+        ..BuildOptions::new(KindOptions::DiskGraph(own), metric)
     })
 }
 

@@ -13,7 +13,7 @@ use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_iv
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag, Want,
 };
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, GraphOptions, Kind, KindOptions, ListOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::profile::{
@@ -93,10 +93,26 @@ pub fn clustered(n: usize, dim: usize, clusters: usize, seed: u64) -> Vec<f32> {
 pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
     let mut options = BuildOptions::new(kind, metric);
     options.threads = 2;
-    options.degree = 32;
-    options.build_list = 64;
     options.calibration_queries = 0;
-    options.profile = Some(profile());
+    match &mut options.kind {
+        KindOptions::Flat => {}
+        KindOptions::DiskGraph(own) => (own.degree, own.build_list) = (32, 64),
+        KindOptions::HybridIvf(own) => own.profile = Some(profile()),
+    }
+    options
+}
+
+/// Changes the options of a `disk-graph`.
+pub fn graph_options(mut options: BuildOptions, change: impl FnOnce(&mut GraphOptions)) -> BuildOptions {
+    let KindOptions::DiskGraph(own) = &mut options.kind else { panic!("{:?}", options.kind()) };
+    change(own);
+    options
+}
+
+/// Changes the options of a `hybrid-ivf`.
+pub fn list_options(mut options: BuildOptions, change: impl FnOnce(&mut ListOptions)) -> BuildOptions {
+    let KindOptions::HybridIvf(own) = &mut options.kind else { panic!("{:?}", options.kind()) };
+    change(own);
     options
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{self, BuildOptions, LocalPlan};
+use stratann_engine::build::{self, BuildOptions, KindOptions, ListOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
@@ -224,14 +224,17 @@ impl Bench<'_> {
                 folder.display()
             )));
         }
-        let options = BuildOptions {
+        let own = ListOptions {
             clusters: self.args.clusters,
             local_plan: plan,
             search_budget: self.args.ram_budget,
             profile: Some(profile.clone()),
+            ..ListOptions::default()
+        };
+        let options = BuildOptions {
             threads: self.threads(),
             calibration_queries: 0,
-            ..BuildOptions::new(build::Kind::HybridIvf, self.args.metric.into())
+            ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric.into())
         };
         build::build(base, &folder, &options, self.printer)?;
         Ok(folder)

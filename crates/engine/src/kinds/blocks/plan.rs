@@ -5,13 +5,14 @@ use stratann_kernel::Metric;
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES};
 use crate::build::codebook;
-use crate::build::options::{BuildOptions, CodePlace};
+use crate::build::options::BuildOptions;
 use crate::build::plan::{
     BUFFER_BYTES, BUILD_THREAD_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan,
     THREADS_PART,
 };
 use crate::build::vamana::Graph;
 use crate::dataset::Reader;
+use crate::kinds::options::{CodePlace, GraphOptions};
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
@@ -47,22 +48,22 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(base: &Reader, options: &BuildOptions, has_graph: bool) -> Needs {
+    fn of(base: &Reader, options: &BuildOptions, graph: &GraphOptions, has_graph: bool) -> Needs {
         let shape = base.shape();
         let n = shape.rows;
         // Unless the sample shows that bytes will not do, points are bytes; plan for the worse.
         let point_dim = (shape.dim + usize::from(options.metric == Metric::Ip)) as u64;
-        let per_component = if options.exact_points { 4 } else { 1 };
+        let per_component = if graph.exact_points { 4 } else { 1 };
         Needs {
             rows: n,
             row: (shape.dim * shape.dtype.size()) as u64,
-            point: point_dim * per_component + Graph::bytes(1, options.degree) + 12,
-            codes: if has_graph { n * options.code_bytes(shape.dim) as u64 } else { 0 },
-            in_blocks: has_graph && options.codes == CodePlace::Disk,
+            point: point_dim * per_component + Graph::bytes(1, graph.degree) + 12,
+            codes: if has_graph { n * graph.code_bytes(shape.dim) as u64 } else { 0 },
+            in_blocks: has_graph && graph.codes == CodePlace::Disk,
             // Rows, order, ids.
             tables: n * if has_graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 },
             trained: codebook::training_bytes(shape.dim),
-            training: codebook::training_fixed_bytes(shape.dim, options.code_kind),
+            training: codebook::training_fixed_bytes(shape.dim, graph.code_kind),
             has_graph,
         }
     }
@@ -90,30 +91,35 @@ impl Needs {
     }
 
     /// Disk while building, the index included.
-    fn disk_bytes(&self, options: &BuildOptions, in_ram: bool) -> u64 {
+    fn disk_bytes(&self, graph: &GraphOptions, in_ram: bool) -> u64 {
         let (n, codes) = (self.rows, self.codes);
         if !self.has_graph {
             return n * (self.row + 8);
         }
-        let node = self.row + 2 * options.degree as u64 + 8;
-        let blocks = match options.codes {
+        let node = self.row + 2 * graph.degree as u64 + 8;
+        let blocks = match graph.codes {
             CodePlace::Ram => n * node * 5 / 4,
             // The codes of a node's neighbours, some of them shared with others of its block; and pages that they do
             // not fill.
-            CodePlace::Disk => n * node + codes * (options.degree as u64 + 1),
+            CodePlace::Disk => n * node + codes * (graph.degree as u64 + 1),
         };
-        let graph = n * (options.degree as u64 + 1) * 4;
-        let spill = if in_ram { 0 } else { n * (self.row + 20) + 2 * graph };
-        blocks + graph + spill + 2 * codes + n * 8
+        let lists = n * (graph.degree as u64 + 1) * 4;
+        let spill = if in_ram { 0 } else { n * (self.row + 20) + 2 * lists };
+        blocks + lists + spill + 2 * codes + n * 8
     }
 }
 
-/// Plans for the rows of `base`.
+/// Plans for the rows of `base`. Without a graph, the memory of blocks is planned with the defaults of one.
 ///
 /// # Errors
 /// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
-pub(crate) fn plan(base: &Reader, options: &BuildOptions, has_graph: bool) -> Result<BuildPlan> {
-    let needs = Needs::of(base, options, has_graph);
+pub(crate) fn plan(
+    base: &Reader,
+    options: &BuildOptions,
+    graph: &GraphOptions,
+    has_graph: bool,
+) -> Result<BuildPlan> {
+    let needs = Needs::of(base, options, graph, has_graph);
     let (n, point) = (needs.rows, needs.point);
     let wanted = options.threads.max(1) as u64;
     let for_threads = options.ram_budget.map_or(wanted * BUILD_THREAD_BYTES, |b| b / THREADS_PART);
@@ -132,8 +138,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, has_graph: bool) -> Re
     let free = options.ram_budget.map_or(u64::MAX / 4, |b| b.saturating_sub(fixed + needs.tables));
     let fits = n.saturating_mul(point) <= free;
     let cell_bytes = if fits { n * point } else { free - needs.memberships() };
-    let in_ram = fits && options.cells.is_none_or(|c| c == 1);
-    let wanted = options.cells.map_or(u64::MAX, |cells| points_of_cell(n, cells));
+    let in_ram = fits && graph.cells.is_none_or(|c| c == 1);
+    let wanted = graph.cells.map_or(u64::MAX, |cells| points_of_cell(n, cells));
     let points_per_cell = (cell_bytes / point).min(wanted);
     let for_vectors = if needs.in_blocks { free.saturating_sub(CODED_BLOCK_BYTES) } else { free };
     let block_memory_bytes =
@@ -141,15 +147,15 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, has_graph: bool) -> Re
     let code_memory_bytes = if needs.in_blocks { needs.codes.min(free) } else { needs.codes };
     let codebook_sample = needs.codebook_sample(free);
     let training = codebook_sample as u64 * needs.trained + needs.training;
-    let graph = (points_per_cell * point).max(code_memory_bytes).max(training);
+    let work = (points_per_cell * point).max(code_memory_bytes).max(training);
     let coded = if needs.in_blocks { CODED_BLOCK_BYTES } else { 0 };
-    let peak = if has_graph { graph } else { 0 };
+    let peak = if has_graph { work } else { 0 };
     Ok(BuildPlan {
         points_per_cell,
         in_ram,
         threads,
         ram_bytes: fixed + needs.tables + peak.max(block_memory_bytes + coded),
-        disk_bytes: needs.disk_bytes(options, in_ram),
+        disk_bytes: needs.disk_bytes(graph, in_ram),
         block_memory_bytes,
         code_memory_bytes,
         cell_bytes,

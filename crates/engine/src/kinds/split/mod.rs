@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
-use crate::build::options::{BuildOptions, CodePlace, Kind};
+use crate::build::options::BuildOptions;
 use crate::build::plan::{BuildPlan, check_disk};
 use crate::build::space::Space;
 use crate::build::stages::{Build, Parts, ScanFacts, made_with};
@@ -26,6 +26,7 @@ use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::layout_stage;
 use crate::kinds::disk_graph::build::{divide, merge, report_layout};
+use crate::kinds::options::{CodePlace, GraphOptions, KindOptions};
 use crate::manifest::PARTIAL;
 use crate::recall::curve::Curve;
 use crate::{Error, Quiet, Result};
@@ -116,7 +117,7 @@ impl Split {
     /// # Errors
     /// As [`crate::build::build`], as far as it can be known beforehand.
     pub fn begin(base: Reader, out: &Path, options: BuildOptions) -> Result<Split> {
-        if !options.kind.is_built_in_tasks() {
+        if !options.kind().is_built_in_tasks() {
             return Err(Error::bad_input(
                 "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
             ));
@@ -170,28 +171,30 @@ impl Split {
     fn tasks(&self, step: Step) -> Result<Vec<TaskAndWork>> {
         let has = |stage: &str| self.partial.has(stage);
         let mut tasks = Vec::new();
-        if self.options.kind == Kind::Flat {
+        let KindOptions::DiskGraph(own) = &self.options.kind else {
             match step {
                 Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
                 Step::Blocks if !has("layout") => tasks.push((Task::Flat, self.base.shape().rows)),
                 _ => {}
             }
             return Ok(tasks);
-        }
+        };
         match step {
             Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
             Step::Sample => {
                 if !has("codebook") {
                     tasks.push((Task::Codebook, 1));
                 }
-                if !has("graph") && !has("divide") && !has("centroids") && self.is_divided()? {
+                if !has("graph") && !has("divide") && !has("centroids") && self.is_divided(own)? {
                     tasks.push((Task::Centroids, 1));
                 }
             }
-            Step::Nearest if !has("graph") && !has("divide") && !has("nearest") && self.is_divided()? => {
+            Step::Nearest
+                if !has("graph") && !has("divide") && !has("nearest") && self.is_divided(own)? =>
+            {
                 self.each_part(Task::Nearest, &mut tasks);
             }
-            Step::Divide if !has("graph") && !has("divide") && self.is_divided()? => {
+            Step::Divide if !has("graph") && !has("divide") && self.is_divided(own)? => {
                 tasks.push((Task::Divide, 1));
             }
             Step::Graph => {
@@ -219,7 +222,7 @@ impl Split {
             }
             Step::Number if !has("layout") && !has("numbered") => tasks.push((Task::Number, 1)),
             // Blocks that carry codes are made from all of them.
-            Step::Codes if self.options.codes == CodePlace::Disk && !has("codes") => {
+            Step::Codes if own.codes == CodePlace::Disk && !has("codes") => {
                 tasks.push((Task::Codes, 1));
             }
             Step::Blocks => {
@@ -237,7 +240,7 @@ impl Split {
     }
 
     /// Whether the graph is built in cells.
-    fn is_divided(&self) -> Result<bool> {
+    fn is_divided(&self, own: &GraphOptions) -> Result<bool> {
         if let Some(known) = self.partial.facts("divided") {
             return Ok(known);
         }
@@ -245,8 +248,8 @@ impl Split {
         let rows = self.base.shape().rows - scan.skipped.len() as u64;
         let ScanFacts { skipped, max_squared_norm, .. } = scan;
         let scan = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
-        let space = Space::choose(&self.base, self.options.metric, &scan, self.options.exact_points)?;
-        Ok(!graph_stage::is_in_one(&self.plan, &self.options, &space, rows))
+        let space = Space::choose(&self.base, self.options.metric, &scan, own.exact_points)?;
+        Ok(!graph_stage::is_in_one(&self.plan, &self.options, own, &space, rows))
     }
 
     fn each_part(&self, task: fn(usize) -> Task, tasks: &mut Vec<TaskAndWork>) {
@@ -326,8 +329,8 @@ impl Split {
         let found = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
         scan.drawn = self.build().draw(&found);
         self.partial.finish("scan", &scan)?;
-        if self.options.kind == Kind::DiskGraph {
-            let divided = self.is_divided()?;
+        if let KindOptions::DiskGraph(own) = &self.options.kind {
+            let divided = self.is_divided(own)?;
             self.partial.finish("divided", &divided)?;
         }
         Ok(())
@@ -421,19 +424,24 @@ impl Split {
         }
         let report = std::mem::take(&mut self.report);
         let out = self.out.clone();
-        let is_graph = self.options.kind == Kind::DiskGraph;
         let mut build = self.build();
         build.report = report;
         let scan = build.take_scan(facts(build.partial, "scan")?);
         let layout: LayoutFacts = facts(build.partial, "layout")?;
-        let code_error: f32 = if is_graph { facts(build.partial, "codes")? } else { 0.0 };
-        let mut manifest = publish::manifest(&build, scan.rows, layout.blocks, code_error)?;
-        if is_graph {
-            manifest.curves = facts(build.partial, "calibrate")?;
-            let graph: GraphFacts = facts(build.partial, "graph")?;
-            let space = build.space(&scan)?;
-            report_layout(&mut build, &space, &graph, &layout);
-        }
+        let manifest = match &build.options.kind {
+            KindOptions::DiskGraph(own) => {
+                let code_error: f32 = facts(build.partial, "codes")?;
+                let mut manifest = publish::manifest(&build, scan.rows, layout.blocks, code_error)?;
+                manifest.curves = facts(build.partial, "calibrate")?;
+                let graph: GraphFacts = facts(build.partial, "graph")?;
+                let space = build.space(&scan, own.exact_points)?;
+                report_layout(&mut build, &space, &graph, &layout);
+                manifest
+            }
+            KindOptions::Flat | KindOptions::HybridIvf(_) => {
+                publish::manifest(&build, scan.rows, layout.blocks, 0.0)?
+            }
+        };
         build.partial.finish(publish::FILES, &manifest.files)?;
         publish::publish(build, &out, &manifest)
     }

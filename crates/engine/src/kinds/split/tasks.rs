@@ -20,7 +20,7 @@ use crate::build::state::facts;
 use crate::build::state::{Partial, State};
 use crate::build::tables::read_table;
 use crate::build::{calibrate, publish};
-use crate::dataset::{self, OnBadRow, Reader};
+use crate::dataset::{self, OnBadRow, Reader, Scan};
 use crate::files::FileEntry;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
@@ -28,6 +28,7 @@ use crate::kinds::disk_graph::build::{
     cells, codes, divide, layout_stage, merge, train_codebook, write_head_graph,
 };
 use crate::kinds::flat;
+use crate::kinds::options::{GraphOptions, KindOptions};
 use crate::{Error, Progress, Result, budget, files};
 
 /// One piece of the work.
@@ -205,40 +206,49 @@ fn work(build: &mut Build<'_>, task: Task) -> Result<Value> {
     }
     let scan: ScanFacts = facts(build.partial, "scan")?;
     let scan = build.take_scan(scan);
+    match (&build.options.kind, task) {
+        (_, Task::Flat) => {
+            load_ids(build)?;
+            Ok(json!(flat::build::write_blocks(build, &scan)?))
+        }
+        (KindOptions::DiskGraph(own), _) => graph_work(build, own, &scan, task),
+        (other, _) => Err(Error::bad_input(format!("{task} is no task of a {}", other.kind().name()))),
+    }
+}
+
+/// Does a task of a `disk-graph`.
+fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task) -> Result<Value> {
+    let space = |b: &Build<'_>| b.space(scan, own.exact_points);
     let division = |b: &Build<'_>| facts::<Division>(b.partial, "divide");
     let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, "graph");
     Ok(match task {
-        Task::Scan(_) | Task::Ids => Value::Null,
-        Task::Codebook => json!(train_codebook(build, &build.space(&scan)?, &scan)?),
-        Task::Centroids => json!(divide::centroids(build, &build.space(&scan)?, &scan)?),
-        Task::Nearest(part) => json!(divide::nearest(build, &build.space(&scan)?, &scan, part)?),
-        Task::Divide => json!(divide::divide(build, &build.space(&scan)?, &scan)?),
-        Task::Graph => json!(graph_stage::in_one(build, &build.space(&scan)?, &scan)?),
+        Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
+        Task::Codebook => json!(train_codebook(build, own, &space(build)?, scan)?),
+        Task::Centroids => json!(divide::centroids(build, own, &space(build)?, scan)?),
+        Task::Nearest(part) => json!(divide::nearest(build, &space(build)?, scan, part)?),
+        Task::Divide => json!(divide::divide(build, own, &space(build)?, scan)?),
+        Task::Graph => json!(graph_stage::in_one(build, own, &space(build)?, scan)?),
         Task::Cell(cell) => {
-            json!(cells::build_cell(build, &build.space(&scan)?, &division(build)?, cell)?)
+            json!(cells::build_cell(build, own, &space(build)?, &division(build)?, cell)?)
         }
         Task::Merge(cell) => {
-            json!(merge::merge_cell(build, &build.space(&scan)?, &division(build)?, cell)?)
+            json!(merge::merge_cell(build, own, &space(build)?, &division(build)?, cell)?)
         }
-        Task::Encode(part) => json!(codes::encode_part(build, &build.space(&scan)?, &scan, part)?),
-        Task::Pack(cell) => json!(layout_stage::pack_to_file(build, &scan, &graph(build)?, cell)?),
+        Task::Encode(part) => json!(codes::encode_part(build, &space(build)?, scan, part)?),
+        Task::Pack(cell) => json!(layout_stage::pack_to_file(build, own, scan, &graph(build)?, cell)?),
         Task::Number => json!(layout_stage::number(build, &graph(build)?)?),
         Task::Blocks(cell) => {
             load_ids(build)?;
-            json!(layout_stage::write_cell(build, &scan, &graph(build)?, cell)?)
+            json!(layout_stage::write_cell(build, own, scan, &graph(build)?, cell)?)
         }
-        Task::Codes => json!(codes::join(build, &scan)?),
+        Task::Codes => json!(codes::join(build, own.codes, scan)?),
         Task::Head => {
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
-            json!(write_head_graph(build, &build.space(&scan)?, &scan, &ids)?)
+            json!(write_head_graph(build, own, &space(build)?, scan, &ids)?)
         }
         Task::Join => {
             let written: Written = facts(build.partial, "blocks")?;
-            json!(layout_stage::join(build, &scan, &graph(build)?, &written)?)
-        }
-        Task::Flat => {
-            load_ids(build)?;
-            json!(flat::build::write_blocks(build, &scan)?)
+            json!(layout_stage::join(build, own, scan, &graph(build)?, &written)?)
         }
         Task::Calibrate => {
             load_ids(build)?;
@@ -246,7 +256,7 @@ fn work(build: &mut Build<'_>, task: Task) -> Result<Value> {
             let manifest =
                 publish::manifest(build, scan.rows, layout.blocks, facts(build.partial, "codes")?)?;
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
-            let curves = calibrate::run(build, &manifest, &scan, &ids)?;
+            let curves = calibrate::run(build, &manifest, scan, &ids)?;
             json!((curves, manifest.files))
         }
     })

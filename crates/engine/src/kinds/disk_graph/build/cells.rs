@@ -19,13 +19,19 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::build::vamana;
 use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::disk_graph::options::GraphOptions;
 
-pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
-    let division = build.stage("divide", |b| divide::run(b, space, scan))?;
+pub(crate) fn run(
+    build: &mut Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    scan: &Scan,
+) -> Result<GraphFacts> {
+    let division = build.stage("divide", |b| divide::run(b, own, space, scan))?;
     divide::remove_nearest(build);
     build.progress.stage("graph", division.members(), "points");
-    (0..division.cells.len()).try_for_each(|cell| build_cell(build, space, &division, cell))?;
-    merge::run(build, space, &division)
+    (0..division.cells.len()).try_for_each(|cell| build_cell(build, own, space, &division, cell))?;
+    merge::run(build, own, space, &division)
 }
 
 /// File of a cell's lists: for each owning cell one u64, where the lists of its rows start in the file, and where the
@@ -36,7 +42,13 @@ pub(crate) fn lists_path(build: &Build<'_>, cell: usize) -> PathBuf {
 }
 
 /// Builds one cell and writes the lists of its rows. A cell that an interrupted build has finished is kept.
-pub(crate) fn build_cell(build: &Build<'_>, space: &Space, division: &Division, cell: usize) -> Result<()> {
+pub(crate) fn build_cell(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    division: &Division,
+    cell: usize,
+) -> Result<()> {
     let path = lists_path(build, cell);
     if path.exists() {
         build.progress.advance(division.members_of(cell));
@@ -50,7 +62,7 @@ pub(crate) fn build_cell(build: &Build<'_>, space: &Space, division: &Division, 
     let rows: Vec<u32> = members.iter().map(|m| m.row).collect();
     let held = space.load(build.base, &rows, &crate::Quiet)?;
     drop(rows);
-    let options = graph_stage::vamana_options(build);
+    let options = graph_stage::vamana_options(build, own);
     let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;
     drop(held);
     write_lists(&path, division.cells.len(), &members, &graph)

@@ -11,12 +11,12 @@ use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
 
 use crate::build::blocks::code_file;
-use crate::build::options::CodePlace;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::build::{codebook, stages};
 use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::disk_graph::options::CodePlace;
 use crate::{Error, Result, files};
 
 /// Reciprocal of the share of rows whose code error is measured.
@@ -44,7 +44,13 @@ impl CodeErrors {
 }
 
 /// Encodes all rows and writes their codes by id. Returns the mean squared error.
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<f32> {
+pub(crate) fn run(
+    build: &Build<'_>,
+    place: CodePlace,
+    space: &Space,
+    scan: &Scan,
+    id_of_row: &[u32],
+) -> Result<f32> {
     let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
     build.progress.stage("encoding", build.base.shape().rows, "rows");
     let mut errors = Vec::new();
@@ -52,7 +58,7 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
         for part in 0..build.parts().count() {
             errors.push(encode_part(build, space, scan, part)?);
         }
-        join_parts(build, scan, id_of_row, codebook.code_bytes())?;
+        join_parts(build, place, scan, id_of_row, codebook.code_bytes())?;
         remove_parts(build);
         return Ok(CodeErrors::mean(errors));
     }
@@ -64,13 +70,13 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u3
         };
         errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
     }
-    write_table(&target(build), &by_id.codes)?;
+    write_table(&target(build, place), &by_id.codes)?;
     Ok(CodeErrors::mean(errors))
 }
 
 /// Returns the file of all codes: a file of the index, or an input of its blocks.
-fn target(build: &Build<'_>) -> PathBuf {
-    match build.options.codes {
+fn target(build: &Build<'_>, place: CodePlace) -> PathBuf {
+    match place {
         CodePlace::Ram => build.file(files::CODES),
         CodePlace::Disk => build.partial.path(code_file::NAME),
     }
@@ -95,16 +101,22 @@ pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
 }
 
 /// Writes all codes by id, after every part was written by row.
-pub(crate) fn join(build: &Build<'_>, scan: &Scan) -> Result<()> {
+pub(crate) fn join(build: &Build<'_>, place: CodePlace, scan: &Scan) -> Result<()> {
     let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    join_parts(build, scan, &id_of_row, size)
+    join_parts(build, place, scan, &id_of_row, size)
 }
 
 /// Reads the parts once for each stretch of ids that fits in the memory.
-fn join_parts(build: &Build<'_>, scan: &Scan, id_of_row: &[u32], size: usize) -> Result<()> {
+fn join_parts(
+    build: &Build<'_>,
+    place: CodePlace,
+    scan: &Scan,
+    id_of_row: &[u32],
+    size: usize,
+) -> Result<()> {
     let held = held_at_a_time(build, scan, size);
-    let mut out = AtomicFile::create(&target(build))?;
+    let mut out = AtomicFile::create(&target(build, place))?;
     for first in (0..scan.rows).step_by(held as usize) {
         let mut by_id = ById::new(size, first..(first + held).min(scan.rows), id_of_row);
         read_parts(build, size, &mut by_id)?;

@@ -25,6 +25,7 @@ use crate::clusterings::balanced::{Chained, chain};
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
+use crate::kinds::disk_graph::options::GraphOptions;
 use crate::{Error, Result};
 
 /// Small cells per cell: enough for cells of nearly equal size.
@@ -84,26 +85,26 @@ impl Division {
     }
 }
 
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Division> {
+pub(crate) fn run(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<Division> {
     build.progress.stage("dividing into cells", scan.rows, "rows");
-    centroids(build, space, scan)?;
+    centroids(build, own, space, scan)?;
     (0..build.parts().count()).try_for_each(|part| nearest(build, space, scan, part))?;
-    divide(build, space, scan)
+    divide(build, own, space, scan)
 }
 
 /// How many rows a cell has room for, and how many of them are at home there.
-fn room(build: &Build<'_>, space: &Space, live: usize) -> (usize, usize) {
-    let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, build.options.degree) + 12;
+fn room(build: &Build<'_>, own: &GraphOptions, space: &Space, live: usize) -> (usize, usize) {
+    let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, own.degree) + 12;
     let fits = build.options.ram_budget.map_or(u64::MAX, |_| (build.plan.cell_bytes / point).max(1000));
-    let wanted = build.options.cells.map_or(u64::MAX, |cells| points_of_cell(live as u64, cells));
+    let wanted = own.cells.map_or(u64::MAX, |cells| points_of_cell(live as u64, cells));
     let room = fits.min(wanted) as usize;
     (room, ((room as f64 * (1.0 - OVERLAP)) as usize).max(1))
 }
 
 /// Finds the centroids of the small cells.
-pub(crate) fn centroids(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<()> {
+pub(crate) fn centroids(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<()> {
     let live = build.live_rows(scan);
-    let (_, share) = room(build, space, live.len());
+    let (_, share) = room(build, own, space, live.len());
     let small = (SMALL_PER_CELL * live.len().div_ceil(share)).clamp(SMALL_PER_CELL, 4096);
     let count = (build.plan.codebook_sample * 2).min(64 * small).min(live.len());
     let rows = evenly(&live, count);
@@ -181,9 +182,9 @@ fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> R
 }
 
 /// Chooses the cells of every row, and writes them.
-pub(crate) fn divide(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Division> {
+pub(crate) fn divide(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<Division> {
     let live = build.live_rows(scan);
-    let (room, share) = room(build, space, live.len());
+    let (room, share) = room(build, own, space, live.len());
     let centroids: Vec<f32> = read_table(&build.partial.path(CENTROIDS))?;
     let dim = space.point_dim();
     let (mut sizes, mut seen) = (vec![0usize; centroids.len() / dim], 0);

@@ -13,6 +13,7 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
+use crate::kinds::disk_graph::options::GraphOptions;
 
 /// Facts of the graph stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,17 +34,28 @@ impl GraphFacts {
     }
 }
 
-pub(crate) fn run(build: &mut Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
-    if is_in_one(build.plan, build.options, space, scan.rows) {
-        in_one(build, space, scan)
+pub(crate) fn run(
+    build: &mut Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    scan: &Scan,
+) -> Result<GraphFacts> {
+    if is_in_one(build.plan, build.options, own, space, scan.rows) {
+        in_one(build, own, space, scan)
     } else {
-        super::cells::run(build, space, scan)
+        super::cells::run(build, own, space, scan)
     }
 }
 
 /// Returns whether the graph of `rows` points is built in one piece.
-pub(crate) fn is_in_one(plan: &BuildPlan, options: &BuildOptions, space: &Space, rows: u64) -> bool {
-    let points = rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, options.degree));
+pub(crate) fn is_in_one(
+    plan: &BuildPlan,
+    options: &BuildOptions,
+    own: &GraphOptions,
+    space: &Space,
+    rows: u64,
+) -> bool {
+    let points = rows * (space.point_bytes() as u64 + vamana::Graph::bytes(1, own.degree));
     let fits = |budget: u64| {
         let others = plan.ram_bytes.saturating_sub(plan.points_per_cell * plan.point_bytes);
         points + others.min(budget) <= budget
@@ -52,11 +64,16 @@ pub(crate) fn is_in_one(plan: &BuildPlan, options: &BuildOptions, space: &Space,
 }
 
 /// Builds one graph of all rows, in a single cell.
-pub(crate) fn in_one(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<GraphFacts> {
+pub(crate) fn in_one(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    scan: &Scan,
+) -> Result<GraphFacts> {
     let live = build.live_rows(scan);
     build.progress.stage("reading points", live.len() as u64, "rows");
     let held = space.load(build.base, &live, build.progress)?;
-    let options = vamana_options(build);
+    let options = vamana_options(build, own);
     build.progress.stage("graph", (live.len() * options.passes.max(1)) as u64, "points");
     let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;
     drop(held);
@@ -72,7 +89,7 @@ pub(crate) fn in_one(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Gr
     Ok(GraphFacts::new(vec![Cell { start: 0, end: live.len() as u32 }], edges))
 }
 
-pub(crate) fn vamana_options(build: &Build<'_>) -> VamanaOptions {
-    let o = build.options;
-    VamanaOptions { degree: o.degree, list: o.build_list, alpha: o.alpha, passes: o.passes, seed: o.seed }
+pub(crate) fn vamana_options(build: &Build<'_>, own: &GraphOptions) -> VamanaOptions {
+    let (seed, list) = (build.options.seed, own.build_list);
+    VamanaOptions { degree: own.degree, list, alpha: own.alpha, passes: own.passes, seed }
 }

@@ -14,31 +14,41 @@ use crate::build::blocks::graph_file::{self, Cell, GraphReader};
 use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
 use crate::build::blocks::placement::{Packed, Placement};
 use crate::build::blocks::write::{BlockJob, Written};
-use crate::build::options::CodePlace;
 use crate::build::stages::{Build, IDS};
 use crate::build::state::facts;
 use crate::build::tables::{read_entries, read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::files::FileEntry;
+use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::{Error, Result, budget, files};
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.
 const LIST_KEEP: f64 = 0.9;
 /// Lays out an index with a graph.
-pub(crate) fn run(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<LayoutFacts> {
-    let placement = place(build, scan, graph)?;
+pub(crate) fn run(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+) -> Result<LayoutFacts> {
+    let placement = place(build, own, scan, graph)?;
     // Packing leaves its memory in pieces, which writing could not use.
     budget::release_freed();
-    write_all(build, scan, graph, &placement)
+    write_all(build, own, scan, graph, &placement)
 }
 
 /// Gives every row its place, and writes which.
-pub(crate) fn place(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<Placement> {
-    let design = design(build, scan, graph)?;
+pub(crate) fn place(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+) -> Result<Placement> {
+    let design = design(build, own, scan, graph)?;
     build.progress.stage("packing", scan.rows, "nodes");
     let mut placement = Placement::new(build.base.shape().rows as usize);
     for (cell, range) in graph.cells.iter().enumerate() {
-        placement.append(&pack(build, &design, cell, range)?);
+        placement.append(&pack(build, own, &design, cell, range)?);
         build.progress.advance(u64::from(range.end - range.start));
     }
     write_places(build, &placement)?;
@@ -46,20 +56,26 @@ pub(crate) fn place(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Resul
 }
 
 /// Writes the blocks, after all rows have places, and codes where blocks carry them.
-pub(crate) fn write(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<LayoutFacts> {
-    write_all(build, scan, graph, &read_places(build)?)
+pub(crate) fn write(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+) -> Result<LayoutFacts> {
+    write_all(build, own, scan, graph, &read_places(build)?)
 }
 
 fn write_all(
     build: &Build<'_>,
+    own: &GraphOptions,
     scan: &Scan,
     graph: &GraphFacts,
     placement: &Placement,
 ) -> Result<LayoutFacts> {
-    let design = design(build, scan, graph)?;
+    let design = design(build, own, scan, graph)?;
     build.progress.stage("writing blocks", scan.rows, "nodes");
-    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
-    let (order, codes) = (build.partial.path(ORDER), code_file(build)?);
+    let reader = GraphReader::new(build.partial.folder(), own.degree);
+    let (order, codes) = (build.partial.path(ORDER), code_file(build, own)?);
     let (spill, codes) = (Some(build.partial.folder()), codes.as_ref());
     let job = BlockJob {
         graph: Some(&reader),
@@ -72,19 +88,24 @@ fn write_all(
 }
 
 /// The codes that blocks carry, when they do.
-pub(crate) fn code_file(build: &Build<'_>) -> Result<Option<CodeFile>> {
+pub(crate) fn code_file(build: &Build<'_>, own: &GraphOptions) -> Result<Option<CodeFile>> {
     let open = || CodeFile::open(build.partial.folder(), facts(build.partial, "codebook")?);
-    (build.options.codes == CodePlace::Disk).then(open).transpose()
+    (own.codes == CodePlace::Disk).then(open).transpose()
 }
 
 /// Decides how large blocks are and how many nodes share one.
-pub(crate) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Result<Design> {
-    let (nodes, mean_list, options) = (scan.rows, graph.mean_list, build.options);
-    let (shape, suited) = match options.codes {
+pub(crate) fn design(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+) -> Result<Design> {
+    let (nodes, mean_list) = (scan.rows, graph.mean_list);
+    let (shape, suited) = match own.codes {
         CodePlace::Ram => {
             let shape = |pages| shape(build, pages * PAGE, true, 0);
-            let mut density = Density { nodes, mean_list, compressed: options.compress, keep: 1.0 };
-            let pages = options.pages_per_block.unwrap_or_else(|| density.pages_per_block(&shape(1)));
+            let mut density = Density { nodes, mean_list, compressed: own.compress, keep: 1.0 };
+            let pages = own.pages_per_block.unwrap_or_else(|| density.pages_per_block(&shape(1)));
             density.keep = LIST_KEEP;
             (shape(pages), density.nodes_per_block(&shape(pages)))
         }
@@ -92,7 +113,7 @@ pub(crate) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Resu
             let code_bytes: usize = facts(build.partial, "codebook")?;
             let shape = |pages| shape(build, pages * PAGE, true, code_bytes);
             let density = CodedDensity { nodes, mean_list, shape };
-            let pages = options.pages_per_block.unwrap_or_else(|| density.pages_per_block());
+            let pages = own.pages_per_block.unwrap_or_else(|| density.pages_per_block());
             (shape(pages), density.nodes_per_block(pages))
         }
     };
@@ -105,7 +126,7 @@ pub(crate) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Resu
             shape.block_bytes / PAGE + 1
         )));
     }
-    let nodes_per_block = options.nodes_per_block.unwrap_or(suited.min(most));
+    let nodes_per_block = own.nodes_per_block.unwrap_or(suited.min(most));
     if nodes_per_block > most {
         return Err(Error::bad_input(format!(
             "--nodes-per-block is {nodes_per_block}; at most {most} fit in {} bytes",
@@ -116,16 +137,16 @@ pub(crate) fn design(build: &Build<'_>, scan: &Scan, graph: &GraphFacts) -> Resu
 }
 
 /// Decides which rows of a cell share a block.
-fn pack(build: &Build<'_>, design: &Design, cell: usize, range: &Cell) -> Result<Packed> {
+fn pack(build: &Build<'_>, own: &GraphOptions, design: &Design, cell: usize, range: &Cell) -> Result<Packed> {
     if build.progress.interrupted() {
         return Err(Error::interrupted());
     }
     let members: Vec<u32> = read_entries(&build.partial.path(ORDER), range.start.into(), range.end.into())?;
-    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
+    let reader = GraphReader::new(build.partial.folder(), own.degree);
     let packing = Packing {
         nodes_per_block: design.nodes_per_block,
-        packed: build.options.pack,
-        make_reachable: build.options.codes == CodePlace::Disk,
+        packed: own.pack,
+        make_reachable: own.codes == CodePlace::Disk,
         apart: &build.drawn,
     };
     pack_cell(&reader, (cell, range), &members, build.base.shape().rows as usize, &packing)
@@ -150,8 +171,14 @@ fn blocks_name(cell: usize) -> String {
 }
 
 /// Packs one cell, and writes what was decided.
-pub(crate) fn pack_to_file(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cell: usize) -> Result<()> {
-    let packed = pack(build, &design(build, scan, graph)?, cell, &graph.cells[cell])?;
+pub(crate) fn pack_to_file(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+    cell: usize,
+) -> Result<()> {
+    let packed = pack(build, own, &design(build, own, scan, graph)?, cell, &graph.cells[cell])?;
     write_table(&build.partial.path(&packed_name(cell)), &packed.to_words())
 }
 
@@ -167,11 +194,17 @@ pub(crate) fn number(build: &Build<'_>, graph: &GraphFacts) -> Result<()> {
 }
 
 /// Writes the blocks of one cell, after all rows have ids.
-pub(crate) fn write_cell(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cell: usize) -> Result<Written> {
-    let design = design(build, scan, graph)?;
+pub(crate) fn write_cell(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    scan: &Scan,
+    graph: &GraphFacts,
+    cell: usize,
+) -> Result<Written> {
+    let design = design(build, own, scan, graph)?;
     let placement = read_places(build)?;
-    let reader = GraphReader::new(build.partial.folder(), build.options.degree);
-    let (order, codes) = (build.partial.path(ORDER), code_file(build)?);
+    let reader = GraphReader::new(build.partial.folder(), own.degree);
+    let (order, codes) = (build.partial.path(ORDER), code_file(build, own)?);
     let codes = codes.as_ref();
     let job =
         BlockJob { graph: Some(&reader), codes, ..job(build, &design, &placement, &order, &graph.cells) };
@@ -181,11 +214,12 @@ pub(crate) fn write_cell(build: &Build<'_>, scan: &Scan, graph: &GraphFacts, cel
 /// Puts the blocks of all cells into one file. Returns its length and checksum, too.
 pub(crate) fn join(
     build: &Build<'_>,
+    own: &GraphOptions,
     scan: &Scan,
     graph: &GraphFacts,
     written: &Written,
 ) -> Result<(LayoutFacts, FileEntry)> {
-    let design = design(build, scan, graph)?;
+    let design = design(build, own, scan, graph)?;
     let blocks = std::fs::metadata(build.file(files::MAP)).map_or(0, |m| m.len() as usize / 2);
     let mut out = AtomicFile::create(&build.file(files::BLOCKS))?;
     let mut sum = files::Sum::default();

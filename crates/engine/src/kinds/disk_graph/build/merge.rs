@@ -17,28 +17,40 @@ use crate::build::blocks::graph_file::{self, GraphWriter};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::VamanaOptions;
+use crate::kinds::disk_graph::options::GraphOptions;
 use crate::{Error, Result};
 
 /// Merges cell by cell.
-pub(crate) fn run(build: &Build<'_>, space: &Space, division: &Division) -> Result<GraphFacts> {
+pub(crate) fn run(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    division: &Division,
+) -> Result<GraphFacts> {
     let rows = division.cells.last().map_or(0, |c| c.end);
     build.progress.stage("merging cells", rows.into(), "nodes");
     let mut edges = 0;
     for home in 0..division.cells.len() {
-        edges += merge_cell(build, space, division, home)?;
+        edges += merge_cell(build, own, space, division, home)?;
     }
     Ok(GraphFacts::new(division.cells.clone(), edges))
 }
 
 /// Writes the graph of the rows that a cell owns, in their order. Returns the number of its edges.
-pub(crate) fn merge_cell(build: &Build<'_>, space: &Space, division: &Division, home: usize) -> Result<u64> {
+pub(crate) fn merge_cell(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    division: &Division,
+    home: usize,
+) -> Result<u64> {
     let rows = division.read_residents(build, home)?;
     let mut merge = Merge {
         build,
         space,
-        options: graph_stage::vamana_options(build),
+        options: graph_stage::vamana_options(build, own),
         limits: MergeLimits::new(build, space),
-        writer: GraphWriter::create(&build.partial.path(&graph_file::name(home)), build.options.degree)?,
+        writer: GraphWriter::create(&build.partial.path(&graph_file::name(home)), own.degree)?,
         edges: 0,
     };
     merge.cell(home, division.cells.len(), &rows)?;

@@ -14,45 +14,45 @@ use stratann_kernel::Metric;
 
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::codebook::{self, CodebookOptions};
-use crate::build::options::CodePlace;
 use crate::build::plan::CODEBOOK_SAMPLE;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
+use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::manifest::Manifest;
 use crate::{Error, Result, files};
 use graph_stage::GraphFacts;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    let space = build.space(scan)?;
-    build.stage("codebook", |b| train_codebook(b, &space, scan))?;
-    let graph: GraphFacts = build.stage("graph", |b| graph_stage::run(b, &space, scan))?;
+pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Result<Manifest> {
+    let space = build.space(scan, own.exact_points)?;
+    build.stage("codebook", |b| train_codebook(b, own, &space, scan))?;
+    let graph: GraphFacts = build.stage("graph", |b| graph_stage::run(b, own, &space, scan))?;
     merge::remove_lists(build, graph.cells.len());
-    let (layout, code_error) = match build.options.codes {
+    let (layout, code_error) = match own.codes {
         CodePlace::Ram => {
-            let layout: LayoutFacts = build.stage("layout", |b| layout_stage::run(b, scan, &graph))?;
-            (layout, build.stage("codes", |b| encode(b, &space, scan))?)
+            let layout: LayoutFacts = build.stage("layout", |b| layout_stage::run(b, own, scan, &graph))?;
+            (layout, build.stage("codes", |b| encode(b, own, &space, scan))?)
         }
         CodePlace::Disk => {
             // The name of this stage in a build that several processes share.
-            build.stage("numbered", |b| layout_stage::place(b, scan, &graph).map(|_| ()))?;
+            build.stage("numbered", |b| layout_stage::place(b, own, scan, &graph).map(|_| ()))?;
             if let Some(seconds) = build.report.stages.remove("numbered") {
                 build.report.stages.insert("packing".into(), seconds);
             }
-            let code_error = build.stage("codes", |b| encode(b, &space, scan))?;
-            (build.stage("layout", |b| layout_stage::write(b, scan, &graph))?, code_error)
+            let code_error = build.stage("codes", |b| encode(b, own, &space, scan))?;
+            (build.stage("layout", |b| layout_stage::write(b, own, scan, &graph))?, code_error)
         }
     };
     report_layout(build, &space, &graph, &layout);
     let id_of_row = read_table(&build.partial.path(IDS))?;
-    build.stage("head", |b| write_head_graph(b, &space, scan, &id_of_row))?;
+    build.stage("head", |b| write_head_graph(b, own, &space, scan, &id_of_row))?;
     build.manifest(scan, &layout, code_error)
 }
 
-fn encode(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<f32> {
-    codes::run(build, space, scan, &read_table::<u32>(&build.partial.path(IDS))?)
+fn encode(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<f32> {
+    codes::run(build, own.codes, space, scan, &read_table::<u32>(&build.partial.path(IDS))?)
 }
 
 /// Adds what the layout decided to the report.
@@ -69,7 +69,12 @@ pub(crate) fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphF
 }
 
 /// Trains the codebook on a sample; returns the bytes of a code.
-pub(crate) fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
+pub(crate) fn train_codebook(
+    build: &Build<'_>,
+    own: &GraphOptions,
+    space: &Space,
+    scan: &Scan,
+) -> Result<usize> {
     const ITERATIONS: usize = 12;
     let shape = build.base.shape();
     let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
@@ -83,8 +88,8 @@ pub(crate) fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> R
         !build.progress.interrupted()
     };
     let options = CodebookOptions {
-        code_bytes: build.options.code_bytes(shape.dim),
-        kind: build.options.code_kind,
+        code_bytes: own.code_bytes(shape.dim),
+        kind: own.code_kind,
         iterations: ITERATIONS,
         seed: build.options.seed,
     };
@@ -97,15 +102,16 @@ pub(crate) fn train_codebook(build: &Build<'_>, space: &Space, scan: &Scan) -> R
 /// Builds the head graph and writes it, with its codes where blocks carry codes.
 pub(crate) fn write_head_graph(
     build: &Build<'_>,
+    own: &GraphOptions,
     space: &Space,
     scan: &Scan,
     id_of_row: &[u32],
 ) -> Result<()> {
     let live = build.live_rows(scan);
-    let count = head::head_count(live.len(), build.options.head_share);
+    let count = head::head_count(live.len(), own.head_share);
     let graph = head::build(build.base, space, &live, id_of_row, count, build.options.seed, build.progress)?;
     write_table(&build.file(files::HEAD), &files::encode_head(&graph))?;
-    match layout_stage::code_file(build)? {
+    match layout_stage::code_file(build, own)? {
         Some(codes) => {
             write_table(&build.file(files::HEAD_CODES), &codes.read(graph.ids.clone())?.of(&graph.ids))
         }

@@ -9,6 +9,7 @@ use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
 use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::{Error, Result, files};
 
 /// The cell of every row, u32; `u32::MAX` for rows that are left out.
@@ -23,10 +24,10 @@ pub(crate) fn count(rows: u64) -> usize {
 }
 
 /// Number of cells with a row.
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<u32> {
+pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<u32> {
     let dim = space.point_dim();
     let live = build.live_rows(scan);
-    let wanted = build.options.clusters.unwrap_or_else(|| count(scan.rows)).clamp(1, live.len());
+    let wanted = own.clusters.unwrap_or_else(|| count(scan.rows)).clamp(1, live.len());
     let sample = sample(build, space, &live, wanted)?;
     drop(live);
     build.progress.stage("clustering", ROUNDS as u64, "rounds");

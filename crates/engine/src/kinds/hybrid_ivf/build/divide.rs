@@ -14,6 +14,7 @@ use crate::build::tables::{read_table, write_table};
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::profile::Profile;
 use crate::{Error, Result};
 
@@ -37,7 +38,13 @@ pub(crate) struct Plan {
     pub(crate) report: PlanReport,
 }
 
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profile) -> Result<Plan> {
+pub(crate) fn run(
+    build: &Build<'_>,
+    own: &ListOptions,
+    space: &Space,
+    scan: &Scan,
+    profile: &Profile,
+) -> Result<Plan> {
     let cluster_of = clusters::read(build)?;
     let count = 1 + cluster_of.iter().filter(|&&c| c != u32::MAX).max().map_or(0, |&c| c as usize);
     let mut sizes = vec![0u64; count];
@@ -48,9 +55,9 @@ pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     }
     drop(cluster_of);
     let reads = ReadSizes::of(profile);
-    let (kinds, report) = plan::run(build, space, scan, profile, &sizes)?;
+    let (kinds, report) = plan::run(build, own, space, scan, profile, &sizes)?;
     build.progress.stage("dividing large clusters", count as u64, "clusters");
-    let capacity = list_layout(build)?.members_in(reads.most as usize);
+    let capacity = list_layout(build, own)?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
     let divided: Vec<Divided> = members

@@ -28,6 +28,7 @@ use crate::build::tables::{read_table, write_table};
 use crate::clusterings::order::halve;
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::hybrid_ivf::facts::SizeStats;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
@@ -50,8 +51,8 @@ const SPILL: &str = "spill.tmp";
 /// Raw vectors, and what is written of them, lie in memory together.
 const COPIES: u64 = 3;
 
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<ListFacts> {
-    let shape = list_layout(build)?;
+pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<ListFacts> {
+    let shape = list_layout(build, own)?;
     let plan: Plan = build
         .partial
         .facts("plan")

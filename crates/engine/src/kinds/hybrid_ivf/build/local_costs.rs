@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use stratann_core::build::costs::{UnitCosts, VisitCostModel};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Points, hash};
+use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
 
 use super::nav::Floats;
@@ -17,6 +18,7 @@ use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::profile::{LocalCosts, Profile};
 use crate::{Progress, Result};
 
@@ -46,7 +48,13 @@ struct Shown {
 }
 
 /// The constants for this set on the machine of `profile`.
-pub(crate) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profile) -> Result<LocalCosts> {
+pub(crate) fn fit(
+    build: &Build<'_>,
+    own: &ListOptions,
+    space: &Space,
+    scan: &Scan,
+    profile: &Profile,
+) -> Result<LocalCosts> {
     let dim = space.point_dim();
     let live = build.live_rows(scan);
     // Under a budget what they are cut into has to fit beside them.
@@ -70,9 +78,10 @@ pub(crate) fn fit(build: &Build<'_>, space: &Space, scan: &Scan, profile: &Profi
     };
     let ((hops_a, hops_b), (lists_a, lists_b)) = (line(|s| s.hops), line(|s| s.lists));
     let shape = build.base.shape();
-    let code_bytes = list_layout(build)?.code_bytes;
-    let alpha_flat = profile.compute.codes.ns(code_bytes) / profile.compute.full_ns(shape.dtype, shape.dim);
-    Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(build)?, lists_a, lists_b })
+    let layout = list_layout(build, own)?;
+    let alpha_flat =
+        profile.compute.codes.ns(layout.code_bytes) / profile.compute.full_ns(shape.dtype, shape.dim);
+    Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(&layout), lists_a, lists_b })
 }
 
 /// What a row takes in a cluster that is cut out: itself, its edges, and its distances.
@@ -163,12 +172,12 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
 }
 
 /// What is read of lists over what is wanted, at the largest size: whole pages.
-fn beta_scan(build: &Build<'_>) -> Result<f64> {
+fn beta_scan(layout: &ListLayout) -> f64 {
     let members = SIZES[SIZES.len() - 1] as u64;
     let each = members / VisitCostModel::lists_in(members);
-    let head = list_layout(build)?.list_codes_bytes(each as usize) as f64;
+    let head = layout.list_codes_bytes(each as usize) as f64;
     // A list begins anywhere in a page.
-    Ok((head + stratann_core::PAGE as f64) / head)
+    (head + stratann_core::PAGE as f64) / head
 }
 
 /// UnitCosts of the machine of `profile` with a busy disk.

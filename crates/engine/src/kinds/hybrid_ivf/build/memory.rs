@@ -18,7 +18,7 @@ use crate::build::vamana::Graph;
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::dataset::Reader;
-use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::kinds::hybrid_ivf::options::{ListOptions, LocalPlan};
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 use stratann_core::format::directory::LocalKind;
 
@@ -53,22 +53,22 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(base: &Reader, options: &BuildOptions) -> Sizes {
+    fn of(base: &Reader, options: &BuildOptions, own: &ListOptions) -> Sizes {
         let of_base = base.shape();
         let rows = of_base.rows;
-        let clusters = options.clusters.unwrap_or_else(|| clusters::count(rows)) as u64;
+        let clusters = own.clusters.unwrap_or_else(|| clusters::count(rows)) as u64;
         let clusters = clusters.clamp(1, rows.max(1));
         let shape = ListLayout {
             dim: of_base.dim,
             vector_bytes: of_base.dim * of_base.dtype.size(),
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
             norms: options.metric == Metric::Cosine,
-            code_bytes: options.local_code_bytes(of_base.dim, of_base.dtype),
+            code_bytes: own.code_bytes(of_base.dim, of_base.dtype),
         };
-        let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
+        let most = own.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
         let longest = (shape.members_in(most as usize) as u64).min(rows);
         // √N lists of N members come to no more than this, whatever the sizes.
-        let divided = match options.local_plan {
+        let divided = match own.local_plan {
             LocalPlan::Auto | LocalPlan::Uniform(LocalKind::Ivf) => ((rows * clusters) as f64).sqrt() as u64,
             LocalPlan::Uniform(_) => 0,
         };
@@ -80,7 +80,7 @@ impl Sizes {
             point_dim: (of_base.dim + usize::from(options.metric == Metric::Ip)) as u64,
             shape,
             longest,
-            nodes: (clusters as f64 * (2.0 + options.nav_samples)) as u64,
+            nodes: (clusters as f64 * (2.0 + own.nav_samples)) as u64,
         }
     }
 
@@ -181,8 +181,8 @@ fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static st
 ///
 /// # Errors
 /// `Kind::Budget` when no plan fits, naming the smallest budget that works.
-pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    let sizes = Sizes::of(base, options);
+pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
     let trained = codebook::training_bytes(base.shape().dim);
     let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);

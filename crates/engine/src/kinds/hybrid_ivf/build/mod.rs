@@ -29,6 +29,7 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::read_table;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
 use crate::profile::Profile;
@@ -60,22 +61,22 @@ impl ReadSizes {
 }
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    let space = build.space(scan)?;
-    build.stage("clusters", |b| clusters::run(b, &space, scan))?;
-    let profile: Profile = build.stage("profile", |b| plan::profile(b))?;
-    let plan: divide::Plan = build.stage("plan", |b| divide::run(b, &space, scan, &profile))?;
-    build.stage("codebook", |b| residuals::train(b, &space, scan))?;
-    let layout: lists::ListFacts = build.stage("lists", |b| lists::run(b, &space, scan))?;
+pub(crate) fn run(build: &mut Build<'_>, own: &ListOptions, scan: &Scan) -> Result<Manifest> {
+    let space = build.space(scan, false)?;
+    build.stage("clusters", |b| clusters::run(b, own, &space, scan))?;
+    let profile: Profile = build.stage("profile", |b| plan::profile(b, own))?;
+    let plan: divide::Plan = build.stage("plan", |b| divide::run(b, own, &space, scan, &profile))?;
+    build.stage("codebook", |b| residuals::train(b, own, &space, scan))?;
+    let layout: lists::ListFacts = build.stage("lists", |b| lists::run(b, own, &space, scan))?;
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, &space, scan, &id_of_row))?;
+    let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, own, &space, scan, &id_of_row))?;
     let sizes = layout.sizes;
     let facts = ListFacts {
         lists: layout.lists,
         kinds: layout.kinds,
         sizes,
         nav_nodes,
-        code_bytes: list_layout(build)?.code_bytes,
+        code_bytes: list_layout(build, own)?.code_bytes,
         read_max: plan.reads.most,
         gap_max: plan.reads.gap,
     };
@@ -91,7 +92,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
 }
 
 /// What all lists of this index have in common.
-pub(crate) fn list_layout(build: &Build<'_>) -> Result<ListLayout> {
+pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLayout> {
     let shape = build.base.shape();
     let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
     Ok(ListLayout {
@@ -99,7 +100,7 @@ pub(crate) fn list_layout(build: &Build<'_>) -> Result<ListLayout> {
         vector_bytes: shape.dim * shape.dtype.size(),
         id_bytes,
         norms: build.options.metric == Metric::Cosine,
-        code_bytes: build.options.local_code_bytes(shape.dim, shape.dtype),
+        code_bytes: own.code_bytes(shape.dim, shape.dtype),
     })
 }
 

@@ -10,6 +10,7 @@ use crate::build::stages::{Build, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::{Result, files};
 
@@ -49,12 +50,18 @@ impl Points for Floats {
 }
 
 /// Returns the number of nodes.
-pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, id_of_row: &[u32]) -> Result<u32> {
+pub(crate) fn run(
+    build: &Build<'_>,
+    own: &ListOptions,
+    space: &Space,
+    scan: &Scan,
+    id_of_row: &[u32],
+) -> Result<u32> {
     let shape = build.base.shape();
     let (_, centroids) = read_centroids(build, shape.dim)?;
     let cluster_of = clusters::read(build)?;
     let count = centroids.len() / shape.dim;
-    let rows = draw(build, scan, &cluster_of, count, (count as f64 * build.options.nav_samples) as usize);
+    let rows = draw(build, scan, &cluster_of, count, (count as f64 * own.nav_samples) as usize);
     build.progress.stage("navigation graph", (count + rows.len()) as u64, "nodes");
     let codebook = read_codebook(&build.file(files::CODEBOOK))?;
     let mut nav = NavGraph {

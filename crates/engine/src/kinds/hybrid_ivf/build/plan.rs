@@ -13,7 +13,7 @@ use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
-use crate::kinds::hybrid_ivf::options::LocalPlan;
+use crate::kinds::hybrid_ivf::options::{ListOptions, LocalPlan};
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile, ProfileOptions};
 use crate::{Error, Result};
@@ -22,8 +22,8 @@ use crate::{Error, Result};
 const PROFILE_SECONDS: f64 = 12.0;
 
 /// The profile that was given, or one measured now on the disk of the index.
-pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
-    match &build.options.profile {
+pub(crate) fn profile(build: &Build<'_>, own: &ListOptions) -> Result<Profile> {
+    match &own.profile {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
@@ -43,6 +43,7 @@ pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
 /// Chooses for clusters of these sizes.
 pub(crate) fn run(
     build: &Build<'_>,
+    own: &ListOptions,
     space: &Space,
     scan: &Scan,
     profile: &Profile,
@@ -50,30 +51,22 @@ pub(crate) fn run(
 ) -> Result<(Vec<LocalKind>, PlanReport)> {
     let local = match profile.local {
         Some(fitted) => fitted,
-        None => local_costs::fit(build, space, scan, profile)?,
+        None => local_costs::fit(build, own, space, scan, profile)?,
     };
-    let model = model(build, profile, &local)?;
-    let shape = list_layout(build)?;
-    let budget = match build.options.search_budget {
-        Some(budget) => {
-            Some(code_budget(budget, &shape, members.len() as u64, build.options.nav_samples, scan.rows)?)
-        }
-        None => None,
+    let shape = list_layout(build, own)?;
+    let model = VisitCostModel {
+        unit_costs: local_costs::unit_costs(profile, &local, build.base.shape()),
+        sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
     };
+    let clusters = members.len() as u64;
+    let search_budget = own.search_budget;
+    let left = |budget| code_budget(budget, &shape, clusters, own.nav_samples, scan.rows);
+    let budget = search_budget.map(left).transpose()?;
     let total: f64 = members.iter().sum::<u64>() as f64;
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
-    let search_budget = build.options.search_budget;
     let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
     let planner = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
-    planner.choose(build.options.local_plan, local, false)
-}
-
-fn model(build: &Build<'_>, profile: &Profile, local: &LocalCosts) -> Result<VisitCostModel> {
-    let shape = list_layout(build)?;
-    Ok(VisitCostModel {
-        unit_costs: local_costs::unit_costs(profile, local, build.base.shape()),
-        sizes: cost_sizes(&shape, ReadSizes::of(profile).most),
-    })
+    planner.choose(own.local_plan, local, false)
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.

@@ -11,14 +11,15 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
+use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::{Error, Result, files};
 
 const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
-pub(crate) fn train(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<usize> {
+pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();
-    let code_bytes = list_layout(build)?.code_bytes;
+    let code_bytes = list_layout(build, own)?.code_bytes;
     let (_, centroids) = read_centroids(build, shape.dim)?;
     let cluster_of = clusters::read(build)?;
     let live = build.live_rows(scan);
