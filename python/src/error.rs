@@ -1,7 +1,7 @@
 //! Conversion of engine errors to the exceptions of `stratann._errors`.
 
 use pyo3::prelude::*;
-use stratann_engine::{Error, Kind};
+use stratann_engine::{Error, ErrorKind};
 
 /// Options as the engine's messages name them, and their Python names. Longer names come first.
 const OPTIONS: [(&str, &str); 21] = [
@@ -51,11 +51,11 @@ pub(crate) fn input(py: Python<'_>, message: &str) -> PyErr {
 pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
     let message = in_python(&error.message);
     match error.kind {
-        Kind::BadInput => named(py, "InputError", &message),
-        Kind::Budget => named(py, "BudgetError", &message),
-        Kind::Corrupt => named(py, "CorruptIndexError", &message),
-        Kind::Io => named(py, "DiskError", &message),
-        Kind::Interrupted => pyo3::exceptions::PyKeyboardInterrupt::new_err(message),
+        ErrorKind::BadInput => named(py, "InputError", &message),
+        ErrorKind::Budget => named(py, "BudgetError", &message),
+        ErrorKind::Corrupt => named(py, "CorruptIndexError", &message),
+        ErrorKind::Io => named(py, "DiskError", &message),
+        ErrorKind::Interrupted => pyo3::exceptions::PyKeyboardInterrupt::new_err(message),
     }
 }
 

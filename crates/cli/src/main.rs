@@ -11,7 +11,7 @@ mod remote;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use stratann_engine::{Error, Kind};
+use stratann_engine::{Error, ErrorKind};
 
 use crate::output::Output;
 
@@ -104,9 +104,9 @@ fn main() -> ExitCode {
         Err(e) => {
             output.error(&e);
             ExitCode::from(match e.kind {
-                Kind::BadInput | Kind::Budget => 2,
-                Kind::Corrupt | Kind::Io => 1,
-                Kind::Interrupted => 130,
+                ErrorKind::BadInput | ErrorKind::Budget => 2,
+                ErrorKind::Corrupt | ErrorKind::Io => 1,
+                ErrorKind::Interrupted => 130,
             })
         }
     }

@@ -76,7 +76,7 @@ pub(crate) fn of_search(
 /// Computes how many of `queries` fit into `budget` at a time.
 ///
 /// # Errors
-/// `Kind::Budget` when not even a few queries fit.
+/// `ErrorKind::Budget` when not even a few queries fit.
 pub(crate) fn part(
     index: &Index,
     options: &SearchOptions,

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 
 /// Output options of the user.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +38,11 @@ impl Output {
         eprint_line(&format!("stratann: {}", error.message));
         if self.json {
             let kind = match error.kind {
-                Kind::BadInput => "bad_input",
-                Kind::Budget => "budget",
-                Kind::Corrupt => "corrupt",
-                Kind::Io => "io",
-                Kind::Interrupted => "interrupted",
+                ErrorKind::BadInput => "bad_input",
+                ErrorKind::Budget => "budget",
+                ErrorKind::Corrupt => "corrupt",
+                ErrorKind::Io => "io",
+                ErrorKind::Interrupted => "interrupted",
             };
             let document = serde_json::json!({ "error": error.message, "kind": kind });
             let _ = print(&format!("{document:#}\n"));

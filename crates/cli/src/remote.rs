@@ -8,7 +8,7 @@ use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Error, Kind, Metric, Result};
+use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
 use ureq::Agent;
 
@@ -116,7 +116,7 @@ impl Remote {
         let Some((_, status)) = found else {
             let message =
                 format!("no server answers ({}); start one with `stratann serve`", silent.join(", "));
-            return Err(Error { kind: Kind::Io, message });
+            return Err(Error { kind: ErrorKind::Io, message });
         };
         let (Some(dtype), Some(metric)) =
             (DType::from_name(&status.dtype), Metric::from_name(&status.metric))

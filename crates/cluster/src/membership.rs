@@ -23,7 +23,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 use tokio::sync::watch;
 
 /// A server, as its key describes it.
@@ -155,7 +155,7 @@ impl EtcdOptions {
         let thread = std::thread::spawn(move || runtime.block_on(hold(&options, servers, &sender, stopped)));
         let answer = claimed
             .recv()
-            .map_err(|_| Error { kind: Kind::Io, message: "the client of etcd ended".into() })?;
+            .map_err(|_| Error { kind: ErrorKind::Io, message: "the client of etcd ended".into() })?;
         let holder = Membership { stop, own: watch::channel(String::new()).0, thread: Some(thread) };
         answer.map(|number| Claim { number, _holder: holder })
     }
@@ -175,7 +175,7 @@ impl EtcdOptions {
                     .await
                     .map(|_| ())
             })
-            .map_err(|why| Error { kind: Kind::Io, message: format!("etcd: {why}; check that it runs") })
+            .map_err(|why| Error { kind: ErrorKind::Io, message: format!("etcd: {why}; check that it runs") })
     }
 }
 
@@ -357,7 +357,7 @@ async fn hold(
         }
         Err(why) => {
             let _ = claimed.send(Err(Error {
-                kind: Kind::Io,
+                kind: ErrorKind::Io,
                 message: format!("etcd: {why}; check that it runs, or set server"),
             }));
             return;

@@ -11,7 +11,7 @@ use stratann_cluster::store::{Store, drop_others};
 use stratann_engine::durable::hex;
 use stratann_engine::kinds::section::Section;
 use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
-use stratann_engine::{Kind, Progress, Quiet};
+use stratann_engine::{ErrorKind, Progress, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
@@ -73,7 +73,7 @@ fn conforms(open: &(dyn Fn() -> Store + Sync)) {
     let store = open();
     let home = tempfile::tempdir().unwrap();
     let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
-    assert!(error.kind == Kind::BadInput && error.message.contains("holds no index"), "{error}");
+    assert!(error.kind == ErrorKind::BadInput && error.message.contains("holds no index"), "{error}");
 
     let (first, second) = (index(1), index(2));
     assert_eq!(store.publish(first.path(), &Quiet).unwrap(), 1);
@@ -174,7 +174,7 @@ fn interruptions(open: &(dyn Fn() -> Store + Sync)) {
     for patience in (0..).step_by(7) {
         match store.publish(dir.path(), &Stop(AtomicI64::new(patience))) {
             Ok(_) => break,
-            Err(e) => assert_eq!(e.kind, Kind::Interrupted),
+            Err(e) => assert_eq!(e.kind, ErrorKind::Interrupted),
         }
         assert_eq!(store.versions().unwrap(), before);
         stopped += 1;
@@ -182,7 +182,7 @@ fn interruptions(open: &(dyn Fn() -> Store + Sync)) {
     for patience in (0..).step_by(300) {
         match store.fetch(home.path(), Some(0), &Stop(AtomicI64::new(patience))) {
             Ok(_) => break,
-            Err(e) => assert_eq!(e.kind, Kind::Interrupted),
+            Err(e) => assert_eq!(e.kind, ErrorKind::Interrupted),
         }
         stopped += 1;
     }
@@ -219,7 +219,7 @@ fn damaged_files_are_neither_published_nor_fetched() {
     for damaged in [&bad[..], &good[..100], &[]] {
         std::fs::write(&path, damaged).unwrap();
         let error = store.publish(dir.path(), &Quiet).unwrap_err();
-        assert!(error.kind == Kind::Corrupt && error.message.contains("v1-codes.bin"), "{error}");
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains("v1-codes.bin"), "{error}");
         assert!(store.newest().unwrap().is_none());
     }
     std::fs::write(&path, &good).unwrap();
@@ -235,7 +235,7 @@ fn damaged_files_are_neither_published_nor_fetched() {
         std::fs::write(&stored, &bad).unwrap();
         let home = tempfile::tempdir().unwrap();
         let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
-        assert!(error.kind == Kind::Corrupt && error.message.contains(word), "{error}");
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains(word), "{error}");
         assert!(stratann_engine::manifest::newest(&home.path().join(&build)).ok().flatten().is_none());
         std::fs::write(&stored, &good).unwrap();
     }

@@ -35,7 +35,7 @@ impl Account {
     /// Refuses a budget that this account exceeds; the error names the smallest that works.
     ///
     /// # Errors
-    /// `Kind::Budget`.
+    /// `ErrorKind::Budget`.
     pub fn check(&self, budget: Option<u64>, job: &str) -> Result<()> {
         let Some(budget) = budget else { return Ok(()) };
         if self.total() <= budget {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// Remedy of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// Input, option or usage is wrong: correct it and try again.
     BadInput,
     /// The RAM budget is too small for the job: raise it to the named size.
@@ -22,7 +22,7 @@ pub enum Kind {
 #[error("{message}")]
 pub struct Error {
     /// Remedy.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// What, where, what to do.
     pub message: String,
 }
@@ -33,22 +33,22 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of wrong input, option or usage.
     pub fn bad_input(message: impl Into<String>) -> Error {
-        Error { kind: Kind::BadInput, message: message.into() }
+        Error { kind: ErrorKind::BadInput, message: message.into() }
     }
 
     /// Creates an error of a budget that is too small.
     pub fn budget(message: impl Into<String>) -> Error {
-        Error { kind: Kind::Budget, message: message.into() }
+        Error { kind: ErrorKind::Budget, message: message.into() }
     }
 
     /// Creates an error of a damaged file.
     pub fn corrupt(message: impl Into<String>) -> Error {
-        Error { kind: Kind::Corrupt, message: message.into() }
+        Error { kind: ErrorKind::Corrupt, message: message.into() }
     }
 
     /// Creates the error of an interruption on request.
     pub fn interrupted() -> Error {
-        Error { kind: Kind::Interrupted, message: "interrupted".into() }
+        Error { kind: ErrorKind::Interrupted, message: "interrupted".into() }
     }
 
     /// Creates an error of the operating system at `path` while doing `what` (for example "reading").
@@ -59,8 +59,8 @@ impl Error {
             _ => "",
         };
         let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => Kind::BadInput,
-            _ => Kind::Io,
+            std::io::ErrorKind::NotFound => ErrorKind::BadInput,
+            _ => ErrorKind::Io,
         };
         Error { kind, message: format!("{what} {}: {error}{hint}", path.display()) }
     }

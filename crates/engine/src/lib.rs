@@ -26,6 +26,6 @@ pub mod spread;
 pub mod tier;
 pub mod verify;
 
-pub use error::{Error, Kind, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use progress::{Progress, Quiet};
 pub use stratann_kernel::{DType, Metric};

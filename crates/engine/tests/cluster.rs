@@ -13,7 +13,7 @@ use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
 use stratann_engine::tier::{Buffer, IoChoice};
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet, verify};
 use tempfile::TempDir;
 
 /// About a thousand blocks of six nodes.

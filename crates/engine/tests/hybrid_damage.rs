@@ -18,7 +18,7 @@ use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
 use tempfile::TempDir;
 
 const TABLES: [&str; 5] =

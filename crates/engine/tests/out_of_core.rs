@@ -192,7 +192,7 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
     let stop = Impatient { asked: AtomicU64::new(0), patience: 150, in_graph: AtomicBool::new(false) };
     let options = options(2, Some(tight()));
     let error = build(&set().reader(), dir.path(), &options, &stop).unwrap_err();
-    assert_eq!(error.kind, stratann_engine::Kind::Interrupted, "{}", error.message);
+    assert_eq!(error.kind, stratann_engine::ErrorKind::Interrupted, "{}", error.message);
     let partial = dir.path().join("partial");
     let of_cells = |start: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&partial).unwrap().flatten();

@@ -22,7 +22,7 @@ use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::LocalCosts;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
 use tempfile::TempDir;
 
 const AMPLE: u64 = 1 << 30;

@@ -13,7 +13,7 @@ use stratann_core::format::block::Block;
 use stratann_engine::build::Kind;
 use stratann_engine::spread::scatter::{describe, open, scatter, server_folder};
 use stratann_engine::spread::{Method, PartitionOptions};
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Progress, Quiet};
+use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
 
 const ROWS: usize = 3000;
 

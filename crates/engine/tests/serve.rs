@@ -18,7 +18,7 @@ use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Question, ServeOptions, Server, Unanswered};
 use stratann_engine::spread::{PartitionOptions, partition};
 use stratann_engine::tier::IoChoice;
-use stratann_engine::{DType, Kind as ErrorKind, Metric, Quiet};
+use stratann_engine::{DType, ErrorKind, Metric, Quiet};
 use tempfile::TempDir;
 
 const DIM: usize = 24;

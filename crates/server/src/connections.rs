@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use stratann_engine::serve::Versions;
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -61,7 +61,7 @@ impl Front {
         let shape = RowShape::of(versions.current().manifest())
             .ok_or_else(|| Error::bad_input("the index is of a newer version; use a newer stratann"))?;
         let refused = |e: std::io::Error| Error {
-            kind: Kind::Io,
+            kind: ErrorKind::Io,
             message: format!("listening on {} for HTTP: {e}; give another address", options.http),
         };
         let threads = options.threads.clamp(1, 64);

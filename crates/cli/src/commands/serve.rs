@@ -14,7 +14,7 @@ use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
@@ -196,7 +196,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let has_budget = setup.engine.ram_budget.is_some();
     let server = Server::start(setup.engine).map_err(|e| match e.kind {
         // The engine's error names its own need only.
-        Kind::Budget if has_budget => Error::budget(format!(
+        ErrorKind::Budget if has_budget => Error::budget(format!(
             "{}, and {} more for HTTP",
             e.message,
             stratann_engine::budget::size(front_bytes)
@@ -313,7 +313,8 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
         // The receiver is gone when the process ends.
         let _ = by_signal.send(why);
     };
-    let system = |e: std::io::Error| Error { kind: Kind::Io, message: format!("waiting for signals: {e}") };
+    let system =
+        |e: std::io::Error| Error { kind: ErrorKind::Io, message: format!("waiting for signals: {e}") };
     watch_signals(act).map_err(system)?;
     let wait_for_eof = move || {
         let mut input = std::io::stdin().lock();

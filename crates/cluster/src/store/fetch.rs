@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
 use stratann_engine::durable::{hex, sync_folder};
 use stratann_engine::manifest::FileEntry;
-use stratann_engine::{Error, Kind, Progress, Result};
+use stratann_engine::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Store;
@@ -84,7 +84,7 @@ impl Store {
         if length != entry.bytes || hex(sum.digest()) != entry.xxh3 {
             let _ = std::fs::remove_file(&aside);
             return Err(Error {
-                kind: Kind::Corrupt,
+                kind: ErrorKind::Corrupt,
                 message: format!(
                     "{} arrived damaged, or is not what its manifest says; try again, then publish the index again",
                     self.shown(&from).display()

@@ -21,7 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 
 pub use fetch::{Fetched, drop_others};
 
@@ -153,11 +153,11 @@ impl Store {
     fn failed(&self, what: &str, path: &Path, error: &object_store::Error) -> Error {
         let shown = self.shown(path);
         let (kind, hint) = match error {
-            object_store::Error::NotFound { .. } => (Kind::BadInput, "check the address of the store"),
+            object_store::Error::NotFound { .. } => (ErrorKind::BadInput, "check the address of the store"),
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-                (Kind::Io, "check the AWS_… variables of the environment")
+                (ErrorKind::Io, "check the AWS_… variables of the environment")
             }
-            _ => (Kind::Io, "check that the store can be reached"),
+            _ => (ErrorKind::Io, "check that the store can be reached"),
         };
         // The client's messages can have several lines, one for each attempt.
         let text = error.to_string();

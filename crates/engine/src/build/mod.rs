@@ -84,7 +84,7 @@ pub fn build(
             Ok(report)
         }
         Err(e) => {
-            if e.kind == crate::Kind::Interrupted || e.kind == crate::Kind::Io {
+            if e.kind == crate::ErrorKind::Interrupted || e.kind == crate::ErrorKind::Io {
                 // Kept for --resume.
                 let hint = format!(
                     "; run the same command with --resume to go on, or delete {}",

@@ -84,7 +84,7 @@ impl BuildPlan {
 pub(crate) fn check_disk(folder: &std::path::Path, needed: u64) -> Result<()> {
     match crate::budget::free_disk_bytes(folder) {
         Some(free) if free < needed => Err(Error {
-            kind: crate::Kind::Io,
+            kind: crate::ErrorKind::Io,
             message: format!(
                 "{} has {} free, this takes about {}; free some space or choose another disk",
                 folder.display(),

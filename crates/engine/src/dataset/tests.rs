@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::{Kind, Quiet};
+use crate::{ErrorKind, Quiet};
 use stratann_kernel::Metric;
 
 fn folder() -> tempfile::TempDir {
@@ -72,7 +72,7 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
 fn refused(path: &Path, words: &[&str]) {
     let result = Reader::open(path).and_then(|r| r.read_rows(0, r.shape().rows as usize, &mut Vec::new()));
     let error = result.expect_err("must be refused");
-    assert_eq!(error.kind, Kind::BadInput, "{error}");
+    assert_eq!(error.kind, ErrorKind::BadInput, "{error}");
     for word in words {
         assert!(error.message.contains(word), "{:?} lacks {word:?}", error.message);
     }
@@ -310,7 +310,7 @@ fn ground_truth_comes_back_with_and_without_distances() {
     let whole = std::fs::read(&path).expect("bytes");
     for cut in 0..whole.len() {
         let error = GroundTruth::read(&put(folder.path(), "cut", &whole[..cut])).expect_err("cut");
-        assert_eq!(error.kind, Kind::BadInput, "{error}");
+        assert_eq!(error.kind, ErrorKind::BadInput, "{error}");
     }
     let ids: Vec<u8> = full.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     let path = put(folder.path(), "gt.ivecs", &vecs_bytes(2, 2, 4, &ids));
@@ -402,7 +402,7 @@ fn a_scan_fails_at_the_first_bad_row_or_skips_all() {
     let reader = Reader::from_memory(shape, bytemuck::cast_slice::<f32, u8>(&values).to_vec()).expect("set");
     let error = scan(&reader, Metric::Cosine, OnBadRow::Fail, &Quiet).expect_err("row 0");
     let expected = "row 0 of <memory>: component 3 is NaN; correct it or pass --on-bad-row skip";
-    assert_eq!((error.kind, error.message.as_str()), (Kind::BadInput, expected));
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::BadInput, expected));
     let skipping = scan(&reader, Metric::Cosine, OnBadRow::Skip, &Quiet).expect("scanned");
     assert_eq!((skipping.rows, skipping.skipped), (2997, vec![0, 17, 2999]));
     assert!(skipping.mean.iter().chain(&skipping.variance).all(|x| x.is_finite()));
@@ -563,7 +563,7 @@ mod parquet_files {
             let reader = Reader::open(&put(folder.path(), "flipped.parquet", &bytes));
             let result =
                 reader.and_then(|r| r.read_rows(0, r.shape().rows.min(100) as usize, &mut Vec::new()));
-            refused += usize::from(result.is_err_and(|e| e.kind == Kind::BadInput));
+            refused += usize::from(result.is_err_and(|e| e.kind == ErrorKind::BadInput));
         }
         assert!(refused > 100, "only {refused} were noticed");
     }

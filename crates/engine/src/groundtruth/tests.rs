@@ -6,7 +6,7 @@ use stratann_kernel::distance::Exact;
 
 use super::*;
 use crate::dataset::Shape;
-use crate::{Kind, Quiet};
+use crate::{ErrorKind, Quiet};
 
 const PLENTY: u64 = 1 << 30;
 
@@ -221,11 +221,15 @@ fn what_cannot_be_compared_is_refused() {
     };
     let same = set(DType::F32, 2, &[1, 1]);
     let cases = [
-        (run(&set(DType::F32, 1, &[1]), 1, PLENTY, false), Kind::BadInput, "1 dimensions"),
-        (run(&set(DType::U8, 2, &[1, 1]), 1, PLENTY, false), Kind::BadInput, "convert the queries to f32"),
-        (run(&same, 0, PLENTY, false), Kind::BadInput, "k is 0"),
-        (run(&same, 1, 1000, false), Kind::Budget, "the budget is 0 MiB; raise it"),
-        (run(&same, 1, PLENTY, true), Kind::Interrupted, "interrupted"),
+        (run(&set(DType::F32, 1, &[1]), 1, PLENTY, false), ErrorKind::BadInput, "1 dimensions"),
+        (
+            run(&set(DType::U8, 2, &[1, 1]), 1, PLENTY, false),
+            ErrorKind::BadInput,
+            "convert the queries to f32",
+        ),
+        (run(&same, 0, PLENTY, false), ErrorKind::BadInput, "k is 0"),
+        (run(&same, 1, 1000, false), ErrorKind::Budget, "the budget is 0 MiB; raise it"),
+        (run(&same, 1, PLENTY, true), ErrorKind::Interrupted, "interrupted"),
     ];
     for (error, kind, words) in cases {
         assert_eq!(error.kind, kind);

@@ -42,7 +42,7 @@ pub struct Choice {
 /// Chooses a kind for `base` among those with these options. Reads a sample of the rows, drawn by `seed`.
 ///
 /// # Errors
-/// Rows that cannot be read; `Kind::Interrupted`.
+/// Rows that cannot be read; `ErrorKind::Interrupted`.
 pub fn choose(
     base: &Reader,
     metric: Metric,

@@ -403,7 +403,7 @@ pub enum Explained {
 /// Plans the memory and the disk of a build.
 ///
 /// # Errors
-/// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
+/// `ErrorKind::Budget` when no plan fits; the error names the smallest budget that works.
 pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     match &options.kind {
         KindOptions::Flat => blocks::plan::plan(base, options, &GraphOptions::default(), false),

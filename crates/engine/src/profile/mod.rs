@@ -103,7 +103,7 @@ impl Profile {
     ///
     /// # Errors
     /// Options out of range; a folder that cannot be written to, or with too little room; reads that fail;
-    /// `Kind::Interrupted`.
+    /// `ErrorKind::Interrupted`.
     pub fn measure(folder: &Path, options: &ProfileOptions, progress: &dyn Progress) -> Result<Profile> {
         let started = Instant::now();
         let bytes = scratch_bytes(folder, options)?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Kind, Quiet};
+use crate::{ErrorKind, Quiet};
 
 const SMALL: ProfileOptions =
     ProfileOptions { seconds: 0.05, scratch_bytes: SCRATCH_BYTES_MIN, io: IoChoice::Pread };
@@ -60,17 +60,17 @@ fn damage_is_told_apart_from_other_files() {
         Profile::read(&path).unwrap_err()
     };
     let found = refused(&text.replacen("\"reads\": ", "\"reads\": 1", 1));
-    assert!(found.kind == Kind::Corrupt && found.message.contains("checksum"), "{found}");
+    assert!(found.kind == ErrorKind::Corrupt && found.message.contains("checksum"), "{found}");
     assert!(may_write(&path).is_ok(), "a damaged profile may be replaced");
-    assert_eq!(refused(&text[..text.len() / 2]).kind, Kind::Corrupt);
+    assert_eq!(refused(&text[..text.len() / 2]).kind, ErrorKind::Corrupt);
     let newer = refused(&text.replace("\"format_version\": 1", "\"format_version\": 2"));
-    assert!(newer.kind == Kind::BadInput && newer.message.contains("newer"), "{newer}");
+    assert!(newer.kind == ErrorKind::BadInput && newer.message.contains("newer"), "{newer}");
     for other in ["{}", "[1, 2]", "\"stratann-profile\"", "{\"format\": \"another\"}"] {
         let found = refused(other);
-        assert!(found.kind == Kind::BadInput && found.message.contains("no profile"), "{found}");
+        assert!(found.kind == ErrorKind::BadInput && found.message.contains("no profile"), "{found}");
     }
-    assert_eq!(Profile::read(&folder.path().join("nowhere")).unwrap_err().kind, Kind::BadInput);
-    assert_eq!(Profile::read(folder.path()).unwrap_err().kind, Kind::BadInput);
+    assert_eq!(Profile::read(&folder.path().join("nowhere")).unwrap_err().kind, ErrorKind::BadInput);
+    assert_eq!(Profile::read(folder.path()).unwrap_err().kind, ErrorKind::BadInput);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn costs_that_nobody_measured_are_refused() {
     let mut profile = measured();
     profile.disk.loaded.ns_per_byte = -1.0;
     profile.write(&path).unwrap();
-    assert_eq!(Profile::read(&path).unwrap_err().kind, Kind::Corrupt);
+    assert_eq!(Profile::read(&path).unwrap_err().kind, ErrorKind::Corrupt);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn nothing_but_a_profile_is_replaced() {
     std::fs::write(&path, "years of work").unwrap();
     let profile = measured();
     let error = profile.write(&path).unwrap_err();
-    assert!(error.kind == Kind::BadInput && error.message.contains("is no profile"), "{error}");
+    assert!(error.kind == ErrorKind::BadInput && error.message.contains("is no profile"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "years of work");
     assert!(profile.write(folder.path()).is_err());
     assert!(profile.write(&folder.path().join("nowhere/p.json")).is_err());
@@ -112,14 +112,14 @@ fn options_out_of_range_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |options: ProfileOptions| {
         let error = Profile::measure(folder.path(), &options, &Quiet).unwrap_err();
-        assert_eq!(error.kind, Kind::BadInput, "{error}");
+        assert_eq!(error.kind, ErrorKind::BadInput, "{error}");
     };
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e6] {
         refused(ProfileOptions { seconds, ..SMALL });
     }
     refused(ProfileOptions { scratch_bytes: 1 << 20, ..SMALL });
     let nowhere = Profile::measure(&folder.path().join("nowhere"), &SMALL, &Quiet).unwrap_err();
-    assert_eq!(nowhere.kind, Kind::BadInput, "{nowhere}");
+    assert_eq!(nowhere.kind, ErrorKind::BadInput, "{nowhere}");
 }
 
 /// Stops after some units of progress.
@@ -143,7 +143,7 @@ fn an_interruption_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let impatient = Impatient(after.into());
         let error = Profile::measure(folder.path(), &SMALL, &impatient).unwrap_err();
-        assert_eq!(error.kind, Kind::Interrupted, "{after}: {error}");
+        assert_eq!(error.kind, ErrorKind::Interrupted, "{after}: {error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

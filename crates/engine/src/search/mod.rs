@@ -119,7 +119,7 @@ impl Index {
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
         let tier = tier::open(&self.base.blocks_file, depth, self.base.block.block_bytes, options.io)
             .map_err(|e| Error {
-                kind: crate::Kind::Io,
+                kind: crate::ErrorKind::Io,
                 message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             })?;
         let name = tier.name();

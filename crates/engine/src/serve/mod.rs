@@ -109,7 +109,7 @@ impl Server {
             let name = ready
                 .recv()
                 .map_err(|_| Error::corrupt("a driver thread ended at once; please report it"))?
-                .map_err(|e| Error { kind: crate::Kind::Io, message: e })?;
+                .map_err(|e| Error { kind: crate::ErrorKind::Io, message: e })?;
             let _ = self.state.backend.set(self.state.index.index().base.backend_name(name));
         }
         Ok(())
@@ -136,7 +136,7 @@ impl Server {
             None => Link::start(link, receiver),
         };
         let link = started.map_err(|e| Error {
-            kind: crate::Kind::Io,
+            kind: crate::ErrorKind::Io,
             message: format!("listening on {listen} failed: {e}; choose another address for listen"),
         })?;
         let _ = self.state.link.set(link);

@@ -13,7 +13,7 @@ use stratann_core::peer::{Rollout, RolloutStep};
 use super::{ServeOptions, Server, Status, lock};
 use crate::link::{LinkTraffic, Log};
 use crate::manifest::Manifest;
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// One server with the versions of its index.
 pub struct Versions {
@@ -122,7 +122,7 @@ impl Versions {
             ..current.state.options.clone()
         };
         let server = current.start_beside(options).map_err(|e| match e.kind {
-            Kind::Budget => Error::budget(format!(
+            ErrorKind::Budget => Error::budget(format!(
                 "version {number} does not fit beside the one that is served: {}; \
                  or restart the servers one after the other",
                 e.message

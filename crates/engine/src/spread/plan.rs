@@ -29,7 +29,7 @@ impl SpreadPlan {
     /// The largest plan within the budget.
     ///
     /// # Errors
-    /// `Kind::Budget`, naming the smallest that works.
+    /// `ErrorKind::Budget`, naming the smallest that works.
     pub(super) fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<SpreadPlan> {
         let blocks = manifest.blocks.count as usize;
         let wanted = match options.method {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub use report::{FINDINGS_MAX, Finding, Report};
 
 use crate::manifest::{self, Manifest};
-use crate::{Error, Kind, Progress, Result, files as roles, kinds, spread};
+use crate::{Error, ErrorKind, Progress, Result, files as roles, kinds, spread};
 use files::check_file;
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold
@@ -21,7 +21,7 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     let mut report = Report::default();
     let (number, manifest) = match Manifest::read(folder) {
         Ok(read) => read,
-        Err(e) if e.kind == Kind::Corrupt => {
+        Err(e) if e.kind == ErrorKind::Corrupt => {
             let number = manifest::newest(folder)?.unwrap_or(0);
             report.version = number;
             let file = format!("manifest-{number}.json");

@@ -14,7 +14,7 @@ use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::{Profile, ProfileOptions};
 use stratann_engine::search::{Effort, SearchOptions, recall};
-use stratann_engine::{Error, Kind, Progress, Result};
+use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use crate::options::{self, MetricName};
 use crate::output::{Output, count, table};
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         let name = format!("uniform-{}", kind.name());
         match bench.build(&base, &name, LocalPlan::Uniform(kind), &profile) {
             Ok(folder) => indexes.push((name, folder)),
-            Err(e) if e.kind == Kind::Budget => refused.push((name, e.message)),
+            Err(e) if e.kind == ErrorKind::Budget => refused.push((name, e.message)),
             Err(e) => return Err(e),
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
-use stratann_engine::{Error, Kind, Result};
+use stratann_engine::{Error, ErrorKind, Result};
 
 use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
 use crate::options::{CarryName, ResultsName};
@@ -159,7 +159,7 @@ impl Cluster {
             for server in &mut self.servers {
                 if server.has_ended() {
                     let message = format!("{} ended: {}", server.name(), server.last_lines());
-                    return Err(Error { kind: Kind::Io, message });
+                    return Err(Error { kind: ErrorKind::Io, message });
                 }
                 if server.address.is_none() {
                     server.address = server.ready.try_recv().ok();
@@ -177,7 +177,7 @@ impl Cluster {
             if started.elapsed() > longest {
                 let (seconds, waiting) = (longest.as_secs(), waiting.join(", "));
                 let message = format!("not ready after {seconds} s: {waiting}; give a longer --wait");
-                return Err(Error { kind: Kind::Io, message });
+                return Err(Error { kind: ErrorKind::Io, message });
             }
             if let Ok(why) = stop.recv_timeout(LOOK) {
                 return Ok(Some(why));

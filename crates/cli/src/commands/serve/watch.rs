@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stratann_cluster::store::{Store, drop_others};
 use stratann_engine::serve::{Changed, Versions};
-use stratann_engine::{Error, Kind, Progress, Result};
+use stratann_engine::{Error, ErrorKind, Progress, Result};
 use stratann_server::Log;
 
 /// Interval of checks during a change of versions.
@@ -49,7 +49,7 @@ impl Watch {
         let run =
             move || Watching { watched, store, stopped, said: String::new(), seen: 0 }.run(&woken, &changed);
         let thread = std::thread::Builder::new().name("store".into()).spawn(run).map_err(|e| Error {
-            kind: Kind::Io,
+            kind: ErrorKind::Io,
             message: format!("starting a thread: {e}; raise the limit of threads"),
         })?;
         Ok(Watch { wakes, is_stopped, thread: Some(thread) })
@@ -100,7 +100,7 @@ impl Watching {
             }
             match self.look() {
                 Ok(()) => self.said.clear(),
-                Err(e) if e.kind == Kind::Interrupted => return,
+                Err(e) if e.kind == ErrorKind::Interrupted => return,
                 Err(e) => self.say(&e),
             }
             next = Instant::now() + self.watched.every;
@@ -150,7 +150,7 @@ impl Watching {
         log(&format!("version {} of {place}: {} bytes downloaded", fetched.number, fetched.downloaded_bytes));
         let added = versions.add(fetched.number, fetched.folder);
         // A version that does not fit now will not fit at the next check; one that could not be read may then.
-        if added.as_ref().err().is_none_or(|e| matches!(e.kind, Kind::BadInput | Kind::Budget)) {
+        if added.as_ref().err().is_none_or(|e| matches!(e.kind, ErrorKind::BadInput | ErrorKind::Budget)) {
             self.seen = fetched.number;
         }
         added

@@ -112,7 +112,7 @@ impl Needs {
 /// Plans for the rows of `base`. Without a graph, the memory of blocks is planned with the defaults of one.
 ///
 /// # Errors
-/// `Kind::Budget` when no plan fits; the error names the smallest budget that works.
+/// `ErrorKind::Budget` when no plan fits; the error names the smallest budget that works.
 pub(crate) fn plan(
     base: &Reader,
     options: &BuildOptions,

@@ -180,7 +180,7 @@ fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static st
 /// Plans for the rows of `base`.
 ///
 /// # Errors
-/// `Kind::Budget` when no plan fits, naming the smallest budget that works.
+/// `ErrorKind::Budget` when no plan fits, naming the smallest budget that works.
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
