@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_engine::Result;
-use stratann_engine::explain::lists::{ListTrace, PageRead, ReadFor, Round, Visit};
+use stratann_engine::explain::lists::{ListTrace, PageRead, ReadFor, Round, VisitTrace};
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};
@@ -73,7 +73,7 @@ fn text(query: usize, trace: &ListTrace) -> String {
     out + &super::results(&trace.ids, &trace.distances)
 }
 
-fn row(visit: &Visit) -> Vec<String> {
+fn row(visit: &VisitTrace) -> Vec<String> {
     vec![
         visit.cluster.to_string(),
         visit.kind.into(),
@@ -103,17 +103,17 @@ fn line(number: usize, round: &Round, k: usize) -> String {
         count(round.code_comparisons),
         round.scored,
         count(round.pruned),
-        round.survivors
+        round.candidates
     )
 }
 
 fn read(read: &PageRead) -> String {
     let kib = u64::from(read.pages) * PAGE as u64 / 1024;
-    match read.what {
+    match read.purpose {
         ReadFor::Lists { cluster, lists } => {
             format!("{kib} KiB at {} for codes of list {cluster} ({lists} lists)", read.offset)
         }
-        ReadFor::Survivors { vectors } => {
+        ReadFor::Candidates { vectors } => {
             format!("{kib} KiB at {} for {vectors} candidates", read.offset)
         }
         ReadFor::Run { cluster, vectors } => {
@@ -137,8 +137,8 @@ fn sums(trace: &ListTrace) -> String {
         s.lists,
         trace.list_reads.reads,
         kib(trace.list_reads.pages),
-        trace.survivor_reads.reads,
-        kib(trace.survivor_reads.pages),
+        trace.candidate_reads.reads,
+        kib(trace.candidate_reads.pages),
         s.pinned_hits,
         s.hops,
         count(s.code_comparisons),

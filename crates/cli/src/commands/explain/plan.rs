@@ -158,8 +158,8 @@ fn measured_text(m: &Measured) -> String {
         m.predicted_us,
         m.measured_us,
         ratio(m.measured_us, m.predicted_us).map_or(String::new(), |r| format!(", {r:.2} times as much")),
-        m.survivor_reads,
-        m.survivor_kib
+        m.candidate_reads,
+        m.candidate_kib
     );
     out
 }

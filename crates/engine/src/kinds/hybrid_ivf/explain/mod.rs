@@ -22,7 +22,7 @@ use crate::driver::failure;
 
 /// One cluster that was visited.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Visit {
+pub struct VisitTrace {
     /// Its number.
     pub cluster: u32,
     /// Its local index: `flat`, `graph` or `ivf`.
@@ -46,7 +46,7 @@ pub struct Visit {
     pub scanned: u64,
     /// Of them, those that no bound discarded at once.
     pub kept: u64,
-    /// Reads for it, those of survivors not counted.
+    /// Reads for it, those of candidates not counted.
     pub reads: u64,
     /// Pages of 4 KiB in them.
     pub pages: u64,
@@ -73,7 +73,8 @@ pub enum ReadFor {
         cluster: u32,
     },
     /// Vectors that no bound discarded.
-    Survivors {
+    #[serde(rename = "survivors")]
+    Candidates {
         /// How many.
         vectors: u32,
     },
@@ -96,7 +97,8 @@ pub struct PageRead {
     /// Pages of 4 KiB.
     pub pages: u32,
     /// What for.
-    pub what: ReadFor,
+    #[serde(rename = "what")]
+    pub purpose: ReadFor,
 }
 
 /// One round: its reads, and what they changed.
@@ -113,7 +115,8 @@ pub struct Round {
     /// Vectors discarded by a bound.
     pub pruned: u64,
     /// Vectors that may still be among the best and have not been read.
-    pub survivors: usize,
+    #[serde(rename = "survivors")]
+    pub candidates: usize,
     /// Results so far.
     pub results: usize,
     /// Distance of the k-th result; `None` as long as there are fewer.
@@ -156,11 +159,12 @@ pub struct ListTrace {
     /// Codes and centroids compared on the way through it.
     pub nav_comparisons: u64,
     /// The clusters that were visited, in their order.
-    pub visits: Vec<Visit>,
+    pub visits: Vec<VisitTrace>,
     /// Reads of codes, and of edges of graphs.
     pub list_reads: ReadSum,
     /// Reads of vectors that no bound discarded.
-    pub survivor_reads: ReadSum,
+    #[serde(rename = "survivor_reads")]
+    pub candidate_reads: ReadSum,
     /// Results that the navigation found and whose clusters were not visited.
     #[serde(rename = "results_elsewhere")]
     pub results_unvisited: Option<usize>,
@@ -196,7 +200,7 @@ pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Para
 #[derive(Default)]
 struct Sums {
     lists: ReadSum,
-    survivors: ReadSum,
+    candidates: ReadSum,
     of_cluster: HashMap<u32, ReadSum>,
 }
 
@@ -206,12 +210,12 @@ impl Sums {
             sum.reads += 1;
             sum.pages += u64::from(read.pages);
         };
-        match read.what {
+        match read.purpose {
             ReadFor::Lists { cluster, .. } | ReadFor::Run { cluster, .. } | ReadFor::Edges { cluster } => {
                 add(&mut self.lists);
                 add(self.of_cluster.entry(cluster).or_default());
             }
-            ReadFor::Survivors { .. } | ReadFor::Other => add(&mut self.survivors),
+            ReadFor::Candidates { .. } | ReadFor::Other => add(&mut self.candidates),
         }
     }
 }
@@ -262,7 +266,7 @@ impl Tracer<'_> {
             nav_learned: nav.map_or(0, |n| n.1),
             nav_comparisons,
             list_reads: self.sums.lists,
-            survivor_reads: self.sums.survivors,
+            candidate_reads: self.sums.candidates,
             results_unvisited: known.map(|k| results.len().saturating_sub(k)),
             rounds,
             stop: self.stop(patience, ranked.len()),
@@ -306,7 +310,7 @@ impl Tracer<'_> {
             let Some(read) = self.state.read_of(tag) else { continue };
             held.push((tag, self.fetch(&read)));
             let (offset, pages) = (read.at.first_page() * PAGE as u64, read.at.pages() as u32);
-            let read = PageRead { offset, pages, what: self.purpose(tag) };
+            let read = PageRead { offset, pages, purpose: self.purpose(tag) };
             self.sums.add(&read);
             reads.push(read);
         }
@@ -321,7 +325,7 @@ impl Tracer<'_> {
             code_comparisons: after.code_comparisons - before.code_comparisons,
             scored: after.full_comparisons - before.full_comparisons,
             pruned: after.pruned - before.pruned,
-            survivors: self.state.hybrid_ivf().map_or(0, |trace| trace.candidates()),
+            candidates: self.state.hybrid_ivf().map_or(0, |trace| trace.candidates()),
             results: results.len(),
             kth_distance: results.get(self.state.params().k as usize - 1).map(|h| h.distance),
         };
@@ -334,7 +338,7 @@ impl Tracer<'_> {
             Some(ReadPurpose::Lists(first, lists)) => {
                 ReadFor::Lists { cluster: directory.cluster_of(first), lists }
             }
-            Some(ReadPurpose::Candidates(vectors)) => ReadFor::Survivors { vectors },
+            Some(ReadPurpose::Candidates(vectors)) => ReadFor::Candidates { vectors },
             Some(ReadPurpose::Run(first, vectors)) => {
                 ReadFor::Run { cluster: directory.cluster_of(directory.list_of(first)), vectors }
             }
@@ -349,7 +353,7 @@ impl Tracer<'_> {
         self.view().verify(read, &bytes).map(|()| bytes)
     }
 
-    fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<Visit> {
+    fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<VisitTrace> {
         // Codes of unit vectors measure twice the cosine distance.
         let scale = if view.base.metric == Metric::Cosine { 0.5 } else { 1.0 };
         let worst = self.state.results().last().map_or(f32::NEG_INFINITY, |h| h.distance);
@@ -363,7 +367,7 @@ impl Tracer<'_> {
             let lists = clusters.directory.lists_of(cluster);
             let rank = ranked.iter().find(|r| r.cluster == cluster);
             let reads = self.sums.of_cluster.get(&cluster).copied().unwrap_or_default();
-            let mut visit = Visit {
+            let mut visit = VisitTrace {
                 cluster,
                 kind: clusters.directory.kinds[cluster as usize].name(),
                 members: lists.clone().map(|l| u64::from(clusters.directory.members(l))).sum(),
@@ -374,7 +378,7 @@ impl Tracer<'_> {
                 reads: reads.reads,
                 pages: reads.pages,
                 results: of_result.as_ref().map(|of| of.iter().filter(|&&c| c == cluster).count()),
-                ..Visit::default()
+                ..VisitTrace::default()
             };
             for list in self.scanned().iter().filter(|s| s.cluster == cluster) {
                 visit.lists_scanned += u32::from(list.list.is_some());

@@ -9,7 +9,7 @@ use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostMod
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
 
-use super::{ListTrace, Visit, explain};
+use super::{ListTrace, VisitTrace, explain};
 use crate::explain::explained_params;
 use crate::index::Index;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
@@ -61,9 +61,11 @@ pub struct Measured {
     pub measured_us: f64,
     /// Reads of vectors that no bound discarded, a query: whichever index finds them they are read, so no plan
     /// reckons with them.
-    pub survivor_reads: f64,
+    #[serde(rename = "survivor_reads")]
+    pub candidate_reads: f64,
     /// KiB of them.
-    pub survivor_kib: f64,
+    #[serde(rename = "survivor_kib")]
+    pub candidate_kib: f64,
 }
 
 /// Queries to measure with.
@@ -108,7 +110,7 @@ pub fn measure(
     let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
     let params = explained_params(index, options)?;
     let mut sum =
-        Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), survivors: (0, 0) };
+        Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), candidates: (0, 0) };
     let (queries, source) = match asked {
         MeasuredQueries::Rows { sample, seed } => {
             let drawn = draw(index.manifest().rows as u32, *sample, *seed);
@@ -177,7 +179,7 @@ struct Sum<'a> {
     report: &'a PlanReport,
     // By kind, and whether in RAM.
     ways: BTreeMap<(u8, bool), Tally>,
-    survivors: (u64, u64),
+    candidates: (u64, u64),
 }
 
 impl Sum<'_> {
@@ -186,12 +188,12 @@ impl Sum<'_> {
             return Err(Error::corrupt(trace.stop.clone()));
         }
         trace.visits.iter().for_each(|visit| self.add_visit(visit));
-        self.survivors.0 += trace.survivor_reads.reads;
-        self.survivors.1 += trace.survivor_reads.pages;
+        self.candidates.0 += trace.candidate_reads.reads;
+        self.candidates.1 += trace.candidate_reads.pages;
         Ok(())
     }
 
-    fn add_visit(&mut self, visit: &Visit) {
+    fn add_visit(&mut self, visit: &VisitTrace) {
         let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
         // The codes of a local graph are resident; its lists are read nevertheless.
         let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
@@ -230,8 +232,8 @@ impl Sum<'_> {
             ways: self.ways.iter().map(way).collect(),
             predicted_us: each(self.ways.values().map(|t| t.predicted_us).sum()),
             measured_us: each(self.ways.values().map(cost).sum()),
-            survivor_reads: each(self.survivors.0 as f64),
-            survivor_kib: each(kib(self.survivors.1)),
+            candidate_reads: each(self.candidates.0 as f64),
+            candidate_kib: each(kib(self.candidates.1)),
         }
     }
 }
