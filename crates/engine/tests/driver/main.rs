@@ -17,7 +17,7 @@ use stratann_engine::cache::ExtentCache;
 use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier};
+use stratann_engine::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker};
 use stratann_engine::{Metric, Quiet};
 use stratann_testing::{Need, leave_out};
 
@@ -225,13 +225,13 @@ fn reads_of_an_ended_query_never_reach_its_successor() {
     }
 }
 
-/// A tier that stops working after some polls.
-struct Breaking {
-    inner: MemoryTier,
-    polls: usize,
+/// A tier around another, whose polls are those of a function.
+struct Polled<F> {
+    inner: Box<dyn Tier>,
+    poll: F,
 }
 
-impl Tier for Breaking {
+impl<F: FnMut(&mut dyn Tier, bool, &mut Vec<Completion>) -> io::Result<()>> Tier for Polled<F> {
     fn room(&self) -> usize {
         self.inner.room()
     }
@@ -245,22 +245,40 @@ impl Tier for Breaking {
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        if self.polls == 0 {
-            return Err(io::Error::other("the device is gone"));
-        }
-        self.polls -= 1;
-        self.inner.poll(wait, done)
+        (self.poll)(&mut *self.inner, wait, done)
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        self.inner.waker()
     }
 
     fn name(&self) -> &'static str {
-        "breaking"
+        "polled"
     }
+}
+
+fn polled(
+    inner: Box<dyn Tier>,
+    poll: impl FnMut(&mut dyn Tier, bool, &mut Vec<Completion>) -> io::Result<()> + 'static,
+) -> Box<dyn Tier> {
+    Box::new(Polled { inner, poll })
+}
+
+/// A tier that stops working after some polls.
+fn breaking(inner: Box<dyn Tier>, mut polls: usize) -> Box<dyn Tier> {
+    polled(inner, move |tier, wait, done| {
+        if polls == 0 {
+            return Err(io::Error::other("the device is gone"));
+        }
+        polls -= 1;
+        tier.poll(wait, done)
+    })
 }
 
 #[test]
 fn a_tier_that_breaks_is_an_error() {
     for polls in [0, 1, 50] {
-        let tier = Box::new(Breaking { inner: MemoryTier::new(place().blocks.clone(), 8, 1), polls });
+        let tier = breaking(memory(8, 1), polls);
         let error = drive(tier, None, params(Mode::Barrier), ASKED, options(4, 2)).unwrap_err();
         assert_eq!(error.to_string(), "the device is gone");
     }

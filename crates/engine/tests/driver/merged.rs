@@ -13,7 +13,7 @@ use stratann_engine::tier::{
 };
 
 use super::common::blocks_path;
-use super::{ASKED, Ended, drive, memory, options, params, place};
+use super::{ASKED, Ended, breaking, drive, memory, options, params, place, polled};
 
 /// What a tier was asked for.
 #[derive(Default)]
@@ -204,31 +204,6 @@ fn a_read_goes_on_when_its_first_query_ends() {
     }
 }
 
-/// A tier whose reads complete only while its thread waits: all queries in flight have been admitted by then.
-struct WhenWaiting(MemoryTier);
-
-impl Tier for WhenWaiting {
-    fn room(&self) -> usize {
-        self.0.room()
-    }
-
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.0.store_bytes(store)
-    }
-
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.0.submit(tag, store, offset, buffer);
-    }
-
-    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        if wait { self.0.poll(true, done) } else { Ok(()) }
-    }
-
-    fn name(&self) -> &'static str {
-        "when waiting"
-    }
-}
-
 #[test]
 fn a_bad_read_is_lost_to_each_query_that_joined_it() {
     let sound = sound();
@@ -239,7 +214,9 @@ fn a_bad_read_is_lost_to_each_query_that_joined_it() {
     ] {
         let shared = SharedReads::default();
         let tier = MemoryTier::new(place().blocks.clone(), 64, 1).with_fault(0, fault);
-        let tier = Box::new(WhenWaiting(tier));
+        // Reads complete only while the thread waits: all queries in flight have been admitted by then.
+        let tier =
+            polled(Box::new(tier), |tier, wait, done| if wait { tier.poll(true, done) } else { Ok(()) });
         let mut asked = Same::new(params(Mode::Barrier), 16);
         Driver::new(view(), None, tier, options(8, 4)).sharing(Some(&shared)).run(&mut asked).unwrap();
         assert_eq!(asked.ended.len(), 16);
@@ -253,42 +230,6 @@ fn a_bad_read_is_lost_to_each_query_that_joined_it() {
     }
 }
 
-/// A tier that stops working as a whole after some polls.
-struct Broken {
-    inner: Box<dyn Tier>,
-    polls: usize,
-}
-
-impl Tier for Broken {
-    fn room(&self) -> usize {
-        self.inner.room()
-    }
-
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
-    }
-
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.inner.submit(tag, store, offset, buffer);
-    }
-
-    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        self.polls = self.polls.saturating_sub(1);
-        if self.polls == 0 {
-            return Err(io::Error::other("the device is gone"));
-        }
-        self.inner.poll(wait, done)
-    }
-
-    fn waker(&mut self) -> io::Result<Waker> {
-        self.inner.waker()
-    }
-
-    fn name(&self) -> &'static str {
-        "broken"
-    }
-}
-
 /// The queries of a thread whose device fails end; those of other threads that joined its reads lose them, and no
 /// thread hangs.
 #[test]
@@ -296,13 +237,12 @@ fn a_thread_that_breaks_leaves_nobody_waiting() {
     let sound = sound();
     let (file, _) = open_direct(&blocks_path(place().built.dir.path())).unwrap();
     let file = Arc::new(file);
-    for polls in [1, 2, 10, 50] {
+    for polls in [0, 1, 9, 49] {
         let shared = SharedReads::default();
         let tier = || open(&file, 64, 4096, IoChoice::Auto).unwrap();
         std::thread::scope(|scope| {
             let breaking = scope.spawn(|| {
-                let broken = Box::new(Broken { inner: tier(), polls });
-                let driver = Driver::new(view(), None, broken, options(16, 4));
+                let driver = Driver::new(view(), None, breaking(tier(), polls), options(16, 4));
                 driver.sharing(Some(&shared)).run(&mut Same::new(params(Mode::Barrier), 200))
             });
             let other = scope.spawn(|| {
@@ -324,26 +264,13 @@ fn a_thread_that_breaks_leaves_nobody_waiting() {
 /// Several indexes in one process: all reads of one fail, the others do not notice.
 #[test]
 fn an_index_whose_disk_fails_does_not_touch_another() {
-    struct Failing(Box<dyn Tier>);
-    impl Tier for Failing {
-        fn room(&self) -> usize {
-            self.0.room()
-        }
-        fn store_bytes(&self, store: StoreId) -> Option<u64> {
-            self.0.store_bytes(store)
-        }
-        fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-            self.0.submit(tag, store, offset, buffer);
-        }
-        fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-            let polled = self.0.poll(wait, done);
+    let failing = |tier| {
+        polled(tier, |tier, wait, done| {
+            let polled = tier.poll(wait, done);
             done.iter_mut().for_each(|c| c.result = Err(io::Error::other("injected fault")));
             polled
-        }
-        fn name(&self) -> &'static str {
-            "failing"
-        }
-    }
+        })
+    };
     let sound = sound();
     let run = |tier: Box<dyn Tier>| {
         let shared = SharedReads::default();
@@ -352,7 +279,7 @@ fn an_index_whose_disk_fails_does_not_touch_another() {
         asked.ended
     };
     std::thread::scope(|scope| {
-        let bad = scope.spawn(|| run(Box::new(Failing(memory(64, 1)))));
+        let bad = scope.spawn(|| run(failing(memory(64, 1))));
         let good: Vec<_> = (2..5).map(|seed| scope.spawn(move || run(memory(64, seed)))).collect();
         let is_lost = |e: &Ended| matches!(e.outcome, Outcome::Lost { loss: Loss::Failed, .. });
         assert!(bad.join().unwrap().iter().all(|(_, e)| is_lost(e)));
