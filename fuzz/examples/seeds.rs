@@ -33,7 +33,7 @@ fn changes() {
     for (target, choices) in [("graph_files", 24), ("list_files", 24), ("shard_files", 12), ("manifest", 14)]
     {
         for choice in 0..choices {
-            let change = |i: u8| [i % 8, i * 37, i * 11 + choice, 0, 1, i, i * 3];
+            let change = |i: u8| [i % 8, i.wrapping_mul(37), i.wrapping_mul(11), 0, 1, i, choice];
             write(
                 target,
                 &format!("change-{choice}"),

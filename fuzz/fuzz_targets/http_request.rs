@@ -42,8 +42,9 @@ fuzz_target!(|data: &[u8]| {
             // The length of the parameters comes first.
             let (length, rest) = edits::first(data);
             let (url_query, body) = rest.split_at(usize::from(length).min(rest.len()));
-            let is_url = |b: &u8| b.is_ascii_graphic() && *b != b'#';
-            let url_query: String = url_query.iter().filter(|b| is_url(b)).map(|&b| char::from(b)).collect();
+            let is_url = |b: u8| b.is_ascii_alphanumeric() || b"=&+-._%".contains(&b);
+            let escaped = |&b: &u8| if is_url(b) { char::from(b).to_string() } else { format!("%{b:02x}") };
+            let url_query: String = url_query.iter().map(escaped).collect();
             ask(&format!("/v1/search?{url_query}"), "application/octet-stream", body);
         }
     }
