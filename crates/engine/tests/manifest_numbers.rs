@@ -83,12 +83,12 @@ fn try_all_numbers(folder: &Path) {
             let mut changed = document.clone();
             *changed.pointer_mut(place).unwrap() = value.clone();
             std::fs::write(folder.join("manifest-1.json"), sealed(&changed)).unwrap();
-            println!("{place} = {value}");
+            eprintln!("{place} = {value}");
             opened += usize::from(is_opened(folder));
         }
     }
     std::fs::write(folder.join("manifest-1.json"), sealed(&document)).unwrap();
-    assert!(is_opened(folder) && places.len() > 15, "{places:?}");
+    assert!(is_opened(folder) && places.len() > 8, "{places:?}");
     assert!(opened < places.len() * 4, "{opened} of {}", places.len() * 6);
 }
 
