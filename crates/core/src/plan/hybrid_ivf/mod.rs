@@ -119,10 +119,7 @@ impl Kind for Marker {
 
     /// Only a query that has not begun may come from another server: lists that a state names are not checked here.
     fn fits(state: &State, _: u32) -> bool {
-        state.ranked.is_empty()
-            && state.lists.is_empty()
-            && state.queue.is_empty()
-            && state.candidates.is_empty()
+        state.is_empty()
     }
 
     fn encode_params(params: &Params, w: &mut Writer<'_>) {

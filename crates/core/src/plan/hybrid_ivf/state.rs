@@ -194,6 +194,13 @@ impl State {
         self.upper_bounds.reset(k as usize);
     }
 
+    /// Whether it is as [`State::reset`] leaves it. Another one, without lists and candidates, may wait for ever.
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut empty = State::default();
+        (empty.estimates.k, empty.upper_bounds.k) = (self.estimates.k, self.upper_bounds.k);
+        *self == empty
+    }
+
     /// Memory beside the struct itself, bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         4 * (self.ranked.capacity() + self.lists.capacity() + self.navigated.capacity())
@@ -215,5 +222,42 @@ impl State {
     /// The clusters whose visits have begun, in their order.
     pub(crate) fn visited(&self) -> &[u32] {
         &self.ranked[..(self.begun as usize).min(self.ranked.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Params, wire};
+    use super::*;
+    use crate::codec::{Reader, Writer};
+    use alloc::vec;
+
+    /// The state after encoding and decoding.
+    fn travelled(state: &State) -> State {
+        let (mut bytes, mut out) = (vec![], State::default());
+        wire::encode(state, &mut Writer(&mut bytes));
+        wire::decode(&mut out, &Params::new(4), 10, &mut Reader(&bytes)).unwrap();
+        out
+    }
+
+    #[test]
+    fn only_a_state_that_has_not_begun_is_empty() {
+        let mut fresh = State::default();
+        fresh.local.begin(3, 70, 5);
+        fresh.reset(10);
+        assert!(travelled(&fresh).is_empty());
+        let changes: [fn(&mut State); 6] = [
+            |s| s.local.is_on = true,
+            |s| s.local.codes.lists_left = 4,
+            |s| s.local.begin(0, 70, 5),
+            |s| s.round.push(1),
+            |s| s.ranked.push(1),
+            |s| s.fruitless = 1.0,
+        ];
+        for (i, change) in changes.iter().enumerate() {
+            let mut state = fresh.clone();
+            change(&mut state);
+            assert!(!travelled(&state).is_empty(), "change {i}");
+        }
     }
 }
