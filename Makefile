@@ -15,11 +15,16 @@ BENCH_FLAGS ?=
 PROPTEST_NIGHTLY := 4096
 KILL_ROUNDS := 20
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+CARGO_FUZZ := 0.13.2
+# Of each fuzz target; all of them unless FUZZ_TARGETS names some.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
+FUZZ_NIGHTLY := 20
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 nightly docs clean
+.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +69,7 @@ test-bench: $(VENV)/.tools
 
 lint: $(VENV)/.tools ## Format and lints, without changing anything
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(VENV)/bin/ruff check .ci python bench demo sample
 
@@ -84,12 +90,22 @@ tools-s3: .tools/bin/versitygw
 .tools/bin/versitygw:
 	GOBIN=$(CURDIR)/.tools/bin go install $(VERSITYGW)
 
-nightly: wheel ## The long tests: many more random cases, builds killed again and again, and the wheel in an environment of its own
+fuzz: tools-fuzz ## Fuzz every decoder with nightly Rust: make fuzz FUZZ_SECONDS=60 FUZZ_TARGETS='block frame'
+	.ci/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+tools-fuzz: .tools/bin/cargo-fuzz
+
+.tools/bin/cargo-fuzz:
+	cargo install cargo-fuzz --locked --version $(CARGO_FUZZ) --root .tools || \
+		{ echo "make: cargo-fuzz $(CARGO_FUZZ) cannot be installed; put it into .tools/bin, or leave out make fuzz" >&2; exit 1; }
+
+nightly: wheel ## The long tests: many more random cases, builds killed again and again, every decoder fuzzed, and the wheel in an environment of its own
 	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored
 	for round in $$(seq $(KILL_ROUNDS)); do \
 		echo "killed builds, round $$round of $(KILL_ROUNDS)"; \
 		cargo test --quiet --locked --package stratann --test interrupted; \
 	done
+	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(FUZZ_NIGHTLY)
 	$(PYTHON) -m venv --clear target/wheel-venv
 	target/wheel-venv/bin/python -m pip --quiet install --constraint $(CONSTRAINTS) target/wheels/stratann-*.whl
 	target/wheel-venv/bin/python -c 'import stratann; print("stratann", stratann.__version__, "as a wheel")'
@@ -99,7 +115,7 @@ docs: ## API documentation, target/doc
 
 clean: ## Remove what make made, compiled code included
 	cargo clean
-	rm -rf $(VENV) demo-out bench/out python/stratann/_stratann.abi3.so
+	rm -rf $(VENV) demo-out bench/out fuzz/target fuzz/corpus fuzz/artifacts python/stratann/_stratann.abi3.so
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -170,7 +170,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric,
     let kind = manifest.kind().ok_or_else(|| unknown("kind", &manifest.kind))?;
     let block = BlockLayout {
         block_bytes: manifest.blocks.bytes,
-        vector_bytes: manifest.dim * dtype.size(),
+        vector_bytes: manifest.dim.saturating_mul(dtype.size()),
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
         adjacency: kind.has_adjacency_in_blocks(),
@@ -221,14 +221,25 @@ impl PlainBlocks {
             adjacency: kind.has_adjacency_in_blocks(),
             code_bytes: manifest.blocks.code_bytes,
         };
-        let sane = layout.block_bytes >= stratann_core::PAGE
+        let sane = manifest.dim <= stratann_kernel::distance::MAX_DIM
+            && layout.block_bytes >= stratann_core::PAGE
             && layout.block_bytes <= 1 << 20
             && (layout.id_bytes == 4 || layout.id_bytes == 8)
             && layout.code_bytes <= layout.block_bytes;
         let nodes = u32::try_from(manifest.rows).ok()?;
         let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None };
-        let fits = !kind.has_nodes_in_blocks() || layout.node_bytes() <= layout.payload_bytes();
-        (sane && fits).then_some(PlainBlocks { base, layout, count: manifest.blocks.count })
+        let nodes_max = || layout.payload_bytes() / layout.node_bytes();
+        let fits = || {
+            !kind.has_nodes_in_blocks() || nodes <= manifest.blocks.count.saturating_mul(nodes_max() as u32)
+        };
+        (sane && fits()).then_some(PlainBlocks { base, layout, count: manifest.blocks.count })
+    }
+
+    /// Whether a file of this length may be what is left of these blocks. A check takes memory for each block that the
+    /// manifest names.
+    pub(crate) fn may_be_in(&self, file_bytes: u64) -> bool {
+        const MISSING_MAX: u64 = 1 << 20;
+        u64::from(self.count) <= file_bytes / self.layout.block_bytes as u64 + MISSING_MAX
     }
 
     /// The blocks as they are checked, one by one.

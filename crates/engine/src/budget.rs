@@ -29,7 +29,7 @@ impl Account {
 
     /// Sum of all components.
     pub fn total(&self) -> u64 {
-        self.components.iter().map(|c| c.1).sum()
+        self.components.iter().fold(0, |sum, c| sum.saturating_add(c.1))
     }
 
     /// Refuses a budget that this account exceeds; the error names the smallest that works.

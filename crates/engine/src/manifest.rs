@@ -155,7 +155,9 @@ impl Manifest {
                 Some(files::CODEBOOK) => account.add("codebook", entry.bytes),
                 Some(files::NAV) => account.add("navigation graph", entry.bytes),
                 Some(files::CENTROIDS) => account.add("centroids", entry.bytes),
-                Some(files::DIRECTORY) => account.add("directory of lists", entry.bytes + LIST_CHOICE_BYTES),
+                Some(files::DIRECTORY) => {
+                    account.add("directory of lists", entry.bytes.saturating_add(LIST_CHOICE_BYTES))
+                }
                 Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
                 Some(files::PLACEMENT) => account.add("placement", placement_bytes(self.blocks.count)),
@@ -301,7 +303,21 @@ fn parse(text: &str, path: &Path) -> Result<Manifest> {
     if !unseal(&mut value) {
         return Err(damaged("its checksum does not match".into()));
     }
+    if !fits_f32(&value) {
+        return Err(damaged("a number is too large".into()));
+    }
     serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
+}
+
+/// Whether all numbers fit into an f32. A larger one would be read as infinity, which JSON cannot hold.
+fn fits_f32(value: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    match value {
+        Value::Number(number) => number.as_f64().is_none_or(|x| x.abs() <= f64::from(f32::MAX)),
+        Value::Array(items) => items.iter().all(fits_f32),
+        Value::Object(fields) => fields.values().all(fits_f32),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
 }
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {

@@ -231,6 +231,9 @@ impl<'de> Deserialize<'de> for Answered {
         if read.ids.len() != read.distances.len() {
             return Err(serde::de::Error::custom("ids and distances differ in number"));
         }
+        if !read.distances.iter().all(|distance| distance.is_finite()) {
+            return Err(serde::de::Error::custom("a distance is too large"));
+        }
         Ok(Answered::Found(Found {
             ids: read.ids.into_iter().map(|id| id.0).collect(),
             distances: read.distances,
@@ -274,7 +277,12 @@ mod tests {
 
     #[test]
     fn invalid_answers_are_refused() {
-        for text in [r#"{"ids":["1"],"distances":[]}"#, r#"{"ids":["x"],"distances":[1]}"#, "[]"] {
+        for text in [
+            r#"{"ids":["1"],"distances":[]}"#,
+            r#"{"ids":["x"],"distances":[1]}"#,
+            "[]",
+            r#"{"ids":["1"],"distances":[1e39]}"#,
+        ] {
             assert!(serde_json::from_str::<Answered>(text).is_err(), "{text}");
         }
     }

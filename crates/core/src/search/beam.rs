@@ -149,6 +149,15 @@ impl Beam {
         self.first_fresh = 0;
     }
 
+    /// Whether a node is in the beam at two distances. Offers of a search cannot do this, decoded bytes can. Sorts in
+    /// place, because batons are decoded without new memory.
+    pub(crate) fn has_duplicates(&mut self) -> bool {
+        self.entries.sort_unstable_by_key(|c| c.id);
+        let found = self.entries.windows(2).any(|w| w[0].id == w[1].id);
+        self.entries.sort_unstable_by_key(Candidate::key);
+        found
+    }
+
     /// How many candidates are kept at most.
     pub fn capacity(&self) -> usize {
         self.capacity

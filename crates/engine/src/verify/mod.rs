@@ -32,7 +32,7 @@ pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     };
     report.version = number;
     let again = manifest.file(roles::LISTS).map_or(0, |lists| lists.1.bytes);
-    let total = again + manifest.files.values().map(|f| f.bytes).sum::<u64>();
+    let total = manifest.files.values().fold(again, |sum, f| sum.saturating_add(f.bytes));
     progress.stage("verifying", total, "bytes");
     let is_blocks = |name: &str| matches!(roles::role(name), Some(roles::BLOCKS | roles::PARTS));
     for (name, entry) in manifest.files.iter().filter(|(name, _)| !is_blocks(name)) {

@@ -93,7 +93,7 @@ fn read_beam(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), R
         }
     }
     packed.finish()?;
-    Ok(())
+    if beam.has_duplicates() { Err(Refused::Content) } else { Ok(()) }
 }
 
 /// Differences between sorted ids are small where the beam covers much of the index, or few of its blocks. A state
@@ -160,4 +160,27 @@ fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Re
     }
     r.0 = packed.finish()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_node_at_two_distances_is_refused() {
+        for (ids, expected) in [([3, 9, 3], Err(Refused::Content)), ([3, 9, 4], Ok(()))] {
+            let mut state = State::default();
+            state.beam.reset(5);
+            for (distance, id) in (0..).zip(ids) {
+                assert!(state.beam.offer(10 * distance, id, Progress::Fresh));
+            }
+            let mut bytes = vec![];
+            encode(&state, Carry::Distances, &mut Writer(&mut bytes), &mut vec![]);
+            let mut decoded = State::default();
+            decoded.beam.reset(5);
+            assert_eq!(decode(&mut decoded, 5, &mut Reader(&bytes)), expected);
+            assert!(decoded == state || expected.is_err());
+        }
+    }
 }

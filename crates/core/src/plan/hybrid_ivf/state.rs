@@ -197,8 +197,8 @@ impl State {
         self.upper_bounds.reset(k as usize);
     }
 
-    /// Whether the state can go on over an index of this size: no read is awaited, the search of no cluster that is a
-    /// graph has begun, and all that it names exists.
+    /// Whether the state can go on over an index of this size: no read is awaited, no local search has begun, and all
+    /// that it names exists. A local search without its reads would wait for ever.
     pub(crate) fn fits(&self, size: &IndexSize) -> bool {
         let mut ids = self
             .candidates
@@ -212,6 +212,7 @@ impl State {
             && self.round.is_empty()
             && self.awaited.is_empty()
             && !self.local.is_on
+            && self.local.codes.lists_left == 0
             && self.lists.iter().all(|&list| list < size.units)
             && clusters.all(|cluster| cluster < size.clusters)
             && ids.all(|id| id < size.nodes)
@@ -238,5 +239,42 @@ impl State {
     /// The clusters whose visits have begun, in their order.
     pub(crate) fn visited(&self) -> &[u32] {
         &self.ranked[..(self.begun as usize).min(self.ranked.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: IndexSize = IndexSize { nodes: 100, units: 20, clusters: 10 };
+
+    #[test]
+    fn a_state_fits_where_all_that_it_names_exists_and_nothing_is_awaited() {
+        let mut good = State::default();
+        good.reset(10);
+        good.ranked.extend([9, 0]);
+        good.lists.extend([19, 3]);
+        good.navigated.push(99);
+        good.results.push(Scored { id: 99, distance: 1.0, external_id: 7 });
+        assert!(good.fits(&SIZE));
+        let changes: [fn(&mut State); 12] = [
+            |s| s.ranked.push(10),
+            |s| s.lists.push(20),
+            |s| s.navigated.push(100),
+            |s| s.candidates.push(Unread { estimate: 0.0, lower: 0.0, id: 100 }),
+            |s| s.results.push(Scored { id: 100, distance: 1.0, external_id: 7 }),
+            |s| s.scored.push(Scored { id: 100, distance: 1.0, external_id: 7 }),
+            |s| s.read.push((100, 1.0)),
+            |s| s.round.push(1),
+            |s| s.awaited.push((Tag(1), 1)),
+            |s| s.queue.push(QueuedLists { first: 1, count: 1, tag: None }),
+            |s| s.local.is_on = true,
+            |s| s.local.codes.lists_left = 4,
+        ];
+        for (i, change) in changes.iter().enumerate() {
+            let mut state = good.clone();
+            change(&mut state);
+            assert!(!state.fits(&SIZE), "change {i}");
+        }
     }
 }

@@ -28,7 +28,8 @@ pub(crate) fn check(
         }
     };
     let opened = open(folder, number, manifest);
-    let plain = PlainBlocks::new(manifest);
+    let length = std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
+    let plain = PlainBlocks::new(manifest).filter(|plain| plain.may_be_in(length));
     let index = match (&opened, &plain) {
         (Ok((base, kind)), _) => kind.checked(base),
         (Err(e), plain) => {

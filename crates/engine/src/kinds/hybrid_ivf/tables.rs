@@ -20,6 +20,9 @@ use crate::budget::Account;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
 use crate::{Error, Result, files};
 
+/// Most bytes of one read that a manifest may ask for. Builds choose up to 63 pages.
+const READ_MAX: u32 = 1 << 20;
+
 /// See the module. Never changed while the index is open.
 pub(crate) struct ListTables {
     pub(crate) shape: ListLayout,
@@ -38,6 +41,14 @@ impl ListTables {
     pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::BlockLayout) -> Result<ListTables> {
         let section = manifest.lists(folder)?;
         let facts = section.facts;
+        if facts.read_max > READ_MAX {
+            return Err(Error::corrupt(format!(
+                "{}: the manifest says that one read takes up to {} bytes, at most {READ_MAX} are possible; build the \
+                 index again",
+                folder.display(),
+                facts.read_max
+            )));
+        }
         let read = |role: &str| read_role(folder, manifest, role);
         let (path, bytes) = read(files::CODEBOOK)?;
         let codebook = files::decode_codebook(&bytes)
