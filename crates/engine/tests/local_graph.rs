@@ -371,6 +371,35 @@ fn damaged_edges_fail_the_query_and_are_named() {
     assert!(named.what.contains(&format!("edges of member {id} ")), "{named:?}");
 }
 
+/// A page holds the edges of several clusters: what was read for one of them never stands for another.
+#[test]
+fn damaged_edges_are_found_through_a_cache_whichever_cluster_is_searched_first() {
+    let place = place();
+    let directory = place.index.view().kind.hybrid_ivf().unwrap().directory;
+    let shared: Vec<u32> = (1..directory.clusters()).filter(|&c| directory.edges_at(c, 0).skip > 0).collect();
+    assert!(shared.len() > 8, "only {} clusters begin within a page", shared.len());
+    let dir = copy();
+    let options = visit(10, MAX_PROBES, 4096, Bounds::Both);
+    let open = || {
+        let cached =
+            OpenOptions { cache_budget: 64 << 20, head_budget: Some(64 << 20), ..OpenOptions::default() };
+        Index::open(dir.path(), cached).unwrap()
+    };
+    let intact = search(&open(), &place.asked.bytes, &options);
+    let mut failed = 0;
+    for &cluster in shared.iter().take(12) {
+        let mut bytes = place.bytes.to_vec();
+        bytes[edges_of(cluster, 0).0.start + 20] ^= 1;
+        std::fs::write(dir.path().join(LISTS), &bytes).unwrap();
+        let found = open().search(&place.asked.bytes, &options, &Quiet).unwrap();
+        failed += found.failed.len();
+        for q in (0..place.asked.len()).filter(|q| found.failed.iter().all(|f| f.0 != *q)) {
+            assert_eq!(found.ids[q * 10..][..10], intact.ids[q * 10..][..10], "cluster {cluster}, query {q}");
+        }
+    }
+    assert!(failed > 100, "only {failed} queries failed");
+}
+
 /// What checksums cannot find, since they were computed again.
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {

@@ -137,6 +137,19 @@ impl Directory {
         edges::place(self.degree as usize, self.edges[cluster as usize], number)
     }
 
+    /// The adjacency lists of a cluster in one page: the number of the first member, and how many. `None` when there are
+    /// none. A page may hold those of several clusters.
+    pub fn edges_in_page(&self, cluster: u32, page: u32) -> Option<(u32, u32)> {
+        let members = self.members_of(cluster).len() as u64;
+        let first = self.edges_at(cluster, 0);
+        let per_page = u64::from(edges::per_page(self.degree as usize));
+        let skipped = u64::from(first.skip) / edges::edge_bytes(self.degree as usize) as u64;
+        let slot = u64::from(page.checked_sub(first.first)?) * per_page;
+        let from = slot.saturating_sub(skipped);
+        let to = (slot + per_page - skipped).min(members);
+        (from < to).then(|| (from as u32, (to - from) as u32))
+    }
+
     /// Offset of a member's record.
     pub fn record_at(&self, shape: &ListLayout, id: u32) -> u64 {
         let list = self.list_of(id) as usize;

@@ -122,7 +122,8 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<Next> {
                 local.beam.mark(at, Progress::Awaited);
             }
         }
-        fetch(cx, u64::from(page) * PAGE as u64, PAGE as u64, ReadKind::Edges { cluster })?;
+        let extent = cx.view.edges_extent(cluster, page)?;
+        fetch(cx, extent.offset, extent.bytes.into(), ReadKind::Edges { cluster })?;
         asked = true;
     }
     let waits = room == 0 || cx.q.io.pending.iter().any(is_of_edges);
@@ -154,8 +155,10 @@ fn offer(cx: &mut Cx<'_, Marker>, number: u32, estimate: f32) {
     cx.own.local.beam.offer(order_key(estimate), number, Progress::Fresh);
 }
 
-/// Follows the edges of all candidates whose adjacency lists are in a page that was read.
-pub(super) fn take(cx: &mut Cx<'_, Marker>, page: u32, bytes: &[u8]) -> Option<()> {
+/// Follows the edges of all candidates whose adjacency lists are in a page that was read from this offset on.
+pub(super) fn take(cx: &mut Cx<'_, Marker>, offset: u64, bytes: &[u8]) -> Option<()> {
+    let page = u32::try_from(offset / PAGE as u64).ok()?;
+    let skipped = (offset % PAGE as u64) as u32;
     let cluster = cx.own.local.cluster;
     let search = ClusterSearch::new(cx, cluster);
     loop {
@@ -171,7 +174,7 @@ pub(super) fn take(cx: &mut Cx<'_, Marker>, page: u32, bytes: &[u8]) -> Option<(
         let Some(at) = cx.own.local.beam.entries().iter().enumerate().position(is_next) else { break };
         let number = cx.own.local.beam.entries()[at].id;
         cx.own.local.beam.mark(at, Progress::Expanded);
-        let own = bytes.get(place(number).skip as usize..)?;
+        let own = bytes.get(place(number).skip.checked_sub(skipped)? as usize..)?;
         let edges = Edges::open(cx.view.directory.degree as usize, own)?;
         cx.q.stats.expanded += 1;
         cx.scratch.edges.clear();

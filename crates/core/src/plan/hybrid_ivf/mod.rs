@@ -95,10 +95,7 @@ impl Kind for Marker {
             ReadKind::Lists { first, count } => visit::take(cx, (pending.tag, first, count), bytes),
             ReadKind::Records { .. } => rerank::take(cx, pending, bytes),
             ReadKind::Run { first, count } => scan::take_run(cx, (first, count), bytes),
-            ReadKind::Edges { .. } => {
-                let page = u32::try_from(pending.read.at.offset / crate::PAGE as u64).ok()?;
-                local_graph::take(cx, page, bytes)
-            }
+            ReadKind::Edges { .. } => local_graph::take(cx, pending.read.at.offset, bytes),
         });
         if cx.q.outcome == Outcome::Running {
             choose(cx);

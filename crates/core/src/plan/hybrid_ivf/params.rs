@@ -100,10 +100,28 @@ impl Params {
     /// weighed.
     pub fn fruitless_limit(&self, clusters: usize) -> f32 {
         let share = self.early_stop * clusters as f32;
-        if self.weighed || !share.is_finite() {
+        // More than all cannot be fruitless.
+        if self.weighed || !share.is_finite() || share >= clusters as f32 {
             return share;
         }
         // A ceiling without std; the product is small.
         (share as u32 + u32::from(share > share as u32 as f32)).max(1) as f32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_share_of_any_number_of_clusters_has_a_limit() {
+        let limit = |early_stop, weighed, clusters| {
+            Params { early_stop, weighed, ..Params::new(10) }.fruitless_limit(clusters)
+        };
+        assert_eq!((limit(0.25, false, 10), limit(0.25, true, 10)), (3.0, 2.5));
+        assert_eq!((limit(1e-9, false, 10), limit(1.0, false, 10)), (1.0, 10.0));
+        for weighed in [false, true] {
+            assert!(limit(f32::MAX, weighed, 10) > 10.0 && limit(f32::INFINITY, weighed, 10) > 10.0);
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::format::directory::Directory;
 use crate::format::edges::{self, Edges};
 use crate::format::inverted_list::{self, ListCodes, Record};
 use crate::route::NavGraph;
-use crate::search::Read;
+use crate::search::{Extent, Read};
 
 /// What `hybrid-ivf` keeps in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -199,27 +199,28 @@ impl View<'_> {
         records.zip(first..).try_for_each(|(bytes, id)| Record::verify(&self.shape, id, bytes).map(|_| ()))
     }
 
-    /// Checks the adjacency lists in one page of those of a cluster.
+    /// The read of the adjacency lists of a cluster in one page: those alone, so that equal reads have equal content
+    /// for every cluster.
+    pub(super) fn edges_extent(&self, cluster: u32, page: u32) -> Option<Extent> {
+        let (from, count) = self.directory.edges_in_page(cluster, page)?;
+        let skip = self.directory.edges_at(cluster, from).skip;
+        let bytes = count * edges::edge_bytes(self.directory.degree as usize) as u32;
+        Some(Extent { store: FILE, offset: u64::from(page) * PAGE as u64 + u64::from(skip), bytes })
+    }
+
+    /// Checks the adjacency lists of a cluster in one page.
     fn verify_edges(&self, cluster: u32, read: &Read, bytes: &[u8]) -> Option<()> {
         let directory = self.directory;
-        if cluster >= directory.clusters() || !directory.has_edges(cluster) || bytes.len() != PAGE {
+        if cluster >= directory.clusters() || !directory.has_edges(cluster) {
             return None;
         }
-        let degree = directory.degree as usize;
-        let members = directory.members_of(cluster);
         let page = u32::try_from(read.at.offset / PAGE as u64).ok()?;
-        let first_page = directory.edges_at(cluster, 0).first;
-        let own_page = page.checked_sub(first_page)?;
-        // The first page may begin with the adjacency lists of another cluster.
-        let skipped = directory.edges_at(cluster, 0).skip / edges::edge_bytes(degree) as u32;
-        let from = (u64::from(own_page) * u64::from(edges::per_page(degree))).saturating_sub(skipped.into());
-        for number in from..members.len() as u64 {
-            let place = directory.edges_at(cluster, number as u32);
-            if place.first != page {
-                break;
-            }
-            Edges::verify(degree, members.start + number as u32, bytes.get(place.skip as usize..)?)?;
+        if self.edges_extent(cluster, page)? != read.at {
+            return None;
         }
-        Some(())
+        let (from, count) = directory.edges_in_page(cluster, page)?;
+        let (degree, first) = (directory.degree as usize, directory.members_of(cluster).start + from);
+        let lists = bytes.chunks_exact(edges::edge_bytes(degree)).zip(first..first + count);
+        lists.map(|(list, id)| Edges::verify(degree, id, list).map(|_| ())).collect()
     }
 }
