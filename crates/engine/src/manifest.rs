@@ -21,7 +21,7 @@ use crate::kinds::kind::Kind;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::tier::Resident;
-use crate::{DType, Error, Metric, Result};
+use crate::{DType, Error, ErrorKind, Metric, Result};
 
 /// The newest version of the format that this program reads.
 pub const FORMAT_VERSION: u32 = 3;
@@ -198,17 +198,7 @@ impl Manifest {
     /// # Errors
     /// No index there, a damaged manifest, or one of a newer format.
     pub fn read(folder: &Path) -> Result<(u64, Manifest)> {
-        let Some(number) = newest(folder)? else {
-            let hint = if folder.join(PARTIAL).exists() {
-                "its build was not finished; run the same `stratann build` with --resume"
-            } else {
-                "it holds no manifest-N.json; build one with `stratann build`"
-            };
-            return Err(Error::bad_input(format!("{} is not an index: {hint}", folder.display())));
-        };
-        let path = path_of(folder, number);
-        let text = std::fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
-        Ok((number, Manifest::from_text(&text, &path)?))
+        open_newest(folder, |number, manifest| Ok((number, manifest)))
     }
 
     /// The manifest that `text` holds; `origin` is where it comes from, for errors.
@@ -322,6 +312,40 @@ fn fits_f32(value: &serde_json::Value) -> bool {
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("manifest-{number}.json"))
+}
+
+/// Opens the newest version in the folder. Publishing removes the files of the version before, so where `open` fails and
+/// a newer version was published meanwhile, that one is opened.
+///
+/// # Errors
+/// Those of `open`; no index there, a damaged manifest, or one of a newer format.
+pub fn open_newest<T>(folder: &Path, mut open: impl FnMut(u64, Manifest) -> Result<T>) -> Result<T> {
+    loop {
+        let number = newest(folder)?;
+        let opened = match number {
+            Some(number) => read_numbered(folder, number).and_then(|manifest| open(number, manifest)),
+            None => Err(not_an_index(folder)),
+        };
+        match opened {
+            Err(e) if e.kind != ErrorKind::Interrupted && newest(folder)? > number => {}
+            opened => return opened,
+        }
+    }
+}
+
+fn read_numbered(folder: &Path, number: u64) -> Result<Manifest> {
+    let path = path_of(folder, number);
+    let text = std::fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
+    Manifest::from_text(&text, &path)
+}
+
+fn not_an_index(folder: &Path) -> Error {
+    let hint = if folder.join(PARTIAL).exists() {
+        "its build was not finished; run the same `stratann build` with --resume"
+    } else {
+        "it holds no manifest-N.json; build one with `stratann build`"
+    };
+    Error::bad_input(format!("{} is not an index: {hint}", folder.display()))
 }
 
 /// The highest manifest number in the folder.

@@ -42,7 +42,7 @@ pub use options::BuildOptions;
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
 pub use report::BuildReport;
-pub(crate) use state::lock as lock_folder;
+pub(crate) use state::{FolderLock, lock as lock_folder};
 
 use crate::dataset::{self, Reader};
 use crate::kinds;
@@ -72,8 +72,7 @@ pub fn build(
     progress: &dyn Progress,
 ) -> Result<BuildReport> {
     let plan = plan(base, options)?;
-    let number = prepare_folder(out, options.force)?;
-    let _lock = state::lock(out)?;
+    let (number, lock) = claim_folder(out, options.force)?;
     let pool = pool(plan.threads)?;
     let started = std::time::Instant::now();
     let report = pool.install(|| run(base, out, number, options, &plan, progress));
@@ -93,6 +92,9 @@ pub fn build(
                 return Err(Error { message: e.message + &hint, ..e });
             }
             state::abandon(out);
+            drop(lock);
+            // An empty folder was made by this build.
+            let _ = std::fs::remove_dir(out);
             Err(e)
         }
     }
@@ -126,8 +128,16 @@ pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     pool.map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
 }
 
+/// Makes and locks the folder, and gives the number of the version to publish.
+pub(crate) fn claim_folder(out: &Path, force: bool) -> Result<(u64, FolderLock)> {
+    prepare_folder(out, force)?;
+    let lock = lock_folder(out)?;
+    // Another writer may have published in between.
+    Ok((prepare_folder(out, force)?, lock))
+}
+
 /// Makes the folder and gives the number of the version to publish.
-pub(crate) fn prepare_folder(out: &Path, force: bool) -> Result<u64> {
+fn prepare_folder(out: &Path, force: bool) -> Result<u64> {
     if out.is_file() {
         return Err(Error::bad_input(format!("{} is a file; name a folder for the index", out.display())));
     }

@@ -66,6 +66,5 @@ pub(crate) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> 
     build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
     build.partial.remove()?;
     crate::manifest::remove_older(out, build.number, manifest);
-    let _ = std::fs::remove_file(out.join("lock"));
     Ok(build.report)
 }

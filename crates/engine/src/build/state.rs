@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -162,29 +163,45 @@ pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: &str) 
     })
 }
 
-/// Removes the files of a failed build that cannot be resumed.
+/// Removes the files of a failed build that cannot be resumed. An empty folder is left to the caller, who holds its lock.
 pub(crate) fn abandon(out: &Path) {
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
-    let _ = std::fs::remove_file(out.join("lock"));
-    // An empty folder was made by this build.
-    let _ = std::fs::remove_dir(out);
 }
 
-/// Holds the folder's lock as long as it lives.
-pub(crate) fn lock(out: &Path) -> Result<File> {
+/// The lock of a folder, held as long as it lives. The file is removed with it.
+pub(crate) struct FolderLock {
+    path: PathBuf,
+    // Closed after the file is removed, so that nobody locks a file that is about to go.
+    _file: File,
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Locks a folder against other writers.
+pub(crate) fn lock(out: &Path) -> Result<FolderLock> {
     let path = out.join("lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|e| Error::io("locking", &path, &e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(Error::bad_input(format!(
-            "another process is writing to {}; wait for it to end, or name another folder",
-            out.display()
-        ))),
-        Err(std::fs::TryLockError::Error(e)) => Err(Error::io("locking", &path, &e)),
+    let failed = |e| Error::io("locking", &path, &e);
+    loop {
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                return Err(Error::bad_input(format!(
+                    "another process is writing to {}; wait for it to end, or name another folder",
+                    out.display()
+                )));
+            }
+            Err(std::fs::TryLockError::Error(e)) => return Err(failed(e)),
+        }
+        // The holder before may have removed the file after it was opened here: another one may hold its successor.
+        let own = file.metadata().map_err(failed)?;
+        let is_current = std::fs::metadata(&path).is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()));
+        if is_current {
+            return Ok(FolderLock { path, _file: file });
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::budget::{Account, release_freed};
 use crate::cache::ExtentCache;
 use crate::driver::SharedReads;
 use crate::kinds::{KindIndex, Learning};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, open_newest};
 use crate::tier::Buffer;
 use crate::{Error, Result};
 
@@ -42,8 +42,7 @@ impl Index {
     /// # Errors
     /// No index, a newer format, a damaged or missing file, a budget too small.
     pub fn open(folder: &Path, options: OpenOptions) -> Result<Index> {
-        let (number, manifest) = Manifest::read(folder)?;
-        Index::from_manifest(folder, number, manifest, options)
+        open_newest(folder, |number, manifest| Index::from_manifest(folder, number, manifest, options))
     }
 
     /// Opens what a manifest describes, published or not.

@@ -17,6 +17,7 @@ use crate::build::lock_folder;
 use crate::driver::Width;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::{self, Member};
+use crate::manifest::Manifest;
 use crate::search::{SearchOptions, recall};
 use crate::{Error, Progress, Result};
 
@@ -104,6 +105,9 @@ pub fn tune(
     options: &TuneOptions,
     progress: &dyn Progress,
 ) -> Result<Tuned> {
+    // Locked before it is opened: nobody else publishes while this version is measured.
+    Manifest::read(folder)?;
+    let _lock = lock_folder(folder)?;
     let mut index =
         Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
     if !index.base.kind.has_curve() {
@@ -112,7 +116,6 @@ pub fn tune(
             folder.display()
         )));
     }
-    let _lock = lock_folder(folder)?;
     let source = if known.is_some() { "queries" } else { "rows" };
     let known = match known {
         Some(known) => known,
@@ -146,8 +149,6 @@ pub fn tune(
     }
     let checks = check_all(&index, &curves, &check, options, progress)?;
     let version = publish(folder, &index, &curves)?;
-    // As after a build: the name has served.
-    let _ = std::fs::remove_file(folder.join("lock"));
     Ok(Tuned {
         version,
         effort_name: index.base.kind.effort_name(),

@@ -40,7 +40,7 @@ use self::plan::SpreadPlan;
 use self::source::Source;
 use crate::base::shape;
 use crate::budget::{self, Account};
-use crate::build::{check_disk, lock_folder, prepare_folder};
+use crate::build::{check_disk, claim_folder};
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::kinds::kind::Kind;
@@ -249,15 +249,12 @@ pub fn partition(
     }
     let pool = pool(options)?;
     let is_new = !out.exists();
-    let number = prepare_folder(out, options.force)?;
-    let done = lock_folder(out).and_then(|_lock| {
-        let mut job =
-            Job { index, out, number, options, progress, placing: Placing::new(options, plan, progress) };
-        let done = pool.install(|| job.run(manifest));
-        let _ = std::fs::remove_dir_all(out.join(PARTIAL));
-        let _ = std::fs::remove_file(out.join("lock"));
-        done
-    });
+    let (number, lock) = claim_folder(out, options.force)?;
+    let mut job =
+        Job { index, out, number, options, progress, placing: Placing::new(options, plan, progress) };
+    let done = pool.install(|| job.run(manifest));
+    let _ = std::fs::remove_dir_all(out.join(PARTIAL));
+    drop(lock);
     if done.is_err() && is_new {
         // It is empty: nothing was published.
         let _ = std::fs::remove_dir(out);

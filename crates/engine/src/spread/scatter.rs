@@ -343,7 +343,6 @@ impl Job<'_> {
             let message = e.message.split("; run the same command with --resume").next().unwrap_or("").into();
             Error { message, ..e }
         })?;
-        let _ = std::fs::remove_file(out.join("lock"));
         for path in [rows, ids] {
             std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
         }

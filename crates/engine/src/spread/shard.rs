@@ -9,7 +9,7 @@ use stratann_core::query::StoreId;
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
-use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, placement_bytes, read_file};
+use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
 
@@ -60,7 +60,17 @@ impl Shard {
     /// # Errors
     /// As [`Index::open`]; an index that is not partitioned over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
-        let (number, manifest) = Manifest::read(folder)?;
+        open_newest(folder, |number, manifest| {
+            Shard::from_manifest(folder, (number, manifest), server, options)
+        })
+    }
+
+    fn from_manifest(
+        folder: &Path,
+        (number, manifest): (u64, Manifest),
+        server: usize,
+        options: OpenOptions,
+    ) -> Result<Shard> {
         let Some(spread) = &manifest.spread else {
             return Err(Error::bad_input(format!(
                 "{} is not partitioned over servers; run `stratann cluster partition` on it",

@@ -18,6 +18,21 @@ use files::check_file;
 /// # Errors
 /// When there is no index to check, or it is of a newer format. Damage is no error but a finding.
 pub fn verify(folder: &Path, progress: &dyn Progress) -> Result<Report> {
+    loop {
+        let before = manifest::newest(folder)?;
+        let report = verify_newest(folder, progress);
+        let is_final = match &report {
+            Ok(report) => report.violations.is_empty(),
+            Err(e) => e.kind == ErrorKind::Interrupted,
+        };
+        // What is missing may be of a version that was replaced meanwhile.
+        if is_final || manifest::newest(folder)? == before {
+            return report;
+        }
+    }
+}
+
+fn verify_newest(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     let mut report = Report::default();
     let (number, manifest) = match Manifest::read(folder) {
         Ok(read) => read,

@@ -4,7 +4,6 @@
 pub mod tasks;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -108,7 +107,7 @@ pub struct Split {
     partial: Partial,
     number: u64,
     report: BuildReport,
-    _lock: File,
+    _lock: crate::build::FolderLock,
 }
 
 impl Split {
@@ -123,8 +122,7 @@ impl Split {
             ));
         }
         let plan = crate::build::plan(&base, &options)?;
-        let number = crate::build::prepare_folder(out, options.force)?;
-        let lock = state::lock(out)?;
+        let (number, lock) = crate::build::claim_folder(out, options.force)?;
         check_disk(out, plan.disk_bytes)?;
         let partial = Partial::open(out, made_with(&base, number, &options), options.resume)?;
         let report = BuildReport::default();
@@ -448,7 +446,11 @@ impl Split {
 
     /// Removes the unfinished build: it cannot be resumed.
     pub fn abandon(self) {
-        state::abandon(&self.out);
+        let out = self.out.clone();
+        state::abandon(&out);
+        drop(self);
+        // An empty folder was made by this build.
+        let _ = std::fs::remove_dir(out);
     }
 
     /// What to do to go on, for an error that ends the build.

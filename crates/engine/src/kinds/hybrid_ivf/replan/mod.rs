@@ -99,12 +99,8 @@ struct Old {
 /// a full disk, an interruption. The index stays as it was then.
 pub fn replan(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {
     check_kind(folder, &Manifest::read(folder)?.1)?;
-    let lock = lock_folder(folder)?;
-    let result = locked(folder, options, progress);
-    // The name has served; it goes while it is still held.
-    let _ = std::fs::remove_file(folder.join("lock"));
-    drop(lock);
-    result
+    let _lock = lock_folder(folder)?;
+    locked(folder, options, progress)
 }
 
 fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Replanned> {

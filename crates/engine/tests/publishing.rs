@@ -1,0 +1,142 @@
+//! Readers and writers of one folder at the same time: no reader fails, and no writer loses its work.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{Set, clustered, graph_set, list_options, quick};
+use stratann_core::format::directory::LocalKind;
+use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::recall::tune::{TuneOptions, tune};
+use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::{DType, Metric, Quiet, verify};
+
+/// What a reader does again and again with the folder.
+type Reading = fn(&Path);
+
+fn opens_and_searches(folder: &Path) {
+    let index = Index::open(folder, OpenOptions::default()).unwrap_or_else(|e| panic!("open: {e}"));
+    let asked = clustered(2, 12, 8, 2);
+    let effort = Effort::Clusters(4, None, None);
+    let options = SearchOptions { k: 5, effort, ..SearchOptions::default() };
+    let answers = index.search(&Set::new(DType::F32, 12, &asked).bytes, &options, &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{:?}", answers.failed);
+}
+
+fn verifies(folder: &Path) {
+    let report = verify::verify(folder, &Quiet).unwrap_or_else(|e| panic!("verify: {e}"));
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+}
+
+fn reads_the_manifest(folder: &Path) {
+    Manifest::read(folder).unwrap_or_else(|e| panic!("manifest: {e}"));
+}
+
+#[test]
+fn readers_open_the_newest_version_while_others_are_published() {
+    const VERSIONS: usize = 60;
+    let plan = |kind| LocalPlan::Uniform(kind);
+    let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        (own.clusters, own.local_plan) = (Some(8), plan(LocalKind::Flat));
+    });
+    let set = Set::new(DType::F32, 12, &clustered(600, 12, 8, 1));
+    let dir = tempfile::tempdir().unwrap();
+    build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+    let (ended, readings) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let all: [Reading; 4] = [opens_and_searches, verifies, reads_the_manifest, opens_and_searches];
+        for read in all {
+            let (ended, readings, folder) = (&ended, &readings, dir.path());
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    read(folder);
+                    readings.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let end = EndsReaders(&ended);
+        for version in 0..VERSIONS {
+            let kind = if version % 2 == 0 { LocalKind::Ivf } else { LocalKind::Flat };
+            let options = ReplanOptions {
+                search_budget: 1 << 30,
+                local_plan: plan(kind),
+                threads: 1,
+                ram_budget: None,
+            };
+            let replanned = replan(dir.path(), &options, &Quiet).unwrap();
+            assert!(replanned.rebuilt > 0, "nothing was published");
+        }
+        drop(end);
+    });
+    assert!(readings.into_inner() > VERSIONS);
+}
+
+/// Ends the readers even where the writer panics.
+struct EndsReaders<'a>(&'a AtomicBool);
+
+impl Drop for EndsReaders<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn of_several_writers_each_publishes_or_is_refused_before_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    build(&graph_set().reader(), dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).unwrap();
+    let options =
+        TuneOptions { ks: vec![5], recalls: vec![0.9], sample: 20, seed: 1, threads: 1, ram_budget: None };
+    let published = AtomicUsize::new(0);
+    const WRITERS: usize = 3;
+    const ROUNDS: usize = 8;
+    for _ in 0..ROUNDS {
+        let start = Barrier::new(WRITERS);
+        std::thread::scope(|scope| {
+            for _ in 0..WRITERS {
+                scope.spawn(|| {
+                    start.wait();
+                    match tune(dir.path(), None, &options, &Quiet) {
+                        Ok(_) => _ = published.fetch_add(1, Ordering::Relaxed),
+                        Err(e) => assert!(e.message.contains("another process is writing"), "{e}"),
+                    }
+                });
+            }
+        });
+    }
+    let published = published.into_inner();
+    assert!(published >= ROUNDS);
+    // Every version that was reported is there: the build published the first.
+    assert_eq!(Manifest::read(dir.path()).unwrap().0, 1 + published as u64);
+    assert!(!dir.path().join("lock").exists());
+}
+
+#[test]
+fn a_build_that_another_one_overtook_is_refused_before_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = quick(Kind::Flat, Metric::L2);
+    let (done, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let start = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                start.wait();
+                let forced = BuildOptions { force: true, ..options.clone() };
+                match build(&graph_set().reader(), dir.path(), &forced, &Quiet) {
+                    Ok(_) => _ = done.fetch_add(1, Ordering::Relaxed),
+                    Err(e) => {
+                        assert!(e.message.contains("another process is writing"), "{e}");
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(Manifest::read(dir.path()).unwrap().0, done.into_inner() as u64);
+    assert!(verify::verify(dir.path(), &Quiet).unwrap().violations.is_empty());
+    assert!(refused.into_inner() < 3);
+}
