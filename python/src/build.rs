@@ -62,14 +62,8 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
 impl Options {
     /// Returns the options of a build of vectors with `dim` components.
     pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
-        let kind = match self.kind.as_str() {
-            "disk-graph" => Kind::DiskGraph,
-            "hybrid-ivf" => Kind::HybridIvf,
-            "flat" => Kind::Flat,
-            other => {
-                return Err(unknown("kind", other, "\"disk-graph\", \"hybrid-ivf\" or \"flat\""));
-            }
-        };
+        let known = "\"disk-graph\", \"hybrid-ivf\" or \"flat\"";
+        let kind = Kind::from_name(&self.kind).ok_or_else(|| unknown("kind", &self.kind, known))?;
         self.check_kind(kind)?;
         let metric = metric(&self.metric)?;
         let on_bad_row = match self.on_bad_row.as_str() {

@@ -14,7 +14,7 @@ use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Effort, IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
@@ -115,7 +115,7 @@ impl How {
         }
     }
 
-    fn read(self, queries: usize, graph: bool) -> Result<SearchOptions> {
+    fn read(self, queries: usize, index: &index::Index) -> Result<SearchOptions> {
         let effort = self.effort()?;
         let mode = match self.mode.as_str() {
             "barrier" => Mode::Barrier,
@@ -142,9 +142,7 @@ impl How {
         }
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or(cores).clamp(1, queries.max(1));
-        // With few queries none waits for another, so each may use a larger width.
-        let few = queries.div_ceil(threads).clamp(1, IN_FLIGHT);
-        let in_flight = if graph { self.in_flight.or(Some(few)) } else { self.in_flight };
+        let in_flight = self.in_flight.or_else(|| index.in_flight_of_few(queries.div_ceil(threads)));
         let width = self.width.map_or(Width::Auto, Width::Fixed);
         Ok(SearchOptions {
             k: self.k,
@@ -219,8 +217,7 @@ impl Index {
         let bytes = queries.as_slice()?;
         let row_bytes = open.row_bytes();
         let count = bytes.len() / row_bytes;
-        let options =
-            how.read(count, open.view().kind.disk_graph().is_some()).map_err(|e| error::to_python(py, &e))?;
+        let options = how.read(count, &open).map_err(|e| error::to_python(py, &e))?;
         let answers = if count <= SMALL_BATCH && on_progress.is_none() {
             py.detach(|| check_queries(&open, bytes).and_then(|()| open.search(bytes, &options, &Quiet)))
                 .map_err(|e| error::to_python(py, &e))?

@@ -1,15 +1,15 @@
-//! What a query does, without doing it.
+//! The decisions of queries, without I/O.
 //!
-//! A query is plain data with one transition, [`query::QueryState::step`]. It asks for bytes ([`query::Want`]), is
-//! told what arrived ([`query::Arrival`]), and goes through three rooms:
+//! A query is plain data with one transition, [`query::QueryState::step`]. It asks for bytes ([`query::Want`]), receives
+//! them ([`query::Arrival`]), and goes through three rooms:
 //!
 //! 1. **route** (cheap, in RAM): where to look. [`route`] walks a small graph over a sample of the rows.
-//! 2. **access** (costly): what to read next. [`access`] picks blocks on the disk graph, or scans all of them.
-//! 3. **verify** (exact): [`verify`] scores the full vectors that came with the blocks and keeps the best k.
+//! 2. **access** (costly): what to read next. [`access`] chooses blocks or inverted lists by code distances.
+//! 3. **verify** (exact): [`verify`] scores the vectors that were read and keeps the best k.
 //!
-//! [`plan`] says for each kind of index which rooms it uses. [`format`](mod@format) is the law of the bytes;
-//! [`build`] holds the pure steps of making a graph; [`check`] knows what must hold in a finished index.
-//! Nothing here reads, waits, or looks at a clock, and nothing here fails: what was lost arrives as data.
+//! [`plan`] has the kinds of index and the rooms that each uses. [`format`](mod@format) defines the layout of bytes,
+//! [`build`] has the pure steps of a build, and [`check`] the conditions that a finished index meets.
+//! There is no I/O, no clock and no waiting. A read that failed arrives as data, so a step cannot fail.
 #![no_std]
 #![forbid(unsafe_code)]
 

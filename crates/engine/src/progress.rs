@@ -8,7 +8,8 @@ pub trait Progress: Sync {
     fn advance(&self, count: u64);
     /// Reports a note.
     fn note(&self, line: &str);
-    /// Returns true once the user asked to stop: the work then ends with `ErrorKind::Interrupted` and publishes nothing.
+    /// Returns true once the user asked to stop: the work then ends with `ErrorKind::Interrupted` and publishes
+    /// nothing.
     fn interrupted(&self) -> bool;
 }
 

@@ -1,7 +1,8 @@
 //! The state of a query and its one transition.
 //!
 //! The state is plain data: no pointer, no clock, no `usize` on the wire. Encoded at any step ([`super::wire`]) and
-//! decoded elsewhere, it goes on with the same answer and the same counters. What can be rebuilt from the query is in
+//! decoded elsewhere, it goes on with the same answer and the same counters, but for vectors that were visited before
+//! and are scored again. What can be rebuilt from the query is in
 //! [`Scratch`] and never travels.
 
 use alloc::vec::Vec;

@@ -66,7 +66,7 @@ impl Visited {
 
     #[inline(always)]
     fn keep(&mut self, numbers: &mut Vec<u32>, id_of: impl Fn(u32) -> u32) -> usize {
-        // Without branches: which ids are new cannot be forevisited, and the look-ups wait for memory.
+        // Without branches: which ids are new cannot be foreseen, and the look-ups wait for memory.
         let mut kept = 0;
         for i in 0..numbers.len() {
             let number = numbers[i];

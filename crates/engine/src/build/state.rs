@@ -163,7 +163,7 @@ pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: &str) 
     })
 }
 
-/// Removes the files of a failed build that cannot be resumed. An empty folder is left to the caller, who holds its lock.
+/// Removes the files of a failed build that cannot be resumed. The caller holds the lock and removes an empty folder.
 pub(crate) fn abandon(out: &Path) {
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
 }

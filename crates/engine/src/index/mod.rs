@@ -97,6 +97,12 @@ impl Index {
         self.kind.fill_memory(&self.base, budget_bytes)
     }
 
+    /// Queries in flight per thread that has so few of them, so that each may use a larger width; `None` for the
+    /// default.
+    pub fn in_flight_of_few(&self, queries: usize) -> Option<usize> {
+        self.kind.in_flight_of_few(queries)
+    }
+
     /// Replaces the block cache by one of `budget_bytes`; 0 removes it.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
         self.cache = self.kind.cache(&self.base, budget_bytes);

@@ -125,6 +125,14 @@ impl KindIndex {
         }
     }
 
+    /// Queries in flight per thread that has so few of them; `None` for the default.
+    pub(crate) fn in_flight_of_few(&self, queries: usize) -> Option<usize> {
+        match self {
+            KindIndex::DiskGraph(_) => Some(queries.clamp(1, disk_graph::account::IN_FLIGHT)),
+            KindIndex::Flat | KindIndex::HybridIvf(_) => None,
+        }
+    }
+
     /// Whether its reads are single blocks, which a cache can hold all of.
     pub(crate) fn reads_blocks(&self) -> bool {
         match self {
@@ -297,11 +305,11 @@ pub(crate) struct PlannedQuery {
 
 /// What queries take, as far as the manifest tells. With `low_memory` fewer of them are in flight.
 pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQuery {
-    match (manifest.kind(), &manifest.section) {
-        (Some(Kind::HybridIvf), section::Section::HybridIvf(section)) => {
+    match &manifest.section {
+        section::Section::HybridIvf(section) => {
             hybrid_ivf::account::planned_query(manifest, &section.facts, low_memory)
         }
-        _ => disk_graph::account::planned_query(manifest),
+        section::Section::None {} => disk_graph::account::planned_query(manifest),
     }
 }
 

@@ -127,9 +127,8 @@ impl PartitionOptions {
         }
         if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
             return wrong(
-                "overlap copies blocks that have one home among several; give it without --replicas, and \
-            with two \
-                          servers or more"
+                "overlap copies blocks that one of several servers has; give it without --replicas, and with two \
+                 servers or more"
                     .into(),
             );
         }

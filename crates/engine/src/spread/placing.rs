@@ -68,7 +68,7 @@ impl<'a> Placing<'a> {
             })?;
         }
         Placement::new(servers, holders.of)
-            .ok_or_else(|| Error::bad_input("a block was left without a home; report this"))
+            .ok_or_else(|| Error::bad_input("a block was left without a server; report this"))
     }
 
     fn first_holders(&self, source: &Source<'_>) -> Result<Vec<u8>> {

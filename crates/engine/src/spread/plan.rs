@@ -95,8 +95,8 @@ fn account(
     let table = if needs_table { Incoming::bytes(blocks, servers) } else { 0 };
     let wishes = if copied { copies::Wishes::bytes(blocks) } else { 0 };
     let writing = 8 * blocks + servers as u64 * (BUFFER_BYTES + manifest.blocks.bytes) as u64 + 8 * blocks;
-    account.add("first homes", blocks);
-    let stages = [("cells", first), ("edges into blocks", table + wishes), ("homes", writing + wishes)];
+    account.add("first servers of blocks", blocks);
+    let stages = [("cells", first), ("edges into blocks", table + wishes), ("replicas", writing + wishes)];
     if let Some((what, bytes)) = stages.into_iter().max_by_key(|s| s.1) {
         account.add(what, bytes);
     }

@@ -68,7 +68,7 @@ pub(crate) fn finding(file: &str, violation: &Violation, index: &Blocks<'_>) -> 
         Violation::Block { block, damage } => (Some(block), damage_words(damage).to_string()),
         Violation::Misplaced { block } => (Some(block), "its nodes are not those that the map says".into()),
         Violation::List { node } => {
-            (block_of(node), format!("the neighbour list of node {node} makes no sense"))
+            (block_of(node), format!("the adjacency list of node {node} is inconsistent"))
         }
         Violation::Vector { node } => (block_of(node), format!("the vector of node {node} is not finite")),
         Violation::Code { block, node } => {

@@ -27,7 +27,7 @@ use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
 use crate::search::{Beam, Budget, Candidate, IndexSize, Outcome, QueryStats, Read, StoreId, Visited};
-use crate::verify::BoundEstimator;
+use crate::verify::{BoundEstimator, Bounds};
 use crate::view::Base;
 
 pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
@@ -155,7 +155,9 @@ fn choose(cx: &mut Cx<'_, Marker>) {
     let chosen = settled.and_then(|()| {
         loop {
             let chosen = visit::choose(cx).and_then(|()| {
-                let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty();
+                // Without bounds a visit ends when its members are asked for. They decide whether the visits go on.
+                let has_members = cx.params.bounds != Bounds::Off || cx.q.io.pending.is_empty();
+                let has_scanned = !visit::is_scanning(cx) && cx.own.visits.is_empty() && has_members;
                 let at_most = if has_scanned { 0 } else { visit::CANDIDATES_MAX };
                 let may_read = has_scanned || cx.own.candidates.len() > at_most;
                 if may_read { rerank::choose(cx, at_most) } else { Some(()) }
