@@ -1,7 +1,7 @@
 //! The decisions of queries, without I/O.
 //!
-//! A query is plain data with one transition, [`query::QueryState::step`]. It asks for bytes ([`query::Want`]), receives
-//! them ([`query::Arrival`]), and goes through three rooms:
+//! A query is plain data with one transition, [`query::QueryState::step`]. It asks for bytes ([`query::Want`]),
+//! receives them ([`query::Arrival`]), and goes through three rooms:
 //!
 //! 1. **route** (cheap, in RAM): where to look. [`route`] walks a small graph over a sample of the rows.
 //! 2. **access** (costly): what to read next. [`access`] chooses blocks or inverted lists by code distances.

@@ -222,9 +222,15 @@ fn width_hardly_moves_recall_of_inverted_lists() {
 #[test]
 fn resident_candidates_do_not_end_visits_without_bounds() {
     let (set, asked) = rows(DType::F32, 400, 4, 0);
-    let folder = built(&set, &lists(Metric::L2, 7, LocalPlan::Uniform(LocalKind::Flat)));
-    let switches =
-        ListSwitches { weighed: false, bounds: Bounds::Off, early_stop: true, ..Default::default() };
+    let options = BuildOptions { seed: 0, ..lists(Metric::L2, 7, LocalPlan::Uniform(LocalKind::Flat)) };
+    let folder = built(&set, &options);
+    let switches = ListSwitches {
+        order: Some(Order::Evidence),
+        early_stop: true,
+        weighed: false,
+        bounds: Bounds::Off,
+        ..ListSwitches::default()
+    };
     for width in 1..5 {
         let effort = Effort::Clusters(2, None, Some(0.05));
         let options = SearchOptions { k: 1, effort, switches: switches.into(), ..SearchOptions::default() };

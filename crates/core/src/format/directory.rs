@@ -137,8 +137,8 @@ impl Directory {
         edges::place(self.degree as usize, self.edges[cluster as usize], number)
     }
 
-    /// The adjacency lists of a cluster in one page: the number of the first member, and how many. `None` when there are
-    /// none. A page may hold those of several clusters.
+    /// The adjacency lists of a cluster in one page: the number of the first member, and how many. `None` when there
+    /// are none. A page may hold those of several clusters.
     pub fn edges_in_page(&self, cluster: u32, page: u32) -> Option<(u32, u32)> {
         let members = self.members_of(cluster).len() as u64;
         let first = self.edges_at(cluster, 0);
