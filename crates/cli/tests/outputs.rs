@@ -297,7 +297,36 @@ fn inputs_that_are_no_regular_files() {
     for args in table {
         place.refused(&args, &[]);
     }
+    // Files that a configuration names.
+    for (name, line) in [
+        ("secret.toml", "secret_file = \"fifo\""),
+        ("tls.toml", "tls_certificate = \"fifo\"\ntls_key = \"fifo\"\ntls_authority = \"fifo\""),
+    ] {
+        std::fs::write(place.root.join(name), format!("index = \"index\"\n{line}\n")).unwrap();
+        place.refused(&["serve", "--config", &place.path(name), "--http", "127.0.0.1:0"], &["FIFO"]);
+    }
+    let graph = place.data.build("graph", &[]);
+    let simulate =
+        ["simulate", arg(&graph), queries, "--servers", "1", "--search-list", "20", "--costs", &plain];
+    place.refused(&simulate, &["FIFO"]);
     let socket = place.path("socket");
     place.refused(&["search", index, queries, "--groundtruth", &socket], &["socket", "not a regular file"]);
     place.refused(&["search", index, &pipe], &["FIFO", "not a regular file"]);
+}
+
+#[test]
+fn an_interruption_leaves_the_file_as_it_was() {
+    let place = Place::new();
+    let many = place.root.join("many.fbin");
+    write(&many, &rows(60_000, 8, "f32", 5), "f32");
+    let to = place.path("thesis.txt");
+    let args = ["groundtruth", arg(&many), arg(&many), "-k", "10", "--threads", "1", "-o", &to, "--force"];
+    let before = snapshot(&place.root);
+    let child = command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    // SAFETY: a signal to a child that has not been waited for, so its number cannot be another's.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert!(snapshot(&place.root) == before);
 }
