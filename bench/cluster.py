@@ -145,7 +145,7 @@ def search(net, args, client, count, output=None, queries=None):
     if args.groundtruth and not queries:
         words += ["--groundtruth", args.groundtruth]
     if output:
-        words += ["-o", output]
+        words += ["-o", output, "--force"]
     process = net.start(client, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out, err = process.communicate(timeout=600)
     if not out:

@@ -119,7 +119,7 @@ def text_search(stratann, out):
                           "--force")
     say(f"  built in {built['seconds']:.1f} s: {built['index_bytes'] / MIB:.1f} MiB on disk")
     found = out / "answers.ibin"
-    stratann.call("search", index, SAMPLE / "query.f16bin", "--recall", 0.99, "-o", found)
+    stratann.call("search", index, SAMPLE / "query.f16bin", "--recall", 0.99, "-o", found, "--force")
     show_questions(read_answers(found))
     say("\n  The cost of recall, over all 200 queries with known answers:")
     runs = stratann.call("search", index, SAMPLE / "query.f16bin", "--groundtruth", SAMPLE / "groundtruth.ibin",
@@ -149,7 +149,7 @@ def larger_than_memory(stratann, out, args):
                           "--build-list", 64, "--calibration-queries", 100, "--force")
     parts = built["facts"]["cells"]
     say(f"  built in {built['seconds']:.0f} s in {parts} part(s): {built['index_bytes'] / MIB:.0f} MiB on disk")
-    stratann.call("groundtruth", base, queries, "-k", 10, "-o", truth, *budget)
+    stratann.call("groundtruth", base, queries, "-k", 10, "-o", truth, "--force", *budget)
     report = stratann.call("search", index, queries, "--groundtruth", truth, "--search-list", SEARCH_LISTS, *budget)
     show_runs(report["runs"])
     check_recall(report["runs"], 0.9, "large")

@@ -51,7 +51,7 @@ fn write_again(folder: &Path, reader: &Reader, rows: &[u8]) {
         DType::I8 => "i8bin",
     };
     let path = folder.join("again").with_extension(suffix);
-    write_bin(&path, reader.shape(), [Ok(rows)]).expect("rows that were read");
+    write_bin(&place::output(&path), reader.shape(), [Ok(rows)]).expect("rows that were read");
     let again = Reader::open(&path).expect("rows that were written");
     assert_eq!(again.shape(), reader.shape());
     let mut read = Vec::new();

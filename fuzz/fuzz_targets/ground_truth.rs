@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = truth.check(&path, truth.queries() as u64, 10);
     let again = folder.join("again.ibin");
-    truth.write(&again).expect("ground truth that was read");
+    truth.write(&place::output(&again)).expect("ground truth that was read");
     let read = GroundTruth::read(&again).expect("ground truth that was written");
     let bits = |truth: &GroundTruth| truth.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
     assert_eq!((read.k, &read.ids, bits(&read)), (truth.k, &truth.ids, bits(&truth)));

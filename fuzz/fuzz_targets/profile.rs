@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let (folder, valid) = FOLDER.get_or_init(|| {
         let folder = place::folder();
         let path = folder.path().join("valid.json");
-        place::profile().write(&path).expect("a profile");
+        place::profile().write(&place::output(&path)).expect("a profile");
         let text = std::fs::read(&path).expect("the profile");
         (folder, serde_json::from_slice(&text).expect("JSON"))
     });
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
     std::fs::write(&path, document.to_string()).expect("a file in the scratch folder");
     let Ok(profile) = Profile::read(&path) else { return };
     let again = folder.path().join("again.json");
-    profile.write(&again).expect("a profile that was read");
+    profile.write(&place::output(&again)).expect("a profile that was read");
     assert_eq!(Profile::read(&again).expect("a profile that was written"), profile);
     let _ = (profile.disk.read_us(4096, 1), profile.disk.read_us(1 << 20, 32));
     let _ = profile.differs_from_here(folder.path());

@@ -11,6 +11,7 @@ use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
 };
@@ -102,6 +103,11 @@ fn options(which: Which) -> BuildOptions {
         }
     }
     options
+}
+
+/// A path in the scratch folder that may be written over.
+pub fn output(path: &Path) -> OutputPath {
+    OutputPath::check(path, true, &[]).expect("an output path")
 }
 
 /// Costs of a machine: builds measure nothing.

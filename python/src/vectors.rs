@@ -6,6 +6,7 @@ use std::sync::Arc;
 use numpy::{IntoPyArray, PyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use stratann_engine::dataset::{self, Reader, Shape};
+use stratann_engine::output::OutputPath;
 use stratann_engine::{DType, Error};
 
 use crate::error;
@@ -88,13 +89,15 @@ pub(crate) fn write_vectors(
     rows: u64,
     dim: usize,
     dtype: &str,
+    force: bool,
 ) -> PyResult<()> {
     let shape = Shape { rows, dim, dtype: dtype_named(py, dtype)? };
     let bytes = array_bytes(py, &array)?;
-    let written = py.detach(|| write(&path, shape, &bytes));
+    let written = py.detach(|| write(&path, shape, &bytes, force));
     written.map_err(|e| error::to_python(py, &e))
 }
 
-fn write(path: &Path, shape: Shape, bytes: &ArrayBytes) -> Result<(), Error> {
-    dataset::write_bin(path, shape, [Ok(bytes.as_ref())])
+fn write(path: &Path, shape: Shape, bytes: &ArrayBytes, force: bool) -> Result<(), Error> {
+    let output = OutputPath::check(path, force, &[])?;
+    dataset::write_bin(&output, shape, [Ok(bytes.as_ref())])
 }

@@ -114,16 +114,17 @@ def read_vectors(path: Path) -> NDArray[Any]:
     return data.view(DTYPES[name]).reshape(rows, dim)
 
 
-def write_vectors(path: Path, array: ArrayLike) -> None:
+def write_vectors(path: Path, array: ArrayLike, *, force: bool = False) -> None:
     """Writes an array of shape (n, d) as a file for ``stratann build`` and benchmarks.
 
     The suffix is that of the element type: ``.fbin`` for float32, ``.f16bin``, ``.u8bin``, ``.i8bin``. The
-    file appears whole or not at all.
+    file appears whole or not at all. An existing file is replaced with ``force``; a folder, a link or a device never
+    is.
 
     Raises:
-        InputError: another suffix or element type.
+        InputError: another suffix or element type; an existing file without ``force``.
         DiskError: the disk is full, or the folder cannot be written to.
     """
     rows = rows_of(array, "array", warn=False)
     name = dtype_name(rows, "array")
-    _stratann.write_vectors(os.fspath(path), as_bytes(rows), rows.shape[0], rows.shape[1], name)
+    _stratann.write_vectors(os.fspath(path), as_bytes(rows), rows.shape[0], rows.shape[1], name, force)

@@ -179,12 +179,13 @@ def _in_files(
             vectors = os.path.abspath(os.fspath(base))  # type: ignore[arg-type]
         else:
             rows = rows_of(base, "base", warn=False)  # type: ignore[arg-type]
-            vectors = target("base-input" + _SUFFIXES[dtype_name(rows, "base")])
-            write_vectors(vectors, rows)
+            vectors = target(".base-input" + _SUFFIXES[dtype_name(rows, "base")])
+            # A build that was killed has left its own.
+            write_vectors(vectors, rows, force=True)
         if ids is None or is_path(ids):
             names = None if ids is None else os.path.abspath(os.fspath(ids))  # type: ignore[arg-type]
         else:
-            names = target("ids-input.npy")
+            names = target(".ids-input.npy")
             np.save(names, checked_ids(ids))  # type: ignore[arg-type]
         yield vectors, names
     finally:

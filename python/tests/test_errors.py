@@ -131,6 +131,21 @@ def test_what_is_no_index_says_so(tmp_path):
         stratann.write_vectors(tmp_path / "x.fbin", np.zeros((2, 2), np.uint8))
 
 
+def test_files_are_replaced_on_request_only(tmp_path):
+    path, ones, twos = tmp_path / "x.u8bin", np.ones((2, 2), np.uint8), np.full((2, 2), 2, np.uint8)
+    stratann.write_vectors(path, ones)
+    with pytest.raises(stratann.InputError, match="force=True"):
+        stratann.write_vectors(path, twos)
+    np.testing.assert_array_equal(stratann.read_vectors(path), ones)
+    stratann.write_vectors(path, twos, force=True)
+    np.testing.assert_array_equal(stratann.read_vectors(path), twos)
+    (tmp_path / "link.u8bin").symlink_to(path)
+    with pytest.raises(stratann.InputError, match="symbolic link"):
+        stratann.write_vectors(tmp_path / "link.u8bin", ones, force=True)
+    with pytest.raises(stratann.InputError, match="other files"):
+        stratann.build(ones, tmp_path, kind="flat", force=True)
+
+
 FULL = """
 import resource, sys, numpy as np, stratann
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))

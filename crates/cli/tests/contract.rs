@@ -204,7 +204,7 @@ fn a_profile_is_measured_kept_and_shown() {
 
     let other = folder.path().join("other.json");
     std::fs::write(&other, "{}").unwrap();
-    let error = refused(&["profile", arg(folder.path()), "-o", arg(&other)], 2);
+    let error = refused(&["profile", arg(folder.path()), "-o", arg(&other), "--force"], 2);
     assert!(error.contains("no profile"), "{error}");
     refused(&["profile", "--show", arg(&other)], 2);
     refused(&["profile", arg(&folder.path().join("nowhere"))], 2);

@@ -141,7 +141,9 @@ impl Place {
             json(&[&["search", arg(&self.index), queries, "-o", arg(&here)], &ASKED[..]].concat());
         }
         let all = servers.iter().map(|s| s.address()).collect::<Vec<_>>().join(",");
-        let found = json(&[&["search", "--connect", &all, queries, "-o", arg(&there)], &ASKED[..]].concat());
+        let found = json(
+            &[&["search", "--connect", &all, queries, "-o", arg(&there), "--force"], &ASKED[..]].concat(),
+        );
         assert_eq!(found["runs"][0]["failed_queries"], 0, "{found}");
         assert_eq!(read_answers(&here), read_answers(&there));
     }

@@ -6,6 +6,7 @@
 mod common;
 use common::*;
 use serde_json::{Map, Value, json as value};
+use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
 };
@@ -106,7 +107,7 @@ fn counters_of_clusters_are_those_of_the_golden_file() {
     for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("i8", "ip")] {
         let data = Data::new(2000, 24, dtype);
         let machine = data.path("profile.json");
-        profile().write(&machine).unwrap();
+        profile().write(&OutputPath::check(&machine, false, &[]).unwrap()).unwrap();
         let truth = data.truth(metric);
         for plan in ["uniform-flat", "uniform-ivf", "uniform-graph"] {
             let index = data.path(plan);

@@ -115,7 +115,18 @@ fn explain_follows_the_same_search() {
         let index = built(&data, plan, &["--clusters", "30", "--plan", plan]);
         let effort = ["--nprobe", "8", "--early-stop", "0.4", "--head-budget", "0"];
         let out = data.path("out");
-        let single = ["--threads", "1", "--in-flight", "1", "--width", "1", "--no-learning", "-o", arg(&out)];
+        let single = [
+            "--threads",
+            "1",
+            "--in-flight",
+            "1",
+            "--width",
+            "1",
+            "--no-learning",
+            "-o",
+            arg(&out),
+            "--force",
+        ];
         json(&[&["search", arg(&index), arg(&data.queries)], &effort[..], &single[..]].concat());
         let (k, found, _) = read_answers(&out);
         let mut reads = 0.0;
@@ -374,7 +385,7 @@ fn damaged_learnt_state_is_a_warning_and_no_other_answer() {
     let index = built(&data, "index", &["--clusters", "30"]);
     let out = data.path("out");
     let search = |more: &[&str]| {
-        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "6", "-o", arg(&out)];
+        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "6", "-o", arg(&out), "--force"];
         let output = run(&[&asked[..], more].concat());
         assert!(output.status.success(), "{}", stderr(&output));
         (read_answers(&out), stderr(&output))
@@ -410,7 +421,7 @@ fn damaged_learnt_state_is_a_warning_and_no_other_answer() {
 fn assert_exact(data: &Data, index: &Path) {
     assert_eq!(json(&["verify", arg(index)])["violations_found"], 0);
     let out = data.path("exact");
-    let all = ["--nprobe", "65536", "--local-lists", "65536", "-o", arg(&out)];
+    let all = ["--nprobe", "65536", "--local-lists", "65536", "-o", arg(&out), "--force"];
     json(&[&["search", arg(index), arg(&data.queries)], &all[..]].concat());
     let (k, _, distances) = read_answers(&out);
     let truth = nearest(&data.base_rows, &data.query_rows, "l2", k);
@@ -527,8 +538,9 @@ fn a_server_answers_as_the_index_does() {
     let (here, there) = (data.path("here"), data.path("there"));
     for effort in [&["--nprobe", "6", "--stop-slack", "2"][..], &["--recall", "0.8"]] {
         let asked = [effort, &["--width", "1"]].concat();
-        let local = ["search", arg(&index), arg(&data.queries), "--no-learning", "-o", arg(&here)];
-        let remote = ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&there)];
+        let local = ["search", arg(&index), arg(&data.queries), "--no-learning", "-o", arg(&here), "--force"];
+        let remote =
+            ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&there), "--force"];
         let (local, remote) = (json(&[&local[..], &asked].concat()), json(&[&remote[..], &asked].concat()));
         assert_eq!(read_answers(&here), read_answers(&there));
         assert_eq!(exact_counters(&local["runs"][0]), exact_counters(&remote["runs"][0]));

@@ -44,7 +44,7 @@ impl Old {
         let options: Vec<&str> =
             run["options"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
         let k = K.to_string();
-        let asked = [arg(&queries), "-k", &k, "-o", arg(&out)];
+        let asked = [arg(&queries), "-k", &k, "-o", arg(&out), "--force"];
         let found = json(&[&["search"], place, &asked[..], &options[..]].concat());
         let (k, ids, distances) = read_answers(&out);
         assert_eq!(k, K);

@@ -37,6 +37,7 @@ fn every_metric(dtype: &str) {
             arg(&truth),
             "-o",
             arg(&out),
+            "--force",
         ]);
         let told = found["runs"][0]["recall"].as_f64().unwrap();
         let seen = recall(&out, &data, metric);
@@ -45,8 +46,16 @@ fn every_metric(dtype: &str) {
 
         let flat = data.path(&format!("flat-{metric}"));
         json(&["build", arg(&data.base), "-o", arg(&flat), "--kind", "flat", "--metric", metric]);
-        let found =
-            json(&["search", arg(&flat), arg(&data.queries), "--groundtruth", arg(&truth), "-o", arg(&out)]);
+        let found = json(&[
+            "search",
+            arg(&flat),
+            arg(&data.queries),
+            "--groundtruth",
+            arg(&truth),
+            "-o",
+            arg(&out),
+            "--force",
+        ]);
         assert!(
             found["runs"][0]["recall"].as_f64().unwrap() > 0.998,
             "{dtype} {metric}: flat is exact but for ties"

@@ -26,7 +26,11 @@ fn a_server_answers_as_the_index_does() {
         let local =
             json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &asked[..]].concat());
         for more in [&["--in-flight", "1", "--threads", "1"][..], &[], &["--in-flight", "5"]] {
-            let args = connected(&server, arg(&data.queries), &[&asked, more, &["-o", arg(&there)]].concat());
+            let args = connected(
+                &server,
+                arg(&data.queries),
+                &[&asked, more, &["-o", arg(&there), "--force"]].concat(),
+            );
             let remote = json(&args);
             assert_eq!(read_answers(&here), read_answers(&there), "{dtype} {metric}");
             let (mine, theirs) = (&local["runs"][0], &remote["runs"][0]);

@@ -24,7 +24,8 @@ fn several_processes_answer_as_one_and_do_the_same_work() {
         let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1", "--ram-budget", "96MiB"]);
         let all = addresses(&up).join(",");
         let remote = json(
-            &[&["search", "--connect", &all, arg(&data.queries), "-o", arg(&there)], &asked[..]].concat(),
+            &[&["search", "--connect", &all, arg(&data.queries), "-o", arg(&there), "--force"], &asked[..]]
+                .concat(),
         );
         assert_eq!(read_answers(&here), read_answers(&there));
         let (mine, theirs) = (&local["runs"][0]["per_query"], &remote["runs"][0]["per_query"]);
@@ -65,6 +66,7 @@ fn with_two_homes_a_process_is_killed_under_load_and_nothing_is_lost() {
             "1",
             "-o",
             arg(out),
+            "--force",
         ]);
         assert_eq!(found["runs"][0]["failed_queries"], 0, "{found}");
     };
@@ -166,7 +168,7 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
     let parts: Vec<_> = (0..3)
         .map(|server| {
             let folder = apart.join(format!("server-{server:02}"));
-            let args = ["search", arg(&folder), arg(&data.queries), "-o", arg(&here)];
+            let args = ["search", arg(&folder), arg(&data.queries), "-o", arg(&here), "--force"];
             let found = json(&[&args[..], &asked].concat());
             reads += found["runs"][0]["per_query"]["reads"].as_f64().unwrap();
             read_answers(&here)
@@ -175,7 +177,8 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
     let up = Running::start(&["cluster", "up", arg(&apart), "--threads", "1", "--ram-budget", "96MiB"]);
     let all = addresses(&up);
     let search = |servers: &str, more: &[&str]| {
-        let args = ["search", "--connect", servers, arg(&data.queries), "-o", arg(&there), "--json"];
+        let args =
+            ["search", "--connect", servers, arg(&data.queries), "-o", arg(&there), "--force", "--json"];
         run(&[&args[..], &asked, more].concat())
     };
     let output = search(&all.join(","), &[]);

@@ -33,7 +33,7 @@ fn two() -> Two {
     let second = data.build("second", &["--nodes-per-block", "8"]);
     let out = data.path("answers");
     let ids = |index: &Path| {
-        json(&[&["search", arg(index), arg(&data.queries), "-o", arg(&out)], &ASKED[..]].concat());
+        json(&[&["search", arg(index), arg(&data.queries), "-o", arg(&out), "--force"], &ASKED[..]].concat());
         read_answers(&out).1
     };
     let answers = [ids(&first), ids(&second)];

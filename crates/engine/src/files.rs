@@ -67,6 +67,8 @@ pub(crate) const DIRECTORY: &str = "directory.bin";
 pub(crate) const CENTROIDS: &str = "centroids.bin";
 pub(crate) const SUBLISTS: &str = "sublists.bin";
 pub(crate) const NAV: &str = "nav.bin";
+/// What a `hybrid-ivf` has learnt from queries; no version of the index names it.
+pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
 /// The role that all servers' files of blocks share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "blocks-SS.bin";

@@ -153,6 +153,7 @@ Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    build::check_folder(&args.output, args.force)?;
     let base = Reader::open(&args.base)?;
     let by_kind = options_by_kind(args)?;
     let kind = match args.kind.kind() {

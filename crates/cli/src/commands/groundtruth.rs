@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use stratann_engine::dataset::Reader;
+use stratann_engine::dataset::{GroundTruth, Reader};
+use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result, budget, groundtruth};
 
 use crate::Verdict;
@@ -13,8 +14,8 @@ use crate::progress::ProgressPrinter;
 
 /// Compute exact neighbours, the ground truth for measuring recall
 ///
-/// Compares every query with every row. Ties go to the smaller row number. An existing GT is replaced when the new one
-/// is complete.
+/// Compares every query with every row. Ties go to the smaller row number. With --force, an existing GT is replaced
+/// when the new one is complete.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// File to write: u32 queries, u32 k, u32 row numbers, f32 distances (big-ann-benchmarks layout)
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
+    /// Replace an existing GT
+    #[arg(long)]
+    force: bool,
     /// Distance: that of the index
     #[arg(long, value_enum, default_value = "l2")]
     metric: MetricName,
@@ -52,6 +56,8 @@ Ids are row numbers of BASE. For an index built with --ids, replace them by thos
 /// Runs `stratann groundtruth`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let started = Instant::now();
+    GroundTruth::check_name(&args.output)?;
+    let to = OutputPath::check(&args.output, args.force, &[&args.base, &args.queries])?;
     let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
     let threads = args.threads.unwrap_or_else(options::all_cores);
     let pool = rayon::ThreadPoolBuilder::new()
@@ -71,7 +77,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             &printer,
         )
     })?;
-    truth.write(&args.output)?;
+    truth.write(&to)?;
     printer.finish();
     let (rows, found, seconds) = (base.shape().rows, truth.queries(), started.elapsed().as_secs_f64());
     let document = serde_json::json!({

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_engine::budget::size as size_text;
+use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
     self, ComputeCosts, DEPTHS, DiskCosts, DistanceCost, Profile, ProfileOptions, SIZES,
 };
@@ -23,9 +24,12 @@ use crate::progress::ProgressPrinter;
 pub(crate) struct Args {
     /// A folder on the disk that will hold indexes [default: . or, with --show, that of FILE]
     folder: Option<PathBuf>,
-    /// File to write; an existing profile is replaced [default: FOLDER/stratann-profile.json]
+    /// File to write [default: FOLDER/stratann-profile.json]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace an existing profile; other files are never replaced
+    #[arg(long, conflicts_with = "show")]
+    force: bool,
     /// Approximate duration of all measurements
     #[arg(long, value_name = "N", default_value_t = ProfileOptions::default().seconds)]
     seconds: f64,
@@ -69,11 +73,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return Err(Error::bad_input(format!("{}: no such folder; create it first", folder.display())));
     }
     // Checked before time is spent.
-    profile::may_write(&file)?;
+    let to = OutputPath::check(&file, args.force, &[])?;
+    profile::may_write(&to)?;
     let options = ProfileOptions { seconds: args.seconds, scratch_bytes: args.scratch, io: args.io.into() };
     let printer = ProgressPrinter::new(output);
     let measured = Profile::measure(folder, &options, &printer)?;
-    measured.write(&file)?;
+    measured.write(&to)?;
     printer.finish();
     report(&file, measured, folder, output)
 }

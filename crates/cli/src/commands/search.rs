@@ -11,6 +11,7 @@ use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::output::OutputPath;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
@@ -56,6 +57,9 @@ pub(crate) struct Args {
     /// A failed query has id 4294967295 and distance infinity.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
+    /// Replace an existing RESULT
+    #[arg(long, requires = "output")]
+    force: bool,
     /// With --connect: accept partial results when no live server holds a part of the index
     #[arg(long, requires = "connect")]
     partial: bool,
@@ -473,7 +477,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )));
     }
     let truth = args.groundtruth.as_deref();
-    match args.searched.target()? {
+    let target = args.searched.target()?;
+    let to = result_path(args, &target)?;
+    match target {
         Target::Index { index, queries } => {
             let budgets = OpenOptions {
                 ram_budget: args.how.ram_budget,
@@ -487,7 +493,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 // All settings are checked before the first one runs.
                 bench.index.params(options)?;
             }
-            let (document, failed) = run_all(args, &settings, (index, queries), &mut bench, output)?;
+            let (document, failed) = run_all(to.as_ref(), &settings, (index, queries), &mut bench, output)?;
             output.result(&document, || text(&document))?;
             Ok(verdict(failed, index))
         }
@@ -495,7 +501,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             args.how.techniques.check_usual()?;
             let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
             let name = PathBuf::from(servers.name());
-            let (document, failed) = run_all(args, &settings, (&name, queries), &mut servers, output)?;
+            let (document, failed) = run_all(to.as_ref(), &settings, (&name, queries), &mut servers, output)?;
             output.result(&document, || text(&document))?;
             if failed > 0 {
                 eprint_line(&format!(
@@ -508,9 +514,20 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
 }
 
+/// Checks the path of the result file, before the index is opened.
+fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<OutputPath>> {
+    let Some(path) = &args.output else { return Ok(None) };
+    let mut inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().collect();
+    match *target {
+        Target::Index { index, queries } => inputs.extend([index, queries]),
+        Target::Servers { queries, .. } => inputs.push(queries),
+    }
+    OutputPath::check(path, args.force, &inputs).map(Some)
+}
+
 /// Runs every setting. Returns the report and the number of failed queries.
 fn run_all<'a>(
-    args: &Args,
+    to: Option<&OutputPath>,
     settings: &[SearchOptions],
     (index, queries): (&'a Path, &'a Path),
     searcher: &mut dyn Searcher,
@@ -518,8 +535,8 @@ fn run_all<'a>(
 ) -> Result<(Document<'a>, usize)> {
     let (count, rows) = (searcher.count(), searcher.rows() as usize);
     note_adjustments(rows, settings, output);
-    let create = |path: &PathBuf| ResultFile::create(path, count, args.k.min(rows));
-    let mut file = args.output.as_ref().map(create).transpose()?;
+    let k = settings.first().map_or(0, |s| s.k).min(rows);
+    let mut file = to.map(|to| ResultFile::create(to, count, k)).transpose()?;
     let printer = ProgressPrinter::new(output);
     let mut runs = Vec::new();
     for (i, options) in settings.iter().enumerate() {

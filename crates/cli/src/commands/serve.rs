@@ -14,7 +14,7 @@ use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_engine::{Error, ErrorKind, Result};
+use stratann_engine::{Error, ErrorKind, Result, input};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
@@ -414,7 +414,7 @@ fn learning(args: &Args, configured: Option<&str>, epoch_queries: Option<u32>) -
 }
 
 fn read_config(path: &Path) -> Result<Config> {
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
+    let text = input::read_text(path)?;
     toml::from_str(&text).map_err(|e| {
         let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
         let line = before.matches('\n').count() + 1;
@@ -485,7 +485,7 @@ fn check_exposure(listen: Option<SocketAddr>, has_secret: bool) -> Result<()> {
 
 /// Reads the secret of a cluster: the content of a file, trimmed.
 fn read_secret(path: &Path, output: Output) -> Result<Vec<u8>> {
-    let bytes = std::fs::read(path).map_err(|e| Error::io("reading", path, &e))?;
+    let bytes = input::read(path)?;
     let secret = bytes.trim_ascii();
     if secret.len() < SECRET_BYTES_MIN {
         return Err(Error::bad_input(format!(

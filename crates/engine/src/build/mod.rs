@@ -19,6 +19,7 @@
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
 pub mod codebook;
+pub(crate) mod folder;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
@@ -38,6 +39,8 @@ pub use crate::kinds::options::{
     CodePlace, GraphOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
 };
 pub use codebook::CodeKind;
+pub use folder::check_folder;
+pub(crate) use folder::{claim_folder, refuse_other_files};
 pub use options::BuildOptions;
 pub use plan::BuildPlan;
 pub(crate) use plan::check_disk;
@@ -46,7 +49,7 @@ pub(crate) use state::{FolderLock, lock as lock_folder};
 
 use crate::dataset::{self, Reader};
 use crate::kinds;
-use crate::manifest::{self, PARTIAL};
+use crate::manifest::PARTIAL;
 use crate::{Error, Progress, Result, budget};
 use stages::{Build, IDS, made_with};
 use state::Partial;
@@ -63,8 +66,9 @@ pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
 /// Builds an index of `base` in the folder `out`.
 ///
 /// # Errors
-/// Bad rows or options, a folder that holds an index already (unless `force`), a budget that cannot work (the
-/// smallest that does is named), a disk that is full, an interruption. What `out` held before is never harmed.
+/// Bad rows or options, a folder that holds an index already (unless `force`) or other files, a budget that cannot
+/// work (the smallest that does is named), a disk that is full, an interruption. What `out` held before is never
+/// harmed.
 pub fn build(
     base: &Reader,
     out: &Path,
@@ -126,28 +130,4 @@ fn run(
 pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     pool.map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
-}
-
-/// Makes and locks the folder, and gives the number of the version to publish.
-pub(crate) fn claim_folder(out: &Path, force: bool) -> Result<(u64, FolderLock)> {
-    prepare_folder(out, force)?;
-    let lock = lock_folder(out)?;
-    // Another writer may have published in between.
-    Ok((prepare_folder(out, force)?, lock))
-}
-
-/// Makes the folder and gives the number of the version to publish.
-fn prepare_folder(out: &Path, force: bool) -> Result<u64> {
-    if out.is_file() {
-        return Err(Error::bad_input(format!("{} is a file; name a folder for the index", out.display())));
-    }
-    std::fs::create_dir_all(out).map_err(|e| Error::io("creating", out, &e))?;
-    let newest = manifest::newest(out)?;
-    if newest.is_some() && !force {
-        return Err(Error::bad_input(format!(
-            "{} holds an index already; give --force to replace it, or another folder",
-            out.display()
-        )));
-    }
-    Ok(newest.unwrap_or(0) + 1)
 }

@@ -2,13 +2,17 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::output::OutputPath;
 use crate::{Error, Result};
 
 /// A file that is written under a temporary name in the same folder, synced and renamed. Dropping it before removes it.
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     path: PathBuf,
+    /// Absent for files of an index, which replace their predecessors.
+    output: Option<OutputPath>,
     temporary: PathBuf,
     writer: BufWriter<File>,
     committed: bool,
@@ -16,6 +20,15 @@ pub(crate) struct AtomicFile {
 
 impl AtomicFile {
     pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
+        AtomicFile::create_for(path, None)
+    }
+
+    /// Creates a file that is committed under the rules of its output path.
+    pub(crate) fn create_output(output: &OutputPath) -> Result<AtomicFile> {
+        AtomicFile::create_for(output.path(), Some(output.clone()))
+    }
+
+    fn create_for(path: &Path, output: Option<OutputPath>) -> Result<AtomicFile> {
         let Some(name) = path.file_name() else {
             return Err(Error::bad_input(format!("{} is not a file name; give one", path.display())));
         };
@@ -25,7 +38,8 @@ impl AtomicFile {
             match File::options().read(true).write(true).create_new(true).open(&temporary) {
                 Ok(file) => {
                     let writer = BufWriter::with_capacity(1 << 20, file);
-                    return Ok(AtomicFile { path: path.to_path_buf(), temporary, writer, committed: false });
+                    let path = path.to_path_buf();
+                    return Ok(AtomicFile { path, output, temporary, writer, committed: false });
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Error::io("creating", path, &e)),
@@ -35,8 +49,25 @@ impl AtomicFile {
         Err(Error::bad_input(message))
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    /// The final path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| Error::io("writing", &self.path, &e))
+    }
+
+    /// Writes bytes at an offset, past the buffer of `write`.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file().write_all_at(bytes, offset).map_err(|e| Error::io("writing", &self.path, &e))
     }
 
     /// The file itself, for writers at offsets that do not use `write`.
@@ -44,17 +75,23 @@ impl AtomicFile {
         self.writer.get_ref()
     }
 
-    /// Makes the file durable under its name. Of several writers the last one wins.
-    pub(crate) fn commit(mut self) -> Result<()> {
-        self.publish().map_err(|e| Error::io("writing", &self.path, &e))?;
+    /// Makes the file durable under its name. Of several writers of a file of an index the last one wins.
+    ///
+    /// # Errors
+    /// When writing fails, or an output path is no longer free.
+    pub fn commit(mut self) -> Result<()> {
+        let path = self.path.clone();
+        let failed = |e: std::io::Error| Error::io("writing", &path, &e);
+        self.writer.flush().and_then(|()| self.writer.get_ref().sync_all()).map_err(failed)?;
+        match &self.output {
+            Some(output) => output.publish(&self.temporary)?,
+            None => std::fs::rename(&self.temporary, &self.path).map_err(failed)?,
+        }
         self.committed = true;
-        Ok(())
+        self.sync_folder().map_err(failed)
     }
 
-    fn publish(&mut self) -> std::io::Result<()> {
-        self.writer.flush()?;
-        self.writer.get_ref().sync_all()?;
-        std::fs::rename(&self.temporary, &self.path)?;
+    fn sync_folder(&self) -> std::io::Result<()> {
         // The rename is durable only when the folder is synced.
         let folder = match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,

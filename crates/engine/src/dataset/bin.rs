@@ -4,9 +4,9 @@ use std::path::Path;
 
 use stratann_kernel::DType;
 
-use super::atomic::AtomicFile;
 use super::source::Source;
 use super::{Layout, Reader, Shape, check_length};
+use crate::output::OutputPath;
 use crate::{Error, Result};
 
 /// Bytes before the first row.
@@ -57,7 +57,7 @@ pub(super) fn open(path: &Path, dtype: DType) -> Result<Reader> {
     Ok(Reader { path: path.to_path_buf(), shape, source, layout: Layout::Plain { start: HEADER } })
 }
 
-/// Writes a `.fbin`, `.f16bin`, `.u8bin` or `.i8bin` file, which appears under `path` atomically.
+/// Writes a `.fbin`, `.f16bin`, `.u8bin` or `.i8bin` file, which appears under its path atomically.
 ///
 /// `blocks` provides bytes of whole rows, any number at a time, `shape.rows` in all. The suffix must match
 /// `shape.dtype`.
@@ -65,12 +65,13 @@ pub(super) fn open(path: &Path, dtype: DType) -> Result<Reader> {
 /// # Errors
 ///
 /// `BadInput` for a wrong suffix, more than 2³² − 1 rows, or blocks with another number of rows; `Io` for errors of the
-/// operating system; errors of `blocks`. In all cases an earlier file at `path` stays.
+/// operating system; errors of `blocks`. In all cases an earlier file at the path stays.
 pub fn write_bin<B: AsRef<[u8]>>(
-    path: &Path,
+    output: &OutputPath,
     shape: Shape,
     blocks: impl IntoIterator<Item = Result<B>>,
 ) -> Result<()> {
+    let path = output.path();
     let name = path.display();
     let wanted = suffix_of(shape.dtype);
     if super::suffix(path) != wanted {
@@ -84,7 +85,7 @@ pub fn write_bin<B: AsRef<[u8]>>(
             format!("{name}: {} rows do not fit the header (4294967295); split the set", shape.rows);
         return Err(Error::bad_input(message));
     };
-    let mut file = AtomicFile::create(path)?;
+    let mut file = output.create()?;
     file.write(&rows.to_le_bytes())?;
     file.write(&(shape.dim as u32).to_le_bytes())?;
     let expected = shape.rows * shape.row_bytes() as u64;

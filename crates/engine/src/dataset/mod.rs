@@ -32,7 +32,7 @@ use stratann_kernel::distance::MAX_DIM;
 use crate::{Error, Result};
 use source::Source;
 
-pub(crate) use atomic::AtomicFile;
+pub use atomic::AtomicFile;
 pub use bin::write_bin;
 pub(crate) use ids::load_ids;
 pub use ids::read_ids;
@@ -230,7 +230,7 @@ fn suffix(path: &Path) -> String {
 }
 
 /// Splits `#column` off a path, unless a file of the whole name exists.
-fn split_column(path: &Path) -> (PathBuf, Option<String>) {
+pub(crate) fn split_column(path: &Path) -> (PathBuf, Option<String>) {
     let whole = (path.to_path_buf(), None);
     if path.exists() {
         return whole;

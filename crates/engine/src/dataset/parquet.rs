@@ -75,7 +75,7 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Opens a separate handle, because clones of a handle share its position.
 fn handle(path: &Path) -> Result<(File, (u64, u64, u64))> {
-    let file = File::open(path).map_err(|e| Error::io("opening", path, &e))?;
+    let file = crate::input::open(path)?;
     let meta = file.metadata().map_err(|e| Error::io("reading", path, &e))?;
     Ok((file, (meta.dev(), meta.ino(), meta.len())))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Bytes that can be shared between threads: a `Vec<u8>`, an `Arc<[u8]>`, an array of another language.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
@@ -18,13 +18,9 @@ pub(super) enum Source {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Source> {
-        let file = File::open(path).map_err(|e| Error::io("opening", path, &e))?;
-        let meta = file.metadata().map_err(|e| Error::io("reading", path, &e))?;
-        if !meta.is_file() {
-            let message = format!("{} is not a regular file; give a vector file", path.display());
-            return Err(Error::bad_input(message));
-        }
-        Ok(Source::File { file, len: meta.len() })
+        let file = input::open(path)?;
+        let len = file.metadata().map_err(|e| Error::io("reading", path, &e))?.len();
+        Ok(Source::File { file, len })
     }
 
     pub(super) fn len(&self) -> u64 {

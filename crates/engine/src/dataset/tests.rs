@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::output::OutputPath;
 use crate::{ErrorKind, Quiet};
 use stratann_kernel::Metric;
 
@@ -19,6 +20,11 @@ fn some_rows(rows: u64, dim: usize, dtype: DType) -> Vec<u8> {
         DType::F16 => (0..count).flat_map(|i| half::f16::from_f32(value(i)).to_le_bytes()).collect(),
         DType::U8 | DType::I8 => (0..count).map(|i| (i * 37 + 11) as u8).collect(),
     }
+}
+
+/// A path that may be written over.
+fn to(path: &Path) -> OutputPath {
+    OutputPath::check(path, true, &[]).expect("an output path")
 }
 
 fn suffix_for(dtype: DType) -> &'static str {
@@ -104,7 +110,7 @@ fn bin_files_come_back_as_written() {
         let shape = Shape { rows: 5, dim: 3, dtype };
         let data = some_rows(5, 3, dtype);
         let path = folder.path().join(format!("a.{}", suffix_for(dtype)));
-        write_bin(&path, shape, data.chunks(2 * shape.row_bytes()).map(Ok)).expect("written");
+        write_bin(&to(&path), shape, data.chunks(2 * shape.row_bytes()).map(Ok)).expect("written");
         check_blocks(&Reader::open(&path).expect("opened"), shape, &data);
         check_blocks(&Reader::from_memory(shape, data.clone()).expect("memory"), shape, &data);
     }
@@ -231,7 +237,7 @@ fn a_file_that_shrinks_while_open_is_an_error() {
     let folder = folder();
     let shape = Shape { rows: 3, dim: 4, dtype: DType::U8 };
     let path = folder.path().join("a.u8bin");
-    write_bin(&path, shape, [Ok([1u8; 12])]).expect("written");
+    write_bin(&to(&path), shape, [Ok([1u8; 12])]).expect("written");
     let reader = Reader::open(&path).expect("opened");
     std::fs::OpenOptions::new().write(true).open(&path).and_then(|f| f.set_len(10)).expect("cut");
     let mut out = Vec::new();
@@ -245,17 +251,16 @@ fn writing_is_all_or_nothing() {
     let shape = Shape { rows: 2, dim: 2, dtype: DType::U8 };
     std::fs::write(&path, b"before").expect("a file");
     let failed = [
-        write_bin(&path, shape, [Ok([1u8, 2])]),
-        write_bin(&path, shape, [Ok([1u8; 5])]),
-        write_bin(&path, shape, [Ok([1u8, 2]), Err(Error::interrupted())]),
-        write_bin(&path, Shape { rows: 1 << 32, ..shape }, [Ok([1u8; 2])]),
-        write_bin(&path, Shape { dtype: DType::F32, ..shape }, [Ok([1u8; 16])]),
-        write_bin(&folder.path().join("no/a.u8bin"), shape, [Ok([1u8; 4])]),
+        write_bin(&to(&path), shape, [Ok([1u8, 2])]),
+        write_bin(&to(&path), shape, [Ok([1u8; 5])]),
+        write_bin(&to(&path), shape, [Ok([1u8, 2]), Err(Error::interrupted())]),
+        write_bin(&to(&path), Shape { rows: 1 << 32, ..shape }, [Ok([1u8; 2])]),
+        write_bin(&to(&path), Shape { dtype: DType::F32, ..shape }, [Ok([1u8; 16])]),
     ];
     assert!(failed.iter().all(Result::is_err), "{failed:?}");
     assert_eq!(std::fs::read(&path).expect("still there"), b"before");
     assert_eq!(std::fs::read_dir(folder.path()).expect("listing").count(), 1);
-    write_bin(&path, shape, [Ok([1u8; 4])]).expect("written over");
+    write_bin(&to(&path), shape, [Ok([1u8; 4])]).expect("written over");
     assert_eq!(Reader::open(&path).expect("opened").shape(), shape);
 }
 
@@ -303,7 +308,7 @@ fn ground_truth_comes_back_with_and_without_distances() {
     let full = GroundTruth { k: 2, ids: vec![4, 1, 0, 3], distances: vec![0.5, 1.0, -2.0, 8.0] };
     let bare = GroundTruth { distances: vec![], ..full.clone() };
     for truth in [&full, &bare] {
-        truth.write(&path).expect("written");
+        truth.write(&to(&path)).expect("written");
         assert_eq!(&GroundTruth::read(&path).expect("read"), truth);
     }
     assert_eq!((full.queries(), full.ids_of(1)), (2, &[0, 3][..]));
@@ -320,7 +325,7 @@ fn ground_truth_comes_back_with_and_without_distances() {
     assert!(full.check(&path, 2, 5).is_ok());
     assert!(full.check(&path, 2, 4).expect_err("ids").message.contains("neighbour 4"));
     assert!(full.check(&path, 3, 5).expect_err("count").message.contains("2 queries"));
-    assert!(full.write(&path).is_err(), "ivecs has no distances");
+    assert!(full.write(&to(&path)).is_err(), "ivecs has no distances");
 }
 
 #[test]

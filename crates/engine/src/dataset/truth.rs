@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::atomic::AtomicFile;
 use super::source::Source;
 use super::{bin, vecs};
+use crate::output::OutputPath;
 use crate::{Error, Result};
 
 /// The k nearest rows of every query, closest first.
@@ -64,13 +64,10 @@ impl GroundTruth {
         Ok(GroundTruth { k: k as usize, ids, distances })
     }
 
-    /// Writes queries, k, ids and distances (if present); the file appears under `path` atomically.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let name = path.display();
-        if super::suffix(path) == "ivecs" {
-            let message = format!("{name}: ground truth is written with distances; name it .ibin");
-            return Err(Error::bad_input(message));
-        }
+    /// Writes queries, k, ids and distances (if present); the file appears atomically.
+    pub fn write(&self, output: &OutputPath) -> Result<()> {
+        GroundTruth::check_name(output.path())?;
+        let name = output.path().display();
         let whole = self.queries() * self.k == self.ids.len()
             && (self.distances.is_empty() || self.distances.len() == self.ids.len());
         let counts = (u32::try_from(self.queries()), u32::try_from(self.k));
@@ -83,12 +80,21 @@ impl GroundTruth {
             );
             return Err(Error::bad_input(message));
         };
-        let mut file = AtomicFile::create(path)?;
+        let mut file = output.create()?;
         file.write(&queries.to_le_bytes())?;
         file.write(&k.to_le_bytes())?;
         file.write(bytemuck::cast_slice(&self.ids))?;
         file.write(bytemuck::cast_slice(&self.distances))?;
         file.commit()
+    }
+
+    /// Refuses a file name whose suffix names a layout without distances.
+    pub fn check_name(path: &Path) -> Result<()> {
+        if super::suffix(path) != "ivecs" {
+            return Ok(());
+        }
+        let name = path.display();
+        Err(Error::bad_input(format!("{name}: ground truth is written with distances; name it .ibin")))
     }
 
     /// Refuses ground truth that cannot belong to `queries` queries over a base of `rows` rows.

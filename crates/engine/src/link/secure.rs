@@ -12,7 +12,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned, version,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// The certificate of a server, and the authority of the cluster, whose certificates it trusts. TLS 1.3 only.
 #[derive(Clone, Debug)]
@@ -28,7 +28,8 @@ impl Tls {
     /// A file that cannot be read or has other content; a key that does not belong to the certificate.
     pub fn read(certificate: &Path, key: &Path, authority: &Path) -> Result<Tls> {
         let own = certificates(certificate)?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|e| unreadable("private key", key, &e))?;
+        let private = PrivateKeyDer::from_pem_slice(&input::read(key)?)
+            .map_err(|e| unreadable("private key", key, &e))?;
         let mut roots = RootCertStore::empty();
         for root in certificates(authority)? {
             roots.add(root).map_err(|e| unfit(authority, &e))?;
@@ -59,7 +60,7 @@ impl Tls {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let all: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&input::read(path)?).collect();
     match all.map_err(|e| unreadable("certificate", path, &e))? {
         none if none.is_empty() => {
             Err(Error::bad_input(format!("{} holds no certificate; give a PEM file", path.display())))

@@ -22,8 +22,8 @@ pub use origin::Origin;
 pub(crate) use scratch::ScratchFile;
 
 use crate::budget::{free_disk_bytes, size};
-use crate::dataset::AtomicFile;
 use crate::durable::{seal, unseal};
+use crate::output::OutputPath;
 use crate::tier::IoChoice;
 use crate::{Error, Progress, Result};
 
@@ -163,34 +163,28 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Writes the profile, whole or not at all. Another profile at this place is replaced.
+    /// Writes the profile atomically. With `force`, another profile is replaced, and no other file.
     ///
     /// # Errors
     /// See [`may_write`]; and when the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        may_write(path)?;
+    pub fn write(&self, output: &OutputPath) -> Result<()> {
+        may_write(output)?;
         let wrong = |e: serde_json::Error| Error::bad_input(format!("profile: {e}"));
         let mut document = serde_json::to_value(self).map_err(wrong)?;
         document["format"] = FORMAT.into();
         seal(&mut document);
         let text = serde_json::to_string_pretty(&document).map_err(wrong)? + "\n";
-        let mut file = AtomicFile::create(path)?;
-        file.write(text.as_bytes())?;
-        file.commit()
+        output.write(text.as_bytes())
     }
 }
 
-/// Whether a profile may be written to `path`: where nothing is yet, or a profile, be it a damaged one.
+/// Refuses to replace a file that is not a profile; a damaged profile is one.
 ///
 /// # Errors
-/// With the reason, when it may not.
-pub fn may_write(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        return Err(Error::bad_input(format!("{}: no such folder; make it first", folder.display())));
-    }
-    let is_free = matches!(path.symlink_metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
-    if is_free || document(path).is_ok_and(|d| d["format"] == FORMAT) {
+/// `BadInput` when another file exists at the path.
+pub fn may_write(output: &OutputPath) -> Result<()> {
+    let path = output.path();
+    if !output.replaces() || document(path).is_ok_and(|d| d["format"] == FORMAT) {
         return Ok(());
     }
     Err(Error::bad_input(format!(
@@ -210,7 +204,7 @@ fn document(path: &Path) -> Result<serde_json::Value> {
         let message = format!("{} is no profile; make one with `stratann profile`", path.display());
         return Err(Error::bad_input(message));
     }
-    let bytes = std::fs::read(path).map_err(failed)?;
+    let bytes = crate::input::read(path)?;
     serde_json::from_slice(&bytes).map_err(|e| {
         Error::corrupt(format!(
             "{} is no profile, or is damaged ({e}); measure again with `stratann profile`",

@@ -11,6 +11,11 @@ fn measured() -> Profile {
     profile
 }
 
+/// A path that may be written over.
+fn to(path: &Path) -> OutputPath {
+    OutputPath::check(path, true, &[]).unwrap()
+}
+
 #[test]
 fn everything_is_measured() {
     let profile = measured();
@@ -34,7 +39,7 @@ fn a_profile_survives_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE_NAME);
     let mut profile = measured();
-    profile.write(&path).unwrap();
+    profile.write(&to(&path)).unwrap();
     assert_eq!(Profile::read(&path).unwrap(), profile);
     profile.local = Some(LocalCosts {
         alpha_flat: 1.1,
@@ -44,7 +49,7 @@ fn a_profile_survives_its_file() {
         lists_a: 1.0,
         lists_b: 0.0,
     });
-    profile.write(&path).unwrap();
+    profile.write(&to(&path)).unwrap();
     assert_eq!(Profile::read(&path).unwrap(), profile);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -53,7 +58,7 @@ fn a_profile_survives_its_file() {
 fn damage_is_told_apart_from_other_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE_NAME);
-    measured().write(&path).unwrap();
+    measured().write(&to(&path)).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let refused = |text: &str| {
         std::fs::write(&path, text).unwrap();
@@ -61,7 +66,7 @@ fn damage_is_told_apart_from_other_files() {
     };
     let found = refused(&text.replacen("\"reads\": ", "\"reads\": 1", 1));
     assert!(found.kind == ErrorKind::Corrupt && found.message.contains("checksum"), "{found}");
-    assert!(may_write(&path).is_ok(), "a damaged profile may be replaced");
+    assert!(may_write(&to(&path)).is_ok(), "a damaged profile may be replaced");
     assert_eq!(refused(&text[..text.len() / 2]).kind, ErrorKind::Corrupt);
     let newer = refused(&text.replace("\"format_version\": 1", "\"format_version\": 2"));
     assert!(newer.kind == ErrorKind::BadInput && newer.message.contains("newer"), "{newer}");
@@ -79,7 +84,7 @@ fn costs_that_nobody_measured_are_refused() {
     let path = folder.path().join(FILE_NAME);
     let mut profile = measured();
     profile.disk.loaded.ns_per_byte = -1.0;
-    profile.write(&path).unwrap();
+    profile.write(&to(&path)).unwrap();
     assert_eq!(Profile::read(&path).unwrap_err().kind, ErrorKind::Corrupt);
 }
 
@@ -89,11 +94,10 @@ fn nothing_but_a_profile_is_replaced() {
     let path = folder.path().join("thesis.txt");
     std::fs::write(&path, "years of work").unwrap();
     let profile = measured();
-    let error = profile.write(&path).unwrap_err();
+    let error = profile.write(&to(&path)).unwrap_err();
     assert!(error.kind == ErrorKind::BadInput && error.message.contains("is no profile"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "years of work");
-    assert!(profile.write(folder.path()).is_err());
-    assert!(profile.write(&folder.path().join("nowhere/p.json")).is_err());
+    assert!(OutputPath::check(&path, false, &[]).is_err());
 }
 
 #[test]

@@ -191,17 +191,34 @@ pub fn open_part(folder: &Path, server: usize, options: OpenOptions) -> Result<(
 /// Refuses a place that holds something, unless it is to be replaced and is of this kind.
 fn check_target(out: &Path, force: bool) -> Result<()> {
     let wrong = |what: &str| Err(Error::bad_input(format!("{} {what}", out.display())));
-    let Ok(mut entries) = std::fs::read_dir(out) else {
-        return if out.exists() { wrong("is a file; name a folder") } else { Ok(()) };
-    };
+    crate::output::check_folder(out)?;
+    let Ok(mut entries) = std::fs::read_dir(out) else { return Ok(()) };
     match (entries.next().is_some(), out.join(DESCRIPTION).exists()) {
         (false, _) => Ok(()),
-        (true, true) if force => Ok(()),
+        (true, true) if force => refuse_other_files(out),
         (true, true) => {
             wrong("holds separate indexes already; give --force to replace them, or another folder")
         }
         (true, false) => wrong("holds something else; name a new folder"),
     }
+}
+
+/// Refuses a folder of separate indexes that holds other files, which a replacement would remove.
+fn refuse_other_files(out: &Path) -> Result<()> {
+    let servers: Vec<PathBuf> = (0..SERVERS_MAX).map(|server| server_folder(out, server)).collect();
+    let entries = std::fs::read_dir(out).map_err(|e| Error::io("opening", out, &e))?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if servers.contains(&path) && path.is_dir() {
+            crate::build::refuse_other_files(&path)?;
+        } else if path.file_name().is_none_or(|name| name != DESCRIPTION) {
+            return Err(Error::bad_input(format!(
+                "{} holds other files, such as {}; name a new folder",
+                out.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A hidden neighbour of `out`, on the same disk.

@@ -12,6 +12,7 @@ use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::output::{self, OutputPath};
 use stratann_engine::profile::{Profile, ProfileOptions};
 use stratann_engine::search::{Effort, SearchOptions, recall};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
@@ -74,6 +75,9 @@ pub(crate) struct Args {
     /// Plot the three charts into this SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Replace an existing plot
+    #[arg(long)]
+    force: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -168,6 +172,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(wrong) = args.recall.iter().find(|r| !(0.0..=1.0).contains(*r)) {
         return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));
     }
+    output::check_folder(&args.output)?;
+    let plot = plot_path(args)?;
     let base = Reader::open(&args.base)?;
     let truth = GroundTruth { distances: Vec::new(), ..GroundTruth::read(&args.groundtruth)? };
     let printer = ProgressPrinter::new(output);
@@ -196,11 +202,25 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         learning: bench.learning(&mixed)?,
     };
     printer.finish();
-    if let Some(path) = &args.plot {
-        figure::draw(path, &document)?;
+    if let Some(plot) = &plot {
+        figure::draw(plot, &document)?;
     }
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
+}
+
+/// Checks the path of the plot, before indexes are built.
+fn plot_path(args: &Args) -> Result<Option<OutputPath>> {
+    let Some(path) = &args.plot else { return Ok(None) };
+    if *path == args.output {
+        return Err(Error::bad_input(format!(
+            "{} is the folder for the indexes; give another name with --plot",
+            path.display()
+        )));
+    }
+    let mut inputs = vec![args.base.as_path(), &args.queries, &args.groundtruth];
+    inputs.extend(args.profile.as_deref());
+    OutputPath::check(path, args.force, &inputs).map(Some)
 }
 
 fn profile(args: &Args, printer: &ProgressPrinter) -> Result<Profile> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use stratann_engine::{Error, Result};
+use stratann_engine::{Error, Result, input};
 use stratann_sim::Costs;
 
 use crate::options;
@@ -62,7 +62,7 @@ pub(super) struct Prices {
 impl Prices {
     /// Reads costs from a file.
     pub(super) fn read(path: &Path) -> Result<Prices> {
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
+        let text = input::read_text(path)?;
         let wrong = |e: serde_json::Error| {
             Error::bad_input(format!(
                 "{}: {e}; give the \"costs\" that `stratann simulate --json` prints",

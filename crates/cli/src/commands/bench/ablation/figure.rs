@@ -1,8 +1,7 @@
 //! Plots three charts side by side, as SVG.
 
-use std::path::Path;
-
 use plotters::prelude::*;
+use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result};
 
 use super::{Document, Sweep};
@@ -20,14 +19,14 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(140, 86, 75),
 ];
 
-/// Writes the figure to `path`.
+/// Writes the figure.
 ///
 /// # Errors
 /// When it cannot be plotted or written.
-pub(super) fn draw(path: &Path, document: &Document<'_>) -> Result<()> {
-    let mut svg = String::new();
+pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
+    let (path, mut svg) = (to.path(), String::new());
     charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
-    std::fs::write(path, svg).map_err(|e| Error::io("writing", path, &e))
+    to.write(svg.as_bytes())
 }
 
 fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {

@@ -21,7 +21,7 @@ use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::manifest::Manifest;
 
 /// The name of the file in the index folder.
-pub(crate) const NAME: &str = "learnt.bin";
+pub(crate) const NAME: &str = crate::files::LEARNT;
 const HEADER: usize = 8 + 16 + 8 + 16;
 
 /// What the file of learned state holds.
