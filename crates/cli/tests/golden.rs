@@ -1,5 +1,5 @@
 //! Counters of fixed searches over a fixed build: they depend on no machine. A change of the algorithm changes them,
-//! and then `STRATANN_BLESS=1 cargo test -p stratann --test golden` writes them anew, for the difference to be
+//! and then `STRATANN_BLESS=1 cargo test -p stratann --test golden` writes them again, for the difference to be
 //! reviewed.
 #![allow(missing_docs)]
 
@@ -38,7 +38,7 @@ fn counters_are_those_of_the_golden_file() {
     compare("counters.json", all);
 }
 
-/// Compares with a golden file, or writes it anew.
+/// Compares with a golden file, or writes it again.
 ///
 /// Merged reads depend on timing and are not compared.
 fn compare(file: &str, mut all: Map<String, Value>) {

@@ -54,7 +54,7 @@ fn ask(address: &str, row: &[f64]) -> Result<Vec<u32>, String> {
     }
 }
 
-/// Asks servers in turn until told to stop; every answer must be whole, and that of one of the versions. Counts the
+/// Asks servers in turn until it is stopped; every answer must be whole, and that of one of the versions. Counts the
 /// answers of each.
 fn keep_asking(two: &Two, servers: &[String], stop: &AtomicBool, counts: &[AtomicUsize; 2]) {
     for turn in 0.. {

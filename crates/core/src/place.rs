@@ -56,7 +56,7 @@ pub(crate) enum Reach {
     /// On this server.
     Here,
     /// On another server that answers.
-    Elsewhere,
+    Remote,
     /// On no server that answers and has not failed to read it.
     Nowhere,
 }
@@ -90,7 +90,7 @@ impl LocalShard<'_> {
         match self.live_replicas(block) & !tried {
             0 => Reach::Nowhere,
             replicas if replicas & bit(self.server) != 0 => Reach::Here,
-            _ => Reach::Elsewhere,
+            _ => Reach::Remote,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The checker finds each kind of damage, also where checksums were computed anew.
+//! The checker finds each kind of damage, also where checksums were computed again.
 
 use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block::{BlockLayout, CodedNodes, Damage, Node, write};
@@ -80,7 +80,7 @@ impl Small {
         check(&self.index(&shape(true), disk_graph::Codes::All(&[])), &self.blocks)
     }
 
-    /// Changes bytes of a block and computes its checksum anew.
+    /// Changes bytes of a block and computes its checksum again.
     fn forge(mut self, block: usize, at: usize, bytes: &[u8]) -> Small {
         let block = &mut self.blocks[block * BLOCK..(block + 1) * BLOCK];
         block[at..at + bytes.len()].copy_from_slice(bytes);

@@ -148,21 +148,21 @@ impl<K: Kind> Cx<'_, K> {
     }
 
     /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
-    /// are `elsewhere`, best first, it ends with a hand-over to a replica of the first. That one is read there, so a
-    /// query cannot be passed around for ever.
-    pub(crate) fn settle(&mut self, elsewhere: &[u32]) {
+    /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first. That one is read
+    /// there, so a query cannot be passed around for ever.
+    pub(crate) fn settle(&mut self, remote_units: &[u32]) {
         if !self.q.io.wants.is_empty() {
             return self.q.count_hop();
         }
         if !self.q.io.pending.is_empty() {
             return;
         }
-        let Some(&first) = elsewhere.first() else {
+        let Some(&first) = remote_units.first() else {
             let partial = self.q.stats.unreachable > 0;
             return self.q.finish(if partial { Outcome::Partial } else { Outcome::Complete });
         };
         let here = self.base.here.as_ref();
-        match here.and_then(|here| here.next(elsewhere, self.q.lost_units.tried(first))) {
+        match here.and_then(|here| here.next(remote_units, self.q.lost_units.tried(first))) {
             Some(server) if self.q.budget.hand_overs > 0 => {
                 self.q.next = Some(server);
                 self.q.budget.hand_overs -= 1;

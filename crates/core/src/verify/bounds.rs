@@ -298,7 +298,8 @@ mod tests {
             if metric == Metric::L2 && known && slack < 0.01 {
                 let beyond: Vec<f32> = u.iter().zip(q).map(|(u, q)| u + 2.0 * (u - q)).collect();
                 let length = 2.0 * sqrt(to_u);
-                let lower = estimator.lower_by_edge(&estimator.by_distance(0.0, to_u), (length * 0.999_99, length * 1.000_01));
+                let around = (length * 0.999_99, length * 1.000_01);
+                let lower = estimator.lower_by_edge(&estimator.by_distance(0.0, to_u), around);
                 let to_beyond = distance(metric, q, &beyond);
                 prop_assert!(lower <= to_beyond * 1.000_1 && lower >= 0.1 * to_beyond, "{lower} {to_beyond}");
             }

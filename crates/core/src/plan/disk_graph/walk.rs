@@ -157,8 +157,8 @@ pub(crate) fn choose(cx: &mut Cx<'_, Marker>) {
                 cx.own.beam.mark(at, Progress::Expanded);
             }
             _ if is_new && is_full => break,
-            Reach::Elsewhere if is_new => remote_blocks.push(block),
-            Reach::Elsewhere => {}
+            Reach::Remote if is_new => remote_blocks.push(block),
+            Reach::Remote => {}
             Reach::Here
                 if is_new
                     && (cx.q.budget.hops == 0

@@ -167,7 +167,8 @@ fn next(cx: &Cx<'_, Marker>) -> Option<u32> {
     worst.is_none_or(|(worst, _)| bound(&nearest) <= worst).then_some(nearest)
 }
 
-/// Chooses blocks up to the width and reads those that are here; hands the query over when all others are elsewhere.
+/// Chooses blocks up to the width and reads those that are here. Hands the query over when all others are on other
+/// servers.
 fn choose(cx: &mut Cx<'_, Marker>) {
     while cx.q.io.pending.len() + cx.own.wanted.len() < cx.q.width as usize {
         let Some(block) = next(cx) else { break };
@@ -178,7 +179,7 @@ fn choose(cx: &mut Cx<'_, Marker>) {
     let mut wanted = core::mem::take(&mut cx.own.wanted);
     wanted.retain(|&block| match cx.reach(block) {
         _ if cx.q.outcome != Outcome::Running => false,
-        Reach::Elsewhere => true,
+        Reach::Remote => true,
         Reach::Nowhere => {
             cx.q.give_up(block);
             false

@@ -1,7 +1,7 @@
-//! What queries came by: the statistics that the navigation graph learns from (OrchANN §5.2, Hot-Region Scoring).
+//! Traffic statistics, from which the navigation graph learns (OrchANN §5.2, Hot-Region Scoring).
 //!
 //! The score of a member is how often it was read, times how near that was to the end of the search: 1 for a result,
-//! ε for what was read in vain. A search among lists has no depth that could say more.
+//! ε for a vector that was read and is no result. A search of lists has no depth to weigh by.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -64,7 +64,7 @@ impl Traffic {
         self.queries += other.queries;
     }
 
-    /// Begins anew, keeping the memory.
+    /// Empties it, keeping the memory.
     pub fn clear(&mut self) {
         self.sketch.clear();
         self.results.clear();
