@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     let mut content = edits::bytes(valid, data);
     let is_blocks = name.ends_with("-blocks.bin");
     if is_blocks {
-        seal::blocks(place.manifest.blocks.bytes, &mut content);
+        seal::blocks(&place.manifest.blocks, &mut content);
     }
     let _lock = place.replace(name, &content);
     // Not every time, because it takes as long as everything else.

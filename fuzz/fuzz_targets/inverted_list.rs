@@ -2,22 +2,20 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stratann_core::format::inverted_list::{
-    ListCodes, ListLayout, Record, renumber_list_codes, write_record,
-};
+use stratann_core::format::inverted_list::{ListCodes, ListLayout, Record, reseal_list_codes, write_record};
 use stratann_fuzz::{edits, seal};
 
 fuzz_target!(|data: &[u8]| {
     let (choice, content) = edits::first(data);
     let (norms, id_bytes) = (choice & 1 == 1, if choice & 2 == 0 { 4 } else { 8 });
-    let layout = ListLayout { dim: 3, vector_bytes: 6, id_bytes, norms, code_bytes: 2 };
+    let layout = ListLayout { dim: 3, vector_bytes: 6, id_bytes, norms, code_bytes: 2, checksum_seed: 0 };
     codes(&layout, content);
     record(&layout, content);
 });
 
 fn codes(layout: &ListLayout, content: &[u8]) {
     let mut bytes = [&[0; 8], &5u32.to_le_bytes()[..], content].concat();
-    seal::content(&mut bytes);
+    seal::content(0, &mut bytes);
     let Some(codes) = ListCodes::verify(layout, 5, &bytes) else { return };
     let members = codes.count();
     assert_eq!(bytes.len(), layout.list_codes_bytes(members));
@@ -26,13 +24,13 @@ fn codes(layout: &ListLayout, content: &[u8]) {
     assert_eq!((codes.centroid().len(), codes.codes().len()), (6, 2 * members));
     let _ = (codes.first_id(), codes.radius_max());
     assert!((0..members).all(|slot| codes.member(slot).is_some()) && codes.member(members).is_none());
-    renumber_list_codes(6, &mut bytes);
+    reseal_list_codes(layout, 6, &mut bytes);
     assert!(ListCodes::verify(layout, 6, &bytes).is_some());
 }
 
 fn record(layout: &ListLayout, content: &[u8]) {
     let mut bytes = [content, &[0; 4]].concat();
-    seal::record(9, &mut bytes);
+    seal::record(0, 9, &mut bytes);
     let Some(record) = Record::verify(layout, 9, &bytes) else { return };
     let mut again = Vec::new();
     write_record(layout, 9, record.vector(), record.inverse_norm(), record.external_id(), &mut again);

@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     let valid: Value = serde_json::from_str(&text).expect("JSON");
     let Some(mut document) = edits::json(&valid, data) else { return };
     seal::json(&mut document);
-    let text = document.to_string();
+    let text = document.to_string() + "\n";
     let Ok(manifest) = Manifest::from_text(&text, Path::new("manifest")) else { return };
     let again = manifest.to_text().expect("a manifest that was read");
     let read = Manifest::from_text(&again, Path::new("manifest")).expect("a manifest that was written");

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 use stratann_core::format::edges::edge_bytes;
-use stratann_core::hash::checksum;
+use stratann_core::hash::{checksum, seeded_checksum};
 use stratann_core::peer::message;
 use stratann_core::plan::hybrid_ivf::View;
 use stratann_core::query::wire;
 use stratann_engine::durable::hex;
+use stratann_engine::manifest::BlockShape;
 
 /// A query state with this body.
 pub fn state(body: &[u8]) -> Vec<u8> {
@@ -27,49 +28,50 @@ fn with_header(version: u32, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Recomputes the checksum in the first 8 bytes: of a block, of list codes, of a file of what was learned.
-pub fn content(bytes: &mut [u8]) {
+/// Recomputes the checksum in the first 8 bytes: of a block or of list codes with their seed, of a file of what was
+/// learned with seed 0.
+pub fn content(seed: u64, bytes: &mut [u8]) {
     if let Some((sum, content)) = bytes.split_at_mut_checked(8) {
-        sum.copy_from_slice(&checksum(content).to_le_bytes());
+        sum.copy_from_slice(&seeded_checksum(seed, content).to_le_bytes());
     }
 }
 
 /// The checksum of a record or of edges, which covers the id of their member too.
-fn member_sum(id: u32, content: &[u8]) -> [u8; 4] {
-    let sum = checksum(content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+fn member_sum(seed: u64, id: u32, content: &[u8]) -> [u8; 4] {
+    let sum = seeded_checksum(seed, content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     ((sum ^ (sum >> 32)) as u32).to_le_bytes()
 }
 
 /// Recomputes the checksum at the end of the record of member `id`.
-pub fn record(id: u32, bytes: &mut [u8]) {
+pub fn record(seed: u64, id: u32, bytes: &mut [u8]) {
     if let Some(at) = bytes.len().checked_sub(4) {
-        let sum = member_sum(id, &bytes[..at]);
+        let sum = member_sum(seed, id, &bytes[..at]);
         bytes[at..].copy_from_slice(&sum);
     }
 }
 
 /// Recomputes the checksum at the front of the edges of member `id`.
-pub fn edges(id: u32, bytes: &mut [u8]) {
+pub fn edges(seed: u64, id: u32, bytes: &mut [u8]) {
     if let Some((sum, content)) = bytes.split_at_mut_checked(4) {
-        sum.copy_from_slice(&member_sum(id, content));
+        sum.copy_from_slice(&member_sum(seed, id, content));
     }
 }
 
 /// Recomputes the checksum of every block of a file.
-pub fn blocks(block_bytes: usize, file: &mut [u8]) {
-    file.chunks_exact_mut(block_bytes).for_each(content);
+pub fn blocks(shape: &BlockShape, file: &mut [u8]) {
+    file.chunks_exact_mut(shape.bytes).for_each(|block| content(shape.checksum_seed, block));
 }
 
 /// Recomputes the checksums of all list codes, records and edges of a file, whose places are those of `view`.
 pub fn lists(view: &View<'_>, file: &mut [u8]) {
-    let (directory, shape) = (view.directory, &view.shape);
+    let (directory, shape, seed) = (view.directory, &view.shape, view.shape.checksum_seed);
     for list in 0..directory.list_count() {
         let at = directory.codes[list as usize] as usize;
         let length = shape.list_codes_bytes(directory.members(list) as usize);
-        file.get_mut(at..at + length).into_iter().for_each(content);
+        file.get_mut(at..at + length).into_iter().for_each(|bytes| content(seed, bytes));
         for id in directory.ids[list as usize]..directory.ids[list as usize + 1] {
             let at = directory.record_at(shape, id) as usize;
-            file.get_mut(at..at + shape.record_bytes()).into_iter().for_each(|bytes| record(id, bytes));
+            file.get_mut(at..at + shape.record_bytes()).into_iter().for_each(|bytes| record(seed, id, bytes));
         }
     }
     for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)) {
@@ -77,7 +79,7 @@ pub fn lists(view: &View<'_>, file: &mut [u8]) {
             let pages = directory.edges_at(cluster, number);
             let at = pages.first as usize * stratann_core::PAGE + pages.skip as usize;
             let length = edge_bytes(directory.degree as usize);
-            file.get_mut(at..at + length).into_iter().for_each(|bytes| edges(id, bytes));
+            file.get_mut(at..at + length).into_iter().for_each(|bytes| edges(seed, id, bytes));
         }
     }
 }

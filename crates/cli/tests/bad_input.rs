@@ -169,7 +169,7 @@ fn folders_that_are_no_index() {
     let index = data.build("graph", &[]);
     let path = index.join("manifest-1.json");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("\"format_version\": 1", "\"format_version\": 99")).unwrap();
+    std::fs::write(&path, text.replace("\"format_version\": 4", "\"format_version\": 99")).unwrap();
     let error = search(&index);
     assert!(error.contains("format version 99") && error.contains("newer stratann"), "{error}");
     std::fs::write(&path, &text[..text.len() / 2]).unwrap();

@@ -413,8 +413,12 @@ fn damaged_learnt_state_is_a_warning_and_no_other_answer() {
         assert_eq!(answers, plain);
         let output = run(&["info", arg(&index)]);
         assert!(output.status.success() && stderr(&output).contains("learnt.bin"));
-        assert!(run(&["verify", arg(&index)]).status.success());
+        let verified = run(&["verify", arg(&index)]);
+        assert_eq!(verified.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&verified.stdout).contains("learnt.bin"));
     }
+    std::fs::write(&learnt, good).unwrap();
+    assert!(run(&["verify", arg(&index)]).status.success());
 }
 
 /// Every query with every cluster visited.

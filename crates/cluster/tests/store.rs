@@ -38,7 +38,7 @@ fn index(seed: u64) -> TempDir {
         dtype: "f32".into(),
         rows: 1000,
         dim: 24,
-        blocks: BlockShape { count: 100, bytes: 4096, id_bytes: 4, code_bytes: 0 },
+        blocks: BlockShape { count: 100, bytes: 4096, id_bytes: 4, code_bytes: 0, checksum_seed: 0 },
         code_error: 0.25,
         build: BTreeMap::new(),
         build_id: String::new(),

@@ -1,8 +1,14 @@
 //! Two hashes: one for checksums, one for reproducible random numbers.
 
-/// The checksum of every unit of data: xxh3, 64 bits.
+/// The checksum of files and messages: xxh3, 64 bits.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+/// The checksum of a unit of an index. The seed is that of its build, so that units of another build do not match; it
+/// is 0 before format version 4.
+pub fn seeded_checksum(seed: u64, bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed)
 }
 
 /// A number that looks random and depends on its arguments alone (splitmix64), so that no order of threads can change

@@ -3,7 +3,7 @@
 use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block::{BlockLayout, CodedNodes, Damage, Node, write};
 use stratann_core::format::block_map::BlockMap;
-use stratann_core::format::checksum;
+use stratann_core::format::seeded_checksum;
 use stratann_core::plan::{disk_graph, flat};
 use stratann_core::route::HeadGraph;
 use stratann_core::view::Base;
@@ -31,6 +31,7 @@ fn shape(lists: bool) -> BlockLayout {
         norms: true,
         adjacency: lists,
         code_bytes: 0,
+        checksum_seed: 7,
     }
 }
 
@@ -84,7 +85,7 @@ impl Small {
     fn forge(mut self, block: usize, at: usize, bytes: &[u8]) -> Small {
         let block = &mut self.blocks[block * BLOCK..(block + 1) * BLOCK];
         block[at..at + bytes.len()].copy_from_slice(bytes);
-        let sum = checksum(&block[8..]);
+        let sum = seeded_checksum(shape(true).checksum_seed, &block[8..]);
         block[..8].copy_from_slice(&sum.to_le_bytes());
         self
     }

@@ -175,6 +175,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric,
         norms: metric == Metric::Cosine,
         adjacency: kind.has_adjacency_in_blocks(),
         code_bytes: manifest.blocks.code_bytes,
+        checksum_seed: manifest.blocks.checksum_seed,
     };
     check_shape(folder, manifest, kind, &block)?;
     Ok((kind, metric, dtype, block))
@@ -220,6 +221,7 @@ impl PlainBlocks {
             norms: metric == Metric::Cosine,
             adjacency: kind.has_adjacency_in_blocks(),
             code_bytes: manifest.blocks.code_bytes,
+            checksum_seed: manifest.blocks.checksum_seed,
         };
         let sane = manifest.dim <= stratann_kernel::distance::MAX_DIM
             && layout.block_bytes >= stratann_core::PAGE

@@ -23,8 +23,9 @@ use crate::recall::curve::Curve;
 use crate::tier::Resident;
 use crate::{DType, Error, ErrorKind, Metric, Result};
 
-/// The newest version of the format that this program reads.
-pub const FORMAT_VERSION: u32 = 3;
+/// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was
+/// the first with codes in blocks, 3 with `hybrid-ivf`.
+pub const FORMAT_VERSION: u32 = 4;
 
 /// What all blocks have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,17 +40,18 @@ pub struct BlockShape {
     /// and lie in RAM.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub code_bytes: usize,
+    /// Seed of the checksums of blocks, lists, records and edges, which binds them to one build. Absent (0) before
+    /// format version 4.
+    #[serde(default, skip_serializing_if = "is_unseeded")]
+    pub checksum_seed: u64,
 }
 
 fn is_zero(bytes: &usize) -> bool {
     *bytes == 0
 }
 
-impl BlockShape {
-    /// The version of the format that an index of such blocks is written in: the oldest that has them.
-    pub fn format_version(&self) -> u32 {
-        if self.code_bytes > 0 { 2 } else { 1 }
-    }
+fn is_unseeded(seed: &u64) -> bool {
+    *seed == 0
 }
 
 /// How an index is partitioned over servers.
@@ -76,7 +78,7 @@ pub struct SpreadFacts {
 /// A published version of an index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// See [`BlockShape::format_version`] and [`FORMAT_VERSION`].
+    /// See [`FORMAT_VERSION`].
     pub format_version: u32,
     /// `disk-graph`, `hybrid-ivf` or `flat`.
     pub kind: String,
@@ -289,6 +291,9 @@ fn parse(text: &str, path: &Path) -> Result<Manifest> {
             "{} has format version {version}, this program reads up to {FORMAT_VERSION}; use a newer stratann",
             path.display()
         )));
+    }
+    if !text.ends_with("}\n") {
+        return Err(damaged("its end is missing".into()));
     }
     if !unseal(&mut value) {
         return Err(damaged("its checksum does not match".into()));

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use common::{Set, clustered, list_options, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::build::hash;
-use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
+use stratann_core::format::{checksum, seeded_checksum};
 use stratann_core::query::{Budget, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan, build};
@@ -170,7 +170,7 @@ fn a_head_that_lies_is_found() {
         change(dir.path(), LISTS, |bytes| {
             let head = &mut bytes[at..at + length];
             lie(&mut head[offset..offset + 4]);
-            let sum = checksum(&head[8..]);
+            let sum = seeded_checksum(shape.checksum_seed, &head[8..]);
             head[..8].copy_from_slice(&sum.to_le_bytes());
         });
         vouch_for(dir.path(), LISTS);

@@ -404,7 +404,8 @@ fn damaged_edges_are_found_through_a_cache_whichever_cluster_is_searched_first()
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {
     let (range, id) = edges_of(3, 5);
-    let degree = place().index.view().kind.hybrid_ivf().copied().unwrap().directory.degree as usize;
+    let clusters = place().index.view().kind.hybrid_ivf().copied().unwrap();
+    let (degree, seed) = (clusters.directory.degree as usize, clusters.shape.checksum_seed);
     let lies: [(&str, &[(u32, f32)]); 5] = [
         ("the length of an edge", &[(1, 1e6), (2, 1e6)]),
         ("leads to", &[(5, 0.0)]),
@@ -416,7 +417,7 @@ fn edges_that_lie_are_found_and_harm_nothing_else() {
         let dir = copy();
         let mut bytes = place().bytes.to_vec();
         let mut forged = Vec::new();
-        write_edges(degree, id, edges, &mut forged);
+        write_edges(degree, seed, id, edges, &mut forged);
         bytes[range.clone()].copy_from_slice(&forged);
         std::fs::write(dir.path().join(LISTS), &bytes).unwrap();
         vouch_for(dir.path(), LISTS, &bytes);

@@ -39,7 +39,7 @@ fn sealed(document: &Value) -> String {
     let mut document = document.clone();
     document.as_object_mut().unwrap().remove("checksum");
     document["checksum"] = hex(checksum(document.to_string().as_bytes())).into();
-    document.to_string()
+    document.to_string() + "\n"
 }
 
 /// Pointers to all numbers.
@@ -117,4 +117,19 @@ fn numbers_of_a_partitioned_index() {
         PartitionOptions { method: Method::Random, replicas: 2, threads: 1, ..PartitionOptions::new(3) };
     partition(whole.path(), dir.path(), &options, &Quiet).unwrap();
     try_all_numbers(dir.path());
+}
+
+#[test]
+fn a_manifest_that_lost_its_end_is_refused() {
+    let dir = built(&quick(Kind::Flat, Metric::L2));
+    let path = dir.path().join("manifest-1.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for kept in [text.len() - 1, text.len() - 2, text.len() / 2, 1, 0] {
+        std::fs::write(&path, &text[..kept]).unwrap();
+        let error = Manifest::read(dir.path()).unwrap_err();
+        assert!(error.message.contains("is damaged") && error.message.contains("restore it"), "{error}");
+        assert!(verify::verify(dir.path(), &Quiet).unwrap().violations_found > 0);
+    }
+    std::fs::write(&path, text).unwrap();
+    assert!(is_opened(dir.path()));
 }

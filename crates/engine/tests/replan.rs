@@ -122,7 +122,11 @@ impl Lists {
     }
 
     fn records(&self, cluster: u32) -> Vec<&[u8]> {
-        self.directory.members_of(cluster).map(|id| self.record(id)).collect()
+        // Without their checksums, which are those of one version.
+        self.directory
+            .members_of(cluster)
+            .map(|id| &self.record(id)[..self.shape.record_bytes() - 4])
+            .collect()
     }
 
     /// What heads say, but for the numbers of their lists.
@@ -141,7 +145,7 @@ impl Lists {
         let size = stratann_core::format::edges::edge_bytes(self.directory.degree as usize);
         let edge = |number: u32| {
             let at = self.directory.edges_at(cluster, number);
-            &self.bytes[at.first as usize * stratann_core::PAGE + at.skip as usize..][..size]
+            &self.bytes[at.first as usize * stratann_core::PAGE + at.skip as usize..][4..size]
         };
         (0..self.directory.members_of(cluster).len() as u32).map(edge).collect()
     }

@@ -2,7 +2,7 @@
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 8 | checksum of all that follows |
+//! | 0 | 8 | checksum of all that follows, with the seed of the build |
 //! | 8 | 4 | number of this block, to detect reads of the wrong block |
 //! | 12 | 4 | id of the first node; ids in a block are consecutive |
 //! | 16 | 2 | number of nodes, c |
@@ -19,7 +19,7 @@
 
 use alloc::vec::Vec;
 
-use super::{adjacency, checksum};
+use super::{adjacency, seeded_checksum};
 
 /// Bytes before the first vector.
 pub const HEADER: usize = 24;
@@ -40,6 +40,8 @@ pub struct BlockLayout {
     pub adjacency: bool,
     /// Bytes of a code, where blocks carry the codes of their nodes and of all neighbours; 0 where codes are in RAM.
     pub code_bytes: usize,
+    /// Seed of the checksums: that of one build.
+    pub checksum_seed: u64,
 }
 
 impl BlockLayout {
@@ -168,7 +170,7 @@ pub fn write(
     }
     debug_assert!(out.len() - start <= shape.block_bytes, "nodes exceed the block");
     out.resize(start + shape.block_bytes, 0);
-    let sum = checksum(&out[start + 8..]);
+    let sum = seeded_checksum(shape.checksum_seed, &out[start + 8..]);
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -190,7 +192,7 @@ pub fn verify(shape: &BlockLayout, block: u32, bytes: &[u8]) -> Result<(), Damag
     if bytes.len() != shape.block_bytes {
         return Err(Damage::Short);
     }
-    if u64_at(bytes, 0) != checksum(&bytes[8..]) {
+    if u64_at(bytes, 0) != seeded_checksum(shape.checksum_seed, &bytes[8..]) {
         return Err(Damage::Checksum);
     }
     if u32_at(bytes, 8) != block {
@@ -351,6 +353,7 @@ mod tests {
         norms: true,
         adjacency: true,
         code_bytes: 0,
+        checksum_seed: 7,
     };
     const WITH_CODES: BlockLayout = BlockLayout { code_bytes: 5, ..SHAPE };
 
@@ -441,6 +444,8 @@ mod tests {
                 assert_eq!(verify(&shape, 7, &bad), Err(Damage::Checksum), "byte {at}");
             }
             assert_eq!(verify(&shape, 8, &good), Err(Damage::WrongBlock));
+            let of_another_build = BlockLayout { checksum_seed: 8, ..shape };
+            assert_eq!(verify(&of_another_build, 7, &good), Err(Damage::Checksum));
             assert_eq!(verify(&shape, 7, &good[..4095]), Err(Damage::Short));
         }
     }

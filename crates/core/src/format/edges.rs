@@ -7,7 +7,7 @@
 //!
 //! | offset | bytes | content |
 //! |---|---|---|
-//! | 0 | 4 | checksum of all that follows and of the member's id |
+//! | 0 | 4 | checksum of all that follows and of the member's id, with the seed of the build |
 //! | 4 | 4 | number of neighbours n |
 //! | 8 | 4 | f32: least length |
 //! | 12 | 4 | f32: quantisation step of the lengths |
@@ -73,8 +73,9 @@ pub const fn end_of(degree: usize, start: u64, members: u32) -> u64 {
     last.first as u64 * PAGE as u64 + last.skip as u64 + edge_bytes(degree) as u64
 }
 
-/// Appends the edges of member `id` to `out`: at most `degree` neighbours with their lengths.
-pub fn write_edges(degree: usize, id: u32, neighbours: &[(u32, f32)], out: &mut Vec<u8>) {
+/// Appends the edges of member `id` to `out`: at most `degree` neighbours with their lengths. `seed` is that of the
+/// checksums of the build.
+pub fn write_edges(degree: usize, seed: u64, id: u32, neighbours: &[(u32, f32)], out: &mut Vec<u8>) {
     let start = out.len();
     let neighbours = &neighbours[..neighbours.len().min(degree)];
     let lengths = || neighbours.iter().map(|n| n.1);
@@ -88,8 +89,15 @@ pub fn write_edges(degree: usize, id: u32, neighbours: &[(u32, f32)], out: &mut 
     out.resize(start + HEADER + 4 * degree, 0);
     out.extend(lengths().map(|length| steps_down(length - low, step)));
     out.resize(start + edge_bytes(degree), 0);
-    let sum = sum_with(id, &out[start + 4..]);
+    let sum = sum_with(seed, id, &out[start + 4..]);
     out[start..start + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Changes the checksum of the verified edges of member `id` to that of a build with this seed.
+pub fn reseal_edges(seed: u64, id: u32, bytes: &mut [u8]) {
+    if let Some((sum, content)) = bytes.split_at_mut_checked(4) {
+        sum.copy_from_slice(&sum_with(seed, id, content).to_le_bytes());
+    }
 }
 
 /// Edges of a member in memory.
@@ -103,9 +111,9 @@ pub struct Edges<'a> {
 
 impl<'a> Edges<'a> {
     /// Verifies and opens the edges of member `id`. `None` when the bytes are too few, damaged or another member's.
-    pub fn verify(degree: usize, id: u32, bytes: &'a [u8]) -> Option<Edges<'a>> {
+    pub fn verify(degree: usize, seed: u64, id: u32, bytes: &'a [u8]) -> Option<Edges<'a>> {
         let (sum, content) = bytes.get(..edge_bytes(degree))?.split_at(4);
-        let is_sound = u32::from_le_bytes(word(sum, 0)) == sum_with(id, content);
+        let is_sound = u32::from_le_bytes(word(sum, 0)) == sum_with(seed, id, content);
         if is_sound { Edges::open(degree, bytes) } else { None }
     }
 
@@ -156,18 +164,22 @@ mod tests {
         ) {
             let degree = neighbours.len() + more;
             let mut bytes = vec![9; 3];
-            write_edges(degree, id, &neighbours, &mut bytes);
+            write_edges(degree, 7, id, &neighbours, &mut bytes);
             prop_assert_eq!(bytes.len(), 3 + edge_bytes(degree));
-            let edges = Edges::verify(degree, id, &bytes[3..]).unwrap();
+            let edges = Edges::verify(degree, 7, id, &bytes[3..]).unwrap();
             prop_assert_eq!(edges.count(), neighbours.len());
             for ((number, (least, most)), &(expected, length)) in edges.neighbours().zip(&neighbours) {
                 prop_assert_eq!(number, expected);
                 prop_assert!(least <= length && length <= most && most - least < 50.0, "{least} {length} {most}");
             }
-            prop_assert!(Edges::verify(degree, id ^ 1, &bytes[3..]).is_none());
+            prop_assert!(Edges::verify(degree, 7, id ^ 1, &bytes[3..]).is_none());
+            prop_assert!(Edges::verify(degree, 8, id, &bytes[3..]).is_none());
+            let mut other = bytes[3..].to_vec();
+            reseal_edges(8, id, &mut other);
+            prop_assert!(Edges::verify(degree, 8, id, &other).is_some());
             let at = 3 + (bytes.len() - 3) / 2;
             bytes[at] ^= 4;
-            prop_assert!(Edges::verify(degree, id, &bytes[3..]).is_none());
+            prop_assert!(Edges::verify(degree, 7, id, &bytes[3..]).is_none());
         }
 
         #[test]
@@ -178,10 +190,10 @@ mod tests {
             has_valid_sum in any::<bool>(),
         ) {
             if has_valid_sum && bytes.len() >= edge_bytes(degree) {
-                let sum = sum_with(id, &bytes[4..edge_bytes(degree)]);
+                let sum = sum_with(7, id, &bytes[4..edge_bytes(degree)]);
                 bytes[..4].copy_from_slice(&sum.to_le_bytes());
             }
-            if let Some(edges) = Edges::verify(degree, id, &bytes) {
+            if let Some(edges) = Edges::verify(degree, 7, id, &bytes) {
                 prop_assert!(has_valid_sum && edges.count() <= degree);
                 prop_assert_eq!(edges.neighbours().count(), edges.count());
             }

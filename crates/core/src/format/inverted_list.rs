@@ -27,11 +27,11 @@
 //! | vector bytes | the vector, in its input format |
 //! | 4 | 1 / ‖vector‖ as f32; under cosine alone |
 //! | 4 or 8 | external id |
-//! | 4 | checksum of the above and of the member's id |
+//! | 4 | checksum of the above and of the member's id, with the seed of the build |
 
 use alloc::vec::Vec;
 
-use super::checksum;
+use super::seeded_checksum;
 
 /// Bytes before the centroid.
 const HEADER: usize = 32;
@@ -50,6 +50,8 @@ pub struct ListLayout {
     pub norms: bool,
     /// Bytes of a code.
     pub code_bytes: usize,
+    /// Seed of the checksums of list codes, records and edges: that of one build.
+    pub checksum_seed: u64,
 }
 
 impl ListLayout {
@@ -119,16 +121,24 @@ pub fn write_list_codes(
     out.extend(members.iter().map(|m| steps_down(m.centroid_distance - low, step)));
     out.extend_from_slice(codes);
     debug_assert_eq!(out.len() - start, shape.list_codes_bytes(members.len()));
-    let sum = checksum(&out[start + 8..]);
+    let sum = seeded_checksum(shape.checksum_seed, &out[start + 8..]);
     out[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Changes the list number of verified list codes and updates their checksum.
-pub fn renumber_list_codes(list: u32, bytes: &mut [u8]) {
+/// Changes the list number of verified list codes, and their checksum to that of the build with this layout.
+pub fn reseal_list_codes(shape: &ListLayout, list: u32, bytes: &mut [u8]) {
     let Some((sum, content)) = bytes.split_at_mut_checked(8) else { return };
     if let Some(number) = content.get_mut(..4) {
         number.copy_from_slice(&list.to_le_bytes());
-        sum.copy_from_slice(&checksum(content).to_le_bytes());
+        sum.copy_from_slice(&seeded_checksum(shape.checksum_seed, content).to_le_bytes());
+    }
+}
+
+/// Changes the checksum of a verified record of member `id` to that of the build with this layout.
+pub fn reseal_record(shape: &ListLayout, id: u32, bytes: &mut [u8]) {
+    let at = shape.record_bytes() - 4;
+    if let Some((content, sum)) = bytes.get_mut(..shape.record_bytes()).map(|bytes| bytes.split_at_mut(at)) {
+        sum.copy_from_slice(&sum_with(shape.checksum_seed, id, content).to_le_bytes());
     }
 }
 
@@ -175,14 +185,14 @@ pub fn write_record(
         out.extend_from_slice(&inverse_norm.to_le_bytes());
     }
     out.extend_from_slice(&external_id.to_le_bytes()[..shape.id_bytes]);
-    let sum = sum_with(id, &out[start..]);
+    let sum = sum_with(shape.checksum_seed, id, &out[start..]);
     out.extend_from_slice(&sum.to_le_bytes());
     debug_assert_eq!(out.len() - start, shape.record_bytes());
 }
 
 /// Computes a checksum of the content and of the id of its owner.
-pub(super) fn sum_with(id: u32, content: &[u8]) -> u32 {
-    let sum = checksum(content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+pub(super) fn sum_with(seed: u64, id: u32, content: &[u8]) -> u32 {
+    let sum = seeded_checksum(seed, content).wrapping_add(u64::from(id).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (sum ^ (sum >> 32)) as u32
 }
 
@@ -216,7 +226,7 @@ impl<'a> ListCodes<'a> {
     pub fn verify(shape: &ListLayout, list: u32, bytes: &'a [u8]) -> Option<ListCodes<'a>> {
         let sum: [u8; 8] = bytes.get(..8)?.try_into().ok()?;
         let content = bytes.get(8..)?;
-        if u64::from_le_bytes(sum) != checksum(content) {
+        if u64::from_le_bytes(sum) != seeded_checksum(shape.checksum_seed, content) {
             return None;
         }
         ListCodes::open(shape, list, bytes)
@@ -298,7 +308,8 @@ impl<'a> Record<'a> {
     pub fn verify(shape: &ListLayout, id: u32, bytes: &'a [u8]) -> Option<Record<'a>> {
         let bytes = bytes.get(..shape.record_bytes())?;
         let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
-        (u32::from_le_bytes(word(sum, 0)) == sum_with(id, content)).then_some(Record { shape: *shape, bytes })
+        (u32::from_le_bytes(word(sum, 0)) == sum_with(shape.checksum_seed, id, content))
+            .then_some(Record { shape: *shape, bytes })
     }
 
     /// The vector.
@@ -329,7 +340,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn shape(dim: usize, norms: bool, id_bytes: usize) -> ListLayout {
-        ListLayout { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3 }
+        ListLayout { dim, vector_bytes: 4 * dim, id_bytes, norms, code_bytes: 3, checksum_seed: 7 }
     }
 
     proptest! {

@@ -7,4 +7,4 @@ pub mod directory;
 pub mod edges;
 pub mod inverted_list;
 
-pub use crate::hash::checksum;
+pub use crate::hash::{checksum, seeded_checksum};

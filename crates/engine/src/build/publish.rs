@@ -8,7 +8,7 @@ use super::stages::Build;
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::kinds::section::Section;
-use crate::manifest::{BlockShape, Manifest};
+use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
@@ -33,7 +33,7 @@ pub(crate) fn manifest(
         }
     }
     let mut manifest = Manifest {
-        format_version: blocks.format_version(),
+        format_version: FORMAT_VERSION,
         kind: build.options.kind().name().into(),
         metric: build.options.metric.name().into(),
         dtype: shape.dtype.name().into(),

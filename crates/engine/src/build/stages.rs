@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
+use stratann_core::format::checksum;
 use stratann_kernel::codes::Codebook;
 
 use super::blocks::layout::LayoutFacts;
@@ -17,7 +18,8 @@ use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
-use crate::manifest::Manifest;
+use crate::files::FileEntry;
+use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::{Error, Progress, Result, budget, files};
 
 /// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
@@ -62,6 +64,8 @@ pub(crate) struct Build<'a> {
     pub(crate) largest_id: u64,
     /// Calibration rows, ascending; known after the scan.
     pub(crate) drawn: Vec<u32>,
+    /// Hash of all rows and of the user's ids; known after the scan.
+    pub(crate) content: u64,
 }
 
 /// Facts of the scan.
@@ -71,6 +75,7 @@ pub(crate) struct ScanFacts {
     pub(crate) max_squared_norm: f64,
     pub(crate) largest_id: u64,
     pub(crate) drawn: Vec<u32>,
+    pub(crate) content: u64,
 }
 
 /// Options that must be equal when a build is resumed.
@@ -86,6 +91,7 @@ pub(crate) fn made_with(
     all.insert("metric".into(), options.metric.name().into());
     all.insert("ram_budget".into(), options.ram_budget.into());
     all.insert("version".into(), number.into());
+    all.insert("format_version".into(), FORMAT_VERSION.into());
     all
 }
 
@@ -109,6 +115,7 @@ impl<'a> Build<'a> {
             external: None,
             largest_id: 0,
             drawn: Vec::new(),
+            content: 0,
         }
     }
 
@@ -140,8 +147,9 @@ impl<'a> Build<'a> {
             let rows = b.base.shape().rows;
             let largest_id = b.external.as_ref().map_or(rows, |ids| ids.iter().copied().max().unwrap_or(0));
             let drawn = b.draw(&scan);
+            let content = scan.content.wrapping_add(b.external.as_deref().map_or(0, content_of_ids));
             let Scan { skipped, max_squared_norm, .. } = scan;
-            Ok(ScanFacts { skipped, max_squared_norm, largest_id, drawn })
+            Ok(ScanFacts { skipped, max_squared_norm, largest_id, drawn, content })
         })?;
         Ok(self.take_scan(facts))
     }
@@ -153,6 +161,7 @@ impl<'a> Build<'a> {
         self.report.skipped_rows = facts.skipped.len() as u64;
         self.largest_id = facts.largest_id;
         self.drawn = facts.drawn;
+        self.content = facts.content;
         Scan { rows, skipped: facts.skipped, max_squared_norm: facts.max_squared_norm, ..Scan::default() }
     }
 
@@ -206,10 +215,29 @@ impl<'a> Build<'a> {
         Ok(manifest)
     }
 
+    /// The seed of the checksums of this build's blocks or lists: a hash of the rows, of the options, and of the files
+    /// that decide where each row goes. Units of another build do not match it.
+    pub(crate) fn checksum_seed(&self, made_from: &[PathBuf]) -> Result<u64> {
+        let shape = self.base.shape();
+        let files: Vec<FileEntry> = made_from.iter().map(|path| files::entry(path)).collect::<Result<_>>()?;
+        let all = serde_json::json!({
+            "kind": self.options.kind().name(), "metric": self.options.metric.name(), "dtype": shape.dtype.name(),
+            "rows": shape.rows, "dim": shape.dim, "build": self.options.record(shape.dim),
+            "content": self.content, "files": files,
+        });
+        // 0 is that of older formats.
+        Ok(checksum(all.to_string().as_bytes()).max(1))
+    }
+
     /// Returns the path of the file of this role.
     pub(crate) fn file(&self, role: &str) -> PathBuf {
         self.partial.path(&files::name(self.number, role))
     }
+}
+
+/// Hash of the user's ids.
+pub(crate) fn content_of_ids(ids: &[u64]) -> u64 {
+    checksum(bytemuck::cast_slice(ids))
 }
 
 /// New id by row, as u32.

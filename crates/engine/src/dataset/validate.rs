@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use stratann_core::format::seeded_checksum;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 
@@ -129,6 +130,8 @@ pub struct Scan {
     pub max_squared_norm: f64,
     /// Mean squared norm.
     pub mean_squared_norm: f64,
+    /// Hash of all rows with their numbers, invalid ones included. Those of two parts of a set are added, wrapping.
+    pub content: u64,
 }
 
 /// Bytes of a chunk: enough for one large read, small enough for the cache.
@@ -185,7 +188,7 @@ pub(crate) fn scan_rows(
     let chunk_rows = (CHUNK_BYTES / shape.row_bytes()).clamp(1, CHUNK_ROWS);
     let chunks = (range.end - range.start).div_ceil(chunk_rows as u64);
     let mut total = Moments::new(shape.dim);
-    let mut skipped = Vec::new();
+    let (mut skipped, mut content) = (Vec::new(), 0u64);
     for wave in (0..chunks).step_by(WAVE as usize) {
         if progress.interrupted() {
             return Err(Error::interrupted());
@@ -207,9 +210,10 @@ pub(crate) fn scan_rows(
             }
             skipped.extend(chunk.bad.iter().map(|&(row, _)| row));
             total.merge(&chunk.moments);
+            content = content.wrapping_add(chunk.content);
         }
     }
-    Ok(total.finish(skipped))
+    Ok(Scan { content, ..total.finish(skipped) })
 }
 
 #[derive(Default)]
@@ -220,6 +224,7 @@ struct Scratch {
 
 struct Chunk {
     bad: Vec<(u64, BadRow)>,
+    content: u64,
     moments: Moments,
 }
 
@@ -227,8 +232,9 @@ fn scan_chunk(shape: Shape, metric: Metric, first: u64, scratch: &mut Scratch) -
     let Scratch { bytes, wide } = scratch;
     wide.resize(shape.dim, 0.0);
     let mut sums = Sums::new(shape.dim);
-    let mut bad = Vec::new();
+    let (mut bad, mut content) = (Vec::new(), 0u64);
     for (i, row) in bytes.chunks_exact(shape.row_bytes()).enumerate() {
+        content = content.wrapping_add(seeded_checksum(first + i as u64, row));
         match check_row(shape.dtype, metric, row) {
             Some(reason) => bad.push((first + i as u64, reason)),
             None => {
@@ -237,7 +243,7 @@ fn scan_chunk(shape: Shape, metric: Metric, first: u64, scratch: &mut Scratch) -
             }
         }
     }
-    Chunk { bad, moments: sums.finish() }
+    Chunk { bad, content, moments: sums.finish() }
 }
 
 /// Running sums of a chunk, relative to its first valid row, so that f32 keeps its digits when the mean is far from 0.
@@ -340,6 +346,7 @@ impl Moments {
     fn finish(self, skipped: Vec<u64>) -> Scan {
         let n = self.rows as f64;
         Scan {
+            content: 0,
             rows: self.rows,
             skipped,
             variance: self.deviation.iter().map(|d| d / n).collect(),

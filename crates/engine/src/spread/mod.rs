@@ -341,8 +341,7 @@ impl Job<'_> {
             shared_bytes,
             ..PartitionReport::default()
         };
-        let format_version = source.blocks.format_version();
-        let mut manifest = Manifest { format_version, files: entries, spread: Some(spread), ..source };
+        let mut manifest = Manifest { files: entries, spread: Some(spread), ..source };
         manifest.build_id = manifest.content_id();
         let partial = self.out.join(PARTIAL);
         for name in manifest.files.keys() {

@@ -9,7 +9,7 @@ use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, sqrt};
 
 use super::View;
-use crate::format::directory::{Directory, LocalKind, NO_EDGES};
+use crate::format::directory::{LocalKind, NO_EDGES};
 use crate::format::edges::{self, Edges};
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::route::NONE;
@@ -236,14 +236,15 @@ impl GraphChecker {
 
     /// Checks the edges of all members. `bytes` are those of the file from the first page with edges on. Appends faults
     /// to `found`. Returns the number of edges.
-    pub fn edges(&self, directory: &Directory, bytes: &[u8], found: &mut Vec<ListFault>) -> u64 {
+    pub fn edges(&self, clusters: &View<'_>, bytes: &[u8], found: &mut Vec<ListFault>) -> u64 {
+        let (directory, seed) = (clusters.directory, clusters.shape.checksum_seed);
         let members = directory.members_of(self.cluster);
         let (first_page, degree) = (directory.edges_at(self.cluster, 0).first, directory.degree as usize);
         let mut count = 0;
         for (number, id) in (0..).zip(members) {
             let place = directory.edges_at(self.cluster, number);
             let at = (place.first - first_page) as usize * crate::PAGE + place.skip as usize;
-            let own = bytes.get(at..).and_then(|bytes| Edges::verify(degree, id, bytes));
+            let own = bytes.get(at..).and_then(|bytes| Edges::verify(degree, seed, id, bytes));
             let Some(own) = own else {
                 found.push(ListFault::Edges(id));
                 continue;

@@ -220,7 +220,10 @@ impl View<'_> {
         }
         let (from, count) = directory.edges_in_page(cluster, page)?;
         let (degree, first) = (directory.degree as usize, directory.members_of(cluster).start + from);
-        let lists = bytes.chunks_exact(edges::edge_bytes(degree)).zip(first..first + count);
-        lists.map(|(list, id)| Edges::verify(degree, id, list).map(|_| ())).collect()
+        let (lists, seed) = (bytes.chunks_exact(edges::edge_bytes(degree)), self.shape.checksum_seed);
+        lists
+            .zip(first..first + count)
+            .map(|(list, id)| Edges::verify(degree, seed, id, list).map(|_| ()))
+            .collect()
     }
 }

@@ -148,6 +148,7 @@ mod tests {
             norms: false,
             adjacency: true,
             code_bytes,
+            checksum_seed: 0,
         }
     }
 

@@ -31,6 +31,11 @@ pub(crate) struct Design {
 }
 
 impl Design {
+    /// The same for blocks of one build.
+    pub(crate) fn sealed(self, checksum_seed: u64) -> Design {
+        Design { shape: BlockLayout { checksum_seed, ..self.shape }, ..self }
+    }
+
     pub(crate) fn facts(&self, blocks: usize, nodes: u64, written: &Written) -> LayoutFacts {
         let edges = written.edges.max(1) as f64;
         LayoutFacts {
@@ -39,6 +44,7 @@ impl Design {
                 bytes: self.shape.block_bytes,
                 id_bytes: self.shape.id_bytes,
                 code_bytes: self.shape.code_bytes,
+                checksum_seed: self.shape.checksum_seed,
             },
             nodes_per_block: self.nodes_per_block,
             mean_list: written.edges as f64 / nodes as f64,
@@ -48,7 +54,7 @@ impl Design {
     }
 }
 
-/// Layout of all blocks of this index.
+/// Layout of all blocks of this index, without the seed of their checksums.
 pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_bytes: usize) -> BlockLayout {
     BlockLayout {
         block_bytes,
@@ -57,6 +63,7 @@ pub(crate) fn shape(build: &Build<'_>, block_bytes: usize, lists: bool, code_byt
         norms: build.options.metric == Metric::Cosine,
         adjacency: lists,
         code_bytes,
+        checksum_seed: 0,
     }
 }
 

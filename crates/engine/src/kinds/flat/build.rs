@@ -24,7 +24,7 @@ pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
 pub(crate) fn write_blocks(build: &Build<'_>, scan: &Scan) -> Result<LayoutFacts> {
     let shape = shape(build, BLOCK_BYTES, false, 0);
     let nodes_per_block = (shape.payload_bytes() / shape.node_bytes()).min(usize::from(u16::MAX));
-    let design = Design { shape, nodes_per_block };
+    let design = Design { shape, nodes_per_block }.sealed(build.checksum_seed(&[])?);
     let rows = build.live_rows(scan);
     let order = build.partial.path(ORDER);
     write_table(&order, &rows)?;

@@ -179,6 +179,7 @@ pub(crate) fn list_layout(manifest: &Manifest, block: &block::BlockLayout, facts
         id_bytes: block.id_bytes,
         norms: block.norms,
         code_bytes: facts.code_bytes,
+        checksum_seed: block.checksum_seed,
     }
 }
 

@@ -13,6 +13,7 @@ use stratann_core::plan::hybrid_ivf::check::{
 };
 use stratann_core::view;
 
+use super::learning::file as summary_file;
 use super::open::ListIndex;
 use super::tables::ListTables;
 use crate::base::{Base, OpenOptions};
@@ -43,6 +44,10 @@ pub(crate) fn check(
         }
     };
     let clusters = &*lists.tables;
+    if summary_file::is_damaged(folder, manifest, clusters.directory.clusters()) {
+        let what = "what was learned from queries is damaged and not used; delete it".into();
+        report.found(of_file(summary_file::NAME, what));
+    }
     let view = base.view();
     let (name, _) = manifest.file(files::LISTS)?;
     let mut found = Vec::new();
@@ -118,7 +123,7 @@ fn check_graphs(
         );
         let bytes = read((last + 1 - first) as usize * PAGE, u64::from(first) * PAGE as u64);
         let mut found = Vec::new();
-        report.edges += checker.edges(directory, &bytes, &mut found);
+        report.edges += checker.edges(&parts, &bytes, &mut found);
         for fault in &found {
             report.found(of_list(name, clusters, directory.lists_of(cluster).start, fault));
         }

@@ -29,7 +29,7 @@ use crate::kinds::options::{CodePlace, GraphOptions, KindOptions};
 use crate::manifest::PARTIAL;
 use crate::recall::curve::Curve;
 use crate::{Error, Quiet, Result};
-use tasks::{Done, Job, ScanPart, Task, joined};
+use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
 
 /// Tasks that may be done at the same time, in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -306,15 +306,19 @@ impl Split {
             max_squared_norm: 0.0,
             largest_id: self.base.shape().rows,
             drawn: Vec::new(),
+            content: 0,
         };
         for (task, facts) in all {
             if task == Task::Ids {
-                scan.largest_id = read(facts)?;
+                let ids: IdFacts = read(facts)?;
+                scan.largest_id = ids.largest;
+                scan.content = scan.content.wrapping_add(ids.content);
                 continue;
             }
             let part: ScanPart = read(facts)?;
             scan.skipped.extend(part.skipped);
             scan.max_squared_norm = scan.max_squared_norm.max(part.max_squared_norm);
+            scan.content = scan.content.wrapping_add(part.content);
         }
         if let (OnBadRow::Fail, Some(&row)) = (self.options.on_bad_row, scan.skipped.first()) {
             dataset::refuse_row(&self.base, self.options.metric, row)?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
 use crate::build::options::BuildOptions;
-use crate::build::stages::{Build, IDS, ScanFacts, made_with};
+use crate::build::stages::{Build, IDS, ScanFacts, content_of_ids, made_with};
 use crate::build::state::facts;
 use crate::build::state::{Partial, State};
 use crate::build::tables::read_table;
@@ -155,6 +155,20 @@ pub struct Done {
 pub(crate) struct ScanPart {
     pub(crate) skipped: Vec<u64>,
     pub(crate) max_squared_norm: f64,
+    pub(crate) content: u64,
+}
+
+/// What the check of the user's ids found.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct IdFacts {
+    pub(crate) largest: u64,
+    pub(crate) content: u64,
+}
+
+impl IdFacts {
+    fn of(ids: &[u64]) -> IdFacts {
+        IdFacts { largest: ids.iter().copied().max().unwrap_or(0), content: content_of_ids(ids) }
+    }
 }
 
 /// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with;
@@ -194,13 +208,13 @@ fn work(build: &mut Build<'_>, task: Task) -> Result<Value> {
         Task::Scan(part) => {
             let (metric, rows) = (build.options.metric, build.parts().rows_of(part));
             let scan = dataset::scan_rows(build.base, metric, OnBadRow::Skip, rows, build.progress)?;
-            let max_squared_norm = scan.max_squared_norm;
-            return Ok(json!(ScanPart { skipped: scan.skipped, max_squared_norm }));
+            let Scan { skipped, max_squared_norm, content, .. } = scan;
+            return Ok(json!(ScanPart { skipped, max_squared_norm, content }));
         }
         Task::Ids => {
             let rows = build.base.shape().rows;
             let ids = build.options.ids.as_ref().map(|path| dataset::read_ids(path, rows)).transpose()?;
-            return Ok(json!(ids.and_then(|ids| ids.into_iter().max())));
+            return Ok(json!(IdFacts::of(&ids.unwrap_or_default())));
         }
         _ => {}
     }

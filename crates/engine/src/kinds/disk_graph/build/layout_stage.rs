@@ -72,7 +72,7 @@ fn write_all(
     graph: &GraphFacts,
     placement: &Placement,
 ) -> Result<LayoutFacts> {
-    let design = design(build, own, scan, graph)?;
+    let design = sealed(build, own, scan, graph)?;
     build.progress.stage("writing blocks", scan.rows, "nodes");
     let reader = GraphReader::new(build.partial.folder(), own.degree);
     let (order, codes) = (build.partial.path(ORDER), code_file(build, own)?);
@@ -134,6 +134,12 @@ pub(crate) fn design(
         )));
     }
     Ok(Design { shape, nodes_per_block })
+}
+
+/// The design of the blocks that are written, after all rows have places.
+fn sealed(build: &Build<'_>, own: &GraphOptions, scan: &Scan, graph: &GraphFacts) -> Result<Design> {
+    let made_from = [build.file(files::CODEBOOK), build.file(files::MAP), build.partial.path(IDS)];
+    Ok(design(build, own, scan, graph)?.sealed(build.checksum_seed(&made_from)?))
 }
 
 /// Decides which rows of a cell share a block.
@@ -201,7 +207,7 @@ pub(crate) fn write_cell(
     graph: &GraphFacts,
     cell: usize,
 ) -> Result<Written> {
-    let design = design(build, own, scan, graph)?;
+    let design = sealed(build, own, scan, graph)?;
     let placement = read_places(build)?;
     let reader = GraphReader::new(build.partial.folder(), own.degree);
     let (order, codes) = (build.partial.path(ORDER), code_file(build, own)?);
@@ -219,7 +225,7 @@ pub(crate) fn join(
     graph: &GraphFacts,
     written: &Written,
 ) -> Result<(LayoutFacts, FileEntry)> {
-    let design = design(build, own, scan, graph)?;
+    let design = sealed(build, own, scan, graph)?;
     let blocks = std::fs::metadata(build.file(files::MAP)).map_or(0, |m| m.len() as usize / 2);
     let mut out = AtomicFile::create(&build.file(files::BLOCKS))?;
     let mut sum = files::Sum::default();

@@ -123,7 +123,7 @@ impl Graphs<'_> {
             let own: Vec<(u32, f32)> =
                 neighbours.iter().map(|&n| (n, self.length(&points, number, n))).collect();
             bytes.clear();
-            edges::write_edges(DEGREE, first + number, &own, &mut bytes);
+            edges::write_edges(DEGREE, self.shape.checksum_seed, first + number, &own, &mut bytes);
             let at = self.directory.edges_at(cluster, number);
             let at = (u64::from(at.first) * PAGE as u64 + u64::from(at.skip) - start) as usize;
             out[at..at + bytes.len()].copy_from_slice(&bytes);

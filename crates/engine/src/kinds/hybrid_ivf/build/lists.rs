@@ -52,7 +52,7 @@ const SPILL: &str = "spill.tmp";
 const COPIES: u64 = 3;
 
 pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<ListFacts> {
-    let shape = list_layout(build, own)?;
+    let shape = sealed_layout(build, own)?;
     let plan: Plan = build
         .partial
         .facts("plan")
@@ -94,8 +94,15 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
     out.commit()?;
     write_table(&build.file(files::DIRECTORY), &files::encode_directory(&directory))?;
     write_table(&build.partial.path(IDS), &id_of_row)?;
-    let blocks = page_blocks(bytes, shape.id_bytes);
+    let blocks = page_blocks(bytes, &shape);
     Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
+}
+
+/// The layout of the lists that are written, after all rows have clusters.
+fn sealed_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLayout> {
+    let made_from =
+        [build.file(files::CODEBOOK), build.file(files::CENTROIDS), build.partial.path(divide::LISTS)];
+    Ok(ListLayout { checksum_seed: build.checksum_seed(&made_from)?, ..list_layout(build, own)? })
 }
 
 fn directory(shape: &ListLayout, plan: &Plan, list_of_row: &[u32], scan: &Scan) -> Directory {

@@ -64,6 +64,7 @@ impl Sizes {
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
             norms: options.metric == Metric::Cosine,
             code_bytes: own.code_bytes(of_base.dim, of_base.dtype),
+            checksum_seed: 0,
         };
         let most = own.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
         let longest = (shape.members_in(most as usize) as u64).min(rows);

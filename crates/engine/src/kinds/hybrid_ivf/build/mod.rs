@@ -84,14 +84,13 @@ pub(crate) fn run(build: &mut Build<'_>, own: &ListOptions, scan: &Scan) -> Resu
     build.fact("lists", layout.lists);
     build.fact("gini", sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
-    manifest.format_version = 3;
     manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(plan.report) }));
     manifest.build_id = manifest.content_id();
     build.partial.finish(publish::FILES, &manifest.files)?;
     Ok(manifest)
 }
 
-/// What all lists of this index have in common.
+/// What all lists of this index have in common, without the seed of their checksums.
 pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLayout> {
     let shape = build.base.shape();
     let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
@@ -101,13 +100,16 @@ pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLa
         id_bytes,
         norms: build.options.metric == Metric::Cosine,
         code_bytes: own.code_bytes(shape.dim, shape.dtype),
+        checksum_seed: 0,
     })
 }
 
 /// Pages of a file of lists as blocks.
-pub(crate) fn page_blocks(bytes: u64, id_bytes: usize) -> BlockShape {
+pub(crate) fn page_blocks(bytes: u64, shape: &ListLayout) -> BlockShape {
     let page = stratann_core::PAGE;
-    BlockShape { count: bytes.div_ceil(page as u64) as u32, bytes: page, id_bytes, code_bytes: 0 }
+    let count = bytes.div_ceil(page as u64) as u32;
+    let (id_bytes, checksum_seed) = (shape.id_bytes, shape.checksum_seed);
+    BlockShape { count, bytes: page, id_bytes, code_bytes: 0, checksum_seed }
 }
 
 /// A centroid as f16. One that lies beyond their range is merely far from its members.

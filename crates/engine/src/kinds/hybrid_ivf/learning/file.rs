@@ -9,6 +9,7 @@
 //! | h × 8 | member and score |
 //! | c × 4 | visits |
 
+use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -78,14 +79,37 @@ pub(crate) fn load(
     })
 }
 
-fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<TrafficSummary, &'static str> {
-    let damaged = "is damaged";
-    let (head, rest) = bytes.split_at_checked(HEADER).ok_or(damaged)?;
+/// Whether the file in `folder` is there and damaged. One of another build is sound, and not used.
+pub(crate) fn is_damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> bool {
+    match std::fs::read(folder.join(NAME)) {
+        Ok(bytes) => matches!(decode(&bytes, &manifest.build_id, clusters), Err(Unusable::Damaged)),
+        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// Why a file cannot be used.
+enum Unusable {
+    Damaged,
+    OtherBuild,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unusable::Damaged => "is damaged",
+            Unusable::OtherBuild => "is of another build of the index",
+        })
+    }
+}
+
+fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<TrafficSummary, Unusable> {
+    let damaged = Unusable::Damaged;
+    let Some((head, rest)) = bytes.split_at_checked(HEADER) else { return Err(damaged) };
     if head[..8] != checksum(&bytes[8..]).to_le_bytes() {
         return Err(damaged);
     }
     if &head[8..24] != build_id.as_bytes() {
-        return Err("is of another build of the index");
+        return Err(Unusable::OtherBuild);
     }
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let long = |b: &[u8]| u64::from(word(b)) | u64::from(word(&b[4..])) << 32;

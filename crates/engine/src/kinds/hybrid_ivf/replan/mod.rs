@@ -28,7 +28,7 @@ use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
-use crate::manifest::Manifest;
+use crate::manifest::{FORMAT_VERSION, Manifest};
 use crate::{Error, Progress, Result, files};
 use moved::Moved;
 use rewrite::{Rewrite, Written};
@@ -290,6 +290,7 @@ impl Old {
             }
         }
         manifest.blocks = written.blocks;
+        manifest.format_version = FORMAT_VERSION;
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
         manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(report) }));

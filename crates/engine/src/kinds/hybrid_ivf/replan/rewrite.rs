@@ -8,9 +8,11 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::build::costs::VisitCostModel;
+use stratann_core::build::hash;
+use stratann_core::format::checksum;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
-use stratann_core::format::inverted_list::{self, ListCodes, Record};
+use stratann_core::format::inverted_list::{self, ListCodes, ListLayout, Record, reseal_record};
 use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
@@ -105,17 +107,26 @@ impl<'a> Rewrite<'a> {
         let shape = &self.old.tables.shape;
         let Division { lists, ids, sublists, waiting: places } = division;
         let directory = layout(shape, self.old.facts.gap_max, self.kinds.to_vec(), lists, ids);
-        let bytes = end(shape, &directory).next_multiple_of(PAGE as u64);
+        let shape = ListLayout { checksum_seed: self.checksum_seed(&directory), ..*shape };
+        let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
         check_disk(&self.old.folder, bytes)?;
         let path = self.scratch.path(files::LISTS);
         let out = self.scratch.open(files::LISTS)?;
         out.set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;
-        let mut target = Target { rewrite: self, directory, out, path, waiting, places, copied_bytes: 0 };
+        let mut target =
+            Target { rewrite: self, shape, directory, out, path, waiting, places, copied_bytes: 0 };
         target.all(moved)?;
         let Target { directory, out, path, copied_bytes, .. } = target;
         out.sync_all().map_err(|e| Error::io("writing", &path, &e))?;
-        let blocks = page_blocks(bytes, shape.id_bytes);
+        let blocks = page_blocks(bytes, &shape);
         Ok(Written { directory, sublists, blocks, copied_bytes })
+    }
+
+    /// The seed of the checksums of the new version's lists.
+    fn checksum_seed(&self, directory: &Directory) -> u64 {
+        let layout = checksum(&files::encode_directory(directory));
+        let version = self.old.number + 1;
+        hash(self.old.tables.shape.checksum_seed, version, layout).max(1)
     }
 
     /// Whether a cluster's lists are to be others. A graph has those of a flat cluster.
@@ -303,6 +314,8 @@ impl<'a> Rewrite<'a> {
 /// The file of the new version's lists.
 struct Target<'a> {
     rewrite: &'a Rewrite<'a>,
+    /// Layout of the new lists.
+    shape: ListLayout,
     directory: Directory,
     out: File,
     path: PathBuf,
@@ -338,7 +351,7 @@ impl Target<'_> {
         self.out.write_all_at(bytes, at).map_err(|e| Error::io("writing", &self.path, &e))
     }
 
-    /// Copies lists: nothing in them changes but their numbers.
+    /// Copies lists: nothing in them changes but their numbers and checksums.
     fn copy(&mut self, cluster: u32) -> Result<()> {
         let rewrite = self.rewrite;
         let (from, shape) = (&rewrite.old.tables.directory, &rewrite.old.tables.shape);
@@ -350,11 +363,11 @@ impl Target<'_> {
             if ListCodes::verify(shape, list, &head).is_none() {
                 return Err(rewrite.damaged(&format!("inverted list {list}"), at));
             }
-            if list != new {
-                inverted_list::renumber_list_codes(new, &mut head);
-            }
+            inverted_list::reseal_list_codes(&self.shape, new, &mut head);
             self.write(&head, self.directory.codes[new as usize])?;
-            let records = rewrite.records(list, |_| {})?;
+            let mut records = rewrite.records(list, |_| {})?;
+            let each = records.chunks_exact_mut(shape.record_bytes());
+            each.zip(from.ids[list as usize]..).for_each(|(bytes, id)| reseal_record(&self.shape, id, bytes));
             self.write(&records, self.directory.records[new as usize])?;
             self.copied_bytes += (head.len() + records.len()) as u64;
             rewrite.progress.advance(members as u64);
@@ -362,7 +375,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Copies edges: they are the same wherever they lie.
+    /// Copies edges: nothing in them changes but their checksums.
     fn copy_edges(&mut self, cluster: u32) -> Result<()> {
         let rewrite = self.rewrite;
         let from = &rewrite.old.tables.directory;
@@ -382,10 +395,12 @@ impl Target<'_> {
         for (number, id) in (0..).zip(ids) {
             let (at, to) = (place(from, number), (place(&self.directory, number) - first_to) as usize);
             let own = &old[(at - first_from) as usize..][..size];
-            if Edges::verify(from.degree as usize, id, own).is_none() {
+            let seed = rewrite.old.tables.shape.checksum_seed;
+            if Edges::verify(from.degree as usize, seed, id, own).is_none() {
                 return Err(rewrite.damaged(&format!("the edges of vector {id}"), at));
             }
             new[to..to + size].copy_from_slice(own);
+            edges::reseal_edges(self.shape.checksum_seed, id, &mut new[to..to + size]);
             self.copied_bytes += size as u64;
         }
         self.write(&new, first_to)
@@ -402,7 +417,7 @@ impl Target<'_> {
         drop(members);
         let graphs = Graphs {
             space: &space,
-            shape: &old.tables.shape,
+            shape: &self.shape,
             directory: &self.directory,
             file: &self.out,
             path: &self.path,
@@ -469,7 +484,7 @@ impl Target<'_> {
         widen(DType::F16, halves, &mut centroid);
         let first = self.directory.ids[list as usize];
         let external = |i: u32| members.external[rows[i as usize] as usize];
-        let frame = ListFrame { shape, dtype: old.dtype, list, halves };
+        let frame = ListFrame { shape: &self.shape, dtype: old.dtype, list, halves };
         let WrittenList { head, records, order } =
             frame.write(encoder, &centroid, first, &vectors, &floats, external);
         self.write(&head, self.directory.codes[list as usize])?;
