@@ -1,5 +1,6 @@
 //! HTTP client of running servers.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -14,8 +15,15 @@ use ureq::Agent;
 
 use crate::queries::Wanted;
 
+mod liveness;
+use liveness::Liveness;
+
 /// Longest wait for a connection, because a machine that is down does not reply.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// Time for a server to report its health or its status.
+const STATUS_TIME: Duration = Duration::from_secs(3);
+/// Interval at which a waiting request looks whether its server still lives.
+const LOOK: Duration = Duration::from_millis(200);
 /// Additional time for a reply, beyond the time limit of the server.
 const TRANSFER_TIME: Duration = Duration::from_secs(10);
 /// Longest reply that is read, bytes.
@@ -57,9 +65,9 @@ impl Status {
 pub(crate) struct Remote {
     addresses: Vec<String>,
     agent: Agent,
-    /// Status of the index they serve.
+    liveness: Liveness,
+    /// Vectors of the index they serve.
     pub(crate) rows: u64,
-    /// Bytes of a block.
     /// Requirements of queries.
     pub(crate) wanted: Wanted,
 }
@@ -95,11 +103,13 @@ impl Remote {
         let agent = agent();
         let mut found: Option<(&String, Status)> = None;
         let mut silent = Vec::new();
-        for address in addresses {
+        let liveness = Liveness::new(addresses.len());
+        for (server, address) in addresses.iter().enumerate() {
             let status: Status = match get(&agent, address, "/v1/status") {
                 Ok((_, status)) => status,
                 Err(why) => {
                     silent.push(format!("{address}: {why}"));
+                    liveness.set_silent(server, true);
                     continue;
                 }
             };
@@ -124,7 +134,7 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote { addresses: addresses.to_vec(), agent, rows: status.rows, wanted })
+        Ok(Remote { addresses: addresses.to_vec(), agent, liveness, rows: status.rows, wanted })
     }
 
     /// The addresses as given.
@@ -134,8 +144,26 @@ impl Remote {
 
     /// The status of every server; `None` for one that does not respond.
     pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
-        let status = |address: &String| Some(get(&self.agent, address, "/v1/status").ok()?.1);
-        self.addresses.iter().map(status).collect()
+        let status = |(server, address): (usize, &String)| {
+            let status = get(&self.agent, address, "/v1/status").ok();
+            self.liveness.set_silent(server, status.is_none());
+            Some(status?.1)
+        };
+        self.addresses.iter().enumerate().map(status).collect()
+    }
+
+    /// One line for each server that does not answer.
+    pub(crate) fn silent(&self) -> Vec<String> {
+        let silent = self.addresses.iter().enumerate().filter(|(server, _)| self.liveness.is_silent(*server));
+        silent
+            .map(|(_, address)| format!("{address} accepts requests and answers none, or cannot be reached"))
+            .collect()
+    }
+
+    /// Asks all servers with open requests for their health until `stop` says so or is dropped. Requests to a server
+    /// that is frozen go to the next one then, long before their own time-outs.
+    pub(crate) fn watch(&self, stop: &mpsc::Receiver<()>) {
+        self.liveness.watch(stop, |server| healthy(&self.agent, &self.addresses[server]).is_ok());
     }
 
     /// Searches for the neighbours of `rows`, starting with server number `turn`, round robin. Queries that one server
@@ -149,18 +177,14 @@ impl Remote {
         let mut answers: Vec<std::result::Result<Found, Failed>> =
             (0..rows.len() / row_bytes).map(|_| Err(unreachable(String::new()))).collect();
         let mut used = None;
-        for attempt in 0..self.addresses.len() {
+        for server in self.liveness.order(turn) {
             let open: Vec<usize> = (0..answers.len()).filter(|&i| is_open(&answers[i])).collect();
             if open.is_empty() {
                 break;
             }
-            let address = &self.addresses[(turn + attempt) % self.addresses.len()];
-            let reply = if open.len() == answers.len() {
-                self.post(address, rows, parameters)?
-            } else {
-                let rest: Vec<u8> = open.iter().flat_map(|&i| row(i)).copied().collect();
-                self.post(address, &rest, parameters)?
-            };
+            let address = &self.addresses[server];
+            let rest: Vec<u8> = open.iter().flat_map(|&i| row(i)).copied().collect();
+            let reply = self.post(server, rest, parameters)?;
             match reply {
                 Ok(reply) if reply.answers.len() == open.len() => {
                     used = Some(reply.params);
@@ -181,19 +205,22 @@ impl Remote {
     /// Sends one request to one server. The outer error is for requests that are invalid everywhere.
     fn post(
         &self,
-        address: &str,
-        rows: &[u8],
+        server: usize,
+        rows: Vec<u8>,
         parameters: &str,
     ) -> Result<std::result::Result<Reply, Failed>> {
+        let address = &self.addresses[server];
         let url = format!("http://{address}/v1/search?{parameters}");
-        let sent = self.agent.post(url).content_type("application/octet-stream").send(rows);
-        let read = sent.and_then(|mut response| {
-            let body = response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec()?;
-            Ok((response.status().as_u16(), body))
-        });
-        let (status, body) = match read {
+        let agent = self.agent.clone();
+        let send = move || {
+            let sent = agent.post(url).content_type("application/octet-stream").send(&rows[..]);
+            let mut response = sent.map_err(|e| e.to_string())?;
+            let body = response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec();
+            Ok((response.status().as_u16(), body.map_err(|e| e.to_string())?))
+        };
+        let (status, body) = match self.while_alive(server, send)? {
             Ok(read) => read,
-            Err(e) => return Ok(Err(unreachable(format!("{address}: {e}")))),
+            Err(why) => return Ok(Err(unreachable(format!("{address}: {why}")))),
         };
         let refusal =
             || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
@@ -205,6 +232,39 @@ impl Remote {
                 Ok(Err(Failed { error, kind: FailureKind::Overloaded }))
             }
             _ => Ok(Err(unreachable(format!("{address}: {}", refusal())))),
+        }
+    }
+}
+
+type Sent = std::result::Result<(u16, Vec<u8>), String>;
+
+impl Remote {
+    /// Runs a request on a thread of its own, and gives it up when its server is found silent.
+    ///
+    /// # Errors
+    /// A system without threads.
+    fn while_alive(&self, server: usize, send: impl FnOnce() -> Sent + Send + 'static) -> Result<Sent> {
+        let _open = self.liveness.open(server);
+        let (sender, receiver) = mpsc::channel();
+        let run = move || {
+            // The receiver is gone when the request was given up.
+            let _ = sender.send(send());
+        };
+        std::thread::Builder::new().name("request".into()).spawn(run).map_err(|e| Error {
+            kind: ErrorKind::Io,
+            message: format!("starting a thread: {e}; use fewer --in-flight"),
+        })?;
+        loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(sent) => return Ok(sent),
+                Err(RecvTimeoutError::Timeout) if self.liveness.is_silent(server) => {
+                    return Ok(Err("it accepts requests and answers none".into()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(Err("the request ended unexpectedly; please report this".into()));
+                }
+            }
         }
     }
 }
@@ -240,7 +300,8 @@ fn get<T: DeserializeOwned>(
     address: &str,
     path: &str,
 ) -> std::result::Result<(u16, T), String> {
-    let asked = agent.get(format!("http://{address}{path}")).call();
+    let asked = agent.get(format!("http://{address}{path}"));
+    let asked = asked.config().timeout_global(Some(STATUS_TIME)).build().call();
     let mut response = asked.map_err(|e| e.to_string())?;
     let body = response.body_mut().read_to_vec().map_err(|e| e.to_string())?;
     let status = response.status().as_u16();

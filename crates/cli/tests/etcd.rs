@@ -202,4 +202,19 @@ fn servers_found_by_etcd_alone_outlive_it_and_each_other() {
     assert_eq!(heir.ready["server"], 2);
     wait_for("the new server", || [&first, &second, &heir].iter().all(|s| live(s) == whole));
     place.check(&[&first, &second, &heir]);
+
+    // All are stopped, and come back without etcd and without the store, by what they have on their disks.
+    drop((first, second, heir));
+    place.etcd.kill();
+    let (store, away) = (place.data.path("store"), place.data.path("away"));
+    std::fs::rename(&store, &away).unwrap();
+    std::fs::write(&store, "").unwrap();
+    let servers: Vec<Running> = ["a", "b", "d"].iter().map(|name| place.serve(name)).collect();
+    let numbers: Vec<&Value> = servers.iter().map(|s| &s.ready["server"]).collect();
+    assert_eq!(numbers, [&value!(0), &value!(1), &value!(2)], "each has the number of its blocks");
+    place.etcd.again();
+    std::fs::remove_file(&store).unwrap();
+    std::fs::rename(&away, &store).unwrap();
+    wait_for("the cluster", || servers.iter().all(|s| live(s) == whole));
+    place.check(&servers.iter().collect::<Vec<_>>());
 }

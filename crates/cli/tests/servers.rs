@@ -96,6 +96,50 @@ fn with_two_homes_a_process_is_killed_under_load_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_frozen_server_does_not_hold_up_a_search() {
+    let data = Data::new(2000, 16, "f32");
+    let index = data.build("graph", &["--calibration-queries", "0"]);
+    let http = ["--http", "127.0.0.1:0", "--threads", "1", "--until-eof"];
+    let server = Running::start(&[&["serve", "--index", arg(&index)], &http[..]].concat());
+    let frozen = freezes_after(2, get(server.address(), "/v1/status").1.to_string());
+    let [here, there] = ["here", "there"].map(|name| data.path(name));
+    let search = |to: &str, out: &Path| {
+        let asked = [arg(&data.queries), "--search-list", "30", "--width", "1", "-o", arg(out), "--json"];
+        run(&[&["search", "--connect", to], &asked[..]].concat())
+    };
+    search(server.address(), &here);
+    let found = search(&format!("{frozen},{}", server.address()), &there);
+    assert!(found.status.success(), "{}", stderr(&found));
+    let said = stderr(&found);
+    assert!(said.contains(&format!("{frozen} accepts requests and answers none")), "{said}");
+    assert_eq!(read_answers(&here), read_answers(&there));
+}
+
+/// A server that answers so many requests with this text, and then none, though it accepts connections.
+fn freezes_after(answers: usize, text: String) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            if number < answers {
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).unwrap();
+                let reply = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
+                    text.len()
+                );
+                stream.write_all(reply.as_bytes()).unwrap();
+            } else {
+                silent.push(stream);
+            }
+        }
+    });
+    address
+}
+
+#[test]
 fn servers_fetch_their_parts_from_a_store_and_serve_them() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8"]);

@@ -225,6 +225,58 @@ fn what_cannot_be_changed_to_is_said_and_the_old_version_is_served() {
     assert_eq!(ask(wide.address(), &two.data.query_rows[3]).unwrap(), two.answers[0][30..40]);
 }
 
+#[test]
+fn a_server_whose_files_are_here_starts_without_its_store_and_catches_up() {
+    let two = two();
+    let (store, away) = (two.data.path("store"), two.data.path("away"));
+    json(&["cluster", "publish", arg(&two.indexes[0]), arg(&store)]);
+    let config = two.data.path("config");
+    let text = "store = \"store\"\ndata = \"data\"\nhttp = \"127.0.0.1:0\"\nthreads = 1\npoll_s = 1\n";
+    std::fs::write(&config, text).unwrap();
+    let answered = |server: &Running, v: usize| {
+        let got = ask(server.address(), &two.data.query_rows[3]).unwrap();
+        assert_eq!(got, two.answers[v][30..40]);
+        assert_eq!(status(server.address())["version"], v + 1);
+    };
+    answered(&start(&config), 0);
+    // A file in the place of the folder: the store cannot be opened.
+    std::fs::rename(&store, &away).unwrap();
+    std::fs::write(&store, "").unwrap();
+    let mut server = start(&config);
+    let says = server.lines();
+    answered(&server, 0);
+    std::fs::remove_file(&store).unwrap();
+    std::fs::rename(&away, &store).unwrap();
+    json(&["cluster", "publish", arg(&two.indexes[1]), arg(&store)]);
+    until(&says, "version 2 is served from now on");
+    answered(&server, 1);
+    drop(server);
+
+    // The newest manifest of the store is damaged: the one before is served, by a server with and one without files.
+    json(&["cluster", "publish", arg(&two.indexes[0]), arg(&store)]);
+    let newest = store.join("manifest-3.json");
+    let good = std::fs::read(&newest).unwrap();
+    std::fs::write(&newest, &good[..good.len() / 2]).unwrap();
+    let mut server = start(&config);
+    let says = server.lines();
+    answered(&server, 1);
+    std::fs::remove_dir_all(two.data.path("data")).unwrap();
+    answered(&start(&config), 1);
+    std::fs::write(&newest, good).unwrap();
+    until(&says, "version 3 is served from now on");
+}
+
+#[test]
+fn an_empty_place_without_a_store_is_refused() {
+    let data = Data::new(50, 4, "f32");
+    let config = data.path("config");
+    std::fs::write(&config, "store = \"store\"\ndata = \"data\"\nhttp = \"127.0.0.1:0\"\n").unwrap();
+    std::fs::write(data.path("store"), "").unwrap();
+    let output = run(&["serve", "--config", arg(&config)]);
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("store"), "{}", stderr(&output));
+}
+
 /// Something done to a value on its way.
 trait Tap: Sized {
     fn tap(self, change: impl FnOnce(&Self)) -> Self {

@@ -55,6 +55,7 @@ fn index(seed: u64) -> TempDir {
             held: vec![40, 30, 30],
             cut_share: 0.1,
         }),
+        damaged_newer: Vec::new(),
     };
     manifest.build_id = manifest.content_id();
     manifest.publish(dir.path(), 1).unwrap();

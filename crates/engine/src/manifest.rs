@@ -108,9 +108,42 @@ pub struct Manifest {
     /// Present when the blocks lie in one file for each server.
     #[serde(rename = "cluster", default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<SpreadFacts>,
+    /// Manifests of newer versions in the folder that are damaged: this version is used in their place.
+    #[serde(skip)]
+    pub damaged_newer: Vec<DamagedManifest>,
+}
+
+/// A manifest that was passed over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DamagedManifest {
+    /// Its number.
+    pub number: u64,
+    /// What is wrong with it, in one line.
+    pub why: String,
 }
 
 impl Manifest {
+    /// What to say about newer versions that are damaged; `None` when there are none.
+    pub fn damaged_note(&self, number: u64) -> Option<String> {
+        (!self.damaged_newer.is_empty()).then(|| {
+            let why: Vec<&str> = self.damaged_newer.iter().map(|damaged| damaged.why.as_str()).collect();
+            format!("{}; version {number} is used, the newest that is sound", why.join("; "))
+        })
+    }
+
+    /// Refuses to write beside a newer version that is damaged: its number is taken, and it may be restored.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub fn check_newest(&self) -> Result<()> {
+        match self.damaged_newer.first() {
+            None => Ok(()),
+            Some(DamagedManifest { why, .. }) => {
+                Err(Error::corrupt(format!("{why}, or delete it to go on from the version before")))
+            }
+        }
+    }
+
     /// Kind, when known to this program.
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_name(&self.kind)
@@ -195,7 +228,7 @@ impl Manifest {
         hex(xxh3_64(parts.to_string().as_bytes()))
     }
 
-    /// Reads the newest manifest of the folder. Gives its number too.
+    /// Reads the newest manifest of the folder that is sound. Gives its number too.
     ///
     /// # Errors
     /// No index there, a damaged manifest, or one of a newer format.
@@ -319,7 +352,7 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("manifest-{number}.json"))
 }
 
-/// Opens the newest version in the folder. Publishing removes the files of the version before, so where `open` fails
+/// Opens the newest version in the folder whose manifest is sound. Publishing removes the files of the version before, so where `open` fails
 /// and a newer version was published meanwhile, that one is opened.
 ///
 /// # Errors
@@ -328,7 +361,9 @@ pub fn open_newest<T>(folder: &Path, mut open: impl FnMut(u64, Manifest) -> Resu
     loop {
         let number = newest(folder)?;
         let opened = match number {
-            Some(number) => read_numbered(folder, number).and_then(|manifest| open(number, manifest)),
+            Some(number) => {
+                newest_sound(folder, number).and_then(|(number, manifest)| open(number, manifest))
+            }
             None => Err(not_an_index(folder)),
         };
         match opened {
@@ -336,6 +371,24 @@ pub fn open_newest<T>(folder: &Path, mut open: impl FnMut(u64, Manifest) -> Resu
             opened => return opened,
         }
     }
+}
+
+/// Reads manifest `newest`, or the next older one that is not damaged.
+fn newest_sound(folder: &Path, newest: u64) -> Result<(u64, Manifest)> {
+    let first = match read_numbered(folder, newest) {
+        Err(e) if e.kind == ErrorKind::Corrupt => e,
+        read => return read.map(|manifest| (newest, manifest)),
+    };
+    let mut damaged_newer = vec![DamagedManifest { number: newest, why: first.message.clone() }];
+    let mut older: Vec<u64> = numbers(folder)?.into_iter().filter(|&number| number < newest).collect();
+    older.sort_unstable();
+    for number in older.into_iter().rev() {
+        match read_numbered(folder, number) {
+            Ok(manifest) => return Ok((number, Manifest { damaged_newer, ..manifest })),
+            Err(e) => damaged_newer.push(DamagedManifest { number, why: e.message }),
+        }
+    }
+    Err(first)
 }
 
 fn read_numbered(folder: &Path, number: u64) -> Result<Manifest> {
@@ -355,6 +408,10 @@ fn not_an_index(folder: &Path) -> Error {
 
 /// The highest manifest number in the folder.
 pub fn newest(folder: &Path) -> Result<Option<u64>> {
+    Ok(numbers(folder)?.into_iter().max())
+}
+
+fn numbers(folder: &Path) -> Result<Vec<u64>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -365,11 +422,11 @@ pub fn newest(folder: &Path) -> Result<Option<u64>> {
         }
         Err(e) => return Err(Error::io("opening index", folder, &e)),
     };
-    let numbers = entries.flatten().filter_map(|entry| {
+    let number = |entry: std::fs::DirEntry| {
         let name = entry.file_name();
         name.to_str()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
-    });
-    Ok(numbers.max())
+    };
+    Ok(entries.flatten().filter_map(number).collect())
 }
 
 /// Reads a whole data file and checks it against the manifest.

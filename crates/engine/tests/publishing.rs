@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Set, clustered, graph_set, list_options, quick};
+use common::{Set, clustered, graph_options, graph_set, list_options, quick};
 use stratann_core::format::directory::LocalKind;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
@@ -139,4 +139,39 @@ fn a_build_that_another_one_overtook_is_refused_before_it_works() {
     assert_eq!(Manifest::read(dir.path()).unwrap().0, done.into_inner() as u64);
     assert!(verify::verify(dir.path(), &Quiet).unwrap().violations.is_empty());
     assert!(refused.into_inner() < 3);
+}
+
+#[test]
+fn a_damaged_newest_manifest_is_passed_over_and_never_overwritten() {
+    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.degree = 16);
+    let dir = tempfile::tempdir().unwrap();
+    build(&graph_set().reader(), dir.path(), &options, &Quiet).unwrap();
+    let tuning =
+        TuneOptions { ks: vec![5], recalls: vec![0.9], sample: 40, seed: 1, threads: 1, ram_budget: None };
+    tune(dir.path(), None, &tuning, &Quiet).unwrap();
+    let newest = dir.path().join("manifest-2.json");
+    let good = std::fs::read(&newest).unwrap();
+    for bad in [&good[..good.len() / 2], &good[..good.len() - 1], &[][..]] {
+        std::fs::write(&newest, bad).unwrap();
+        let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+        assert_eq!(Manifest::read(dir.path()).unwrap().0, 1);
+        let said = &index.warnings()[0];
+        assert!(said.contains("manifest-2.json is damaged") && said.contains("version 1 is used"), "{said}");
+        let report = verify::verify(dir.path(), &Quiet).unwrap();
+        assert_eq!((report.violations_found, report.version), (1, 1), "{:?}", report.violations);
+        assert_eq!(report.violations[0].file, "manifest-2.json");
+        let refused = tune(dir.path(), None, &tuning, &Quiet).unwrap_err();
+        assert!(
+            refused.message.contains("manifest-2.json") && refused.message.contains("delete it"),
+            "{refused}"
+        );
+        assert_eq!(std::fs::read(&newest).unwrap(), bad);
+    }
+    std::fs::write(&newest, good).unwrap();
+    assert!(Index::open(dir.path(), OpenOptions::default()).unwrap().warnings().is_empty());
+    // Without any sound version there is nothing to open.
+    std::fs::write(&newest, "").unwrap();
+    std::fs::remove_file(dir.path().join("manifest-1.json")).unwrap();
+    let error = Index::open(dir.path(), OpenOptions::default()).unwrap_err();
+    assert!(error.message.contains("manifest-2.json is damaged"), "{error}");
 }

@@ -26,6 +26,7 @@ pub(crate) struct Args {
 /// Runs `stratann info`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (version, manifest) = Manifest::read(&args.index)?;
+    manifest.damaged_note(version).iter().for_each(|note| output.note(&format!("warning: {note}")));
     let account = manifest.planned_account(0);
     let left: Vec<String> =
         verify::left_over(&args.index, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();

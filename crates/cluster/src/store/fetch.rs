@@ -7,7 +7,7 @@ use std::path::{Path as FilePath, PathBuf};
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
 use stratann_engine::durable::{hex, sync_folder};
-use stratann_engine::manifest::FileEntry;
+use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,6 +22,8 @@ pub struct Fetched {
     pub folder: PathBuf,
     /// Downloaded bytes; all other files were there.
     pub downloaded_bytes: u64,
+    /// What to say about newer versions in the store that are damaged.
+    pub warning: Option<String>,
 }
 
 impl Store {
@@ -54,7 +56,7 @@ impl Store {
         if stratann_engine::manifest::newest(&folder)? != Some(number) {
             manifest.publish(&folder, number)?;
         }
-        Ok(Fetched { number, folder, downloaded_bytes })
+        Ok(Fetched { number, folder, downloaded_bytes, warning: manifest.damaged_note(number) })
     }
 
     fn download(
@@ -118,21 +120,56 @@ fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Resu
     }
 }
 
+/// Returns the newest version under `home` that `server` can open without the store: all files are there, with the
+/// lengths of its manifest. `None` when there is none.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn newest_fetched(home: &FilePath, server: Option<u8>) -> Result<Option<(u64, Manifest, PathBuf)>> {
+    let entries = match std::fs::read_dir(home) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::io("reading", home, &e)),
+    };
+    let folders = entries.flatten().map(|entry| entry.path()).filter(|path| is_build(path));
+    let complete = folders.filter_map(|folder| {
+        let (number, manifest) = Manifest::read(&folder).ok()?;
+        let own = server.map(usize::from).or_else(|| only_part(&folder, &manifest));
+        let has = |(name, entry): &(&str, &FileEntry)| {
+            std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() == entry.bytes)
+        };
+        let is_complete = manifest.needed_by(own).ok()?.iter().all(has);
+        is_complete.then_some((number, manifest, folder))
+    });
+    Ok(complete.max_by_key(|found| found.0))
+}
+
+/// The number of the server whose blocks a folder holds, when they are those of one server.
+pub fn only_part(folder: &FilePath, manifest: &Manifest) -> Option<usize> {
+    let servers = manifest.spread.as_ref()?.servers;
+    let has = |server: &usize| {
+        let suffix = format!("-blocks-{server:02}.bin");
+        manifest.files.keys().any(|name| name.ends_with(&suffix) && folder.join(name).is_file())
+    };
+    let mut held = (0..servers).filter(has);
+    held.next().filter(|_| held.next().is_none())
+}
+
+/// Whether a path is named as the folder of a build.
+fn is_build(path: &FilePath) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())) && path.is_dir()
+}
+
 /// Removes the folders of other builds under `home`. No process may have them open.
 ///
 /// # Errors
 /// When one cannot be removed.
 pub fn drop_others(home: &FilePath, keep: &FilePath) -> Result<()> {
     let entries = std::fs::read_dir(home).map_err(|e| Error::io("reading", home, &e))?;
-    for path in entries.flatten().map(|e| e.path()).filter(|p| p.is_dir() && p != keep) {
-        // Only folders of this program: with a manifest, or of an unfinished fetch.
-        let is_build = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .is_some_and(|n| n.len() == 16 && n.bytes().all(|b| b.is_ascii_hexdigit()));
-        if is_build {
-            std::fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
-        }
+    // Only folders of this program: with a manifest, or of an unfinished fetch.
+    for path in entries.flatten().map(|e| e.path()).filter(|path| is_build(path) && path != keep) {
+        std::fs::remove_dir_all(&path).map_err(|e| Error::io("removing", &path, &e))?;
     }
     Ok(())
 }

@@ -14,16 +14,20 @@ mod publish;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
-use stratann_engine::manifest::Manifest;
+use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
+use stratann_engine::manifest::{DamagedManifest, Manifest};
 use stratann_engine::{Error, ErrorKind, Result};
 
-pub use fetch::{Fetched, drop_others};
+pub use fetch::{Fetched, drop_others, newest_fetched, only_part};
+
+/// How long a request to a store that does not answer is repeated. Servers that have their files start without it.
+const RETRY_TIME: Duration = Duration::from_secs(10);
 
 /// The place of one index in a store.
 pub struct Store {
@@ -70,13 +74,26 @@ impl Store {
         Ok(Store { objects, prefix, name: place.to_string(), runtime })
     }
 
-    /// Returns number and manifest of the newest version, if there is any.
+    /// Returns number and manifest of the newest version whose manifest is sound, if there is any version. The manifest
+    /// names the newer ones that are damaged.
     ///
     /// # Errors
-    /// A store that does not answer; a manifest that is damaged, or of a newer format.
+    /// A store that does not answer; a manifest of a newer format; no sound manifest.
     pub fn newest(&self) -> Result<Option<(u64, Manifest)>> {
-        let Some(&number) = self.versions()?.last() else { return Ok(None) };
-        self.manifest(number).map(|manifest| Some((number, manifest)))
+        let mut damaged_newer = Vec::new();
+        for number in self.versions()?.into_iter().rev() {
+            match self.manifest(number) {
+                Ok(manifest) => return Ok(Some((number, Manifest { damaged_newer, ..manifest }))),
+                Err(e) if e.kind == ErrorKind::Corrupt => {
+                    damaged_newer.push(DamagedManifest { number, why: e.message });
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        match damaged_newer.into_iter().next() {
+            None => Ok(None),
+            Some(damaged) => Err(Error::corrupt(damaged.why)),
+        }
     }
 
     /// Returns the numbers of all versions, ascending.
@@ -176,6 +193,7 @@ fn s3(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Res
         .fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value))
         .with_url(place)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
+        .with_retry(RetryConfig { max_retries: 4, retry_timeout: RETRY_TIME, ..RetryConfig::default() })
         .build()
         .map_err(|e| Error::bad_input(format!("{place}: {e}; write s3://BUCKET/PREFIX")))
 }

@@ -28,6 +28,7 @@ impl Store {
     /// uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
         let (_, manifest) = Manifest::read(folder)?;
+        manifest.check_newest()?;
         let newest = self.newest()?;
         if let Some((number, theirs)) = &newest
             && theirs.build_id == manifest.build_id
@@ -39,7 +40,8 @@ impl Store {
         for (name, entry) in &manifest.files {
             self.upload(&folder.join(name), &self.file_path(&manifest.build_id, name), entry, progress)?;
         }
-        let number = newest.map_or(0, |(number, _)| number) + 1;
+        // The number of a damaged manifest is taken too.
+        let number = self.versions()?.last().copied().unwrap_or(0) + 1;
         self.create_manifest(number, &manifest)?;
         Ok(number)
     }

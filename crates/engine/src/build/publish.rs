@@ -47,6 +47,7 @@ pub(crate) fn manifest(
         curves: Vec::new(),
         section: Section::None {},
         spread: None,
+        damaged_newer: Vec::new(),
     };
     manifest.build_id = manifest.content_id();
     Ok(manifest)

@@ -74,7 +74,7 @@ impl Index {
     ) -> Result<Index> {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let base = Base::open(folder, number, manifest, blocks_role)?;
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
         let kind = KindIndex::open(&base, &options, &mut warnings)?;
         let cache = kind.cache(&base, options.cache_budget);
         // Reading the files has left freed memory.

@@ -106,7 +106,7 @@ pub fn tune(
     progress: &dyn Progress,
 ) -> Result<Tuned> {
     // Locked before it is opened: nobody else publishes while this version is measured.
-    Manifest::read(folder)?;
+    Manifest::read(folder)?.1.check_newest()?;
     let _lock = lock_folder(folder)?;
     let mut index =
         Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;

@@ -46,6 +46,10 @@ fn verify_newest(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         Err(e) => return Err(e),
     };
     report.version = number;
+    for damaged in &manifest.damaged_newer {
+        let file = format!("manifest-{}.json", damaged.number);
+        report.found(Finding { file, what: damaged.why.clone(), ..Finding::default() });
+    }
     let again = manifest.file(roles::LISTS).map_or(0, |lists| lists.1.bytes);
     let total = manifest.files.values().fold(again, |sum, f| sum.saturating_add(f.bytes));
     progress.stage("verifying", total, "bytes");

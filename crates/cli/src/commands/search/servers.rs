@@ -87,6 +87,9 @@ impl Searcher for Servers {
             partial += lacking;
             take(first, &answers)?;
         }
+        for server in self.remote.silent() {
+            eprint_line(&format!("note: {server}; the other servers were asked"));
+        }
         if partial > 0 {
             eprint_line(&format!(
                 "note: {partial} results are partial, because no live server holds a part of the index"
@@ -212,7 +215,14 @@ impl<'a> Batch<'a> {
     /// Returns the answers, and the number of partial ones.
     fn run(self, printer: &ProgressPrinter) -> Result<(Answers, usize)> {
         let started = Instant::now();
-        run_clients(self.requests, || self.ask_until_done(printer))?;
+        let (over, watched) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let remote = self.remote;
+            scope.spawn(move || remote.watch(&watched));
+            let ran = run_clients(self.requests, || self.ask_until_done(printer));
+            drop(over);
+            ran
+        })?;
         if printer.interrupted() {
             return Err(Error::interrupted());
         }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
-use stratann_cluster::store::{Store, drop_others};
+use stratann_cluster::store::{Store, drop_others, newest_fetched, only_part};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Versions};
 use stratann_engine::spread::scatter;
-use stratann_engine::{Error, Quiet, Result};
+use stratann_engine::{Error, ErrorKind, Quiet, Result};
 use stratann_server::Log;
 
 use super::watch::{Watch, Watched};
@@ -54,6 +54,8 @@ impl Sources {
 
     /// Reserves a number in etcd if none was set, fetches this server's files of the newest version from the store, if
     /// there is one, and completes the options with them. Returns the number of that version, or 0.
+    ///
+    /// A server whose files are here starts without store and etcd, and asks for both again while it serves.
     pub(super) fn complete(
         &self,
         options: &mut ServeOptions,
@@ -61,15 +63,36 @@ impl Sources {
         folder: &Path,
     ) -> Result<(Option<Claim>, u64)> {
         let Some((place, home)) = self.place(folder)? else {
+            let here = Manifest::read(&options.index).ok();
+            let part = here.and_then(|(_, manifest)| only_part(&options.index, &manifest));
             let servers = etcd.map(|_| servers_of(&options.index)).transpose()?.flatten();
-            return number_from(etcd, servers, options).map(|claim| (claim, 0));
+            return number_from(etcd, servers, part, options).map(|claim| (claim, 0));
         };
-        let store = Store::open(&place)?;
+        let (claim, number) = match self.fetched(&place, &home, options, etcd) {
+            Ok(fetched) => fetched,
+            Err(e) => self.here(&home, options, etcd, e)?,
+        };
+        options.log = of_version(number, &options.log);
+        Ok((claim, number))
+    }
+
+    /// Fetches the newest version from the store.
+    fn fetched(
+        &self,
+        place: &str,
+        home: &Path,
+        options: &mut ServeOptions,
+        etcd: Option<&EtcdOptions>,
+    ) -> Result<(Option<Claim>, u64)> {
+        let store = Store::open(place)?;
         let servers = store.newest()?.and_then(|(_, manifest)| manifest.spread).map(|c| c.servers);
-        let claim = number_from(etcd, servers, options)?;
+        let part =
+            newest_fetched(home, options.server)?.and_then(|(_, manifest, at)| only_part(&at, &manifest));
+        let claim = number_from(etcd, servers, part, options)?;
         (options.log)(&format!("checking {place} for a new version"));
         // Files of an interrupted download are kept and reused.
-        let fetched = store.fetch(&home, options.server, &Quiet)?;
+        let fetched = store.fetch(home, options.server, &Quiet)?;
+        fetched.warning.iter().for_each(|warning| (options.log)(&format!("warning: {warning}")));
         (options.log)(&format!(
             "version {} of {place}: {} bytes downloaded to {}",
             fetched.number,
@@ -77,10 +100,31 @@ impl Sources {
             fetched.folder.display()
         ));
         // This process serves the new build, and no other uses this folder.
-        drop_others(&home, &fetched.folder)?;
+        drop_others(home, &fetched.folder)?;
         options.index = fetched.folder;
-        options.log = of_version(fetched.number, &options.log);
         Ok((claim, fetched.number))
+    }
+
+    /// Uses the newest version that was fetched before, as the store failed with `error`.
+    fn here(
+        &self,
+        home: &Path,
+        options: &mut ServeOptions,
+        etcd: Option<&EtcdOptions>,
+        error: Error,
+    ) -> Result<(Option<Claim>, u64)> {
+        let Some((number, manifest, index)) = newest_fetched(home, options.server)? else {
+            return Err(error);
+        };
+        let servers = manifest.spread.as_ref().map(|c| c.servers);
+        let claim = number_from(etcd, servers, only_part(&index, &manifest), options)?;
+        (options.log)(&format!(
+            "warning: {}; version {number} in {} is served until the store answers",
+            error.message,
+            index.display()
+        ));
+        options.index = index;
+        Ok((claim, number))
     }
 
     /// Checks the store for new versions, when there is one, and lets the server change to them.
@@ -157,16 +201,28 @@ fn servers_of(index: &Path) -> Result<Option<usize>> {
     }
 }
 
-/// Completes what etcd provides: this server's number, if none was set, and space for the addresses of the others.
+/// Completes what etcd provides: this server's number, if none was set, and space for the addresses of the others. When
+/// etcd does not answer, the number is that of the server whose blocks are here, `part`.
 fn number_from(
     etcd: Option<&EtcdOptions>,
     servers: Option<usize>,
+    part: Option<usize>,
     options: &mut ServeOptions,
 ) -> Result<Option<Claim>> {
     let (Some(etcd), Some(servers)) = (etcd, servers) else { return Ok(None) };
-    let claim = match options.server {
-        None => Some(etcd.claim(servers)?),
-        Some(_) => None,
+    let claim = match (options.server, part.and_then(|part| u8::try_from(part).ok())) {
+        (Some(_), _) => None,
+        (None, part) => match (etcd.claim(servers), part) {
+            (Err(e), Some(part)) if e.kind == ErrorKind::Io => {
+                (options.log)(&format!(
+                    "warning: {}; this is server {part}, by the blocks that are here",
+                    e.message
+                ));
+                options.server = Some(part);
+                None
+            }
+            (claimed, _) => Some(claimed?),
+        },
     };
     options.server = options.server.or(claim.as_ref().map(|c| c.number));
     if options.peers.is_empty() {

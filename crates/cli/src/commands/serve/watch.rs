@@ -40,14 +40,14 @@ impl Watch {
     /// Starts to watch; `changed` is called when new queries use another version.
     ///
     /// # Errors
-    /// When the store cannot be opened, or a thread cannot be started.
+    /// When a thread cannot be started.
     pub(super) fn start(watched: Watched, changed: impl Fn() + Send + 'static) -> Result<Watch> {
-        let store = Store::open(&watched.place)?;
         let (wakes, woken) = channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&is_stopped);
-        let run =
-            move || Watching { watched, store, stopped, said: String::new(), seen: 0 }.run(&woken, &changed);
+        let run = move || {
+            Watching { watched, store: None, stopped, said: String::new(), seen: 0 }.run(&woken, &changed)
+        };
         let thread = std::thread::Builder::new().name("store".into()).spawn(run).map_err(|e| Error {
             kind: ErrorKind::Io,
             message: format!("starting a thread: {e}; raise the limit of threads"),
@@ -77,7 +77,8 @@ impl Drop for Watch {
 
 struct Watching {
     watched: Watched,
-    store: Store,
+    // Opened at the first check, as a server may start without it.
+    store: Option<Store>,
     stopped: Arc<AtomicBool>,
     // The last error, so that it is logged once.
     said: String,
@@ -137,16 +138,25 @@ impl Watching {
     /// Fetches and opens the newest version, when it is new and no change is in progress.
     fn look(&mut self) -> Result<()> {
         let Watched { home, versions, server, log, place, .. } = &self.watched;
-        let Some(&newest) = self.store.versions()?.last() else { return Ok(()) };
+        let store = match self.store.take() {
+            Some(store) => self.store.insert(store),
+            None => self.store.insert(Store::open(place)?),
+        };
+        let Some(&newest) = store.versions()?.last() else { return Ok(()) };
         if newest == self.seen || !versions.may_add() {
             return Ok(());
         }
-        let Some((number, manifest)) = self.store.newest()? else { return Ok(()) };
+        let Some((number, manifest)) = store.newest()? else { return Ok(()) };
+        let damaged = manifest.damaged_note(number);
         if manifest.build_id == versions.newest_build() {
-            self.seen = number;
+            match damaged {
+                // It may be restored: the store is read again at the next check.
+                Some(note) => return Err(Error::corrupt(note)),
+                None => self.seen = number,
+            }
             return Ok(());
         }
-        let fetched = self.store.fetch(home, *server, &UntilStopped(&self.stopped))?;
+        let fetched = store.fetch(home, *server, &UntilStopped(&self.stopped))?;
         log(&format!("version {} of {place}: {} bytes downloaded", fetched.number, fetched.downloaded_bytes));
         let added = versions.add(fetched.number, fetched.folder);
         // A version that does not fit now will not fit at the next check; one that could not be read may then.

@@ -162,6 +162,7 @@ struct Decided {
 impl Old {
     fn open(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Result<Old> {
         let (number, manifest) = Manifest::read(folder)?;
+        manifest.check_newest()?;
         check_kind(folder, &manifest)?;
         let ListSection { facts, plan } = manifest.lists(folder)?.clone();
         let Some(plan) = plan else {
