@@ -352,8 +352,8 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("manifest-{number}.json"))
 }
 
-/// Opens the newest version in the folder whose manifest is sound. Publishing removes the files of the version before, so where `open` fails
-/// and a newer version was published meanwhile, that one is opened.
+/// Opens the newest version in the folder whose manifest is sound. Publishing removes the files of the version before,
+/// so where `open` fails and a newer version was published meanwhile, that one is opened.
 ///
 /// # Errors
 /// Those of `open`; no index there, a damaged manifest, or one of a newer format.
