@@ -374,7 +374,7 @@ fn a_profile_is_believed_or_refused() {
         let args = with(&damaged);
         let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
         let text = stderr(&output);
-        assert!(!output.status.success() && text.contains(said), "{code}: {text}");
+        assert!(output.status.code() == Some(code) && text.contains(said), "{code}: {text}");
         assert!(!index.join("manifest-1.json").exists());
     }
 }

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
-use crate::clusterings::kmeans::{Members, assign, kmeans, mean, spread};
-use crate::{Error, Result};
+use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
+use crate::{Error, Progress, Result};
 
 /// Kind of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -99,22 +99,26 @@ fn tile(dim: usize) -> usize {
 /// between encoding and the rotation that brings the sample nearest to what was encoded (Ge et al., "Optimized Product
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
-/// `progress` receives the share done, 0 to 1; `None` is returned as soon as it returns false. An empty sample gives a
-/// codebook of zeros. The sample is modified in place, so that a small budget holds many rows. The result depends on
-/// the sample and the options, neither on the number of threads nor on the machine's instruction set.
+/// A small sample has a cheaper rotation, in proportion to its rows. An empty one gives a codebook of zeros. The sample is
+/// modified in place, so that a small budget holds many rows. The result depends on the sample and the options, neither
+/// on the number of threads nor on the machine's instruction set.
+///
+/// `progress` advances by 100 in all.
+///
+/// # Errors
+/// An interruption.
 pub fn train(
     sample: Vec<f32>,
     dim: usize,
     ip: bool,
     options: &CodebookOptions,
-    progress: &dyn Fn(f32) -> bool,
-) -> Option<Codebook> {
-    if !progress(0.0) {
-        return None;
-    }
+    progress: &dyn Progress,
+) -> Result<Codebook> {
+    let mut percent = Percent { progress, done: 0 };
+    percent.reach(0.0)?;
     let for_correction = even_part(&sample, dim);
     let mut rows = sample;
-    let coarse = coarse_stages(&mut rows, dim, options);
+    let coarse = coarse_stages(&mut rows, dim, options, progress)?;
     let prefix = if coarse.len() > dim { coarse.len().div_ceil(CENTROIDS * dim) + 1 } else { 0 };
     let m = options.code_bytes.saturating_sub(prefix).clamp(1, dim);
     let mut book = Codebook {
@@ -125,7 +129,7 @@ pub fn train(
         centroids: vec![0.0; CENTROIDS * dim],
         ..Codebook::default()
     };
-    fit(&mut book, &mut rows, options, progress)?;
+    fit(&mut book, &mut rows, options, &mut percent)?;
     drop(rows);
     let mut rotated = vec![0f32; coarse.len()];
     rotate_rows(&book, &coarse, &mut rotated);
@@ -133,7 +137,27 @@ pub fn train(
     if prefix > 0 && !ip {
         fit_correction(&mut book, &for_correction);
     }
-    progress(1.0).then_some(book)
+    percent.reach(1.0)?;
+    Ok(book)
+}
+
+/// Progress of the training, of 100.
+struct Percent<'a> {
+    progress: &'a dyn Progress,
+    done: u64,
+}
+
+impl Percent<'_> {
+    /// Reports the share done, 0 to 1.
+    ///
+    /// # Errors
+    /// An interruption.
+    fn reach(&mut self, share: f32) -> Result<()> {
+        let now = ((share * 100.0) as u64).max(self.done);
+        self.progress.advance(now - self.done);
+        self.done = now;
+        if self.progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+    }
 }
 
 /// Takes every n-th row.
@@ -146,35 +170,47 @@ fn even_part(sample: &[f32], dim: usize) -> Vec<f32> {
 }
 
 /// Trains the centroids of all coarse stages, or the mean only; `rows` become the residuals.
-fn coarse_stages(rows: &mut [f32], dim: usize, options: &CodebookOptions) -> Vec<f32> {
+fn coarse_stages(
+    rows: &mut [f32],
+    dim: usize,
+    options: &CodebookOptions,
+    progress: &dyn Progress,
+) -> Result<Vec<f32>> {
     let mut centre = vec![0f32; dim];
     mean(rows.chunks_exact(dim), &mut centre);
     let k = CENTROIDS.min(rows.len() / dim / ROWS_PER_COARSE);
     // At most a third of the code, because the subspaces need a part.
     let stages = if k < CENTROIDS { 1 } else { STAGES.min((options.code_bytes / 3).saturating_sub(1)) };
     if options.kind != CodeKind::ResidualOpq || stages == 0 || k < 2 || options.code_bytes < 3 {
-        subtract_nearest(rows, dim, &centre);
-        return centre;
+        subtract_nearest(rows, dim, &centre, progress)?;
+        return Ok(centre);
     }
     let mut coarse = Vec::new();
     for stage in 0..stages as u64 {
-        let mut centroids = kmeans(rows, dim, k, COARSE_ROUNDS, options.seed.wrapping_add(stage));
+        let seed = options.seed.wrapping_add(stage);
+        let mut centroids = kmeans(rows, dim, k, COARSE_ROUNDS, seed, progress)?;
         if stage == 0 {
             // The first centroid is the origin of the codes: the most central one.
             let first = nearest(&centre, &centroids, dim).0 * dim;
             (0..dim).for_each(|i| centroids.swap(i, first + i));
         }
-        subtract_nearest(rows, dim, &centroids);
+        subtract_nearest(rows, dim, &centroids, progress)?;
         coarse.extend(centroids);
     }
-    coarse
+    Ok(coarse)
 }
 
-fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32]) {
-    let numbers = assign(rows, dim, centroids);
+fn subtract_nearest(
+    rows: &mut [f32],
+    dim: usize,
+    centroids: &[f32],
+    progress: &dyn Progress,
+) -> Result<()> {
+    let numbers = assign_until(rows, dim, centroids, progress)?;
     rows.par_chunks_exact_mut(dim).zip(&numbers).for_each(|(row, &c)| {
         row.iter_mut().zip(&centroids[c as usize * dim..]).for_each(|(x, c)| *x -= c);
     });
+    Ok(())
 }
 
 /// Trains rotation and centroids on `rows`, centred at `book`'s single coarse centroid, zero. `rows` end up rotated.
@@ -182,28 +218,29 @@ fn fit(
     book: &mut Codebook,
     rows: &mut [f32],
     options: &CodebookOptions,
-    progress: &dyn Fn(f32) -> bool,
-) -> Option<()> {
+    percent: &mut Percent<'_>,
+) -> Result<()> {
     let dim = book.dim;
     let (rotates, refines) = rotation_of(options.kind, dim);
+    let effort = rotation::Effort::of(rows.len() / dim, dim);
     if rotates {
-        book.rotation = rotation::pca(rows, dim, &book.starts);
+        book.rotation = rotation::pca(rows, dim, &book.starts, effort.group, percent.progress)?;
         rotate_in_place(&book.rotation, dim, rows);
     }
+    let refined = if refines { options.iterations.min(effort.rounds) } else { 0 };
     let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
     first_centroids(book, rows, options.seed);
     for round in 0..rounds {
-        if !progress((round + 1) as f32 / (rounds + 2) as f32) {
-            return None;
-        }
-        let codes = encode_rotated_rows(book, rows);
+        percent.reach((round + 1) as f32 / (rounds + 2) as f32)?;
+        let codes = encode_rotated_rows(book, rows, percent.progress)?;
         update_centroids(book, rows, &codes, options.seed.wrapping_add(round as u64));
-        let turn = (refines && round < options.iterations).then(|| rotation::refine(book, rows, &codes));
-        if let Some(turn) = turn.flatten() {
+        if round < refined
+            && let Some(turn) = rotation::refine(book, rows, &codes, percent.progress)?
+        {
             rotate_in_place(&turn, dim, rows);
         }
     }
-    Some(())
+    Ok(())
 }
 
 /// `rows = rows · Rᵀ`.
@@ -229,15 +266,17 @@ fn rotate_tile(book: &Codebook, rows: &[f32], out: &mut [f32]) {
     }
 }
 
-fn encode_rotated_rows(book: &Codebook, rotated: &[f32]) -> Vec<u8> {
+fn encode_rotated_rows(book: &Codebook, rotated: &[f32], progress: &dyn Progress) -> Result<Vec<u8>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut codes = vec![0u8; rotated.len() / dim * size];
     codes.par_chunks_mut(tile(dim) * size).zip(rotated.par_chunks(tile(dim) * dim)).for_each(
         |(codes, rows)| {
-            book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
+            if !progress.interrupted() {
+                book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
+            }
         },
     );
-    codes
+    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(codes) }
 }
 
 /// Encodes `rows` (n × `dim`, row-major, f32, not rotated) into `out` (n × `code_bytes`), in parallel.
@@ -334,6 +373,9 @@ fn fit_correction(book: &mut Codebook, sample: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Quiet;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use stratann_core::build::hash;
     use stratann_kernel::codes::Table;
     use stratann_kernel::distance::l2_f32;
@@ -359,7 +401,7 @@ mod tests {
     }
 
     fn trained(sample: &[f32], dim: usize, options: &CodebookOptions) -> Codebook {
-        let book = train(sample.to_vec(), dim, false, options, &|_| true).unwrap();
+        let book = train(sample.to_vec(), dim, false, options, &Quiet).unwrap();
         assert!(book.is_consistent());
         book
     }
@@ -466,16 +508,30 @@ mod tests {
         }
     }
 
+    /// Interrupts after so many questions whether to.
+    struct Impatient {
+        asked: AtomicU64,
+        patience: u64,
+    }
+
+    impl Progress for Impatient {
+        fn stage(&self, _: &str, _: u64, _: &str) {}
+        fn advance(&self, _: u64) {}
+        fn note(&self, _: &str) {}
+        fn interrupted(&self) -> bool {
+            self.asked.fetch_add(1, Ordering::Relaxed) >= self.patience
+        }
+    }
+
     #[test]
     fn training_stops_when_told_to() {
         let sample = rows(500, 8, 8);
-        let calls = std::cell::Cell::new(0);
-        let progress = |share: f32| {
-            assert!((0.0..=1.0).contains(&share));
-            calls.set(calls.get() + 1);
-            calls.get() < 3
-        };
-        assert!(train(sample, 8, false, &options(CodeKind::Opq, 4), &progress).is_none());
-        assert_eq!(calls.get(), 3);
+        // Wherever it is interrupted, it ends with that error, and soon.
+        for patience in 0..60 {
+            let progress = Impatient { asked: AtomicU64::new(0), patience };
+            let trained = train(sample.clone(), 8, false, &options(CodeKind::Opq, 4), &progress);
+            assert_eq!(trained.unwrap_err().kind, crate::ErrorKind::Interrupted);
+            assert!(progress.asked.load(Ordering::Relaxed) < patience + 20);
+        }
     }
 }

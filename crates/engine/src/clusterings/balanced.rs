@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use stratann_kernel::distance::{block_l2_f32, l2_f32};
 
 use super::kmeans;
+use crate::{Progress, Result};
 
 /// Rounds that adjust the prices.
 const PRICE_ROUNDS: usize = 60;
@@ -19,10 +20,20 @@ pub(crate) struct Balanced {
 
 impl Balanced {
     /// Finds centres and prices on a sample (n × `dim`, row-major).
-    pub(crate) fn train(sample: &[f32], dim: usize, groups: usize, rounds: usize, seed: u64) -> Balanced {
-        let centres = kmeans::kmeans(sample, dim, groups, rounds, seed);
+    ///
+    /// # Errors
+    /// An interruption.
+    pub(crate) fn train(
+        sample: &[f32],
+        dim: usize,
+        groups: usize,
+        rounds: usize,
+        seed: u64,
+        progress: &dyn Progress,
+    ) -> Result<Balanced> {
+        let centres = kmeans::kmeans(sample, dim, groups, rounds, seed, progress)?;
         let prices = prices(&distances(sample, &centres, dim), groups);
-        Balanced { dim, centres, prices, sizes: vec![0; groups] }
+        Ok(Balanced { dim, centres, prices, sizes: vec![0; groups] })
     }
 
     /// Gives the group of each row to `put`, in order: the cheapest with fewer than `room` rows.

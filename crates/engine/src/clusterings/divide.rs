@@ -1,7 +1,7 @@
 //! Divides the rows of one cluster into lists of bounded length.
 
 use super::{CHUNK, kmeans, nearest_of};
-use crate::Result;
+use crate::{Progress, Result};
 
 /// Rows of a divided cluster that its centroids are found from, for each of them.
 const SAMPLE_PER_LIST: usize = 48;
@@ -31,14 +31,14 @@ pub(crate) fn by_centroids(
     rows: &[u32],
     k: usize,
     (capacity, sample_max): (usize, usize),
-    seed: u64,
+    (seed, progress): (u64, &dyn Progress),
     load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
 ) -> Result<Divided> {
     let step = rows.len().div_ceil((k * SAMPLE_PER_LIST).min(sample_max.max(k))).max(1);
     let drawn: Vec<u32> = rows.iter().copied().step_by(step).collect();
     let mut sample = vec![0f32; drawn.len() * dim];
     load(&drawn, &mut sample)?;
-    let centroids = kmeans::kmeans(&sample, dim, k, ROUNDS, seed);
+    let centroids = kmeans::kmeans(&sample, dim, k, ROUNDS, seed, progress)?;
     drop(sample);
     let mut nearest: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
     for rows in rows.chunks(CHUNK) {

@@ -6,23 +6,35 @@ use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
 
+use crate::{Error, Progress, Quiet, Result};
+
 /// Computes `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
 ///
 /// Starts from a sample of the rows. A centroid that loses all its rows moves to a row of the cell with the largest
 /// squared error. With `k` rows or fewer, the rows themselves are the centroids, repeated as needed.
-pub(crate) fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, seed: u64) -> Vec<f32> {
+///
+/// # Errors
+/// An interruption, within the time that the threads take for a tile of rows.
+pub(crate) fn kmeans(
+    data: &[f32],
+    width: usize,
+    k: usize,
+    iterations: usize,
+    seed: u64,
+    progress: &dyn Progress,
+) -> Result<Vec<f32>> {
     let n = data.len().checked_div(width).unwrap_or(0);
     let row = |i: u32| &data[i as usize * width..(i as usize + 1) * width];
     if n == 0 {
-        return vec![0.0; k * width];
+        return Ok(vec![0.0; k * width]);
     }
     let mut centroids: Vec<f32> = spread(n, k, seed).into_iter().flat_map(row).copied().collect();
     if n <= k {
-        return centroids;
+        return Ok(centroids);
     }
     let mut before = Vec::new();
     for round in 0..iterations {
-        let nearest = assign_with_distances(data, width, &centroids);
+        let nearest = assign_with_distances(data, width, &centroids, progress)?;
         let members = Members::new(nearest.iter().map(|x| x.0), k);
         let errors = members.errors(&nearest);
         centroids.par_chunks_exact_mut(width).enumerate().for_each(|(c, centroid)| {
@@ -36,18 +48,38 @@ pub(crate) fn kmeans(data: &[f32], width: usize, k: usize, iterations: usize, se
         }
         before = nearest;
     }
-    centroids
+    Ok(centroids)
 }
 
 /// Returns the number of the nearest centroid of every row; ties go to the smaller number.
 ///
 /// `data` is n × `width`, `centroids` k × `width`, both row-major. All zero without centroids.
 pub(crate) fn assign(data: &[f32], width: usize, centroids: &[f32]) -> Vec<u32> {
-    assign_with_distances(data, width, centroids).into_iter().map(|x| x.0).collect()
+    // Without progress nothing interrupts it.
+    assign_until(data, width, centroids, &Quiet).unwrap_or_default()
 }
 
-/// As [`assign`], with the squared distances, by ‖x‖² + (‖c‖² − 2⟨x, c⟩).
-fn assign_with_distances(data: &[f32], width: usize, centroids: &[f32]) -> Vec<(u32, f32)> {
+/// As [`assign`], for work that takes long.
+///
+/// # Errors
+/// An interruption.
+pub(crate) fn assign_until(
+    data: &[f32],
+    width: usize,
+    centroids: &[f32],
+    progress: &dyn Progress,
+) -> Result<Vec<u32>> {
+    let nearest = assign_with_distances(data, width, centroids, progress)?;
+    Ok(nearest.into_iter().map(|x| x.0).collect())
+}
+
+/// As [`assign_until`], with the squared distances, by ‖x‖² + (‖c‖² − 2⟨x, c⟩).
+fn assign_with_distances(
+    data: &[f32],
+    width: usize,
+    centroids: &[f32],
+    progress: &dyn Progress,
+) -> Result<Vec<(u32, f32)>> {
     let square = |x: &[f32]| dot_f32(x, bytemuck::cast_slice(x));
     let norms: Vec<f32> = centroids.par_chunks_exact(width).map(square).collect();
     let mut out = vec![(0u32, 0f32); data.len() / width];
@@ -56,6 +88,9 @@ fn assign_with_distances(data: &[f32], width: usize, centroids: &[f32]) -> Vec<(
     out.par_chunks_mut(tile).zip(data.par_chunks(tile * width)).for_each_init(
         Vec::new,
         |dots, (out, rows)| {
+            if progress.interrupted() {
+                return;
+            }
             dots.resize(out.len() * norms.len(), 0f32);
             block_dot_f32(rows, centroids, width, dots);
             let dots = dots.chunks_exact(norms.len().max(1));
@@ -71,7 +106,7 @@ fn assign_with_distances(data: &[f32], width: usize, centroids: &[f32]) -> Vec<(
             }
         },
     );
-    out
+    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(out) }
 }
 
 /// Draws `k` of `n` row numbers, distinct as long as there are enough.
@@ -164,7 +199,7 @@ mod tests {
         let data: Vec<f32> = (0..3600).map(|j| 10.0 * grid(j / 3 % 40, j % 3) + 0.1 * noise[j]).collect();
         let errors: Vec<f64> = [0, 1, 2, 5, 30]
             .iter()
-            .map(|&rounds| error(&data, 3, &kmeans(&data, 3, 40, rounds, 1)))
+            .map(|&rounds| error(&data, 3, &kmeans(&data, 3, 40, rounds, 1, &Quiet).unwrap()))
             .collect();
         assert!(errors.is_sorted_by(|a, b| a >= b), "{errors:?}");
         // A local minimum may merge a few of them, not most.
@@ -186,17 +221,17 @@ mod tests {
         // Nearly all rows are equal; the few others must get their own centroids.
         let mut data = vec![0f32; 2000];
         (0..20).for_each(|i| data[i * 100] = 1.0 + i as f32);
-        let centroids = kmeans(&data, 1, 32, 40, 3);
+        let centroids = kmeans(&data, 1, 32, 40, 3, &Quiet).unwrap();
         assert!(error(&data, 1, &centroids) < 1e-6, "{}", error(&data, 1, &centroids));
     }
 
     #[test]
     fn few_rows_are_their_own_centroids() {
-        let mut centroids = kmeans(&[3.0, 1.0, 2.0], 1, 5, 10, 7);
+        let mut centroids = kmeans(&[3.0, 1.0, 2.0], 1, 5, 10, 7, &Quiet).unwrap();
         centroids[..3].sort_by(f32::total_cmp);
         assert_eq!(centroids[..3], [1.0, 2.0, 3.0]);
         assert_eq!(centroids.len(), 5);
-        assert_eq!(kmeans(&[], 2, 3, 10, 7), [0.0; 6]);
+        assert_eq!(kmeans(&[], 2, 3, 10, 7, &Quiet).unwrap(), [0.0; 6]);
     }
 
     #[test]
@@ -204,7 +239,7 @@ mod tests {
         let data = points(5000, 6);
         let with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| kmeans(&data, 6, 100, 8, 11))
+            pool.install(|| kmeans(&data, 6, 100, 8, 11, &Quiet).unwrap())
         };
         let one = with(1);
         assert_eq!(one, with(2));

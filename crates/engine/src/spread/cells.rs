@@ -59,7 +59,7 @@ fn assign(source: &Source<'_>, cells: usize, sample: usize, seed: u64) -> Result
     }
     let dim = source.codebook.dim;
     let sample = source.sample(sample)?;
-    let centroids = kmeans::kmeans(&sample, dim, cells, ITERATIONS, seed);
+    let centroids = kmeans::kmeans(&sample, dim, cells, ITERATIONS, seed, source.progress)?;
     drop(sample);
     let mut out = Vec::with_capacity(source.len());
     source.for_each_mean("dividing into cells", |_, means| {

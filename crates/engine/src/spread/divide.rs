@@ -44,7 +44,7 @@ pub(super) fn balanced_kmeans(
 ) -> Result<Vec<u8>> {
     let dim = source.codebook.dim;
     let sample = source.sample(sample)?;
-    let mut groups = Balanced::train(&sample, dim, servers, ITERATIONS, seed);
+    let mut groups = Balanced::train(&sample, dim, servers, ITERATIONS, seed, source.progress)?;
     drop(sample);
     let room = capacity(source.len() as u64, servers);
     let mut owner = Vec::with_capacity(source.len());

@@ -28,7 +28,7 @@ pub(super) struct Source<'a> {
     // The file that has the codes: their own, or that of the blocks.
     codes: File,
     codes_path: PathBuf,
-    progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn Progress,
 }
 
 /// The nodes of a block: the first one's id, and how many there are.

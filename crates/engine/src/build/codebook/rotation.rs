@@ -5,13 +5,17 @@
 //! bits on every machine.
 
 use std::ops::Range;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
-use nalgebra::{DMatrix, SymmetricEigen};
+use nalgebra::{DMatrix, Dyn, SymmetricEigen};
 use rayon::prelude::*;
 
 use stratann_core::build::costs::ln;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::product::{add_product_f32, add_product_f64};
+
+use crate::{Error, ErrorKind, Progress, Result};
 
 /// Columns of a product that one task computes.
 const COLUMNS: usize = 64;
@@ -22,32 +26,110 @@ const INERTIA: f64 = 1e-4;
 /// Newton–Schulz steps that refine the polar factor; each doubles the correct digits.
 const POLISH: usize = 2;
 
+/// How much work a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³ steps
+/// whatever their number, and encoding the sample once takes rows × dim × 256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effort {
+    /// Components whose correlations PCA looks at together.
+    pub(super) group: usize,
+    /// Rounds of refinement at most.
+    pub(super) rounds: usize,
+}
+
+impl Effort {
+    /// A full sample of 65,536 rows has one group up to 1619 components, and 12 rounds up to 1024.
+    pub(super) fn of(rows: usize, dim: usize) -> Effort {
+        let whole = 40 * rows >= dim * dim;
+        let group = if whole { dim } else { ((40 * rows) as f64).sqrt() as usize };
+        Effort { group: group.clamp(1, dim.max(1)), rounds: 200 * rows / (dim * dim).max(1) }
+    }
+}
+
 /// PCA of centred `rows` (n × `dim`), the components given to the subspaces `starts` so that the products of variances
 /// are balanced. Returns `dim × dim`, row-major.
-pub(super) fn pca(rows: &[f32], dim: usize, starts: &[u32]) -> Vec<f32> {
-    let covariance = cross_product(
-        rows.len() / dim,
-        dim,
-        dim,
-        &|range, columns, out: &mut [f32]| {
-            for (row, out) in rows[range.start * dim..range.end * dim]
-                .chunks_exact(dim)
-                .zip(out.chunks_exact_mut(columns.len()))
-            {
-                out.copy_from_slice(&row[columns.clone()]);
-            }
-        },
-        rows,
-    );
-    let eigen = SymmetricEigen::new(covariance);
-    let mut order: Vec<usize> = (0..dim).collect();
-    order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]).then(a.cmp(&b)));
-    let sorted: Vec<f64> = order.iter().map(|&i| eigen.eigenvalues[i]).collect();
-    let mut out = Vec::with_capacity(dim * dim);
-    for at in allocate(&sorted, starts) {
-        out.extend(eigen.eigenvectors.column(order[at]).iter().map(|&x| x as f32));
+///
+/// Components are taken in consecutive groups of at most `group`, each with its own PCA: with one group this is PCA.
+///
+/// # Errors
+/// An interruption.
+pub(super) fn pca(
+    rows: &[f32],
+    dim: usize,
+    starts: &[u32],
+    group: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<f32>> {
+    let groups = dim.div_ceil(group).max(1);
+    // Eigenvalue, first component of the group, and eigenvector.
+    let mut all: Vec<(f64, usize, Vec<f32>)> = Vec::with_capacity(dim);
+    for number in 0..groups {
+        let own = number * dim / groups..(number + 1) * dim / groups;
+        let eigen = eigen(covariance(rows, dim, &own), progress)?;
+        let vectors = eigen.eigenvalues.iter().zip(eigen.eigenvectors.column_iter());
+        all.extend(vectors.map(|(&value, vector)| {
+            (value, own.start, vector.iter().map(|&x| x as f32).collect())
+        }));
     }
-    out
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let sorted: Vec<f64> = all.iter().map(|vector| vector.0).collect();
+    let mut out = vec![0f32; dim * dim];
+    for (row, at) in out.chunks_exact_mut(dim.max(1)).zip(allocate(&sorted, starts)) {
+        let (_, first, vector) = &all[at];
+        row[*first..first + vector.len()].copy_from_slice(vector);
+    }
+    Ok(out)
+}
+
+/// The covariances of some components of centred `rows`.
+fn covariance(rows: &[f32], dim: usize, own: &Range<usize>) -> DMatrix<f64> {
+    let narrow: Vec<f32>;
+    let (rows, dim) = if own.len() == dim {
+        (rows, dim)
+    } else {
+        narrow = rows.chunks_exact(dim).flat_map(|row| &row[own.clone()]).copied().collect();
+        (&narrow[..], own.len())
+    };
+    let left = |range: Range<usize>, columns: Range<usize>, out: &mut [f32]| {
+        let rows = rows[range.start * dim..range.end * dim].chunks_exact(dim);
+        for (row, out) in rows.zip(out.chunks_exact_mut(columns.len())) {
+            out.copy_from_slice(&row[columns.clone()]);
+        }
+    };
+    cross_product(rows.len() / dim, dim, dim, &left, rows)
+}
+
+/// Largest matrix that is decomposed at once; larger ones take longer than a user waits for an interruption.
+const SHORT_DIM: usize = 256;
+/// Interval of questions whether to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Decomposes a symmetric matrix.
+///
+/// # Errors
+/// An interruption: the decomposition, which cannot be stopped, ends unheeded on its thread.
+fn eigen(a: DMatrix<f64>, progress: &dyn Progress) -> Result<SymmetricEigen<f64, Dyn>> {
+    if a.nrows() <= SHORT_DIM {
+        return Ok(SymmetricEigen::new(a));
+    }
+    let (sender, receiver) = channel();
+    let decompose = move || {
+        // The receiver is gone after an interruption.
+        let _ = sender.send(SymmetricEigen::new(a));
+    };
+    std::thread::Builder::new().name("eigen".into()).spawn(decompose).map_err(|e| Error {
+        kind: ErrorKind::Io,
+        message: format!("starting a thread: {e}; raise the limit of threads"),
+    })?;
+    loop {
+        match receiver.recv_timeout(LOOK) {
+            Ok(eigen) => return Ok(eigen),
+            Err(_) if progress.interrupted() => return Err(Error::interrupted()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::corrupt("a matrix could not be decomposed; please report this"));
+            }
+        }
+    }
 }
 
 /// Assigns the eigenvalues (descending) to rotated components: each goes to the subspace with free components whose
@@ -72,8 +154,16 @@ fn allocate(eigenvalues: &[f64], starts: &[u32]) -> Vec<usize> {
 }
 
 /// Refines the rotation such that `rotated` rows (n × dim) come nearest to the decoded `codes`: by the polar factor of
-/// ŶᵀZ, which is returned (`dim × dim`, row-major) to rotate the rows in the same way.
-pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Option<Vec<f32>> {
+/// ŶᵀZ, which is returned (`dim × dim`, row-major) to rotate the rows in the same way; `None` where there is none.
+///
+/// # Errors
+/// An interruption.
+pub(super) fn refine(
+    book: &mut Codebook,
+    rotated: &[f32],
+    codes: &[u8],
+    progress: &dyn Progress,
+) -> Result<Option<Vec<f32>>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut product = cross_product(
         rotated.len() / dim,
@@ -91,27 +181,30 @@ pub(super) fn refine(book: &mut Codebook, rotated: &[f32], codes: &[u8]) -> Opti
     // The trace of the product is about the sum of its singular values.
     let inertia = INERTIA * product.trace().abs() / dim as f64;
     add_to_diagonal(&mut product, inertia);
-    let turn = polar(product)?;
+    let Some(turn) = polar(product, progress)? else { return Ok(None) };
     let before: Vec<f64> = book.rotation.iter().map(|&x| f64::from(x)).collect();
     let mut turned = vec![0f64; dim * dim];
     add_product_f64(turn.as_slice(), dim, &before, dim, &mut turned);
     book.rotation = turned.iter().map(|&x| x as f32).collect();
-    Some(turn.transpose().iter().map(|&x| x as f32).collect())
+    Ok(Some(turn.transpose().iter().map(|&x| x as f32).collect()))
 }
 
 /// Computes the orthonormal matrix nearest to `a`; `None` if `a` is singular or not finite.
 ///
 /// At most three matrices of this size exist at any time; budgets rely on it.
-fn polar(mut a: DMatrix<f64>) -> Option<DMatrix<f64>> {
+///
+/// # Errors
+/// An interruption.
+fn polar(mut a: DMatrix<f64>, progress: &dyn Progress) -> Result<Option<DMatrix<f64>>> {
     let scale = a.norm();
     if !(scale.is_finite() && scale > 0.0) {
-        return None;
+        return Ok(None);
     }
     a /= scale;
-    let SymmetricEigen { eigenvalues, eigenvectors: mut w } = SymmetricEigen::new(a.tr_mul(&a));
+    let SymmetricEigen { eigenvalues, eigenvectors: mut w } = eigen(a.tr_mul(&a), progress)?;
     let largest = eigenvalues.max();
     if eigenvalues.min() <= largest * 1e-13 {
-        return None;
+        return Ok(None);
     }
     // A (AᵀA)^(−1/2), the root as W Wᵀ with W = V diag(λ^(−1/4)).
     for (mut column, e) in w.column_iter_mut().zip(eigenvalues.iter()) {
@@ -124,7 +217,7 @@ fn polar(mut a: DMatrix<f64>) -> Option<DMatrix<f64>> {
         add_to_diagonal(&mut correction, 1.5);
         u = times_symmetric(u, &correction);
     }
-    u.iter().all(|x| x.is_finite()).then_some(u)
+    Ok(u.iter().all(|x| x.is_finite()).then_some(u))
 }
 
 /// `W Wᵀ`.

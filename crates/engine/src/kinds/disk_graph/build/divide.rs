@@ -111,7 +111,7 @@ pub(crate) fn centroids(build: &Build<'_>, own: &GraphOptions, space: &Space, sc
     drop(live);
     let dim = space.point_dim();
     let sample = sample_of(dim, &rows, |rows, out| space.load_floats(build.base, rows, out))?;
-    let centroids = kmeans::kmeans(&sample, dim, small, 10, build.options.seed);
+    let centroids = kmeans::kmeans(&sample, dim, small, 10, build.options.seed, build.progress)?;
     write_table(&build.partial.path(CENTROIDS), &centroids)
 }
 

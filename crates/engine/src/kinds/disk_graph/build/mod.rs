@@ -21,7 +21,7 @@ use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::manifest::Manifest;
-use crate::{Error, Result, files};
+use crate::{Result, files};
 use graph_stage::GraphFacts;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
@@ -80,13 +80,6 @@ pub(crate) fn train_codebook(
     let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
     build.progress.stage("training the codebook", 100, "%");
     let sample = space.code_sample(build.base, scan, wanted, build.options.seed)?;
-    let reported = std::cell::Cell::new(0u64);
-    let report = |share: f32| {
-        let now = (share * 100.0) as u64;
-        build.progress.advance(now.saturating_sub(reported.get()));
-        reported.set(reported.get().max(now));
-        !build.progress.interrupted()
-    };
     let options = CodebookOptions {
         code_bytes: own.code_bytes(shape.dim),
         kind: own.code_kind,
@@ -94,7 +87,7 @@ pub(crate) fn train_codebook(
         seed: build.options.seed,
     };
     let ip = build.options.metric == Metric::Ip;
-    let trained = codebook::train(sample, shape.dim, ip, &options, &report).ok_or_else(Error::interrupted)?;
+    let trained = codebook::train(sample, shape.dim, ip, &options, build.progress)?;
     write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
     Ok(trained.code_bytes())
 }

@@ -31,11 +31,8 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
     let sample = sample(build, space, &live, wanted)?;
     drop(live);
     build.progress.stage("clustering", ROUNDS as u64, "rounds");
-    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed);
+    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
     drop(sample);
-    if build.progress.interrupted() {
-        return Err(Error::interrupted());
-    }
     let centroids = in_order(centroids, dim);
     let cluster_of = assign(build, space, scan, &centroids)?;
     let used = compact(&cluster_of, wanted);

@@ -113,14 +113,14 @@ fn show(pool: &Floats, members: usize, seed: u64, progress: &dyn Progress) -> Re
     Ok(Shown {
         ln_members: (members as f64).ln(),
         hops: hops(&cluster, &truth, seed, progress)?,
-        lists: lists(&cluster, &truth, seed),
+        lists: lists(&cluster, &truth, seed, progress)?,
     })
 }
 
 /// Lists that must be scanned for the recall.
-fn lists(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64) -> f64 {
+fn lists(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn Progress) -> Result<f64> {
     let k = VisitCostModel::lists_in(cluster.len() as u64) as usize;
-    let centroids = kmeans::kmeans(&cluster.rows, cluster.dim, k, ROUNDS, seed);
+    let centroids = kmeans::kmeans(&cluster.rows, cluster.dim, k, ROUNDS, seed, progress)?;
     let list_of = kmeans::assign(&cluster.rows, cluster.dim, &centroids);
     let mut ranks: Vec<usize> = Vec::new();
     for (q, found) in truth {
@@ -135,7 +135,7 @@ fn lists(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64) -> f64 {
     }
     ranks.sort_unstable();
     let at = ((ranks.len() as f64 * RECALL).ceil() as usize).clamp(1, ranks.len().max(1));
-    ranks.get(at - 1).copied().unwrap_or(1) as f64
+    Ok(ranks.get(at - 1).copied().unwrap_or(1) as f64)
 }
 
 /// Nodes whose lists must be followed for the recall.

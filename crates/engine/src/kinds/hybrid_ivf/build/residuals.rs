@@ -1,7 +1,5 @@
 //! Trains the codebook on residuals to centroids.
 
-use std::cell::Cell;
-
 use stratann_core::build::hash;
 
 use super::{clusters, list_layout, read_centroids};
@@ -13,7 +11,7 @@ use crate::build::tables::write_table;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::subtract;
-use crate::{Error, Result, files};
+use crate::{Result, files};
 
 const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
@@ -44,17 +42,10 @@ pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &
     })?;
     // Training uses all of the memory.
     drop((live, cluster_of, centroids, rows));
-    let reported = Cell::new(0u64);
-    let tell = |share: f32| {
-        let now = (share * 100.0) as u64;
-        build.progress.advance(now.saturating_sub(reported.get()));
-        reported.set(reported.get().max(now));
-        !build.progress.interrupted()
-    };
     let options =
         CodebookOptions { code_bytes, kind: CodeKind::Opq, iterations: ITERATIONS, seed: build.options.seed };
     // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
-    let trained = codebook::train(sample, shape.dim, true, &options, &tell).ok_or_else(Error::interrupted)?;
+    let trained = codebook::train(sample, shape.dim, true, &options, build.progress)?;
     write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
     Ok(trained.code_bytes())
 }

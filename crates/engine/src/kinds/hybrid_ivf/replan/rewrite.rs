@@ -234,7 +234,7 @@ impl<'a> Rewrite<'a> {
         let dim = space.point_dim();
         let seed = self.old.seed().wrapping_add(u64::from(cluster));
         let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
-        by_centroids(dim, &rows, lists, (capacity, usize::MAX), seed, |rows, out| {
+        by_centroids(dim, &rows, lists, (capacity, usize::MAX), (seed, self.progress), |rows, out| {
             self.check_interrupted()?;
             for (&row, point) in rows.iter().zip(out.chunks_exact_mut(dim)) {
                 space.floats(
