@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn error(data: &[f32], width: usize, centroids: &[f32]) -> f64 {
-        assign_with_distances(data, width, centroids).iter().map(|x| f64::from(x.1)).sum()
+        assign_with_distances(data, width, centroids, &Quiet).unwrap().iter().map(|x| f64::from(x.1)).sum()
     }
 
     #[test]
