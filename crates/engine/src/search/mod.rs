@@ -14,6 +14,7 @@ mod batch;
 mod memory;
 pub(crate) mod options;
 mod params;
+mod truth;
 
 pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};

@@ -9,17 +9,18 @@ use std::time::Instant;
 use serde_json::Value;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::Account;
-use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::{MergedReads, Times};
+use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 
-use super::{Run, Searcher, Sum, check_truth_for};
+use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::remote::{Remote, Replies, Status, parameters, run_clients};
+use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
 const REQUESTS_MAX: usize = 1024;
@@ -30,7 +31,7 @@ const PART_BYTES: usize = 256 << 20;
 pub(super) struct Servers {
     remote: Remote,
     queries: Queries,
-    truth: Option<GroundTruth>,
+    truth: Option<CheckedTruth>,
     accepts_partial: bool,
     rows: Vec<u8>,
 }
@@ -47,10 +48,8 @@ impl Servers {
     ) -> Result<Servers> {
         let remote = Remote::connect(addresses)?;
         let queries = Queries::open_for(queries, remote.wanted, output)?;
-        let truth = groundtruth.map(GroundTruth::read).transpose()?;
-        if let (Some(truth), Some(path)) = (&truth, groundtruth) {
-            check_truth_for(truth, path, &queries, options, remote.rows)?;
-        }
+        let k = options.iter().map(|o| o.k).max().unwrap_or(0);
+        let truth = groundtruth.map(|path| truth::read(path, &queries, k, remote.rows)).transpose()?;
         Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
     }
 
@@ -83,9 +82,12 @@ impl Searcher for Servers {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
             let (answers, lacking) = batch.run(printer)?;
-            sum.add(first, &answers, self.truth.as_ref());
+            sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
             partial += lacking;
             take(first, &answers)?;
+        }
+        if let Some(truth) = &self.truth {
+            truth.judge_by_results()?;
         }
         if partial > 0 {
             eprint_line(&format!(
