@@ -18,7 +18,7 @@ use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
-use crate::{error, work};
+use crate::{error, report, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
 /// handled.
@@ -158,7 +158,7 @@ impl How {
 }
 
 impl Index {
-    fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
         let open = self.open.lock().unwrap_or_else(|e| e.into_inner()).clone();
         open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
     }
@@ -229,6 +229,21 @@ impl Index {
             })?
         };
         answers_dict(py, answers, &options)
+    }
+
+    /// Traces a query given as bytes. Returns the document of `stratann explain` as JSON.
+    fn explain(&self, py: Python<'_>, query: PyReadonlyArray1<'_, u8>, how: How) -> PyResult<String> {
+        let open = self.opened(py)?;
+        let query = query.as_slice()?;
+        let traced = check_queries(&open, query)
+            .and_then(|()| how.read(1, &open))
+            .and_then(|options| report::explain_query(&open, query, &options));
+        let (mut trace, stats) = traced.map_err(|e| error::to_python(py, &e))?;
+        let counters = QueryStats::NAMES.iter().zip(stats.values());
+        trace["counters"] =
+            counters.map(|(name, value)| (name.to_string(), serde_json::json!(value))).collect();
+        trace["query"] = 0.into();
+        crate::json(py, &trace)
     }
 }
 

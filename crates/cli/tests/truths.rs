@@ -112,8 +112,10 @@ fn every_command_refuses_it_and_changes_nothing() {
         let (truth, answers) = (arg(&path), case.data.path("answers.ibin"));
         let tune = ["tune", index, "--queries", queries, "--groundtruth", truth, "-k", "10"];
         let bench = ["bench", index, queries, "--search-list", "40", "--groundtruth", truth, "--rounds", "1"];
-        let search = ["search", "--connect", server.address(), queries, "--groundtruth", truth, "-o", arg(&answers)];
-        let simulate = ["simulate", index, queries, "--search-list", "40", "--servers", "2", "--groundtruth", truth];
+        let search =
+            ["search", "--connect", server.address(), queries, "--groundtruth", truth, "-o", arg(&answers)];
+        let simulate =
+            ["simulate", index, queries, "--search-list", "40", "--servers", "2", "--groundtruth", truth];
         for args in [&tune[..], &bench, &search, &simulate] {
             assert_refused(&case, name, &path, args);
         }
@@ -129,7 +131,15 @@ fn right_ground_truth_of_any_tool_is_taken() {
             let case = Case::new(dtype, metric);
             let right = case.nearest(metric);
             let recall = |path: &Path| {
-                let args = ["search", arg(&case.index), arg(&case.data.queries), "--search-list", "12", "--width", "1"];
+                let args = [
+                    "search",
+                    arg(&case.index),
+                    arg(&case.data.queries),
+                    "--search-list",
+                    "12",
+                    "--width",
+                    "1",
+                ];
                 json(&[&args[..], &["--groundtruth", arg(path)]].concat())["runs"][0]["recall"].clone()
             };
             let expected = recall(&case.data.truth(metric));
@@ -179,7 +189,8 @@ fn ids_of_an_index_are_its_own() {
     let index = data.build("own", &["--ids", arg(&file)]);
     let right = nearest(&data.base_rows, &data.query_rows, "l2", K);
     let path = data.path("given.ibin");
-    let search = ["search", arg(&index), arg(&data.queries), "--search-list", "40", "--groundtruth", arg(&path)];
+    let search =
+        ["search", arg(&index), arg(&data.queries), "--search-list", "40", "--groundtruth", arg(&path)];
     for has_distances in [true, false] {
         write_truth(&path, &right, |row| 5000 + 3 * row as u32, |d| has_distances.then_some(d));
         assert!(json(&search)["runs"][0]["recall"].as_f64().unwrap() > 0.9);
@@ -198,6 +209,7 @@ fn rows_that_were_left_out_move_no_ids() {
     let args = ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "20", "-o", arg(&truth)];
     json(&[&args[..], &["--on-bad-row", "skip"]].concat());
     // The last 400 ids exceed the number of vectors.
-    let args = ["search", arg(&index), arg(&data.queries), "--search-list", "40", "--groundtruth", arg(&truth)];
+    let args =
+        ["search", arg(&index), arg(&data.queries), "--search-list", "40", "--groundtruth", arg(&truth)];
     assert!(json(&args)["runs"][0]["recall"].as_f64().unwrap() > 0.9);
 }

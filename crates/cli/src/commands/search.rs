@@ -9,14 +9,14 @@ use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::OpenOptions;
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
-use stratann_engine::output::OutputPath;
+use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
+use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
-use crate::Verdict;
 
 mod local;
 mod result_file;
@@ -24,8 +24,8 @@ mod servers;
 mod sum;
 mod text;
 
-use result_file::ResultFile;
 pub(crate) use local::Bench;
+use result_file::{ResultFile, ResultPath};
 use servers::Servers;
 use sum::Sum;
 use text::text;
@@ -49,12 +49,17 @@ pub(crate) struct Args {
     /// Its ids are compared with the ids of the index. For an index built with --ids, the ground truth must hold these.
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Write the ids and distances of the only run: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks
-    /// layout)
+    /// Write the ids and distances of the only run to a .ibin, .i64bin, .npy, .jsonl or .csv file
     ///
-    /// A failed query has id 4294967295 and distance infinity.
+    /// .ibin: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks layout). .i64bin: the same with i64 ids.
+    /// .npy: u64 ids of shape (queries, k); distances are in a second file, NAME.distances.npy. .jsonl: an object for
+    /// each query. .csv: a line for each result. Without a suffix: as .ibin. Missing results have the largest id
+    /// (-1 in .i64bin) and distance infinity; text has no line for them.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
+    /// Print the first results of so many queries; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    show: usize,
     /// Replace an existing RESULT
     #[arg(long, requires = "output")]
     force: bool,
@@ -162,6 +167,7 @@ Examples:
   stratann search base.idx query.fbin -k 10 --recall 0.95 -o answers.ibin
   stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin --json
   stratann search base.idx query.fbin --search-list 40,80,120 --groundtruth truth.ibin
+  stratann search base.idx query.fbin -k 10 -o answers.csv                # or .jsonl, .npy, .ibin, .i64bin
   stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
   stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of a single query
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
@@ -180,6 +186,9 @@ pub(crate) struct Run {
     queries: usize,
     pub(crate) failed_queries: usize,
     threads: usize,
+    /// Most queries in flight at once, on all threads.
+    #[serde(skip)]
+    in_flight: usize,
     pub(crate) params: serde_json::Value,
     pub(crate) per_query: PerQuery,
     peak_rss_bytes: u64,
@@ -254,6 +263,24 @@ struct Document<'a> {
     index: &'a Path,
     queries: &'a Path,
     runs: Vec<Run>,
+    /// First results, for a person.
+    #[serde(skip)]
+    shown: Vec<Shown>,
+}
+
+/// First results of a query.
+struct Shown {
+    query: usize,
+    results: Vec<(u64, f32)>,
+}
+
+impl Shown {
+    /// Takes the first results of the query at position `at` of `answers`.
+    fn of(query: usize, answers: &Answers, at: usize) -> Shown {
+        let row = at * answers.k..(at + 1) * answers.k;
+        let results = answers.ids[row.clone()].iter().copied().zip(answers.distances[row].iter().copied());
+        Shown { query, results: results.filter(|r| r.0 != u64::MAX).take(text::RESULTS_SHOWN).collect() }
+    }
 }
 
 /// Something that answers queries: an open index, or servers.
@@ -297,12 +324,16 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 learning: args.how.learning(),
                 ..OpenOptions::default()
             };
+            if let Some(to) = &to {
+                to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
+            }
             let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
             for options in &settings {
                 // All settings are checked before the first one runs.
                 bench.index.params(options)?;
             }
-            let (document, failed) = run_all(to.as_ref(), &settings, (index, queries), &mut bench, output)?;
+            let to = (to.as_ref(), args.show);
+            let (document, failed) = run_all(to, &settings, (index, queries), &mut bench, output)?;
             output.result(&document, || text(&document))?;
             Ok(verdict(failed, index))
         }
@@ -310,7 +341,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             args.how.techniques.check_usual()?;
             let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
             let name = PathBuf::from(servers.name());
-            let (document, failed) = run_all(to.as_ref(), &settings, (&name, queries), &mut servers, output)?;
+            let to = (to.as_ref(), args.show);
+            let (document, failed) = run_all(to, &settings, (&name, queries), &mut servers, output)?;
             output.result(&document, || text(&document))?;
             if failed > 0 {
                 eprint_line(&format!(
@@ -324,19 +356,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 /// Checks the path of the result file, before the index is opened.
-fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<OutputPath>> {
+fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
     let Some(path) = &args.output else { return Ok(None) };
     let mut inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().collect();
     match *target {
         Target::Index { index, queries } => inputs.extend([index, queries]),
         Target::Servers { queries, .. } => inputs.push(queries),
     }
-    OutputPath::check(path, args.force, &inputs).map(Some)
+    ResultPath::check(path, args.force, &inputs).map(Some)
 }
 
 /// Runs every setting. Returns the report and the number of failed queries.
 fn run_all<'a>(
-    to: Option<&OutputPath>,
+    (to, show): (Option<&ResultPath>, usize),
     settings: &[SearchOptions],
     (index, queries): (&'a Path, &'a Path),
     searcher: &mut dyn Searcher,
@@ -348,11 +380,18 @@ fn run_all<'a>(
     let mut file = to.map(|to| ResultFile::create(to, count, k)).transpose()?;
     let printer = ProgressPrinter::new(output);
     let mut runs = Vec::new();
+    let mut shown = Vec::new();
     for (i, options) in settings.iter().enumerate() {
         printer.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
-        let run = searcher.run(options, &printer, &mut |first, answers| match &mut file {
-            Some(file) => file.put(first, &answers.ids, &answers.distances),
-            None => Ok(()),
+        let run = searcher.run(options, &printer, &mut |first, answers| {
+            if i + 1 == settings.len() {
+                let wanted = show.saturating_sub(first).min(answers.latency_ns.len());
+                shown.extend((0..wanted).map(|q| Shown::of(first + q, answers, q)));
+            }
+            match &mut file {
+                Some(file) => file.put(first, &answers.ids, &answers.distances),
+                None => Ok(()),
+            }
         })?;
         runs.push(run);
     }
@@ -361,7 +400,7 @@ fn run_all<'a>(
         file.commit()?;
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
-    Ok((Document { index, queries, runs }, failed))
+    Ok((Document { index, queries, runs, shown }, failed))
 }
 
 /// Returns the verdict of a search with `failed` failed queries.

@@ -196,7 +196,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let carry = index.carry(args.carry.map(Into::into))?;
     let printer = ProgressPrinter::new(output);
-    let truth = args.groundtruth.as_deref().map(|path| truth(args, path, &index, &queries, &printer)).transpose()?;
+    let truth =
+        args.groundtruth.as_deref().map(|path| truth(args, path, &index, &queries, &printer)).transpose()?;
     let passes = Passes {
         index: &index,
         queries: &queries,

@@ -93,8 +93,7 @@ impl Tolerance {
         let absolute = match self.metric {
             Metric::L2 => {
                 // A row is at most so long.
-                let (apart, both) =
-                    (distance.abs().sqrt(), 2.0 * self.length + distance.abs().sqrt());
+                let (apart, both) = (distance.abs().sqrt(), 2.0 * self.length + distance.abs().sqrt());
                 let moved = self.error * both;
                 let expanded = 4e-6 * both * both;
                 expanded + if self.error > 1e-4 { moved * (2.0 * apart + moved) } else { 0.0 }
@@ -277,7 +276,8 @@ impl CheckedTruth {
         let mut query_floats = vec![0f32; dim];
         let mut positions = Vec::new();
         let queries = found.queries.chunks_exact(dim * dtype.size());
-        let results = found.ids.chunks_exact(found.k.max(1)).zip(found.distances.chunks_exact(found.k.max(1)));
+        let results =
+            found.ids.chunks_exact(found.k.max(1)).zip(found.distances.chunks_exact(found.k.max(1)));
         for ((query, vector), (ids, distances)) in (found.first..).zip(queries).zip(results) {
             widen(dtype, vector, &mut query_floats);
             let tolerance = Tolerance::of(metric, dtype, &query_floats, distances);
@@ -288,7 +288,8 @@ impl CheckedTruth {
                 positions.binary_search_by_key(&id, |p| p.0).ok().map(|at| -> usize { positions[at].1 })
             };
             let (mut shared, mut others) = (Vec::new(), Vec::new());
-            for (&id, &distance) in ids.iter().zip(distances).filter(|r| *r.0 != u64::MAX && r.1.is_finite()) {
+            for (&id, &distance) in ids.iter().zip(distances).filter(|r| *r.0 != u64::MAX && r.1.is_finite())
+            {
                 match position(id) {
                     Some(at) => shared.push((at, id, f64::from(distance))),
                     None => others.push((id, f64::from(distance))),
@@ -351,7 +352,8 @@ impl CheckedTruth {
             let is_closer = |&&(_, distance): &&(u64, f64)| tolerance.is_closer(distance, last);
             let of_shared =
                 || shared.iter().find(differs).map(|&(at, id, d)| self.differs(query, id, stored[at], d));
-            let of_others = || others.iter().find(is_closer).map(|&(id, d)| self.is_closer(query, id, d, last));
+            let of_others =
+                || others.iter().find(is_closer).map(|&(id, d)| self.is_closer(query, id, d, last));
             of_shared().or_else(of_others)
         };
         let complaints: Vec<Option<Error>> = self.forms.iter().map(complaint).collect();
@@ -474,7 +476,10 @@ impl CheckedTruth {
     }
 
     fn verdict(&self) -> String {
-        format!("it is ground truth of another index, of other queries or of another metric: {}", self.remedy())
+        format!(
+            "it is ground truth of another index, of other queries or of another metric: {}",
+            self.remedy()
+        )
     }
 
     fn remedy(&self) -> String {

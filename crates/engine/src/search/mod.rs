@@ -37,6 +37,12 @@ impl Index {
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
 
+    /// Most of `count` queries that a search has in flight at once, on all threads.
+    pub fn queries_in_flight(&self, options: &SearchOptions, count: usize) -> usize {
+        let fitted = self.fitted(options, count);
+        (fitted.threads * self.in_flight(&fitted)).min(count)
+    }
+
     /// No more threads, and no more room for queries on each, than `count` queries can use: one alone should not wait
     /// for a ring of hundreds.
     fn fitted(&self, options: &SearchOptions, count: usize) -> SearchOptions {

@@ -73,7 +73,8 @@ impl Index {
         let k = truth.k.min(RESULTS_MAX);
         let mut checked = CheckedTruth::new(truth, path, Owner::of(self.manifest())?)?;
         let effort = Effort::moderate(self.base.kind);
-        let options = SearchOptions { k, effort, threads, width: Width::Fixed(1), ..SearchOptions::default() };
+        let options =
+            SearchOptions { k, effort, threads, width: Width::Fixed(1), ..SearchOptions::default() };
         let params = self.params(&options)?;
         let row_bytes = self.row_bytes();
         let count = (queries.len() / row_bytes).min(QUERIES_MAX);

@@ -302,7 +302,8 @@ impl Bench<'_> {
 
     /// Compares the ground truth with an index of the vectors. Its distances are not needed after that.
     fn check_truth(&mut self, folder: &Path) -> Result<()> {
-        let (index, queries) = self.open(folder, LearnOptions { learn: Learn::Off, ..LearnOptions::default() })?;
+        let (index, queries) =
+            self.open(folder, LearnOptions { learn: Learn::Off, ..LearnOptions::default() })?;
         let sample = self.args.sample.clamp(1, queries.count());
         let mut rows = Vec::new();
         queries.read(0, sample, &mut rows)?;

@@ -115,7 +115,9 @@ impl Bench {
         }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
-        Ok(sum.into_run(options, account, self.ram_budget, self.truth.is_some()))
+        let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
+        run.in_flight = self.index.queries_in_flight(options, part.min(count));
+        Ok(run)
     }
 
     /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated

@@ -77,10 +77,11 @@ impl Searcher for Servers {
         let (count, k) = (self.queries.count(), options.k.min(self.remote.rows as usize));
         let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
         let before = self.remote.statuses();
-        let (mut sum, mut partial) = (Sum::new(count), 0);
+        let (mut sum, mut partial, mut in_flight) = (Sum::new(count), 0, 0);
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
+            in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
             let (answers, lacking) = batch.run(printer)?;
             sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
             partial += lacking;
@@ -98,6 +99,7 @@ impl Searcher for Servers {
         let account = cost.account;
         let mut run = sum.into_run(options, account, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
+        run.in_flight = in_flight;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
         run.per_query.merged = Some(cost.merged);

@@ -1,12 +1,12 @@
 //! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::Result;
 use stratann_engine::budget::{self, Account};
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
-use stratann_engine::Result;
 
 use super::{PerQuery, Run, Stages};
 use crate::output::eprint_line;
@@ -116,6 +116,7 @@ impl Sum {
             queries,
             failed_queries: self.failed.len(),
             threads: options.threads,
+            in_flight: 0,
             params: params_json(options, self.params.as_ref(), self.k),
             per_query: PerQuery { merged: Some(self.merged), ..PerQuery::of(&self.stats, queries) },
             peak_rss_bytes: budget::process().peak_rss_bytes,
