@@ -10,6 +10,7 @@ use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
+use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
@@ -237,13 +238,11 @@ impl Index {
         let query = query.as_slice()?;
         let traced = check_queries(&open, query)
             .and_then(|()| how.read(1, &open))
-            .and_then(|options| report::explain_query(&open, query, &options));
-        let (mut trace, stats) = traced.map_err(|e| error::to_python(py, &e))?;
-        let counters = QueryStats::NAMES.iter().zip(stats.values());
-        trace["counters"] =
-            counters.map(|(name, value)| (name.to_string(), serde_json::json!(value))).collect();
-        trace["query"] = 0.into();
-        crate::json(py, &trace)
+            .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
+        match traced.map_err(|e| error::to_python(py, &e))? {
+            Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
+            Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
+        }
     }
 }
 

@@ -1,16 +1,17 @@
 //! What the commands `tune`, `verify` and `explain` report, as JSON.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use serde::Serialize;
+use stratann_core::query::QueryStats;
 use stratann_engine::dataset::GroundTruth;
-use stratann_engine::explain::Explained;
-use stratann_engine::groundtruth::{CheckedTruth, Owner};
+use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::recall::tune::{Known, TuneOptions};
-use stratann_engine::search::SearchOptions;
-use stratann_engine::{Error, Progress, Result, explain};
+use stratann_engine::{Error, Progress, Result};
 
 use crate::{error, work};
 
@@ -97,10 +98,10 @@ pub(crate) fn tune<'py>(
 
 /// Compares the ground truth with the index.
 fn known(
-    path: &std::path::Path,
+    path: &Path,
     queries: Vec<u8>,
     truth: GroundTruth,
-    name: &std::path::Path,
+    name: &Path,
     options: &TuneOptions,
     progress: &dyn Progress,
 ) -> Result<Known> {
@@ -150,7 +151,7 @@ pub(crate) fn recall<'py>(
             )));
         }
         let mut checked = CheckedTruth::new(truth, &name, Owner::of(open.manifest())?)?;
-        checked.compare(&stratann_engine::groundtruth::Found { first: 0, queries, k, ids, distances })?;
+        checked.compare(&Found { first: 0, queries, k, ids, distances })?;
         open.settle(&checked, &stratann_engine::Quiet)?;
         let truth = checked.truth();
         let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
@@ -167,15 +168,17 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf, on_progress: Option<Py<PyAny
     crate::json(py, &report)
 }
 
-/// Traces one query. Returns the trace as JSON, and its counters by name.
-pub(crate) fn explain_query(
-    index: &index::Index,
-    query: &[u8],
-    options: &SearchOptions,
-) -> Result<(serde_json::Value, stratann_core::query::QueryStats)> {
-    let written = |e: serde_json::Error| Error::bad_input(format!("cannot be written as JSON: {e}"));
-    Ok(match explain::explain(index, query, options)? {
-        Explained::Lists(trace) => (serde_json::to_value(&trace).map_err(written)?, trace.stats),
-        Explained::Blocks(trace) => (serde_json::to_value(&trace).map_err(written)?, trace.stats),
-    })
+/// The document of `stratann explain`.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    query: usize,
+    #[serde(flatten)]
+    trace: &'a T,
+    counters: BTreeMap<&'static str, u64>,
+}
+
+/// Returns the trace of one query, with its counters, as JSON.
+pub(crate) fn trace(py: Python<'_>, trace: &impl Serialize, stats: &QueryStats) -> PyResult<String> {
+    let counters = QueryStats::NAMES.iter().copied().zip(stats.values()).collect();
+    crate::json(py, &Document { query: 0, trace, counters })
 }

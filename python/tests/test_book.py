@@ -30,7 +30,7 @@ PREPARED = {
     "python.md": ["base.npy"],
     "serve.md": ["query.fbin", "my.idx"],
 }
-BLOCK = re.compile(r"^(?P<mark><!-- not run: .+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^(?P<mark><!-- not run: [^\n]+ -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 
 
 def blocks(path):
@@ -100,7 +100,7 @@ def run(args, folder):
     child = subprocess.Popen(
         args,
         cwd=folder,
-        env={**os.environ, "PATH": path},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "python")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -30,6 +30,8 @@ ENGINE = {
     "plan": "auto",
     "nav_samples": "2",
     "width": "auto",
+    "early_stop": "never",
+    "stop_slack": "never",
     "recall": "0.95",
 }
 #: Switches: the program names what they turn off.
