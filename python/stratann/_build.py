@@ -140,7 +140,7 @@ def build(
             for RAM far below the size of the vectors) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
-        ram_budget: limit in bytes of the engine, as int or text, such as ``"2GiB"``; None for no limit. It does not include
+        ram_budget: limit in bytes of the engine, as int or text (``"2GiB"``); None for no limit. It does not include
             Python and the array `base`.
         threads: None for one per core. The index does not depend on it.
         seed: seed of all random choices; equal arguments give equal bytes.

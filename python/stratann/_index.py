@@ -248,7 +248,7 @@ class Index:
         rows = self._queries(queries)
         ids, distances = result.ids.reshape(-1), result.distances.reshape(-1)
         if len(result.ids) != len(rows):
-            raise InputError(f"result has {len(result.ids)} queries, queries have {len(rows)}; pass those of the search")
+            raise InputError(f"result has {len(result.ids)} queries, not {len(rows)}; pass the queries of the search")
         return _stratann.recall(
             self._index,
             as_bytes(rows),

@@ -106,7 +106,7 @@ def test_lists_and_float64_are_numbers(tmp_path, index, queries):
         row = vectors(4, 60, 8, "u8")[7].tolist()
         assert bytes_index.search(row, k=1).ids[0, 0] == 7
         assert bytes_index.search([float(x) for x in row], k=1).ids[0, 0] == 7
-        for wrong in ([0.5] + row[1:], [256] + row[1:], [-1] + row[1:]):
+        for wrong in ([0.5, *row[1:]], [256, *row[1:]], [-1, *row[1:]]):
             with pytest.raises(stratann.InputError, match=r"queries\[0\] is .*uint8 cannot hold"):
                 bytes_index.search(wrong)
 

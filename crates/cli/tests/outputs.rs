@@ -49,8 +49,8 @@ impl Place {
             std::fs::hard_link(input, root.join(format!("same-{name}"))).unwrap();
         }
         symlink(root.join("nowhere"), root.join("dangling")).unwrap();
-        std::fs::write(root.join("thesis.txt"), "years of work").unwrap();
-        symlink(root.join("thesis.txt"), root.join("link")).unwrap();
+        std::fs::write(root.join("thesis"), "years of work").unwrap();
+        symlink(root.join("thesis"), root.join("link")).unwrap();
         std::fs::create_dir(root.join("folder")).unwrap();
         std::fs::write(root.join("folder/notes.txt"), "more work").unwrap();
         fifo(&root.join("fifo"));
@@ -147,7 +147,7 @@ fn outputs_that_are_never_replaced() {
                 place.refused(&[&command[..], &[&place.path(name)], force].concat(), words);
             }
         }
-        place.refused(&[&command[..], &[&place.path("thesis.txt")]].concat(), &["thesis.txt", "--force"]);
+        place.refused(&[&command[..], &[&place.path("thesis")]].concat(), &["thesis", "--force"]);
         place.refused(&[&command[..], &[&device, "--force"]].concat(), &["device"]);
     }
 }
@@ -197,7 +197,7 @@ fn inputs_are_never_replaced() {
 fn force_replaces_a_file_atomically() {
     let place = Place::new();
     let (queries, base) = (arg(&place.data.queries), arg(&place.data.base));
-    let to = place.path("thesis.txt");
+    let to = place.path("thesis");
     json(&["search", arg(&place.index), queries, "-o", &to, "--force"]);
     assert_eq!(read_answers(Path::new(&to)).0, 10);
     assert_eq!(std::fs::read(place.path("link")).unwrap(), std::fs::read(&to).unwrap());
@@ -230,7 +230,7 @@ fn an_index_is_not_built_among_other_files() {
     for force in [&[][..], &["--force"], &["--resume"]] {
         build("", force, &["other files"]);
         build("folder", force, &["notes.txt", "new folder"]);
-        build("thesis.txt", force, &["is a file", "name a folder"]);
+        build("thesis", force, &["is a file", "name a folder"]);
         build("fifo", force, &["FIFO", "name a folder"]);
         build("socket", force, &["socket", "name a folder"]);
         build("dangling", force, &["symbolic link", "name a folder"]);
@@ -250,7 +250,7 @@ fn an_index_is_not_built_among_other_files() {
 
     let graph = place.data.build("graph", &["--nodes-per-block", "8"]);
     for more in [&[][..], &["--scatter-gather"]] {
-        for (to, words) in [("folder", "name a"), ("thesis.txt", "is a file"), ("fifo", "FIFO")] {
+        for (to, words) in [("folder", "name a"), ("thesis", "is a file"), ("fifo", "FIFO")] {
             let to = place.path(to);
             let args = ["cluster", "partition", arg(&graph), "-o", &to, "--servers", "2", "--force"];
             place.refused(&[&args[..], more].concat(), &[words]);
@@ -319,7 +319,7 @@ fn an_interruption_leaves_the_file_as_it_was() {
     let place = Place::new();
     let many = place.root.join("many.fbin");
     write(&many, &rows(60_000, 8, "f32", 5), "f32");
-    let to = place.path("thesis.txt");
+    let to = place.path("thesis");
     let args = ["groundtruth", arg(&many), arg(&many), "-k", "10", "--threads", "1", "-o", &to, "--force"];
     let before = snapshot(&place.root);
     let child = command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();

@@ -70,8 +70,8 @@ impl ResultPath {
     /// # Errors
     /// An unknown suffix, and as [`OutputPath::check`].
     pub(super) fn check(path: &Path, force: bool, inputs: &[&Path]) -> Result<ResultPath> {
-        let layout = Layout::of(path)?;
         let main = OutputPath::check(path, force, inputs)?;
+        let layout = Layout::of(path)?;
         let beside = (layout == Layout::Npy).then(|| distances_path(path));
         let distances = beside.map(|path| OutputPath::check(&path, force, inputs)).transpose()?;
         Ok(ResultPath { layout, main, distances })
