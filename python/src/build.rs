@@ -9,9 +9,9 @@ use stratann_engine as engine;
 use stratann_engine::build::{
     BuildOptions, CodeKind, CodePlace, GraphOptions, Kind, ListOptions, LocalPlan, OptionsByKind,
 };
-use stratann_engine::dataset::OnBadRow;
+use stratann_engine::dataset::{OnBadRow, Reader};
 use stratann_engine::profile::Profile;
-use stratann_engine::{Error, Metric, Result, budget};
+use stratann_engine::{Error, Metric, Progress, Result, budget};
 
 use crate::vectors::Vectors;
 use crate::{error, work};
@@ -60,11 +60,32 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
 }
 
 impl Options {
-    /// Returns the options of a build of vectors with `dim` components.
+    /// Returns the options of a build of vectors with `dim` components, whose kind is given.
     pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
         let known = "\"disk-graph\", \"hybrid-ivf\" or \"flat\"";
         let kind = Kind::from_name(&self.kind).ok_or_else(|| unknown("kind", &self.kind, known))?;
         self.check_kind(kind)?;
+        let (by_kind, common) = self.read_all(dim)?;
+        Ok(BuildOptions { kind: by_kind.of(kind), ..common })
+    }
+
+    /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
+    fn read_for(self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
+        if self.kind != "auto" {
+            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\" or \"flat\"";
+            if Kind::from_name(&self.kind).is_none() {
+                return Err(unknown("kind", &self.kind, known));
+            }
+            return self.read(base.shape().dim);
+        }
+        let (by_kind, common) = self.read_all(base.shape().dim)?;
+        let choice = engine::build::choose(base, &by_kind, &common, progress)?;
+        progress.note(&format!("kind=\"auto\": {}: {}", choice.kind.name(), choice.why));
+        Ok(BuildOptions { kind: by_kind.of(choice.kind), ..common })
+    }
+
+    /// Returns the options of every kind, and those that all kinds share.
+    fn read_all(self, dim: usize) -> Result<(OptionsByKind, BuildOptions)> {
         let metric = metric(&self.metric)?;
         let on_bad_row = match self.on_bad_row.as_str() {
             "fail" => OnBadRow::Fail,
@@ -74,8 +95,8 @@ impl Options {
         let by_kind = OptionsByKind { disk_graph: self.read_graph()?, hybrid_ivf: self.read_lists()? };
         // A value out of range is refused in the options of another kind as well.
         by_kind.check(dim)?;
-        let defaults = BuildOptions::new(by_kind.of(kind), metric);
-        Ok(BuildOptions {
+        let defaults = BuildOptions::new(Kind::Flat, metric);
+        let common = BuildOptions {
             ram_budget: self.ram_budget,
             threads: self.threads.unwrap_or(defaults.threads),
             seed: self.seed,
@@ -85,7 +106,8 @@ impl Options {
             force: self.force,
             resume: self.resume,
             ..defaults
-        })
+        };
+        Ok((by_kind, common))
     }
 
     /// Options of `disk-graph`.
@@ -173,8 +195,8 @@ pub(crate) fn build<'py>(
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let base = base.open(py)?;
-    let options = options.read(base.shape().dim).map_err(|e| error::to_python(py, &e))?;
     let report = work::run(py, on_progress.as_ref(), |progress| {
+        let options = options.read_for(&base, progress)?;
         progress.note(&engine::build::plan(&base, &options)?.describe());
         engine::build::build(&base, &path, &options, progress)
     })?;

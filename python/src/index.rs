@@ -10,6 +10,7 @@ use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
+use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
@@ -18,7 +19,7 @@ use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
-use crate::{error, work};
+use crate::{error, report, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
 /// handled.
@@ -158,7 +159,7 @@ impl How {
 }
 
 impl Index {
-    fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
         let open = self.open.lock().unwrap_or_else(|e| e.into_inner()).clone();
         open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
     }
@@ -229,6 +230,19 @@ impl Index {
             })?
         };
         answers_dict(py, answers, &options)
+    }
+
+    /// Traces a query given as bytes. Returns the document of `stratann explain` as JSON.
+    fn explain(&self, py: Python<'_>, query: PyReadonlyArray1<'_, u8>, how: How) -> PyResult<String> {
+        let open = self.opened(py)?;
+        let query = query.as_slice()?;
+        let traced = check_queries(&open, query)
+            .and_then(|()| how.read(1, &open))
+            .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
+        match traced.map_err(|e| error::to_python(py, &e))? {
+            Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
+            Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 mod build;
 mod error;
 mod index;
+mod report;
 mod split;
 mod vectors;
 mod work;
@@ -25,6 +26,9 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
     module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(report::recall, module)?)?;
+    module.add_function(wrap_pyfunction!(report::tune, module)?)?;
+    module.add_function(wrap_pyfunction!(report::verify, module)?)?;
     module.add_function(wrap_pyfunction!(split::run_task, module)?)?;
     module.add_function(wrap_pyfunction!(split::shape_of, module)?)?;
     module.add_function(wrap_pyfunction!(vectors::read_vectors, module)?)?;

@@ -33,24 +33,61 @@ def dtype_name(array: NDArray[Any], what: str) -> str:
     """Returns the name of the element type of an array.
 
     Raises:
-        InputError: for any type but the four; float64 is not narrowed silently.
+        InputError: for any type but the four.
     """
     name = _NAMES.get(array.dtype)
     if name is None:
-        hint = "float32" if array.dtype.kind in "fiu" else None
-        advice = f"pass {what}.astype(np.{hint})" if hint else "pass numbers"
         raise InputError(
-            f"{what} has dtype {array.dtype}; float32, float16, uint8 and int8 are supported: {advice}"
+            f"{what} has dtype {array.dtype}; float32, float16, uint8 and int8 are supported: "
+            f"pass {what}.astype(np.float32)"
         )
     return name
+
+
+def numbers(value: ArrayLike, what: str, wanted: str = "f32") -> NDArray[Any]:
+    """Converts an array or (nested) lists of numbers to one of the four types.
+
+    An array that has one of them is returned as it is. Other floats and integers, such as float64 and what lists
+    become, are converted to `wanted`.
+
+    Raises:
+        InputError: what is not numbers, rows of different lengths, or a value that `wanted` cannot hold.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as e:
+        raise InputError(f"{what} is no array: {e}; pass rows of equal lengths") from None
+    if array.dtype in _NAMES:
+        return array
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{what} has dtype {array.dtype}; pass numbers, such as float32")
+    if array.dtype.newbyteorder("=") in _NAMES:
+        # Another order of bytes.
+        return array.astype(array.dtype.newbyteorder("<"))
+    target = DTYPES[wanted]
+    with np.errstate(all="ignore"):
+        converted = array.astype(target)
+        if target.kind == "f":
+            # Rounding is no loss; a finite value that becomes infinite is.
+            lost = np.isfinite(array) & ~np.isfinite(converted)
+            if array.dtype.kind in "iu":
+                lost |= converted.astype(array.dtype) != array
+        else:
+            lost = converted != array
+    if lost.any():
+        place = ", ".join(str(i) for i in np.argwhere(lost)[0])
+        raise InputError(
+            f"{what}[{place}] is {array[tuple(np.argwhere(lost)[0])]!r}, which {target.name} cannot hold: "
+            f"scale the vectors, or convert them as you mean it"
+        )
+    return converted
 
 
 def rows_of(array: ArrayLike, what: str, *, warn: bool) -> NDArray[Any]:
     """Checks an array of shape (n, d) and makes it C-contiguous: a copy where it is not, with a warning if
     `warn`.
     """
-    rows = np.asarray(array)
-    dtype_name(rows, what)
+    rows = numbers(array, what)
     if rows.ndim != 2:
         raise InputError(f"{what} has shape {rows.shape}; two dimensions are needed, (rows, components)")
     if not rows.flags.c_contiguous:

@@ -93,10 +93,10 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
 def build(
     base: ArrayLike | Path,
     path: Path,
-    kind: str = "disk-graph",
+    kind: str = "auto",
     metric: str = "l2",
     *,
-    ram_budget: int | str | None = "2GiB",
+    ram_budget: int | str | None = None,
     threads: int | None = None,
     seed: int = 1,
     ids: ArrayLike | Path | None = None,
@@ -133,13 +133,14 @@ def build(
     Args:
         base: an array of shape (n, d), float32, float16, uint8 or int8, or a vector file (see
             `read_vectors`). A C-contiguous array is used without a copy; others are copied, with a warning.
-            Do not write to it during the build.
+            float64 and lists are converted to float32. Do not write to it during the build.
         path: the index folder. A folder with an index is refused unless `force`.
-        kind: ``"disk-graph"`` (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each
-            with its own local index: for RAM far below the size of the vectors) or ``"flat"`` (exact scan).
+        kind: ``"auto"`` (the kind whose queries are predicted to cost least, in the RAM given), ``"disk-graph"``
+            (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each with its own local index:
+            for RAM far below the size of the vectors) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
-        ram_budget: limit in bytes of the engine, as int or text; None for no limit. It does not include
+        ram_budget: limit in bytes of the engine, as int or text (``"2GiB"``); None for no limit. It does not include
             Python and the array `base`.
         threads: None for one per core. The index does not depend on it.
         seed: seed of all random choices; equal arguments give equal bytes.
@@ -170,8 +171,8 @@ def build(
         clusters: number of inverted lists of a hybrid-ivf; 4 times the square root of the rows.
         plan: local index of the lists of a hybrid-ivf: ``"auto"`` (the cheapest for each list),
             ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
-        search_budget: bytes of RAM of later searches of a hybrid-ivf, as int or text; decides which lists are
-            scanned, divided or graphs; None for the smallest possible.
+        search_budget: bytes of RAM of later searches, as int or text: which kinds ``"auto"`` considers, and which
+            lists of a hybrid-ivf are scanned, divided or graphs; None for no limit (of lists: the smallest possible).
         profile: cost profile of this machine, from ``stratann profile``; None to measure now, which takes 12
             seconds.
         nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
@@ -229,7 +230,7 @@ def groundtruth(
     k: int = 100,
     metric: str = "l2",
     *,
-    ram_budget: int | str | None = "2GiB",
+    ram_budget: int | str | None = None,
     threads: int | None = None,
     progress: Progress = None,
 ) -> Neighbors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, rows_of
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, rows_of
+from ._build import Neighbors
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
 
@@ -54,14 +56,14 @@ class Index:
         epoch_queries: int = 2000,
     ) -> None:
         self._path = os.fspath(path)
-        how = {
+        self._how = {
             "ram_budget": byte_size(ram_budget, "ram_budget"),
             "cache_budget": byte_size(cache_budget, "cache_budget") or 0,
             "head_budget": byte_size(head_budget, "head_budget"),
             "learning": learning,
             "epoch_queries": epoch_queries,
         }
-        self._index = _stratann.Index(self._path, how)
+        self._index = _stratann.Index(self._path, self._how)
         for warning in self._index.warnings():
             warnings.warn(warning, stacklevel=3)
 
@@ -117,8 +119,8 @@ class Index:
         The GIL is released. C-contiguous queries are used without a copy.
 
         Args:
-            queries: shape (nq, d), or (d,) for one query, of the dtype of the index. One query gives results
-                of shape (1, k).
+            queries: shape (nq, d), or (d,) for one query, of the dtype of the index; float64 and lists are
+                converted. One query gives results of shape (1, k).
             k: results per query. With k above the number of rows there are fewer columns, and a warning.
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
@@ -194,7 +196,7 @@ class Index:
         return "a larger nprobe" if self.kind == "hybrid-ivf" else "a longer search_list"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
-        array = np.asarray(queries)
+        array = numbers(queries, "queries", self._index.dtype)
         name = dtype_name(array, "queries")
         if name != self._index.dtype:
             wanted = f"pass queries.astype(np.{self.dtype.name})"
@@ -224,6 +226,137 @@ class Index:
         version, manifest = self._index.manifest()
         return {**json.loads(manifest), "version": version, "path": self._path}
 
+    def recall(
+        self,
+        queries: ArrayLike,
+        result: SearchResult,
+        truth: Neighbors | ArrayLike | Path,
+    ) -> float:
+        """Computes the mean recall@k of a search: the share of the true k nearest that were found.
+
+        The ground truth is compared with the results first: that of another index, of other queries or of another
+        metric is an error and no recall.
+
+        Args:
+            queries: those of the search.
+            result: its results.
+            truth: as in `tune`, with k or more neighbours per query.
+
+        Raises:
+            InputError: ground truth that does not belong to this index and these queries.
+        """
+        rows = self._queries(queries)
+        ids, distances = result.ids.reshape(-1), result.distances.reshape(-1)
+        if len(result.ids) != len(rows):
+            raise InputError(f"result has {len(result.ids)} queries, not {len(rows)}; pass the queries of the search")
+        return _stratann.recall(
+            self._index,
+            as_bytes(rows),
+            np.ascontiguousarray(ids, dtype=np.uint64),
+            np.ascontiguousarray(distances, dtype=np.float32),
+            result.ids.shape[1],
+            _truth(truth),
+        )
+
+    def tune(
+        self,
+        queries: ArrayLike | None = None,
+        truth: Neighbors | ArrayLike | Path | None = None,
+        *,
+        recall: Sequence[float] = (0.9, 0.95, 0.99),
+        k: Sequence[int] = (1, 10, 100),
+        sample: int = 1000,
+        seed: int = 1,
+        threads: int | None = None,
+        progress: Progress = None,
+    ) -> dict[str, Any]:
+        """Measures the recall curves again, publishes them as a new version, and opens it here.
+
+        Half of the queries fit the curves, the other half check them. Data files do not change. Meanwhile the index is
+        open twice: `ram_budget` holds for each.
+
+        Args:
+            queries: as in `search`; None for rows of the index, each excluded from its own results.
+            truth: their ground truth: what `groundtruth` returned, ids of shape (nq, k), or a file. Ids are those
+                of the index.
+            recall: recalls at which the new curves are checked.
+            k: values of k with their own curve.
+            sample: rows to draw when no queries are given.
+            seed: seed of that.
+            threads: None for one per core.
+            progress: as in `build`.
+
+        Returns:
+            The report of ``stratann tune --json``: ``version``, ``source``, ``fitted_on``, ``checked_on``, ``checks``
+            (``k``, ``asked``, ``measured``, ``reads`` and the setting) and ``curves``.
+
+        Raises:
+            InputError: a flat index, too few queries, or ground truth of another index or metric.
+        """
+        if (queries is None) != (truth is None):
+            raise InputError("queries and truth go together; give both, or none to tune with rows of the index")
+        how = {
+            "k": list(k),
+            "recall": list(recall),
+            "sample": sample,
+            "seed": seed,
+            "threads": threads,
+            "ram_budget": self._how["ram_budget"],
+        }
+        rows = None if queries is None else as_bytes(self._queries(queries))
+        given = None if truth is None else _truth(truth)
+        with listening(progress) as on_progress:
+            report = json.loads(_stratann.tune(self._path, rows, given, how, on_progress))
+        old, self._index = self._index, _stratann.Index(self._path, self._how)
+        old.close()
+        return report
+
+    def verify(self, *, progress: Progress = None) -> dict[str, Any]:
+        """Reads the whole index in its folder, the newest version, and reports what is wrong.
+
+        Returns:
+            The report of ``stratann verify --json``: ``violations_found`` is 0 for a sound index, ``violations`` lists
+            file, offset and what is wrong.
+        """
+        with listening(progress) as on_progress:
+            return json.loads(_stratann.verify(self._path, on_progress))
+
+    def explain(
+        self,
+        query: ArrayLike,
+        k: int = 10,
+        recall: float | None = None,
+        *,
+        search_list: int | None = None,
+        nprobe: int | None = None,
+        early_stop: float | None = None,
+        stop_slack: float | None = None,
+        width: int = 1,
+    ) -> dict[str, Any]:
+        """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
+
+        Returns:
+            The document of ``stratann explain --json``: the setting, ``rounds`` or ``visits``, ``ids``, ``distances``
+            and ``counters``.
+        """
+        rows = self._queries(query)
+        if len(rows) != 1:
+            raise InputError(f"query has {len(rows)} rows; pass one query")
+        how = {
+            "k": k,
+            "recall": recall,
+            "search_list": search_list,
+            "nprobe": nprobe,
+            "early_stop": early_stop,
+            "stop_slack": stop_slack,
+            "threads": 1,
+            "mode": "barrier",
+            "width": width,
+            "in_flight": None,
+            "io": "auto",
+        }
+        return json.loads(self._index.explain(as_bytes(rows), how))
+
     def memory(self) -> dict[str, int]:
         """Bytes of RAM by component, and their ``total``. ``stats["memory"]`` of a search includes the
         search.
@@ -252,6 +385,20 @@ class Index:
         state = ", closed" if self.closed else ""
         shape = f"{self.rows} rows of {self.dim} {self._index.dtype}"
         return f"<stratann.Index {self._path!r}: {self.kind}, {shape}, {self.metric}{state}>"
+
+
+def _truth(truth: Neighbors | ArrayLike | Path) -> Any:
+    """Converts ground truth for the engine: a path, or k, ids and distances."""
+    if is_path(truth):
+        return os.fspath(truth)  # type: ignore[arg-type]
+    given = truth.distances if isinstance(truth, Neighbors) else np.empty(0)
+    ids = np.asarray(truth.ids if isinstance(truth, Neighbors) else truth)
+    if ids.ndim != 2 or ids.dtype.kind not in "ui" or ids.shape[1] == 0:
+        raise InputError(f"truth has shape {ids.shape} and dtype {ids.dtype}; pass ids of shape (queries, k)")
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > 0xFFFFFFFF):
+        raise InputError("truth has ids below 0 or above 4294967295; ground truth has ids of 32 bits")
+    narrow = np.ascontiguousarray(ids, dtype=np.uint32).reshape(-1)
+    return ids.shape[1], narrow, np.ascontiguousarray(given, dtype=np.float32).reshape(-1)
 
 
 def open(

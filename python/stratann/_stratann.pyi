@@ -3,6 +3,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+_Truth = str | tuple[int, NDArray[np.uint32], NDArray[np.float32]]
 _Vectors = str | tuple[NDArray[np.uint8], int, int, str]
 
 __all__ = [
@@ -13,8 +14,11 @@ __all__ = [
     "groundtruth",
     "parse_size",
     "read_vectors",
+    "recall",
     "run_task",
     "shape_of",
+    "tune",
+    "verify",
     "write_vectors",
 ]
 __version__: str
@@ -32,6 +36,22 @@ def groundtruth(
 def parse_size(text: str) -> int: ...
 def run_task(base: str, path: str, options: dict[str, Any], job: str, task: str) -> str: ...
 def shape_of(base: str) -> tuple[int, int, str]: ...
+def recall(
+    index: Index,
+    queries: NDArray[np.uint8],
+    ids: NDArray[np.uint64],
+    distances: NDArray[np.float32],
+    k: int,
+    truth: _Truth,
+) -> float: ...
+def tune(
+    path: str,
+    queries: NDArray[np.uint8] | None,
+    truth: _Truth | None,
+    how: dict[str, Any],
+    on_progress: Any,
+) -> str: ...
+def verify(path: str, on_progress: Any) -> str: ...
 def read_vectors(path: str) -> tuple[NDArray[np.uint8], int, int, str]: ...
 def write_vectors(
     path: str, array: NDArray[np.uint8], rows: int, dim: int, dtype: str, force: bool
@@ -53,6 +73,7 @@ class Index:
     @property
     def closed(self) -> bool: ...
     def search(self, queries: NDArray[np.uint8], how: dict[str, Any], on_progress: Any) -> dict[str, Any]: ...
+    def explain(self, query: NDArray[np.uint8], how: dict[str, Any]) -> str: ...
     def manifest(self) -> tuple[int, str]: ...
     def warnings(self) -> list[str]: ...
     def memory(self) -> dict[str, int]: ...

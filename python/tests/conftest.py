@@ -60,7 +60,7 @@ def queries():
 @pytest.fixture(scope="session")
 def graph_path(base, tmp_path_factory):
     path = tmp_path_factory.mktemp("graph") / "index"
-    stratann.build(base, path, threads=2, calibration_queries=100)
+    stratann.build(base, path, "disk-graph", threads=2, calibration_queries=100)
     return path
 
 

@@ -24,7 +24,7 @@ def test_equal_arguments_give_equal_bytes_whatever_the_threads(tmp_path):
     base = vectors(7, 1200, 16)
     for name, threads in (("a", 1), ("b", 2)):
         stratann.build(
-            base, tmp_path / name, threads=threads, calibration_queries=0, degree=16, build_list=32
+            base, tmp_path / name, "disk-graph", threads=threads, calibration_queries=0, degree=16, build_list=32
         )
     a, b = (stratann.open(tmp_path / name).info() for name in "ab")
     assert a["files"] == b["files"] and a["build_id"] == b["build_id"]
@@ -51,7 +51,7 @@ def test_options_reach_the_engine(tmp_path, base, graph_path):
         defaults = index.info()["build"]
     # A given value that equals the default would not show that the option arrives.
     assert [key for key in given if given[key] == defaults.get(key)] == []
-    stratann.build(base, tmp_path / "i", **given)
+    stratann.build(base, tmp_path / "i", "disk-graph", **given)
     with stratann.open(tmp_path / "i") as index:
         recorded, memory, found = index.info()["build"], index.memory(), index.search(base[:50], k=1, search_list=40)
     assert {key: recorded[key] for key in given} == given
@@ -98,7 +98,7 @@ def test_progress_callback_sees_every_stage_begin_and_count_up(tmp_path, base):
         assert threading.current_thread() is caller
         calls.append((stage, done, total, unit))
 
-    stratann.build(base, tmp_path / "i", progress=on_progress, calibration_queries=0)
+    stratann.build(base, tmp_path / "i", "disk-graph", progress=on_progress, calibration_queries=0)
     stages = list(dict.fromkeys(call[0] for call in calls))
     assert len(stages) >= 5 and "graph" in stages
     for stage in stages:
@@ -130,7 +130,7 @@ def test_an_exception_in_the_callback_ends_the_build(tmp_path):
             raise ZeroDivisionError("from the callback")
 
     with pytest.raises(ZeroDivisionError, match="from the callback"):
-        stratann.build(base, tmp_path / "i", progress=on_progress)
+        stratann.build(base, tmp_path / "i", "disk-graph", progress=on_progress)
     with pytest.raises(stratann.InputError, match="not an index"):
         stratann.open(tmp_path / "i")
 
@@ -150,6 +150,7 @@ def test_ctrl_c_ends_the_build_which_can_be_resumed(tmp_path):
         stratann.build(
             base,
             tmp_path / "i",
+            "disk-graph",
             progress=lambda stage, *_: in_graph.set() if stage == "graph" else None,
             **options,
         )
@@ -158,9 +159,9 @@ def test_ctrl_c_ends_the_build_which_can_be_resumed(tmp_path):
         assert any("resume=True" in note for note in raised.value.__notes__)
     with pytest.raises(stratann.InputError, match="not an index"):
         stratann.open(tmp_path / "i")
-    resumed = stratann.build(base, tmp_path / "i", resume=True, **options)
+    resumed = stratann.build(base, tmp_path / "i", "disk-graph", resume=True, **options)
     assert "scan" not in resumed.stages and "graph" in resumed.stages
-    stratann.build(base, tmp_path / "j", **options)
+    stratann.build(base, tmp_path / "j", "disk-graph", **options)
     i, j = (stratann.open(tmp_path / name).info()["files"] for name in "ij")
     assert i == j
 
@@ -176,7 +177,9 @@ def test_other_threads_run_while_an_index_is_built(tmp_path):
     thread = threading.Thread(target=beat)
     thread.start()
     started = time.monotonic()
-    stratann.build(base, tmp_path / "i", threads=1, calibration_queries=0, degree=32, build_list=64)
+    stratann.build(
+        base, tmp_path / "i", "disk-graph", threads=1, calibration_queries=0, degree=32, build_list=64
+    )
     ended = time.monotonic()
     over.set()
     thread.join()

@@ -48,7 +48,7 @@ def files(folder):
 
 def same(folder, base, other, **arguments):
     """Whether an index has the bytes that `stratann.build` writes."""
-    stratann.build(base, other, threads=1, **arguments)
+    stratann.build(base, other, **{"kind": "disk-graph", "threads": 1, **arguments})
     return files(folder) == files(other)
 
 
@@ -198,7 +198,8 @@ def test_ctrl_c_stops_the_tasks_and_what_is_done_stays(cluster, tmp_path, base_p
     with pytest.raises(stratann.InputError, match="not an index"):
         stratann.open(tmp_path / "ray")
     calls = []
-    goes_on(base_path, tmp_path / "ray", resume=True, progress=lambda *call: calls.append(call), **arguments)
+    again = {"kind": "disk-graph", "resume": True, **arguments}
+    goes_on(base_path, tmp_path / "ray", progress=lambda *call: calls.append(call), **again)
     assert "checking vectors" not in {call[0] for call in calls}
     if goes_on is stratann.ray.build:
         assert next(call[1] for call in calls if call[0] == "graph") > 0

@@ -17,7 +17,9 @@ import stratann
 def test_recall_of_every_dtype_and_metric(tmp_path, dtype, metric):
     base, queries = vectors(3, 1500, 24, dtype), vectors(4, 50, 24, dtype)
     truth, distances = brute_force(base, queries, 10, metric)
-    stratann.build(base, tmp_path / "i", metric=metric, calibration_queries=0, degree=32, build_list=64)
+    stratann.build(
+        base, tmp_path / "i", "disk-graph", metric, calibration_queries=0, degree=32, build_list=64
+    )
     index = stratann.open(tmp_path / "i")
     assert (index.metric, index.dtype, index.rows, index.dim) == (metric, base.dtype, 1500, 24)
     r = index.search(queries, k=10, search_list=80)
@@ -43,7 +45,7 @@ def test_recall_is_a_setting(tmp_path):
     base, queries = (rng.standard_normal((n, 48), dtype=np.float32) for n in (4000, 200))
     truth, _ = brute_force(base, queries, 10, "l2")
     options = {"code_bytes": 12, "degree": 24, "build_list": 48, "calibration_queries": 200}
-    stratann.build(base, tmp_path / "i", **options)
+    stratann.build(base, tmp_path / "i", "disk-graph", **options)
     index = stratann.open(tmp_path / "i")
     low, high = (index.search(queries, k=10, recall=wanted) for wanted in (0.5, 0.95))
     assert recall(low.ids, truth) > 0.45 and recall(high.ids, truth) > 0.92

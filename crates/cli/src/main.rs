@@ -7,6 +7,7 @@ mod output;
 mod progress;
 mod queries;
 mod remote;
+mod truth;
 
 use std::process::ExitCode;
 
@@ -88,7 +89,7 @@ enum Verdict {
 
 fn main() -> ExitCode {
     stratann_engine::budget::keep_little_freed();
-    let matches = match Cli::command().try_get_matches() {
+    let matches = match command().try_get_matches() {
         Ok(matches) => matches,
         Err(e) => return usage(&e),
     };
@@ -110,6 +111,15 @@ fn main() -> ExitCode {
             })
         }
     }
+}
+
+/// The command line. A negative number is a value that its option refuses, and no unknown option.
+fn command() -> clap::Command {
+    let values = |arg: clap::Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    Cli::command().mut_subcommands(|command| command.mut_args(values))
 }
 
 fn run(command: Command, output: Output) -> Result<Verdict, Error> {

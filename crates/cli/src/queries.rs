@@ -59,6 +59,11 @@ impl Queries {
         Ok(Queries { reader, dtype, metric })
     }
 
+    /// Dimensions, type and metric of the index.
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted { dim: self.reader.shape().dim, dtype: self.dtype, metric: self.metric }
+    }
+
     /// Number of queries.
     pub(crate) fn count(&self) -> usize {
         self.reader.shape().rows as usize

@@ -49,8 +49,8 @@ impl Place {
             std::fs::hard_link(input, root.join(format!("same-{name}"))).unwrap();
         }
         symlink(root.join("nowhere"), root.join("dangling")).unwrap();
-        std::fs::write(root.join("thesis.txt"), "years of work").unwrap();
-        symlink(root.join("thesis.txt"), root.join("link")).unwrap();
+        std::fs::write(root.join("thesis"), "years of work").unwrap();
+        symlink(root.join("thesis"), root.join("link")).unwrap();
         std::fs::create_dir(root.join("folder")).unwrap();
         std::fs::write(root.join("folder/notes.txt"), "more work").unwrap();
         fifo(&root.join("fifo"));
@@ -147,7 +147,7 @@ fn outputs_that_are_never_replaced() {
                 place.refused(&[&command[..], &[&place.path(name)], force].concat(), words);
             }
         }
-        place.refused(&[&command[..], &[&place.path("thesis.txt")]].concat(), &["thesis.txt", "--force"]);
+        place.refused(&[&command[..], &[&place.path("thesis")]].concat(), &["thesis", "--force"]);
         place.refused(&[&command[..], &[&device, "--force"]].concat(), &["device"]);
     }
 }
@@ -197,7 +197,7 @@ fn inputs_are_never_replaced() {
 fn force_replaces_a_file_atomically() {
     let place = Place::new();
     let (queries, base) = (arg(&place.data.queries), arg(&place.data.base));
-    let to = place.path("thesis.txt");
+    let to = place.path("thesis");
     json(&["search", arg(&place.index), queries, "-o", &to, "--force"]);
     assert_eq!(read_answers(Path::new(&to)).0, 10);
     assert_eq!(std::fs::read(place.path("link")).unwrap(), std::fs::read(&to).unwrap());
@@ -230,7 +230,7 @@ fn an_index_is_not_built_among_other_files() {
     for force in [&[][..], &["--force"], &["--resume"]] {
         build("", force, &["other files"]);
         build("folder", force, &["notes.txt", "new folder"]);
-        build("thesis.txt", force, &["is a file", "name a folder"]);
+        build("thesis", force, &["is a file", "name a folder"]);
         build("fifo", force, &["FIFO", "name a folder"]);
         build("socket", force, &["socket", "name a folder"]);
         build("dangling", force, &["symbolic link", "name a folder"]);
@@ -250,7 +250,7 @@ fn an_index_is_not_built_among_other_files() {
 
     let graph = place.data.build("graph", &["--nodes-per-block", "8"]);
     for more in [&[][..], &["--scatter-gather"]] {
-        for (to, words) in [("folder", "name a"), ("thesis.txt", "is a file"), ("fifo", "FIFO")] {
+        for (to, words) in [("folder", "name a"), ("thesis", "is a file"), ("fifo", "FIFO")] {
             let to = place.path(to);
             let args = ["cluster", "partition", arg(&graph), "-o", &to, "--servers", "2", "--force"];
             place.refused(&[&args[..], more].concat(), &[words]);
@@ -319,7 +319,7 @@ fn an_interruption_leaves_the_file_as_it_was() {
     let place = Place::new();
     let many = place.root.join("many.fbin");
     write(&many, &rows(60_000, 8, "f32", 5), "f32");
-    let to = place.path("thesis.txt");
+    let to = place.path("thesis");
     let args = ["groundtruth", arg(&many), arg(&many), "-k", "10", "--threads", "1", "-o", &to, "--force"];
     let before = snapshot(&place.root);
     let child = command(&args).stderr(std::process::Stdio::piped()).spawn().unwrap();
@@ -329,4 +329,92 @@ fn an_interruption_leaves_the_file_as_it_was() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
     assert!(snapshot(&place.root) == before);
+}
+
+#[test]
+fn results_are_written_in_the_layout_of_the_suffix() {
+    let data = Data::new(300, 8, "f32");
+    let index = data.path("index");
+    let mut ids = [300u32, 1].map(u32::to_le_bytes).concat();
+    let id = |row: u64| (1 << 40) + row;
+    (0..300).for_each(|row| ids.extend(id(row).to_le_bytes()));
+    std::fs::write(data.path("ids.u64bin"), ids).unwrap();
+    let ids = data.path("ids.u64bin");
+    json(&["build", arg(&data.base), "-o", arg(&index), "--kind", "flat", "--ids", arg(&ids)]);
+    let search = |name: &str| {
+        let to = data.path(name);
+        json(&["search", arg(&index), arg(&data.queries), "-k", "3", "-o", arg(&to)]);
+        std::fs::read(to).unwrap()
+    };
+    let right: Vec<(f64, usize)> = nearest(&data.base_rows, &data.query_rows, "l2", 3).concat();
+    let expected: Vec<(u64, f32)> = right.iter().map(|n| (id(n.1 as u64), n.0 as f32)).collect();
+    let check = |name: &str, found: Vec<(u64, f32)>| {
+        assert_eq!(found.len(), expected.len(), "{name}");
+        for (found, right) in found.iter().zip(&expected) {
+            assert!(
+                found.0 == right.0 && (found.1 - right.1).abs() < 1e-3 * right.1,
+                "{name}: {found:?} {right:?}"
+            );
+        }
+    };
+    let words = |bytes: &[u8]| -> Vec<u64> {
+        bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect()
+    };
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        bytes.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+    };
+    let pairs = |ids: &[u8], distances: &[u8]| words(ids).into_iter().zip(floats(distances)).collect();
+    let bytes = search("a.i64bin");
+    assert_eq!(bytes[..8], [50u32, 3].map(u32::to_le_bytes).concat());
+    check("i64bin", pairs(&bytes[8..8 + 1200], &bytes[8 + 1200..]));
+    let bytes = search("a.npy");
+    let distances = std::fs::read(data.path("a.distances.npy")).unwrap();
+    let header = |bytes: &[u8]| String::from_utf8_lossy(&bytes[10..128]).trim_end().to_string();
+    assert_eq!(header(&bytes), "{'descr': '<u8', 'fortran_order': False, 'shape': (50, 3), }");
+    assert_eq!(header(&distances), "{'descr': '<f4', 'fortran_order': False, 'shape': (50, 3), }");
+    check("npy", pairs(&bytes[128..], &distances[128..]));
+    let text = String::from_utf8(search("a.jsonl")).unwrap();
+    let mut found = Vec::new();
+    for (query, line) in text.lines().enumerate() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["query"], query);
+        let of = |name: &str| line[name].as_array().unwrap().clone();
+        let pair = |(id, d): (_, serde_json::Value)| {
+            let id: serde_json::Value = id;
+            (id.as_u64().unwrap(), d.as_f64().unwrap() as f32)
+        };
+        found.extend(of("ids").into_iter().zip(of("distances")).map(pair));
+    }
+    check("jsonl", found);
+    let text = String::from_utf8(search("a.csv")).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some("query,rank,id,distance"));
+    let fields = lines.map(|line| line.split(',').collect::<Vec<_>>());
+    check("csv", fields.map(|f| (f[2].parse().unwrap(), f[3].parse().unwrap())).collect());
+}
+
+#[test]
+fn results_that_cannot_be_written_are_refused_before_the_search() {
+    let data = Data::new(300, 8, "f32");
+    let index = data.path("index");
+    let mut ids = [300u32, 1].map(u32::to_le_bytes).concat();
+    (0..300u64).for_each(|row| ids.extend(((1 << 40) + row).to_le_bytes()));
+    std::fs::write(data.path("ids.u64bin"), ids).unwrap();
+    let ids = data.path("ids.u64bin");
+    json(&["build", arg(&data.base), "-o", arg(&index), "--kind", "flat", "--ids", arg(&ids)]);
+    let refused = |name: &str| {
+        let to = data.path(name);
+        let error = refused(&["search", arg(&index), arg(&data.queries), "-o", arg(&to)], 2);
+        assert!(error.contains(name) && !to.exists(), "{error}");
+        error
+    };
+    assert!(refused("a.ibin").contains("a.i64bin"));
+    assert!(refused("a").contains(".i64bin"));
+    assert!(refused("a.parquet").contains(".ibin, .i64bin, .npy, .jsonl or .csv"));
+    // The file of distances is an output as well.
+    std::fs::write(data.path("b.distances.npy"), "mine").unwrap();
+    let to = data.path("b.npy");
+    let error = common::refused(&["search", arg(&index), arg(&data.queries), "-o", arg(&to)], 2);
+    assert!(error.contains("b.distances.npy") && error.contains("--force"), "{error}");
+    assert_eq!(std::fs::read(data.path("b.distances.npy")).unwrap(), b"mine");
 }

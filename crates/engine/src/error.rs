@@ -56,10 +56,13 @@ impl Error {
         let hint = match error.kind() {
             std::io::ErrorKind::StorageFull => "; free some space and run it again",
             std::io::ErrorKind::PermissionDenied => "; check the permissions",
+            std::io::ErrorKind::NotADirectory => {
+                "; give a folder, such as the index that `stratann build` made"
+            }
             _ => "",
         };
         let kind = match error.kind() {
-            std::io::ErrorKind::NotFound => ErrorKind::BadInput,
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => ErrorKind::BadInput,
             _ => ErrorKind::Io,
         };
         Error { kind, message: format!("{what} {}: {error}{hint}", path.display()) }

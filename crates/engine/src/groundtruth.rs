@@ -13,6 +13,8 @@ use stratann_kernel::element::widen;
 use stratann_kernel::topk::{Scored, TopK};
 use stratann_kernel::{DType, Metric};
 
+pub use check::{CheckedTruth, Found, Owner};
+
 pub use crate::dataset::GroundTruth;
 use crate::dataset::{OnBadRow, Reader, check_row};
 use crate::{Error, Progress, Result};
@@ -445,6 +447,8 @@ fn found_in(part: Vec<Seeker>) -> impl Iterator<Item = (usize, Scored)> {
         .enumerate()
         .flat_map(|(i, s)| s.top.into_sorted().into_iter().map(move |found| (i, found)))
 }
+
+pub(crate) mod check;
 
 #[cfg(test)]
 mod tests;

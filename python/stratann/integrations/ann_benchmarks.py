@@ -45,7 +45,7 @@ class Stratann(BaseANN):
         self._folder = tempfile.TemporaryDirectory(prefix="stratann-")
         # Some sets have zero vectors, which have no angle.
         rows = np.ascontiguousarray(X, dtype=np.float32)
-        options = {"ram_budget": None, "on_bad_row": "skip", **self._build_options}
+        options = {"kind": "disk-graph", "ram_budget": None, "on_bad_row": "skip", **self._build_options}
         stratann.build(rows, self._folder.name + "/index", metric=self._metric, **options)
         self._index = stratann.open(self._folder.name + "/index", cache_budget=self._cache_budget)
 

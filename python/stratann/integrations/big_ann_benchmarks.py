@@ -56,7 +56,7 @@ class Stratann(BaseANN):
     def fit(self, dataset: str) -> None:
         data = _dataset(dataset)
         folder = self._folder(data)
-        options = {"ram_budget": None, "on_bad_row": "skip", **self._build_options}
+        options = {"kind": "disk-graph", "ram_budget": None, "on_bad_row": "skip", **self._build_options}
         with tempfile.TemporaryDirectory(prefix="stratann-") as links:
             # The suffix gives the format; a part of a set has a longer name behind the suffix.
             base = os.path.join(links, "base." + _SUFFIXES[np.dtype(data.dtype).name])

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{free_disk_bytes, size};
-use stratann_engine::build::{self, BuildOptions, BuildReport, GraphOptions, ListOptions, OptionsByKind};
+use stratann_engine::build::{
+    self, BuildOptions, BuildReport, GraphOptions, Kind, ListOptions, OptionsByKind,
+};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
@@ -26,7 +28,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
     /// Kind of index
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_value = "auto")]
     kind: KindName,
     /// Distance; smaller is closer for all metrics
     #[arg(long, value_enum, default_value = "l2")]
@@ -71,8 +73,8 @@ struct ClusterArgs {
     /// Local index of the inverted lists
     #[arg(long, value_enum, default_value = "auto")]
     plan: PlanName,
-    /// RAM of later searches, such as 64MiB; decides which lists are scanned, divided or graphs [default: the smallest
-    /// possible]
+    /// RAM of later searches, such as 64MiB: which kinds --kind auto considers, and which lists are scanned, divided or
+    /// graphs [default: no limit for auto; the smallest possible for lists]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: Option<u64>,
     /// Cost profile of this machine, from `stratann profile` [default: measured now, 12 s]
@@ -140,15 +142,15 @@ struct GraphArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  stratann build base.fbin -o base.idx --kind disk-graph --metric cosine
+  stratann build base.fbin -o base.idx --metric cosine
   stratann build big.u8bin -o big.idx --kind disk-graph --ram-budget 2GiB --code-bytes 32
   stratann build big.u8bin -o big.idx --kind disk-graph --codes disk    # searches with a quarter of the RAM
-  stratann build base.npy -o base.idx --kind disk-graph --resume        # after Ctrl-C, a crash or a full disk
-  stratann build big.fbin -o big.idx --kind auto --search-budget 64MiB    # chooses the kind
+  stratann build base.npy -o base.idx --resume                          # after Ctrl-C, a crash or a full disk
+  stratann build big.fbin -o big.idx --search-budget 64MiB              # chooses a kind for this RAM
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
-Kinds: auto measures a sample and chooses. disk-graph needs RAM for a code of every vector; hybrid-ivf needs
-almost none; flat scans all vectors, for sets of some 10,000.
+Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
+disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
@@ -156,19 +158,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     build::check_folder(&args.output, args.force)?;
     let base = Reader::open(&args.base)?;
     let by_kind = options_by_kind(args)?;
-    let kind = match args.kind.kind() {
-        Some(kind) => kind,
-        None => {
-            let printer = ProgressPrinter::new(output);
-            let choice = build::choose(&base, args.metric.into(), args.seed, &by_kind, &printer)?;
-            printer.finish();
-            output.note(&format!("--kind auto: {}, because {}", choice.kind.name(), choice.why));
-            choice.kind
-        }
-    };
     // A value out of range is refused in the options of another kind as well.
     by_kind.check(base.shape().dim)?;
-    let options = BuildOptions {
+    let given = args.kind.kind();
+    let common = BuildOptions {
         ram_budget: args.ram_budget,
         threads: args.threads.unwrap_or_else(options::all_cores),
         seed: args.seed,
@@ -177,8 +170,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         calibration_queries: args.graph.calibration_queries,
         force: args.force,
         resume: args.resume,
-        ..BuildOptions::new(by_kind.of(kind), args.metric.into())
+        ..BuildOptions::new(given.unwrap_or(Kind::Flat), args.metric.into())
     };
+    let kind = match given {
+        Some(kind) => kind,
+        None => {
+            let printer = ProgressPrinter::new(output);
+            let choice = build::choose(&base, &by_kind, &common, &printer)?;
+            printer.finish();
+            output.note(&format!("--kind auto: {}: {}", choice.kind.name(), choice.why));
+            choice.kind
+        }
+    };
+    let options = BuildOptions { kind: by_kind.of(kind), ..common };
     let plan = build::plan(&base, &options)?;
     announce(args, &base, &options, &plan.describe(), output);
     let printer = ProgressPrinter::new(output);

@@ -6,28 +6,26 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
-use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::{MergedReads, Times};
-use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::index::OpenOptions;
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::output::OutputPath;
-use stratann_engine::recall::curve::{REMOTE, remoteness};
-use stratann_engine::search::{Answers, Effort, Latency, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
+use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
-use crate::{Verdict, memory};
 
+mod local;
 mod result_file;
 mod servers;
 mod sum;
 mod text;
 
-use result_file::ResultFile;
+pub(crate) use local::Bench;
+use result_file::{ResultFile, ResultPath};
 use servers::Servers;
 use sum::Sum;
 use text::text;
@@ -51,12 +49,17 @@ pub(crate) struct Args {
     /// Its ids are compared with the ids of the index. For an index built with --ids, the ground truth must hold these.
     #[arg(long, value_name = "GT")]
     groundtruth: Option<PathBuf>,
-    /// Write the ids and distances of the only run: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks
-    /// layout)
+    /// Write the ids and distances of the only run to a .ibin, .i64bin, .npy, .jsonl or .csv file
     ///
-    /// A failed query has id 4294967295 and distance infinity.
+    /// .ibin: u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks layout). .i64bin: the same with i64 ids.
+    /// .npy: u64 ids of shape (queries, k); distances are in a second file, NAME.distances.npy. .jsonl: an object for
+    /// each query. .csv: a line for each result. Without a suffix: as .ibin. Missing results have the largest id
+    /// (-1 in .i64bin) and distance infinity; text has no line for them.
     #[arg(short, long, value_name = "RESULT")]
     output: Option<PathBuf>,
+    /// Print the first results of so many queries; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    show: usize,
     /// Replace an existing RESULT
     #[arg(long, requires = "output")]
     force: bool,
@@ -164,6 +167,7 @@ Examples:
   stratann search base.idx query.fbin -k 10 --recall 0.95 -o answers.ibin
   stratann search base.idx query.fbin --recall 0.9,0.95,0.99 --groundtruth truth.ibin --json
   stratann search base.idx query.fbin --search-list 40,80,120 --groundtruth truth.ibin
+  stratann search base.idx query.fbin -k 10 -o answers.csv                # or .jsonl, .npy, .ibin, .i64bin
   stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
   stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of a single query
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
@@ -182,6 +186,9 @@ pub(crate) struct Run {
     queries: usize,
     pub(crate) failed_queries: usize,
     threads: usize,
+    /// Most queries in flight at once, on all threads.
+    #[serde(skip)]
+    in_flight: usize,
     pub(crate) params: serde_json::Value,
     pub(crate) per_query: PerQuery,
     peak_rss_bytes: u64,
@@ -251,181 +258,29 @@ impl Serialize for PerQuery {
     }
 }
 
-/// An open index with queries and optional ground truth, for `search` and `bench`.
-pub(crate) struct Bench {
-    pub(crate) index: Index,
-    queries: Queries,
-    truth: Option<GroundTruth>,
-    ram_budget: Option<u64>,
-    cache_budget: u64,
-    extra: Vec<(&'static str, u64)>,
-    // First query in memory, and how many.
-    held: Option<(usize, usize)>,
-    rows: Vec<u8>,
-    warned_remote: bool,
-}
-
-impl Bench {
-    /// Opens the index, unless the budget cannot allow it.
-    pub(crate) fn open(
-        index: &Path,
-        queries: &Path,
-        groundtruth: Option<&Path>,
-        options: &[SearchOptions],
-        budgets: OpenOptions,
-        output: Output,
-    ) -> Result<Bench> {
-        let (_, manifest) = Manifest::read(index)?;
-        let queries = Queries::open(queries, &manifest, output)?;
-        let mut extra = vec![("latencies", queries.count() as u64 * 16)];
-        if let Some(path) = groundtruth {
-            extra.push((
-                "ground truth",
-                std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len(),
-            ));
-        }
-        let account = memory::opened(&manifest, budgets.cache_budget, &extra);
-        if budgets.ram_budget.is_some_and(|b| account.total() > b) {
-            // Not even opening fits. The error names a budget that suffices for the search too.
-            let most = options
-                .iter()
-                .map(|o| memory::planned(&manifest, o, account.clone(), &queries))
-                .max_by_key(|a| a.total());
-            most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")?;
-        }
-        let truth = groundtruth
-            .map(GroundTruth::read)
-            .transpose()?
-            .map(|t| GroundTruth { distances: Vec::new(), ..t });
-        if let (Some(truth), Some(path)) = (&truth, groundtruth) {
-            check_truth(truth, path, &queries, options, &manifest)?;
-        }
-        let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
-        let larger = |a: Reserve, b: Reserve| Reserve {
-            bytes: a.bytes.max(b.bytes),
-            low_memory_bytes: a.low_memory_bytes.max(b.low_memory_bytes),
-            threads: a.threads.max(b.threads),
-        };
-        let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
-        let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
-        index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
-        Ok(Bench {
-            index,
-            queries,
-            truth,
-            ram_budget: budgets.ram_budget,
-            cache_budget: budgets.cache_budget,
-            extra,
-            held: None,
-            rows: Vec::new(),
-            warned_remote: false,
-        })
-    }
-
-    /// Runs all queries with one setting. Passes each part's first query number and answers to `take`.
-    pub(crate) fn run(
-        &mut self,
-        options: &SearchOptions,
-        printer: &ProgressPrinter,
-        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
-    ) -> Result<Run> {
-        let count = self.queries.count();
-        let per_query = memory::part_bytes(&self.queries, options);
-        let part = memory::part(
-            &self.index,
-            options,
-            count,
-            per_query,
-            self.cache_budget,
-            &self.extra,
-            self.ram_budget,
-        )?;
-        let mut sum = Sum::new(count);
-        for first in (0..count).step_by(part) {
-            let rows = self.load(first, part.min(count - first))?;
-            let answers =
-                self.index.search(&self.rows[..rows * self.queries.row_bytes()], options, printer)?;
-            sum.add(first, &answers, self.truth.as_ref());
-            take(first, &answers)?;
-        }
-        if let Effort::Recall(_) = options.effort {
-            self.warn_if_remote(&mut sum, printer);
-        }
-        let account =
-            memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
-        Ok(sum.into_run(options, account, self.ram_budget, self.truth.is_some()))
-    }
-
-    /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated
-    /// on rows of the index.
-    fn warn_if_remote(&mut self, sum: &mut Sum, printer: &ProgressPrinter) {
-        let manifest = self.index.manifest();
-        let (Some(metric), k) = (manifest.metric(), sum.k as u32) else { return };
-        let ratio = remoteness(&manifest.curves, metric, k, &mut sum.kth_distances);
-        if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.warned_remote) {
-            printer.note(&format!(
-                "note: these queries are {ratio:.2} times as far from their neighbours as the vectors of the index, \
-                 with which recall was calibrated: \
-                 expect less recall than requested; calibrate with your queries: `stratann tune`"
-            ));
-            self.warned_remote = true;
-        }
-    }
-
-    /// Reads queries `first..first + count` into memory.
-    fn load(&mut self, first: usize, count: usize) -> Result<usize> {
-        if self.held != Some((first, count)) {
-            self.held = None;
-            self.queries.read(first, count, &mut self.rows)?;
-            self.held = Some((first, count));
-        }
-        Ok(count)
-    }
-
-    /// Number of queries.
-    pub(crate) fn count(&self) -> usize {
-        self.queries.count()
-    }
-}
-
-pub(super) fn check_truth(
-    truth: &GroundTruth,
-    path: &Path,
-    queries: &Queries,
-    options: &[SearchOptions],
-    manifest: &Manifest,
-) -> Result<()> {
-    check_truth_for(truth, path, queries, options, manifest.rows)
-}
-
-fn check_truth_for(
-    truth: &GroundTruth,
-    path: &Path,
-    queries: &Queries,
-    options: &[SearchOptions],
-    rows: u64,
-) -> Result<()> {
-    let (name, have, want) = (path.display(), truth.queries(), queries.count());
-    if have != want {
-        return Err(Error::bad_input(format!(
-            "{name} is for {have} queries, {want} are searched; compute it again"
-        )));
-    }
-    let k = options.iter().map(|o| o.k).max().unwrap_or(0).min(rows as usize);
-    if truth.k < k {
-        return Err(Error::bad_input(format!(
-            "{name} has {} neighbours per query, -k {k} needs {k}; compute it again with -k {k}",
-            truth.k
-        )));
-    }
-    Ok(())
-}
-
 #[derive(Serialize)]
 struct Document<'a> {
     index: &'a Path,
     queries: &'a Path,
     runs: Vec<Run>,
+    /// First results, for a person.
+    #[serde(skip)]
+    shown: Vec<Shown>,
+}
+
+/// First results of a query.
+struct Shown {
+    query: usize,
+    results: Vec<(u64, f32)>,
+}
+
+impl Shown {
+    /// Takes the first results of the query at position `at` of `answers`.
+    fn of(query: usize, answers: &Answers, at: usize) -> Shown {
+        let row = at * answers.k..(at + 1) * answers.k;
+        let results = answers.ids[row.clone()].iter().copied().zip(answers.distances[row].iter().copied());
+        Shown { query, results: results.filter(|r| r.0 != u64::MAX).take(text::RESULTS_SHOWN).collect() }
+    }
 }
 
 /// Something that answers queries: an open index, or servers.
@@ -441,25 +296,6 @@ trait Searcher {
         printer: &ProgressPrinter,
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run>;
-}
-
-impl Searcher for Bench {
-    fn count(&self) -> usize {
-        Bench::count(self)
-    }
-
-    fn rows(&self) -> u64 {
-        self.index.manifest().rows
-    }
-
-    fn run(
-        &mut self,
-        options: &SearchOptions,
-        printer: &ProgressPrinter,
-        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
-    ) -> Result<Run> {
-        Bench::run(self, options, printer, take)
-    }
 }
 
 /// Runs `stratann search`.
@@ -488,12 +324,16 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 learning: args.how.learning(),
                 ..OpenOptions::default()
             };
+            if let Some(to) = &to {
+                to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
+            }
             let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
             for options in &settings {
                 // All settings are checked before the first one runs.
                 bench.index.params(options)?;
             }
-            let (document, failed) = run_all(to.as_ref(), &settings, (index, queries), &mut bench, output)?;
+            let to = (to.as_ref(), args.show);
+            let (document, failed) = run_all(to, &settings, (index, queries), &mut bench, output)?;
             output.result(&document, || text(&document))?;
             Ok(verdict(failed, index))
         }
@@ -501,7 +341,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             args.how.techniques.check_usual()?;
             let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
             let name = PathBuf::from(servers.name());
-            let (document, failed) = run_all(to.as_ref(), &settings, (&name, queries), &mut servers, output)?;
+            let to = (to.as_ref(), args.show);
+            let (document, failed) = run_all(to, &settings, (&name, queries), &mut servers, output)?;
             output.result(&document, || text(&document))?;
             if failed > 0 {
                 eprint_line(&format!(
@@ -515,19 +356,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 /// Checks the path of the result file, before the index is opened.
-fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<OutputPath>> {
+fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
     let Some(path) = &args.output else { return Ok(None) };
     let mut inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().collect();
     match *target {
         Target::Index { index, queries } => inputs.extend([index, queries]),
         Target::Servers { queries, .. } => inputs.push(queries),
     }
-    OutputPath::check(path, args.force, &inputs).map(Some)
+    ResultPath::check(path, args.force, &inputs).map(Some)
 }
 
 /// Runs every setting. Returns the report and the number of failed queries.
 fn run_all<'a>(
-    to: Option<&OutputPath>,
+    (to, show): (Option<&ResultPath>, usize),
     settings: &[SearchOptions],
     (index, queries): (&'a Path, &'a Path),
     searcher: &mut dyn Searcher,
@@ -539,11 +380,18 @@ fn run_all<'a>(
     let mut file = to.map(|to| ResultFile::create(to, count, k)).transpose()?;
     let printer = ProgressPrinter::new(output);
     let mut runs = Vec::new();
+    let mut shown = Vec::new();
     for (i, options) in settings.iter().enumerate() {
         printer.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
-        let run = searcher.run(options, &printer, &mut |first, answers| match &mut file {
-            Some(file) => file.put(first, &answers.ids, &answers.distances),
-            None => Ok(()),
+        let run = searcher.run(options, &printer, &mut |first, answers| {
+            if i + 1 == settings.len() {
+                let wanted = show.saturating_sub(first).min(answers.latency_ns.len());
+                shown.extend((0..wanted).map(|q| Shown::of(first + q, answers, q)));
+            }
+            match &mut file {
+                Some(file) => file.put(first, &answers.ids, &answers.distances),
+                None => Ok(()),
+            }
         })?;
         runs.push(run);
     }
@@ -552,7 +400,7 @@ fn run_all<'a>(
         file.commit()?;
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
-    Ok((Document { index, queries, runs }, failed))
+    Ok((Document { index, queries, runs, shown }, failed))
 }
 
 /// Returns the verdict of a search with `failed` failed queries.

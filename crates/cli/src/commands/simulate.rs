@@ -1,6 +1,6 @@
 //! `stratann simulate`: predicts how a cluster would serve an index.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stratann_core::place::Placement;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
@@ -163,6 +163,21 @@ const QUERIES_OPEN: usize = 10_000;
 const QUERIES_CLOSED: usize = 4_000;
 const ROUNDS_CLOSED: usize = 64;
 
+/// Reads the ground truth and compares it with the index.
+fn truth(
+    args: &Args,
+    path: &Path,
+    index: &Index,
+    queries: &Queries,
+    printer: &ProgressPrinter,
+) -> Result<GroundTruth> {
+    let truth = crate::truth::read(path, queries, args.k, index.manifest().rows)?.truth().clone();
+    let mut rows = Vec::new();
+    queries.read(0, queries.count(), &mut rows)?;
+    index.check_truth(truth.clone(), path, &rows, options::all_cores(), printer)?;
+    Ok(truth)
+}
+
 /// Runs `stratann simulate`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     check(args)?;
@@ -179,12 +194,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if !params.is_valid() {
         return Err(Error::bad_input(format!("--width is {}; use 1 to 64", args.width)));
     }
-    let truth = args.groundtruth.as_deref().map(GroundTruth::read).transpose()?;
-    if let (Some(truth), Some(path)) = (&truth, &args.groundtruth) {
-        super::search::check_truth(truth, path, &queries, &[options], index.manifest())?;
-    }
     let carry = index.carry(args.carry.map(Into::into))?;
     let printer = ProgressPrinter::new(output);
+    let truth =
+        args.groundtruth.as_deref().map(|path| truth(args, path, &index, &queries, &printer)).transpose()?;
     let passes = Passes {
         index: &index,
         queries: &queries,

@@ -1,17 +1,17 @@
 //! `stratann tune`: measures the recall curve again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use stratann_engine::dataset::GroundTruth;
+use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::tune::{self, Known, TuneOptions, Tuned};
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
-use crate::options;
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
+use crate::{options, truth};
 
 /// Re-measure the recall/cost curve of an index with your queries
 ///
@@ -59,8 +59,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(bad) = args.recall.iter().find(|r| !(**r > 0.0 && **r <= 1.0)) {
         return Err(Error::bad_input(format!("--recall is {bad}; give shares above 0 and up to 1")));
     }
+    let printer = ProgressPrinter::new(output);
     let known = match (&args.queries, &args.groundtruth) {
-        (Some(queries), Some(truth)) => Some(known(args, queries, truth, output)?),
+        (Some(queries), Some(truth)) => Some(known(args, queries, truth, &printer, output)?),
         _ => None,
     };
     let options = TuneOptions {
@@ -71,32 +72,32 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         threads: args.threads.unwrap_or_else(options::all_cores),
         ram_budget: args.ram_budget,
     };
-    let printer = ProgressPrinter::new(output);
     let tuned = tune::tune(&args.index, known, &options, &printer)?;
     printer.finish();
     output.result(&tuned, || text(args, &tuned))?;
     Ok(Verdict::Fine)
 }
 
-fn known(args: &Args, path: &std::path::Path, truth_path: &std::path::Path, output: Output) -> Result<Known> {
+/// Reads queries with their ground truth, and compares that with the index.
+fn known(
+    args: &Args,
+    path: &Path,
+    truth_path: &Path,
+    printer: &ProgressPrinter,
+    output: Output,
+) -> Result<Known> {
     let (_, manifest) = Manifest::read(&args.index)?;
     let queries = Queries::open(path, &manifest, output)?;
-    let truth = GroundTruth::read(truth_path)?;
-    if truth.queries() != queries.count() {
-        return Err(Error::bad_input(format!(
-            "{} is for {} queries, {} has {}; compute it again",
-            truth_path.display(),
-            truth.queries(),
-            path.display(),
-            queries.count()
-        )));
-    }
+    let truth = truth::read(truth_path, &queries, 1, manifest.rows)?.truth().clone();
     let mut known = Known {
         truth_k: truth.k,
         truth: truth.ids.iter().map(|&id| u64::from(id)).collect(),
         ..Known::default()
     };
     queries.read(0, queries.count(), &mut known.queries)?;
+    let open = OpenOptions { ram_budget: args.ram_budget, ..OpenOptions::default() };
+    let threads = args.threads.unwrap_or_else(options::all_cores);
+    Index::open(&args.index, open)?.check_truth(truth, truth_path, &known.queries, threads, printer)?;
     Ok(known)
 }
 

@@ -118,6 +118,10 @@ impl Reader {
                     format!("{} holds ground truth, not vectors; give a vector file", path.display());
                 return Err(Error::bad_input(message));
             }
+            _ if file.is_dir() => {
+                let message = format!("{} is a folder, not a file of vectors; name a file", path.display());
+                return Err(Error::bad_input(message));
+            }
             _ => {
                 let message = format!(
                     "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \

@@ -7,6 +7,10 @@ use super::{bin, vecs};
 use crate::output::OutputPath;
 use crate::{Error, Result};
 
+/// Suffixes of files that hold vectors or external ids, which are no ground truth.
+const VECTOR_SUFFIXES: [&str; 9] =
+    ["fbin", "f16bin", "u8bin", "i8bin", "u64bin", "fvecs", "bvecs", "npy", "parquet"];
+
 /// The k nearest rows of every query, closest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroundTruth {
@@ -35,6 +39,12 @@ impl GroundTruth {
     ///
     /// `BadInput` when the header does not match the length of the file to the byte.
     pub fn read(path: &Path) -> Result<GroundTruth> {
+        if VECTOR_SUFFIXES.contains(&super::suffix(path).as_str()) {
+            return Err(Error::bad_input(format!(
+                "{} is a file of vectors, not of ground truth; give what `stratann groundtruth -o` wrote",
+                path.display()
+            )));
+        }
         let source = Source::open(path)?;
         if super::suffix(path) == "ivecs" {
             return read_ivecs(path, &source);
@@ -118,12 +128,22 @@ impl GroundTruth {
     }
 }
 
+/// Rows of an `.ivecs` file that are read at a time.
+const IVECS_ROWS: usize = 1024;
+
 fn read_ivecs(path: &Path, source: &Source) -> Result<GroundTruth> {
-    let (_, k) = vecs::divide(path, source, 4)?;
-    let mut bytes = vec![0u8; source.len() as usize];
-    source.read_at(path, 0, &mut bytes)?;
-    vecs::drop_prefixes(path, k, 4 * k, 0, &mut bytes)?;
-    let ids: Vec<u32> = bytes.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    let (rows, k) = vecs::divide(path, source, 4)?;
+    // Read a few rows at a time: the memory account counts the file once.
+    let stride = 4 * (k as u64 + 1);
+    let mut ids = Vec::with_capacity(rows as usize * k);
+    let mut bytes = Vec::new();
+    for first in (0..rows).step_by(IVECS_ROWS) {
+        let count = (rows - first).min(IVECS_ROWS as u64);
+        bytes.resize((count * stride) as usize, 0);
+        source.read_at(path, first * stride, &mut bytes)?;
+        vecs::drop_prefixes(path, k, 4 * k, first, &mut bytes)?;
+        ids.extend(bytes.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]])));
+    }
     match ids.iter().position(|&id| id > i32::MAX as u32) {
         None => Ok(GroundTruth { k, ids, distances: Vec::new() }),
         Some(i) => {

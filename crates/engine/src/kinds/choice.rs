@@ -1,8 +1,8 @@
-//! Chooses the kind of index for a set of vectors and a RAM budget of searches.
+//! Chooses the kind of index for a set of vectors, the RAM of the build and the RAM of later searches.
 //!
-//! A graph needs a code of every vector in RAM, inverted lists very little. Where RAM suffices for either, the
-//! intrinsic dimension of the vectors matters: a graph search takes more steps in more dimensions, a visit of a list
-//! does not.
+//! A kind whose build or whose searches do not fit is left out before any work. Of the others the cheapest wins, by a
+//! model of a query's reads and computations; `decisions/0033` has its figures. The intrinsic dimension of the vectors
+//! matters: a graph search takes more steps in more dimensions.
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
@@ -10,25 +10,28 @@ use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
 
 use super::kind::Kind;
-use super::options::OptionsByKind;
+use super::options::{CodePlace, OptionsByKind};
 use crate::budget::{PROGRAM_BYTES, size};
+use crate::build::options::BuildOptions;
 use crate::build::space::code_floats;
-use crate::dataset::Reader;
-use crate::{Error, Progress, Result};
+use crate::dataset::{Reader, Shape};
+use crate::{Error, ErrorKind, Progress, Result};
 
-/// Largest set for a full scan.
-const FLAT_ROWS: u64 = 10_000;
+mod cost;
+
+use cost::{Rates, Sizes};
+
 /// Rows of the sample, and the bytes that they may take.
 const SAMPLE: u64 = 20_000;
 const SAMPLE_BYTES: u64 = 32 << 20;
 /// Rows of the sample whose neighbours are searched, and the number of neighbours.
 const QUERIES: usize = 300;
 const NEIGHBOURS: usize = 20;
-/// Intrinsic dimension from which inverted lists are faster than a graph; the measurements are in `decisions/`.
-const DIMENSIONS: f64 = 22.0;
 /// Memory of graph searches that does not grow with the rows, and memory per node of the head graph.
 const GRAPH_BYTES: u64 = PROGRAM_BYTES + (9 << 20);
 const HEAD_NODE_BYTES: f64 = 80.0;
+/// Memory of scans.
+const FLAT_BYTES: u64 = PROGRAM_BYTES + (4 << 20);
 
 /// A kind and the reason for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,39 +42,132 @@ pub struct Choice {
     pub why: String,
 }
 
-/// Chooses a kind for `base` among those with these options. Reads a sample of the rows, drawn by `seed`.
+/// A kind that fits in its budgets.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    kind: Kind,
+    /// Predicted time of a query on one thread, microseconds.
+    us: f64,
+}
+
+impl Candidate {
+    /// Time by which candidates are compared. Inverted lists must be a fifth faster than a graph: their build measures
+    /// the disk, and the model of their searches is coarser.
+    fn rank(&self) -> f64 {
+        if self.kind == Kind::HybridIvf { 1.25 * self.us } else { self.us }
+    }
+}
+
+/// Chooses a kind for `base` among those with these options; `common` has those that all kinds share. Reads a sample of
+/// the rows, drawn by the seed.
 ///
 /// # Errors
-/// Rows that cannot be read; `ErrorKind::Interrupted`.
+/// Options out of range; rows that cannot be read; budgets in which no kind fits; `ErrorKind::Interrupted`.
 pub fn choose(
     base: &Reader,
-    metric: Metric,
-    seed: u64,
-    options: &OptionsByKind,
+    by_kind: &OptionsByKind,
+    common: &BuildOptions,
     progress: &dyn Progress,
 ) -> Result<Choice> {
-    let shape = base.shape();
-    if shape.rows <= FLAT_ROWS {
-        let why = format!("{} vectors are scanned faster than any index is searched", shape.rows);
-        return Ok(Choice { kind: Kind::Flat, why });
+    let dimensions = || intrinsic_dimensions(base, common.metric, common.seed, progress);
+    pick(base, by_kind, common, dimensions)
+}
+
+/// As [`choose`], with the intrinsic dimension of the vectors computed by `dimensions`.
+fn pick(
+    base: &Reader,
+    by_kind: &OptionsByKind,
+    common: &BuildOptions,
+    dimensions: impl FnOnce() -> Result<f64>,
+) -> Result<Choice> {
+    by_kind.check(base.shape().dim)?;
+    let mut refused = Vec::new();
+    let mut fitting = Vec::new();
+    for kind in Kind::ALL {
+        match fits(base, by_kind, common, kind) {
+            Ok(()) => fitting.push(kind),
+            Err(e) if e.kind == ErrorKind::Budget => refused.push((kind, e)),
+            Err(e) => return Err(e),
+        }
     }
-    let own = &options.disk_graph;
-    let per_row = own.code_bytes(shape.dim) as f64 + own.head_share * HEAD_NODE_BYTES + 0.15;
-    let graph = GRAPH_BYTES + (shape.rows as f64 * per_row) as u64;
-    if let Some(budget) = options.hybrid_ivf.search_budget.filter(|&b| b < graph) {
-        let why =
-            format!("searches of a disk-graph take {} of RAM, they will have {}", size(graph), size(budget));
-        return Ok(Choice { kind: Kind::HybridIvf, why });
+    if fitting.is_empty() {
+        return Err(refused.into_iter().find(|r| r.0 == Kind::Flat).map_or_else(
+            || Error::budget("no kind of index fits in the budgets; raise them"),
+            |flat| flat.1,
+        ));
     }
-    let dimensions = intrinsic_dimensions(base, metric, seed, progress)?;
-    let (kind, than) = match dimensions >= DIMENSIONS {
-        true => (Kind::HybridIvf, "no less"),
-        false => (Kind::DiskGraph, "less"),
+    let dimensions = dimensions()?;
+    let sizes = sizes(base.shape(), by_kind, common.metric, dimensions);
+    let rates = Rates::of(by_kind.hybrid_ivf.profile.as_ref());
+    let mut candidates: Vec<Candidate> =
+        fitting.into_iter().map(|kind| Candidate { kind, us: sizes.query_us(kind, &rates) }).collect();
+    candidates.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
+    if sizes.scan_reads() <= 1.0 {
+        // No search takes less than one read, and a scan finds everything.
+        candidates.sort_by_key(|c| c.kind != Kind::Flat);
+    }
+    Ok(Choice { kind: candidates[0].kind, why: why(&candidates, &refused, dimensions) })
+}
+
+/// Checks that the build of a kind, and searches in its index, fit in their budgets.
+fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kind) -> Result<()> {
+    let options = BuildOptions { kind: by_kind.clone().of(kind), ..common.clone() };
+    crate::build::plan(base, &options)?;
+    // The plan of inverted lists has compared their searches with the budget.
+    let needed = match kind {
+        Kind::Flat => FLAT_BYTES,
+        Kind::DiskGraph => graph_bytes(base.shape(), by_kind),
+        Kind::HybridIvf => return Ok(()),
     };
-    let why = format!(
-        "its vectors spread in about {dimensions:.0} dimensions around each other, {than} than {DIMENSIONS}"
-    );
-    Ok(Choice { kind, why })
+    match by_kind.hybrid_ivf.search_budget.filter(|&budget| budget < needed) {
+        Some(budget) => Err(Error::budget(format!(
+            "searches of a {} take {} of RAM, --search-budget is {}; raise it",
+            kind.name(),
+            size(needed),
+            size(budget)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Memory of searches in a `disk-graph`.
+fn graph_bytes(shape: Shape, by_kind: &OptionsByKind) -> u64 {
+    let own = &by_kind.disk_graph;
+    let codes = match own.codes {
+        CodePlace::Ram => own.code_bytes(shape.dim) as f64,
+        CodePlace::Disk => own.head_share * own.code_bytes(shape.dim) as f64,
+    };
+    GRAPH_BYTES + (shape.rows as f64 * (codes + own.head_share * HEAD_NODE_BYTES + 0.15)) as u64
+}
+
+fn sizes(shape: Shape, by_kind: &OptionsByKind, metric: Metric, dimensions: f64) -> Sizes {
+    let lists = &by_kind.hybrid_ivf;
+    Sizes {
+        shape,
+        dimensions,
+        graph_code_bytes: by_kind.disk_graph.code_bytes(shape.dim),
+        list_code_bytes: lists.code_bytes(shape.dim, shape.dtype),
+        clusters: lists.clusters,
+        nav_samples: lists.nav_samples,
+        norms: metric == Metric::Cosine,
+        search_budget: lists.search_budget,
+    }
+}
+
+/// The reason, for a person: what the kinds cost, and which do not fit.
+fn why(candidates: &[Candidate], refused: &[(Kind, Error)], dimensions: f64) -> String {
+    let cost =
+        |c: &Candidate| format!("{} takes about {} us per query", c.kind.name(), c.us.round().max(1.0));
+    let costs: Vec<String> = candidates.iter().map(cost).collect();
+    let left_out: Vec<String> = refused.iter().map(|(kind, _)| kind.name().to_string()).collect();
+    let left_out = match left_out.is_empty() {
+        true => String::new(),
+        false => format!("; {} would exceed the RAM given", left_out.join(" and ")),
+    };
+    format!(
+        "{} (predicted, one thread; the vectors have about {dimensions:.0} intrinsic dimensions){left_out}",
+        costs.join(", ")
+    )
 }
 
 /// Computes the median over some rows of the maximum-likelihood estimate by Levina and Bickel (2004), from distances
@@ -110,32 +206,4 @@ fn intrinsic_dimensions(base: &Reader, metric: Metric, seed: u64, progress: &dyn
 }
 
 #[cfg(test)]
-mod tests {
-    use stratann_kernel::DType;
-
-    use super::*;
-    use crate::Quiet;
-    use crate::dataset::Shape;
-
-    fn set(rows: usize, dim: usize, free: usize) -> Reader {
-        let value = |row: usize, i: usize| {
-            let at = |j: usize| (hash(3, row as u64, j as u64) >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
-            if i < free { at(i) } else { at(i % free) * 0.5 }
-        };
-        let bytes: Vec<u8> = (0..rows * dim).flat_map(|n| value(n / dim, n % dim).to_le_bytes()).collect();
-        Reader::from_memory(Shape { rows: rows as u64, dim, dtype: DType::F32 }, bytes).unwrap()
-    }
-
-    #[test]
-    fn kinds_are_chosen_by_size_memory_and_dimensions() {
-        let mut options = OptionsByKind::default();
-        let choose = |rows, free, options: &OptionsByKind| {
-            choose(&set(rows, 48, free), Metric::L2, 1, options, &Quiet).unwrap().kind
-        };
-        assert_eq!(choose(100, 3, &options), Kind::Flat);
-        assert_eq!(choose(12_000, 4, &options), Kind::DiskGraph);
-        assert_eq!(choose(12_000, 48, &options), Kind::HybridIvf);
-        options.hybrid_ivf.search_budget = Some(12 << 20);
-        assert_eq!(choose(12_000, 4, &options), Kind::HybridIvf);
-    }
-}
+mod tests;

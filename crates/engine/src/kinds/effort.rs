@@ -20,6 +20,14 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// A moderate effort without a curve, for searches that compare and do not measure.
+    pub(crate) fn moderate(kind: Kind) -> Effort {
+        match kind {
+            Kind::HybridIvf => Effort::Clusters(16, None, None),
+            Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
+        }
+    }
+
     /// The length of the beam, where it is given.
     pub(crate) fn beam(&self) -> Option<u64> {
         match *self {

@@ -14,6 +14,7 @@ mod batch;
 mod memory;
 pub(crate) mod options;
 mod params;
+mod truth;
 
 pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
@@ -34,6 +35,12 @@ impl Index {
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
         let wanted = options.in_flight.unwrap_or(self.kind.in_flight());
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
+    }
+
+    /// Most of `count` queries that a search has in flight at once, on all threads.
+    pub fn queries_in_flight(&self, options: &SearchOptions, count: usize) -> usize {
+        let fitted = self.fitted(options, count);
+        (fitted.threads * self.in_flight(&fitted)).min(count)
     }
 
     /// No more threads, and no more room for queries on each, than `count` queries can use: one alone should not wait

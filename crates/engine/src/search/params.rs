@@ -28,7 +28,9 @@ impl Index {
 
     fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
-            return Err(Error::bad_input(format!("recall is {recall}; give a share above 0 and up to 1")));
+            return Err(Error::bad_input(format!(
+                "recall is {recall}; give a share above 0 and up to 1, such as 0.95"
+            )));
         }
         let kind = self.base.kind;
         if !kind.has_curve() {

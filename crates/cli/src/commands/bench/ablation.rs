@@ -175,12 +175,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     output::check_folder(&args.output)?;
     let plot = plot_path(args)?;
     let base = Reader::open(&args.base)?;
-    let truth = GroundTruth { distances: Vec::new(), ..GroundTruth::read(&args.groundtruth)? };
+    let truth = GroundTruth::read(&args.groundtruth)?;
     let printer = ProgressPrinter::new(output);
     std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
     let profile = profile(args, &printer)?;
-    let bench = Bench { args, printer: &printer, output, truth };
+    let mut bench = Bench { args, printer: &printer, output, truth };
     let mixed = bench.build(&base, "auto", LocalPlan::Auto, &profile)?;
+    bench.check_truth(&mixed)?;
     let mut indexes = vec![("auto".to_string(), mixed.clone())];
     let mut refused = Vec::new();
     for kind in stratann_core::format::directory::LocalKind::ALL {
@@ -297,6 +298,18 @@ impl Bench<'_> {
             ..OpenOptions::default()
         };
         Ok((Index::open(folder, open)?, queries))
+    }
+
+    /// Compares the ground truth with an index of the vectors. Its distances are not needed after that.
+    fn check_truth(&mut self, folder: &Path) -> Result<()> {
+        let (index, queries) =
+            self.open(folder, LearnOptions { learn: Learn::Off, ..LearnOptions::default() })?;
+        let sample = self.args.sample.clamp(1, queries.count());
+        let mut rows = Vec::new();
+        queries.read(0, sample, &mut rows)?;
+        index.check_truth(self.truth.clone(), &self.args.groundtruth, &rows, self.threads(), self.printer)?;
+        self.truth.distances = Vec::new();
+        Ok(())
     }
 
     /// (a): the planned local indexes compared with uniform plans.

@@ -1,57 +1,212 @@
-//! Writes results in the layout of big-ann-benchmarks: u32 queries, u32 k, u32 ids, f32 distances. The file appears
-//! atomically.
+//! Writes results in the layout that the suffix of the file names. Each file appears atomically.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use stratann_engine::output::{AtomicFile, OutputPath};
 use stratann_engine::{Error, Result};
 
+/// Bytes of the counts before the ids of `.ibin` and `.i64bin`.
 const HEADER: u64 = 8;
-/// Id that marks the results of a failed query.
+/// Id that marks the results of a failed query in `.ibin`.
 const NO_ID: u32 = u32::MAX;
+/// Bytes of an `.npy` header: a multiple of 64, as NumPy aligns data.
+const NPY_HEADER: usize = 128;
+
+/// Layout of a result file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// u32 queries, u32 k, u32 ids, f32 distances (big-ann-benchmarks).
+    Ibin,
+    /// u32 queries, u32 k, i64 ids, f32 distances.
+    I64bin,
+    /// u64 ids as an array of queries × k; f32 distances in a second file.
+    Npy,
+    /// A JSON object for each query.
+    Jsonl,
+    /// A line for each result.
+    Csv,
+}
+
+impl Layout {
+    /// Reads the layout off the suffix; a name without one is `.ibin`.
+    ///
+    /// # Errors
+    /// `BadInput` for another suffix.
+    fn of(path: &Path) -> Result<Layout> {
+        let suffix = path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase());
+        match suffix.as_deref() {
+            None | Some("ibin") => Ok(Layout::Ibin),
+            Some("i64bin") => Ok(Layout::I64bin),
+            Some("npy") => Ok(Layout::Npy),
+            Some("jsonl") => Ok(Layout::Jsonl),
+            Some("csv") => Ok(Layout::Csv),
+            Some(_) => Err(Error::bad_input(format!(
+                "{}: unknown suffix of a result file; use .ibin, .i64bin, .npy, .jsonl or .csv",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Bytes of an id in a binary layout.
+    fn id_bytes(self) -> u64 {
+        if self == Layout::Ibin { 4 } else { 8 }
+    }
+}
+
+/// Checked paths of a result file.
+#[derive(Debug)]
+pub(super) struct ResultPath {
+    layout: Layout,
+    main: OutputPath,
+    /// Distances beside `.npy`.
+    distances: Option<OutputPath>,
+}
+
+impl ResultPath {
+    /// Checks the paths before any work starts.
+    ///
+    /// # Errors
+    /// An unknown suffix, and as [`OutputPath::check`].
+    pub(super) fn check(path: &Path, force: bool, inputs: &[&Path]) -> Result<ResultPath> {
+        let main = OutputPath::check(path, force, inputs)?;
+        let layout = Layout::of(path)?;
+        let beside = (layout == Layout::Npy).then(|| distances_path(path));
+        let distances = beside.map(|path| OutputPath::check(&path, force, inputs)).transpose()?;
+        Ok(ResultPath { layout, main, distances })
+    }
+
+    /// Refuses a layout that ids of `id_bytes` bytes do not fit in.
+    ///
+    /// # Errors
+    /// `BadInput` for `.ibin` and ids of more than 32 bits.
+    pub(super) fn check_ids(&self, id_bytes: usize) -> Result<()> {
+        if self.layout == Layout::Ibin && id_bytes > 4 {
+            return Err(Error::bad_input(format!(
+                "{}: ids of this index need more than the 32 bits of .ibin; name the file {}",
+                self.main.path().display(),
+                self.main.path().with_extension("i64bin").display()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// `out.distances.npy` for `out.npy`.
+fn distances_path(path: &Path) -> PathBuf {
+    let mut name: OsString = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(".distances.npy");
+    path.with_file_name(name)
+}
 
 /// A result file that appears when it is complete.
 pub(super) struct ResultFile {
+    layout: Layout,
     file: AtomicFile,
+    distances: Option<AtomicFile>,
     queries: usize,
     k: usize,
+    /// Text of the results on their way to the file.
+    text: String,
 }
 
 impl ResultFile {
     /// Creates a file for `queries × k` results.
-    pub(super) fn create(to: &OutputPath, queries: usize, k: usize) -> Result<ResultFile> {
-        let file = to.create()?;
-        let counts = [queries as u32, k as u32];
-        file.write_at(bytemuck::cast_slice(&counts), 0)?;
-        Ok(ResultFile { file, queries, k })
+    pub(super) fn create(to: &ResultPath, queries: usize, k: usize) -> Result<ResultFile> {
+        let mut file = to.main.create()?;
+        let distances = to.distances.as_ref().map(OutputPath::create).transpose()?;
+        match to.layout {
+            Layout::Ibin | Layout::I64bin => {
+                let counts = [queries as u32, k as u32];
+                file.write_at(bytemuck::cast_slice(&counts), 0)?;
+            }
+            Layout::Npy => file.write_at(&npy_header("<u8", queries, k), 0)?,
+            Layout::Csv => file.write(b"query,rank,id,distance\n")?,
+            Layout::Jsonl => {}
+        }
+        if let Some(distances) = &distances {
+            distances.write_at(&npy_header("<f4", queries, k), 0)?;
+        }
+        Ok(ResultFile { layout: to.layout, file, distances, queries, k, text: String::new() })
     }
 
-    /// Writes the results of the queries from `first` on.
+    /// Writes the results of the queries from `first` on, after those of all queries before.
     ///
     /// # Errors
     /// When an id is too large for the layout, or writing fails.
     pub(super) fn put(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
-        let mut narrow = Vec::with_capacity(ids.len());
-        for (i, &id) in ids.iter().enumerate() {
-            let fits = u32::try_from(id).ok().filter(|&id| id != NO_ID);
-            narrow.push(match fits {
-                Some(id) => id,
-                None if id == u64::MAX => NO_ID,
-                None => {
-                    return Err(Error::bad_input(format!(
-                        "{}: id {id}, a result of query {}, does not fit the u32 of this layout; \
-                         leave out -o, or build with smaller --ids",
-                        self.file.path().display(),
-                        first + i / self.k
-                    )));
-                }
-            });
+        if matches!(self.layout, Layout::Jsonl | Layout::Csv) {
+            return self.put_text(first, ids, distances);
         }
-        let at = (first * self.k) as u64 * 4;
-        self.file.write_at(bytemuck::cast_slice(&narrow), HEADER + at)?;
-        self.file.write_at(bytemuck::cast_slice(distances), HEADER + (self.queries * self.k) as u64 * 4 + at)
+        self.refuse_long_ids(first, ids)?;
+        let start = if self.layout == Layout::Npy { NPY_HEADER as u64 } else { HEADER };
+        let (cell, id_bytes) = ((first * self.k) as u64, self.layout.id_bytes());
+        if self.layout == Layout::Ibin {
+            let narrow: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).unwrap_or(NO_ID)).collect();
+            self.file.write_at(bytemuck::cast_slice(&narrow), start + cell * id_bytes)?;
+        } else {
+            // No id is u64::MAX: -1 as i64.
+            self.file.write_at(bytemuck::cast_slice(ids), start + cell * id_bytes)?;
+        }
+        let bytes = bytemuck::cast_slice(distances);
+        match &self.distances {
+            Some(file) => file.write_at(bytes, NPY_HEADER as u64 + cell * 4),
+            None => {
+                let ids_bytes = (self.queries * self.k) as u64 * id_bytes;
+                self.file.write_at(bytes, start + ids_bytes + cell * 4)
+            }
+        }
     }
 
-    /// Publishes the file under its final name.
+    fn refuse_long_ids(&self, first: usize, ids: &[u64]) -> Result<()> {
+        let most = match self.layout {
+            Layout::Ibin => u64::from(NO_ID) - 1,
+            Layout::I64bin => i64::MAX as u64,
+            Layout::Npy | Layout::Jsonl | Layout::Csv => u64::MAX,
+        };
+        let Some(at) = ids.iter().position(|&id| id > most && id != u64::MAX) else { return Ok(()) };
+        let other = if self.layout == Layout::Ibin { ".i64bin" } else { ".npy" };
+        Err(Error::bad_input(format!(
+            "{}: id {}, a result of query {}, is too large for this layout; name the file {other}",
+            self.file.path().display(),
+            ids[at],
+            first + at / self.k
+        )))
+    }
+
+    fn put_text(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
+        self.text.clear();
+        let rows = ids.chunks_exact(self.k.max(1)).zip(distances.chunks_exact(self.k.max(1)));
+        for (query, (ids, distances)) in (first..).zip(rows) {
+            let count = ids.iter().position(|&id| id == u64::MAX).unwrap_or(ids.len());
+            let (ids, distances) = (&ids[..count], &distances[..count]);
+            if self.layout == Layout::Jsonl {
+                let line = serde_json::json!({ "query": query, "ids": ids, "distances": distances });
+                let _ = writeln!(self.text, "{line}");
+                continue;
+            }
+            for (rank, (id, distance)) in ids.iter().zip(distances).enumerate() {
+                let _ = writeln!(self.text, "{query},{rank},{id},{distance}");
+            }
+        }
+        self.file.write(self.text.as_bytes())
+    }
+
+    /// Publishes the file under its final name, after the distances beside it.
     pub(super) fn commit(self) -> Result<()> {
+        self.distances.map_or(Ok(()), AtomicFile::commit)?;
         self.file.commit()
     }
+}
+
+/// The header of an array of `rows × columns` in `.npy` version 1.
+fn npy_header(dtype: &str, rows: usize, columns: usize) -> Vec<u8> {
+    let mut header = b"\x93NUMPY\x01\x00".to_vec();
+    header.extend((NPY_HEADER as u16 - 10).to_le_bytes());
+    let fields = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    header.extend(fields.as_bytes());
+    header.resize(NPY_HEADER - 1, b' ');
+    header.push(b'\n');
+    header
 }

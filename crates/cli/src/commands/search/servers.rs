@@ -9,17 +9,18 @@ use std::time::Instant;
 use serde_json::Value;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::Account;
-use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::{MergedReads, Times};
+use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 
-use super::{Run, Searcher, Sum, check_truth_for};
+use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::remote::{Remote, Replies, Status, parameters, run_clients};
+use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
 const REQUESTS_MAX: usize = 1024;
@@ -30,7 +31,7 @@ const PART_BYTES: usize = 256 << 20;
 pub(super) struct Servers {
     remote: Remote,
     queries: Queries,
-    truth: Option<GroundTruth>,
+    truth: Option<CheckedTruth>,
     accepts_partial: bool,
     rows: Vec<u8>,
 }
@@ -47,10 +48,8 @@ impl Servers {
     ) -> Result<Servers> {
         let remote = Remote::connect(addresses)?;
         let queries = Queries::open_for(queries, remote.wanted, output)?;
-        let truth = groundtruth.map(GroundTruth::read).transpose()?;
-        if let (Some(truth), Some(path)) = (&truth, groundtruth) {
-            check_truth_for(truth, path, &queries, options, remote.rows)?;
-        }
+        let k = options.iter().map(|o| o.k).max().unwrap_or(0);
+        let truth = groundtruth.map(|path| truth::read(path, &queries, k, remote.rows)).transpose()?;
         Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
     }
 
@@ -78,17 +77,21 @@ impl Searcher for Servers {
         let (count, k) = (self.queries.count(), options.k.min(self.remote.rows as usize));
         let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
         let before = self.remote.statuses();
-        let (mut sum, mut partial) = (Sum::new(count), 0);
+        let (mut sum, mut partial, mut in_flight) = (Sum::new(count), 0, 0);
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
+            in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
             let (answers, lacking) = batch.run(printer)?;
-            sum.add(first, &answers, self.truth.as_ref());
+            sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
             partial += lacking;
             take(first, &answers)?;
         }
         for server in self.remote.silent() {
             eprint_line(&format!("note: {server}; the other servers were asked"));
+        }
+        if let Some(truth) = &self.truth {
+            truth.judge_by_results()?;
         }
         if partial > 0 {
             eprint_line(&format!(
@@ -99,6 +102,7 @@ impl Searcher for Servers {
         let account = cost.account;
         let mut run = sum.into_run(options, account, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
+        run.in_flight = in_flight;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
         run.per_query.merged = Some(cost.merged);

@@ -1,9 +1,10 @@
 //! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::Result;
 use stratann_engine::budget::{self, Account};
-use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::{MergedReads, Times};
+use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 
@@ -48,7 +49,17 @@ impl Sum {
         }
     }
 
-    pub(super) fn add(&mut self, first: usize, answers: &Answers, truth: Option<&GroundTruth>) {
+    /// Adds the answers to these queries, the first of which has number `first`.
+    ///
+    /// # Errors
+    /// `BadInput` when they contradict the ground truth.
+    pub(super) fn add(
+        &mut self,
+        first: usize,
+        queries: &[u8],
+        answers: &Answers,
+        truth: Option<&mut CheckedTruth>,
+    ) -> Result<()> {
         let count = answers.latency_ns.len();
         self.latency_ns.extend_from_slice(&answers.latency_ns);
         self.stats.add(&answers.stats);
@@ -61,6 +72,9 @@ impl Sum {
         let lasts = answers.distances.chunks_exact(answers.k.max(1)).filter_map(|d| d.last());
         self.kth_distances.extend(lasts.filter(|d| d.is_finite()));
         if let Some(truth) = truth {
+            let Answers { k, ids, distances, .. } = answers;
+            truth.compare(&Found { first, queries, k: *k, ids, distances })?;
+            let truth = truth.truth();
             let true_ids: Vec<u64> = (first..first + count)
                 .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
                 .collect();
@@ -69,6 +83,7 @@ impl Sum {
         self.params = Some(answers.params);
         self.k = answers.k;
         self.io_backend.clone_from(&answers.io_backend);
+        Ok(())
     }
 
     pub(super) fn into_run(
@@ -101,6 +116,7 @@ impl Sum {
             queries,
             failed_queries: self.failed.len(),
             threads: options.threads,
+            in_flight: 0,
             params: params_json(options, self.params.as_ref(), self.k),
             per_query: PerQuery { merged: Some(self.merged), ..PerQuery::of(&self.stats, queries) },
             peak_rss_bytes: budget::process().peak_rss_bytes,

@@ -1,23 +1,51 @@
 //! A report of a search as text.
 
-use super::{Document, Run};
+use super::{Document, Run, Shown};
 use crate::memory;
 use crate::output::{count, table};
 
+/// Results of a query that are printed.
+pub(super) const RESULTS_SHOWN: usize = 5;
+
 pub(super) fn text(document: &Document<'_>) -> String {
-    let headings = ["run", "recall", "QPS", "mean", "p50", "p99", "CPU", "reads", "KiB read", "hops"];
+    let headings = ["search", "recall", "queries/s", "mean latency", "99 % within", "reads", "KiB read"];
     let rows: Vec<Vec<String>> = document.runs.iter().map(row).collect();
-    let mut out = table(&headings, &rows);
+    let mut out = shown(&document.shown);
+    out += &table(&headings, &rows);
     if let Some(run) = document.runs.last() {
         out += &format!(
-            "\n{} queries, {} threads, {}; latency and CPU in microseconds, counters per query\nmemory: {}\n",
+            "\n{} queries on {} threads; reads per query, {}; CPU time per query {}\nmemory: {}\n",
             count(run.queries as u64),
             run.threads,
             run.io_backend,
+            time(run.cpu_us),
             memory::text(&run.account)
         );
     }
     out
+}
+
+/// The first results, one line for each query.
+fn shown(shown: &[Shown]) -> String {
+    if shown.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from("nearest first, id (distance):\n");
+    for Shown { query, results } in shown {
+        let results: Vec<String> =
+            results.iter().map(|(id, distance)| format!("{id} ({distance:.4})")).collect();
+        out += &format!("  query {query}: {}\n", results.join("  "));
+    }
+    out + "\n"
+}
+
+/// Formats microseconds: `870 us`, `41.7 ms`, `1.20 s`.
+fn time(us: f64) -> String {
+    match us {
+        us if us < 1000.0 => format!("{us:.0} us"),
+        us if us < 1e6 => format!("{:.1} ms", us / 1000.0),
+        us => format!("{:.2} s", us / 1e6),
+    }
 }
 
 fn row(run: &Run) -> Vec<String> {
@@ -26,22 +54,18 @@ fn row(run: &Run) -> Vec<String> {
             format!("nprobe {}", run.params["nprobe"])
         }
         (recall, _) if run.params.get("nprobe").is_some() => {
-            format!("recall {recall} (nprobe {})", run.params["nprobe"])
+            format!("--recall {recall} (nprobe {})", run.params["nprobe"])
         }
-        (serde_json::Value::Null, list) => format!("list {list}"),
-        (recall, list) => format!("recall {recall} (list {list})"),
+        (serde_json::Value::Null, list) => format!("search list {list}"),
+        (recall, list) => format!("--recall {recall} (search list {list})"),
     };
-    let us = |x: f64| format!("{x:.0}");
     vec![
         setting,
         run.recall.map_or("-".into(), |r| format!("{r:.4}")),
         count(run.qps as u64),
-        us(run.latency_us.mean),
-        us(run.latency_us.p50),
-        us(run.latency_us.p99),
-        us(run.cpu_us),
+        format!("{} at {} in flight", time(run.latency_us.mean), run.in_flight),
+        time(run.latency_us.p99),
         format!("{:.1}", run.per_query.mean(|s| s.reads)),
         format!("{:.0}", run.per_query.mean(|s| s.bytes_read) / 1024.0),
-        format!("{:.1}", run.per_query.mean(|s| s.hops)),
     ]
 }

@@ -184,6 +184,10 @@ fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static st
 /// `ErrorKind::Budget` when no plan fits, naming the smallest budget that works.
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own);
+    if let Some(budget) = own.search_budget {
+        // A budget of searches in which no plan can fit is refused before any work.
+        super::plan::code_budget(budget, &sizes.shape, sizes.clusters, own.nav_samples, sizes.rows)?;
+    }
     let n = sizes.rows;
     let trained = codebook::training_bytes(base.shape().dim);
     let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);

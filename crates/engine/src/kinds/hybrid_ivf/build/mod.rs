@@ -8,7 +8,7 @@
 //! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
 //! | navigation | a sample | `nav.bin` |
 
-mod clusters;
+pub(crate) mod clusters;
 pub(crate) mod divide;
 pub(crate) mod graphs;
 pub(crate) mod lists;

@@ -1,0 +1,172 @@
+//! Searches of an index on this machine, for `search` and `bench`.
+
+use std::path::Path;
+
+use stratann_engine::groundtruth::CheckedTruth;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::recall::curve::{REMOTE, remoteness};
+use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
+use stratann_engine::{Error, Progress, Result};
+
+use super::{Run, Searcher, Sum};
+use crate::output::Output;
+use crate::progress::ProgressPrinter;
+use crate::queries::Queries;
+use crate::{memory, truth};
+
+/// An open index with queries and optional ground truth, for `search` and `bench`.
+pub(crate) struct Bench {
+    pub(crate) index: Index,
+    queries: Queries,
+    truth: Option<CheckedTruth>,
+    ram_budget: Option<u64>,
+    cache_budget: u64,
+    extra: Vec<(&'static str, u64)>,
+    // First query in memory, and how many.
+    held: Option<(usize, usize)>,
+    rows: Vec<u8>,
+    warned_remote: bool,
+}
+
+impl Bench {
+    /// Opens the index, unless the budget cannot allow it.
+    pub(crate) fn open(
+        index: &Path,
+        queries: &Path,
+        groundtruth: Option<&Path>,
+        options: &[SearchOptions],
+        budgets: OpenOptions,
+        output: Output,
+    ) -> Result<Bench> {
+        let (_, manifest) = Manifest::read(index)?;
+        let queries = Queries::open(queries, &manifest, output)?;
+        let mut extra = vec![("latencies", queries.count() as u64 * 16)];
+        if let Some(path) = groundtruth {
+            extra.push((
+                "ground truth",
+                std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len(),
+            ));
+        }
+        let account = memory::opened(&manifest, budgets.cache_budget, &extra);
+        if budgets.ram_budget.is_some_and(|b| account.total() > b) {
+            // Not even opening fits. The error names a budget that suffices for the search too.
+            let most = options
+                .iter()
+                .map(|o| memory::planned(&manifest, o, account.clone(), &queries))
+                .max_by_key(|a| a.total());
+            most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")?;
+        }
+        let k = options.iter().map(|o| o.k).max().unwrap_or(0);
+        let truth = groundtruth.map(|path| truth::read(path, &queries, k, manifest.rows)).transpose()?;
+        let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
+        let larger = |a: Reserve, b: Reserve| Reserve {
+            bytes: a.bytes.max(b.bytes),
+            low_memory_bytes: a.low_memory_bytes.max(b.low_memory_bytes),
+            threads: a.threads.max(b.threads),
+        };
+        let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
+        let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
+        index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
+        Ok(Bench {
+            index,
+            queries,
+            truth,
+            ram_budget: budgets.ram_budget,
+            cache_budget: budgets.cache_budget,
+            extra,
+            held: None,
+            rows: Vec::new(),
+            warned_remote: false,
+        })
+    }
+
+    /// Runs all queries with one setting. Passes each part's first query number and answers to `take`.
+    pub(crate) fn run(
+        &mut self,
+        options: &SearchOptions,
+        printer: &ProgressPrinter,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        let count = self.queries.count();
+        let per_query = memory::part_bytes(&self.queries, options);
+        let part = memory::part(
+            &self.index,
+            options,
+            count,
+            per_query,
+            self.cache_budget,
+            &self.extra,
+            self.ram_budget,
+        )?;
+        let mut sum = Sum::new(count);
+        for first in (0..count).step_by(part) {
+            let rows = self.load(first, part.min(count - first))?;
+            let rows = &self.rows[..rows * self.queries.row_bytes()];
+            let answers = self.index.search(rows, options, printer)?;
+            sum.add(first, rows, &answers, self.truth.as_mut())?;
+            take(first, &answers)?;
+        }
+        if let Some(truth) = &self.truth {
+            self.index.settle(truth, printer)?;
+        }
+        if let Effort::Recall(_) = options.effort {
+            self.warn_if_remote(&mut sum, printer);
+        }
+        let account =
+            memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
+        let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
+        run.in_flight = self.index.queries_in_flight(options, part.min(count));
+        Ok(run)
+    }
+
+    /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated
+    /// on rows of the index.
+    fn warn_if_remote(&mut self, sum: &mut Sum, printer: &ProgressPrinter) {
+        let manifest = self.index.manifest();
+        let (Some(metric), k) = (manifest.metric(), sum.k as u32) else { return };
+        let ratio = remoteness(&manifest.curves, metric, k, &mut sum.kth_distances);
+        if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.warned_remote) {
+            printer.note(&format!(
+                "note: these queries are {ratio:.2} times as far from their neighbours as the vectors of the index, \
+                 with which recall was calibrated: \
+                 expect less recall than requested; calibrate with your queries: `stratann tune`"
+            ));
+            self.warned_remote = true;
+        }
+    }
+
+    /// Reads queries `first..first + count` into memory.
+    fn load(&mut self, first: usize, count: usize) -> Result<usize> {
+        if self.held != Some((first, count)) {
+            self.held = None;
+            self.queries.read(first, count, &mut self.rows)?;
+            self.held = Some((first, count));
+        }
+        Ok(count)
+    }
+
+    /// Number of queries.
+    pub(crate) fn count(&self) -> usize {
+        self.queries.count()
+    }
+}
+
+impl Searcher for Bench {
+    fn count(&self) -> usize {
+        Bench::count(self)
+    }
+
+    fn rows(&self) -> u64 {
+        self.index.manifest().rows
+    }
+
+    fn run(
+        &mut self,
+        options: &SearchOptions,
+        printer: &ProgressPrinter,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        Bench::run(self, options, printer, take)
+    }
+}

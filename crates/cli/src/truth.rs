@@ -1,0 +1,38 @@
+//! Ground truth that a user names.
+
+use std::path::Path;
+
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::groundtruth::{CheckedTruth, Owner};
+use stratann_engine::{Error, Result};
+
+use crate::queries::Queries;
+
+/// Reads ground truth for all of `queries` and `k` results each, over an index of `rows` vectors. What results must
+/// agree with is compared when they come.
+///
+/// # Errors
+/// `BadInput` for a file of other queries, for too few neighbours, and for what no ground truth is.
+pub(crate) fn read(path: &Path, queries: &Queries, k: usize, rows: u64) -> Result<CheckedTruth> {
+    let truth = GroundTruth::read(path)?;
+    let (name, have, want) = (path.display(), truth.queries(), queries.count());
+    if have != want {
+        return Err(Error::bad_input(format!(
+            "{name} is for {have} queries, {want} are searched; compute it again"
+        )));
+    }
+    let k = k.min(usize::try_from(rows).unwrap_or(usize::MAX));
+    if truth.k < k {
+        return Err(Error::bad_input(format!(
+            "{name} has {} neighbours per query, -k {k} needs {k}; compute it again with -k {k}",
+            truth.k
+        )));
+    }
+    CheckedTruth::new(truth, path, owner(queries, rows))
+}
+
+/// What ground truth of an index of `rows` vectors must agree with.
+fn owner(queries: &Queries, rows: u64) -> Owner {
+    let wanted = queries.wanted();
+    Owner { metric: wanted.metric, dtype: wanted.dtype, rows, dim: wanted.dim }
+}

@@ -1,0 +1,184 @@
+//! What the commands `tune`, `verify` and `explain` report, as JSON.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use serde::Serialize;
+use stratann_core::query::QueryStats;
+use stratann_engine::dataset::GroundTruth;
+use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
+use stratann_engine::index::{self, OpenOptions};
+use stratann_engine::recall::tune::{Known, TuneOptions};
+use stratann_engine::{Error, Progress, Result};
+
+use crate::{error, work};
+
+/// Ground truth from Python: a file, or ids with or without distances, k of each query.
+#[derive(FromPyObject)]
+pub(crate) enum Truth<'py> {
+    Arrays(usize, PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, f32>),
+    File(PathBuf),
+}
+
+impl Truth<'_> {
+    /// Returns the ground truth and its name in messages.
+    fn read(&self) -> Result<(GroundTruth, PathBuf)> {
+        let wrong = |e: numpy::AsSliceError| Error::bad_input(format!("truth: {e}"));
+        match self {
+            Truth::File(path) => Ok((GroundTruth::read(path)?, path.clone())),
+            Truth::Arrays(k, ids, distances) => {
+                let ids = ids.as_slice().map_err(wrong)?.to_vec();
+                let distances = distances.as_slice().map_err(wrong)?.to_vec();
+                Ok((GroundTruth { k: *k, ids, distances }, PathBuf::from("truth")))
+            }
+        }
+    }
+}
+
+/// Options of tuning.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Tuning {
+    k: Vec<u32>,
+    recall: Vec<f64>,
+    sample: usize,
+    seed: u64,
+    threads: Option<usize>,
+    ram_budget: Option<u64>,
+}
+
+impl Tuning {
+    fn read(self) -> Result<TuneOptions> {
+        if let Some(bad) = self.recall.iter().find(|r| !(**r > 0.0 && **r <= 1.0)) {
+            return Err(Error::bad_input(format!("recall is {bad}; give shares above 0 and up to 1")));
+        }
+        Ok(TuneOptions {
+            ks: self.k,
+            recalls: self.recall,
+            sample: self.sample,
+            seed: self.seed,
+            threads: self.threads.unwrap_or_else(cores).clamp(1, 1024),
+            ram_budget: self.ram_budget,
+        })
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// Measures the recall curves of the index at `path` with queries and their ground truth, or with its own rows. Returns
+/// the report as JSON.
+#[pyfunction]
+pub(crate) fn tune<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    queries: Option<PyReadonlyArray1<'py, u8>>,
+    truth: Option<Truth<'py>>,
+    how: Tuning,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let queries = queries.map(|q| q.as_slice().map(<[u8]>::to_vec)).transpose()?;
+    let given = truth.map(|t| t.read()).transpose();
+    let given = given.map_err(|e| error::to_python(py, &e))?;
+    let tuned = work::run(py, on_progress.as_ref(), |progress| {
+        let options = how.read()?;
+        let known = match (queries, given) {
+            (Some(queries), Some((truth, name))) => {
+                Some(known(&path, queries, truth, &name, &options, progress)?)
+            }
+            _ => None,
+        };
+        stratann_engine::recall::tune::tune(&path, known, &options, progress)
+    })?;
+    crate::json(py, &tuned)
+}
+
+/// Compares the ground truth with the index.
+fn known(
+    path: &Path,
+    queries: Vec<u8>,
+    truth: GroundTruth,
+    name: &Path,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<Known> {
+    let open = OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() };
+    let index = index::Index::open(path, open)?;
+    let count = queries.len() / index.row_bytes();
+    if truth.queries() != count {
+        return Err(Error::bad_input(format!(
+            "{} is for {} queries, there are {count}; compute it again",
+            name.display(),
+            truth.queries()
+        )));
+    }
+    let known = Known {
+        truth_k: truth.k,
+        truth: truth.ids.iter().map(|&id| u64::from(id)).collect(),
+        queries,
+        ..Known::default()
+    };
+    index.check_truth(truth, name, &known.queries, options.threads, progress)?;
+    Ok(known)
+}
+
+/// Computes recall@k of results, after a comparison of the ground truth with them.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // One for each array, and what these are of.
+pub(crate) fn recall<'py>(
+    py: Python<'py>,
+    index: &crate::index::Index,
+    queries: PyReadonlyArray1<'py, u8>,
+    ids: PyReadonlyArray1<'py, u64>,
+    distances: PyReadonlyArray1<'py, f32>,
+    k: usize,
+    truth: Truth<'py>,
+) -> PyResult<f64> {
+    let open = index.opened(py)?;
+    let (queries, ids, distances) = (queries.as_slice()?, ids.as_slice()?, distances.as_slice()?);
+    let computed = || {
+        let (truth, name) = truth.read()?;
+        let count = queries.len() / open.row_bytes();
+        if truth.queries() != count || truth.k < k {
+            return Err(Error::bad_input(format!(
+                "{} has {} neighbours of {} queries, {k} of {count} are needed; compute it again",
+                name.display(),
+                truth.k,
+                truth.queries()
+            )));
+        }
+        let mut checked = CheckedTruth::new(truth, &name, Owner::of(open.manifest())?)?;
+        checked.compare(&Found { first: 0, queries, k, ids, distances })?;
+        open.settle(&checked, &stratann_engine::Quiet)?;
+        let truth = checked.truth();
+        let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
+        Ok(stratann_engine::search::recall(ids, k, &known, truth.k))
+    };
+    computed().map_err(|e| error::to_python(py, &e))
+}
+
+/// Reads the whole index at `path`. Returns what is wrong as JSON.
+#[pyfunction]
+pub(crate) fn verify(py: Python<'_>, path: PathBuf, on_progress: Option<Py<PyAny>>) -> PyResult<String> {
+    let report =
+        work::run(py, on_progress.as_ref(), |progress| stratann_engine::verify::verify(&path, progress))?;
+    crate::json(py, &report)
+}
+
+/// The document of `stratann explain`.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    query: usize,
+    #[serde(flatten)]
+    trace: &'a T,
+    counters: BTreeMap<&'static str, u64>,
+}
+
+/// Returns the trace of one query, with its counters, as JSON.
+pub(crate) fn trace(py: Python<'_>, trace: &impl Serialize, stats: &QueryStats) -> PyResult<String> {
+    let counters = QueryStats::NAMES.iter().copied().zip(stats.values()).collect();
+    crate::json(py, &Document { query: 0, trace, counters })
+}

@@ -1,0 +1,104 @@
+"""The program and the package have the same defaults."""
+
+import inspect
+import os
+import re
+import subprocess
+
+import pytest
+
+import stratann
+
+#: Arguments that only one of the two has, or that name files; and what has another form there.
+OWN = {
+    "build": {"base", "path", "progress", "force", "resume"},
+    "groundtruth": {"base", "queries", "progress"},
+    "search": {"self", "queries", "progress"},
+    "tune": {"self", "queries", "truth", "progress"},
+    "open": {"path"},
+}
+#: What the package leaves to the engine, as the engine has it.
+ENGINE = {
+    "degree": "64",
+    "build_list": "128",
+    "alpha": "1.2",
+    "passes": "1",
+    "code_kind": "residual-opq",
+    "codes": "ram",
+    "head_share": "0.05",
+    "calibration_queries": "500",
+    "plan": "auto",
+    "nav_samples": "2",
+    "width": "auto",
+    "early_stop": "never",
+    "stop_slack": "never",
+    "recall": "0.95",
+}
+#: Switches: the program names what they turn off.
+SWITCHES = {"pack": "--no-pack", "compress": "--no-compress"}
+
+
+def options(program, command):
+    """Long options of a command with their default in `--help`; None for those without."""
+    text = subprocess.run([program, command, "--help"], capture_output=True, check=True, text=True).stdout
+    found = {}
+    for part in re.split(r"\n\s+(?=(?:-\w, )?--[a-z])", text.split("Options:", 1)[1]):
+        name = re.match(r"(?:-\w, )?--([a-z-]+)", part) or re.match(r"-(k)\b", part)
+        default = re.search(r"\[default: ([^\]]+)\]", part)
+        if name:
+            found[name[1]] = default[1] if default else None
+    short = re.search(r"\n\s+-k <[^\n]+\n(?:(?!\n\s+-).)*?\[default: ([^\]]+)\]", text, re.S)
+    if short:
+        found["k"] = short[1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def program():
+    path = os.environ.get("STRATANN_PROGRAM")
+    if path is None:
+        pytest.skip("STRATANN_PROGRAM does not name the program: make test-python")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("build", stratann.build),
+        ("groundtruth", stratann.groundtruth),
+        ("search", stratann.Index.search),
+        ("tune", stratann.Index.tune),
+        ("search", stratann.open),
+    ],
+)
+def test_defaults_are_those_of_the_program(program, command, function):
+    told = options(program, command)
+    own = OWN["open" if function is stratann.open else function.__name__]
+    compared = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in own:
+            continue
+        default = parameter.default
+        option = {"learning": "frozen"}.get(name, name.replace("_", "-"))
+        if name in SWITCHES:
+            assert default is None and SWITCHES[name].lstrip("-") in told
+            continue
+        assert option in told, f"{command} has no --{option}"
+        expected = told[option]
+        if default is None and name in ENGINE and expected is not None:
+            default = ENGINE[name]
+        if isinstance(default, (list, tuple)):
+            default = ",".join(str(x) for x in default)
+        # A text such as "all cores" describes what the package calls None; a switch is off.
+        is_described = default is None and (expected is None or not re.fullmatch(r"[\d.]+|[a-z0-9-]+", expected))
+        is_off = expected is None and default in (False, "on")
+        assert is_described or is_off or str(default) == expected, (command, name, default, expected)
+        compared.append(name)
+    assert len(compared) >= 3
+
+
+def test_the_first_examples_need_no_kind(program):
+    text = subprocess.run([program, "build", "--help"], capture_output=True, check=True, text=True).stdout
+    assert inspect.signature(stratann.build).parameters["kind"].default == "auto"
+    first = text.split("Examples:")[1].strip().splitlines()[0]
+    assert "--kind" not in first
