@@ -180,6 +180,7 @@ impl Sizes {
             id_bytes: 4,
             norms: self.norms,
             code_bytes: self.list_code_bytes,
+            checksum_seed: 0,
         };
         let left = plan::code_budget(budget, &layout, clusters as u64, self.nav_samples, self.shape.rows);
         let codes = self.rows() * (self.list_code_bytes as f64 + 8.0);
