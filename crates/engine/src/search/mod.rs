@@ -17,6 +17,7 @@ mod params;
 
 pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
+pub(crate) use memory::asked_bytes;
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
 
@@ -128,6 +129,7 @@ impl Index {
             in_flight,
             admission: options.admission,
             width: options.width,
+            ..DriverOptions::default()
         };
         let mut share = Share::new(batch, worker);
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
