@@ -49,7 +49,7 @@ pub struct DriverOptions {
     pub admission: Admission,
     /// Reads in one round of a query.
     pub width: Width,
-    /// Most bytes of all read buffers; those of queries beyond a usual slot are added ([`super::Queries::extra_bytes`]).
+    /// Most bytes of all read buffers, without those of [`super::Queries::extra_bytes`].
     pub buffers_bytes: usize,
     /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it.
     pub turn_ns: u64,

@@ -184,7 +184,7 @@ impl Queries for Worker<'_> {
     fn freed(&mut self, number: usize) {
         let query = &mut self.running[number];
         // The state that the slot had before may be large, too.
-        query.state = Box::default();
+        *query.state = QueryState::default();
         query.permit = None;
     }
 

@@ -181,7 +181,7 @@ fn long_queries_take_turns() {
     assert!(first_turn(1) < last_turn(0) && first_turn(2) < last_turn(0), "{turns:?}");
 }
 
-/// A query in the background has one turn in each round, and ends last.
+/// While others are ready, one query in the background has a turn in each round.
 #[test]
 fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     const DIM: usize = 1024;
@@ -196,10 +196,10 @@ fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
     let turns = &asked.turns;
     let last_turn = |number| turns.iter().rposition(|&n| n == number).expect("each query has a turn");
+    // The first of the others begins beside both; from then on each round has turns of others.
     let others = &turns[turns.iter().position(|&n| n == 2).unwrap()..=last_turn(5)];
-    let background = others.iter().filter(|&&n| n < 2).count();
-    assert!(background > 0 && 2 * background <= others.len() + 2, "{turns:?}");
-    assert!((2..6).all(|n| last_turn(n) < last_turn(0).min(last_turn(1))), "{turns:?}");
+    assert!(others.iter().any(|&n| n < 2), "{turns:?}");
+    assert!(others.windows(2).all(|pair| pair[0] >= 2 || pair[1] >= 2), "{turns:?}");
 }
 
 #[test]
