@@ -24,7 +24,7 @@ use crate::activity::{Activity, Connections, Phase};
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
-use crate::routes::{FrontState, refuse_reserved, router};
+use crate::routes::{FrontState, is_for_reserved, reserved_refusal, router};
 
 /// Time for requests under way once the front stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -179,14 +179,14 @@ async fn serve(stream: Patient, router: Router, watcher: Watcher, activity: Arc<
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         activity.begin(Phase::Answering);
-        let refusal = activity.is_reserved.then(|| refuse_reserved(request.uri().path())).flatten();
+        let is_refused = activity.is_reserved && !is_for_reserved(request.uri().path());
         request.extensions_mut().insert(Arc::clone(&activity));
-        let call = refusal.map_or_else(|| Ok(inner.call(request)), Err);
+        let call = (!is_refused).then(|| inner.call(request));
         let activity = Arc::clone(&activity);
         async move {
             let response = match call {
-                Ok(call) => call.await,
-                Err(refusal) => Ok(refusal),
+                Some(call) => call.await,
+                None => Ok(reserved_refusal()),
             };
             activity.begin(Phase::Sending);
             response

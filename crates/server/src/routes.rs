@@ -1,7 +1,7 @@
 //! The handlers of all paths.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
@@ -29,6 +29,9 @@ use crate::wire::{
 const BATCH: usize = QUERIES_PER_REQUEST;
 /// Bodies and answers of more bytes are read and written beside the threads that serve connections.
 const LONG_BYTES: usize = 64 << 10;
+/// Pause before a refusal, when there were more than so many within that time.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
+const REFUSALS_AT_ONCE: u32 = 16;
 /// First allocation for a body, bytes.
 const BODY_START: usize = 4 << 10;
 
@@ -43,6 +46,22 @@ pub(crate) struct FrontState {
     pub(crate) connections: Connections,
     requests: AtomicU64,
     refused: AtomicU64,
+    refusals: Refusals,
+}
+
+/// Recent refusals. Clients that ask again at once would otherwise keep the threads from others.
+struct Refusals(Mutex<(Instant, u32)>);
+
+impl Refusals {
+    /// Counts one more. Returns whether there were many within [`REFUSAL_PAUSE`].
+    fn is_flood(&self) -> bool {
+        let mut recent = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        if recent.0.elapsed() >= REFUSAL_PAUSE {
+            *recent = (Instant::now(), 0);
+        }
+        recent.1 += 1;
+        recent.1 > REFUSALS_AT_ONCE
+    }
 }
 
 impl FrontState {
@@ -64,6 +83,7 @@ impl FrontState {
             connections,
             requests: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            refusals: Refusals(Mutex::new((Instant::now(), 0))),
         }
     }
 }
@@ -91,6 +111,9 @@ async fn search(
         Ok(response) => response,
         Err(refused) => {
             shared.refused.fetch_add(1, Ordering::Relaxed);
+            if shared.refusals.is_flood() {
+                tokio::time::sleep(REFUSAL_PAUSE).await;
+            }
             refused.response()
         }
     }
@@ -178,15 +201,17 @@ fn beside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     if bytes > LONG_BYTES { tokio::task::block_in_place(work) } else { work() }
 }
 
-/// The refusal of a request on a connection in a reserved place; `None` for what it may ask.
-pub(crate) fn refuse_reserved(path: &str) -> Option<Response> {
-    if matches!(path, "/v1/health" | "/v1/status") {
-        return None;
-    }
+/// Whether a connection in a reserved place may ask for this.
+pub(crate) fn is_for_reserved(path: &str) -> bool {
+    matches!(path, "/v1/health" | "/v1/status")
+}
+
+/// The refusal of any other request there.
+pub(crate) fn reserved_refusal() -> Response {
     let error = "all connections are in use; ask again later".into();
     let mut response = Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }.response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-    Some(response)
+    response
 }
 
 fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
@@ -430,6 +455,15 @@ impl AsRef<[u8]> for ReservedBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_refusals_at_once_are_a_flood_and_few_are_not() {
+        let refusals = Refusals(Mutex::new((Instant::now(), REFUSALS_AT_ONCE)));
+        assert!(refusals.is_flood());
+        let past = Instant::now() - REFUSAL_PAUSE;
+        let refusals = Refusals(Mutex::new((past, 1000)));
+        assert!(!refusals.is_flood());
+    }
 
     #[test]
     fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
