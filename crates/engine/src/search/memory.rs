@@ -1,12 +1,11 @@
 //! What searches take of memory: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
-use stratann_core::plan::KindParams;
 use stratann_core::query::Params;
 
 use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
-use crate::kinds::{self, kind::Kind};
+use crate::kinds;
 use crate::manifest::Manifest;
 
 /// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells;
@@ -81,16 +80,12 @@ impl Index {
     pub(crate) fn usual_params(&self) -> Params {
         let efforts = self.base.manifest.curves.iter().flat_map(|c| &c.points).map(|p| p.effort);
         let effort = efforts.max().unwrap_or(0).min(USUAL_EFFORT_MAX);
-        match self.base.kind {
-            Kind::Flat => Params::flat(USUAL_K),
-            Kind::DiskGraph => Params::disk_graph(USUAL_K, effort.max(USUAL_LIST)),
-            Kind::HybridIvf => Params::hybrid_ivf(USUAL_K, effort.max(USUAL_NPROBE)),
-        }
+        kinds::sized_params(self.base.kind, USUAL_K, effort.max(USUAL_EFFORT))
     }
 
     /// State and scratch of a query of the usual size.
     pub(crate) fn usual_query_bytes(&self) -> u64 {
-        self.tables_bytes(&SearchOptions::default()) + asked_bytes(&self.usual_params())
+        self.tables_bytes(&SearchOptions::default()) + kinds::asked_bytes(&self.usual_params())
     }
 
     /// Bytes of a buffer for the longest read.
@@ -102,49 +97,6 @@ impl Index {
 
 /// Results, candidate queue and clusters of a usual query.
 const USUAL_K: u32 = 100;
-const USUAL_LIST: u32 = 256;
-const USUAL_NPROBE: u32 = 64;
+const USUAL_EFFORT: u32 = 256;
 /// A usual query is no larger than this, whatever the curves of the index.
 const USUAL_EFFORT_MAX: u32 = 1024;
-
-/// What the state and the scratch of a query take by its parameters: results, candidates, ranked clusters.
-pub(crate) fn asked_bytes(params: &Params) -> u64 {
-    let k = u64::from(params.k);
-    // The results, and once more with the answer.
-    let results = grown(k, 16) + 16 * k;
-    let own = match &params.kind {
-        KindParams::Flat(_) => 0,
-        KindParams::DiskGraph(own) => grown(own.search_list.into(), 12) + grown(own.head_list.into(), 12),
-        KindParams::HybridIvf(own) => {
-            // Ranked clusters, their ranks and their beam; results, scored members, estimates, bounds and reads.
-            grown(own.nprobe.into(), 4 + 12 + 24)
-                + grown(own.sample_hits.into(), 12 + 4)
-                + grown(own.local_list.into(), 12 + 4)
-                + grown(k, 24 + 24 + 4 + 4 + 8)
-        }
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => 0,
-    };
-    results + own
-}
-
-/// The most that a list of `count` entries takes while it grows: it doubles, and is copied once more as it does.
-fn grown(count: u64, entry_bytes: u64) -> u64 {
-    count.next_power_of_two() * entry_bytes * 3 / 2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_query_is_accounted_as_asked() {
-        let usual = asked_bytes(&Params::disk_graph(10, 200));
-        let large = asked_bytes(&Params::disk_graph(16_384, 65_536));
-        assert!(usual < 8 << 10, "{usual}");
-        // Candidates of 12 bytes and results of 16 in lists that double.
-        assert!(large > 65_536 * 12 * 3 / 2 + 16_384 * 40 && large < 2 << 20, "{large}");
-        let probes = |nprobe| asked_bytes(&Params::hybrid_ivf(10, nprobe));
-        assert!(probes(8192) > probes(64) + 8000 * 40);
-    }
-}

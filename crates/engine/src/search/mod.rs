@@ -17,7 +17,6 @@ mod params;
 
 pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
-pub(crate) use memory::asked_bytes;
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
 

@@ -19,10 +19,10 @@ use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width};
 use crate::index::Index;
-use crate::kinds;
+use crate::kinds::{self, asked_bytes};
 use crate::ledger::{Guarantee, Ledger, Part, Reservation};
 use crate::link::Link;
-use crate::search::{Effort, SearchOptions, asked_bytes};
+use crate::search::{Effort, SearchOptions};
 use crate::tier;
 
 /// Bytes that may wait for one other server.
@@ -290,11 +290,7 @@ impl ServerState {
     fn largest_bytes(&self) -> u64 {
         let (index, caps) = (self.index.index(), &self.options.caps);
         let k = caps.max_k.min(self.index.rows() as usize) as u32;
-        let params = match index.base.kind {
-            kinds::kind::Kind::Flat => Params::flat(k),
-            kinds::kind::Kind::DiskGraph => Params::disk_graph(k, caps.max_list),
-            kinds::kind::Kind::HybridIvf => Params::hybrid_ivf(k, caps.max_nprobe),
-        };
+        let params = kinds::sized_params(index.base.kind, k, caps.max_list.max(caps.max_nprobe));
         self.size_of(&params, false).extra_bytes
     }
 
