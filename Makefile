@@ -12,6 +12,7 @@ PIP := $(VENV_PYTHON) -m pip --quiet --disable-pip-version-check
 CONSTRAINTS := .ci/constraints.txt
 DATA ?= sample
 BENCH_FLAGS ?=
+HOSTILE_FLAGS ?=
 PROPTEST_NIGHTLY := 4096
 KILL_ROUNDS := 20
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
@@ -24,7 +25,7 @@ FUZZ_NIGHTLY := 20
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +79,10 @@ wheel: $(VENV)/.tests ## The Python package to install, in target/wheels
 
 bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
+
+# Two minutes by default; the server runs in a memory cgroup where one can be made.
+hostile: build ## Honest and hostile load against a server with a RAM budget: make hostile HOSTILE_FLAGS='--seconds 600'
+	$(PYTHON) bench/hostile.py --seconds 120 $(HOSTILE_FLAGS)
 
 # What is there already is not installed again.
 tools: tools-etcd tools-s3 ## Install the servers that some tests need: etcd (by apt-get, as root) and versitygw (by Go)

@@ -15,6 +15,8 @@ pub struct Account {
 pub const PROGRAM_BYTES: u64 = 9 << 20;
 /// Used part of a worker thread's stack and thread-local state.
 pub const THREAD_BYTES: u64 = 128 << 10;
+/// Used part of the stack of a thread that reads blocks, and its share of the allocator.
+pub const READER_BYTES: u64 = 48 << 10;
 
 impl Account {
     /// Creates an account with the program only.

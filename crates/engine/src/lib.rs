@@ -16,6 +16,7 @@ pub mod groundtruth;
 pub mod index;
 pub mod input;
 pub mod kinds;
+pub mod ledger;
 pub mod link;
 pub mod manifest;
 pub mod output;

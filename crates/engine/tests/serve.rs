@@ -15,7 +15,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::build::{CodePlace, Kind};
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::serve::{Answer, Question, ServeOptions, Server, Unanswered};
+use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered};
 use stratann_engine::spread::{PartitionOptions, partition};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, ErrorKind, Metric, Quiet};
@@ -149,7 +149,7 @@ fn ask_with(
 ) -> (u64, Answering) {
     let (sender, answer) = channel();
     let params = server.params(options).unwrap();
-    let question = Question { vector, params, timeout, partial };
+    let question = Question { vector, params, timeout, partial, request: 0, is_batch: false };
     (server.ask(question, Box::new(move |got| drop(sender.send(got)))), answer)
 }
 
@@ -426,8 +426,9 @@ fn a_cluster_drops_expired_and_cancelled_queries_on_all_servers() {
     let cluster = Cluster::start_like(Box::new(like), source(), 3, 1, |_| {});
     let server = |i: usize| cluster.servers[i % 3].as_ref().unwrap();
     let search = long_search();
+    // Hundreds of reads, one after the other, on servers with two slots: nearly none ends in time.
     let late: Vec<_> = (0..150)
-        .map(|i| ask_with(server(i), &search, asked.row(i % 50), false, Duration::from_millis(30)).1)
+        .map(|i| ask_with(server(i), &search, asked.row(i % 50), false, Duration::from_millis(1)).1)
         .collect();
     // A release may overtake a baton between two other servers: that run ends at its deadline.
     let limit = Duration::from_secs(10);
@@ -436,10 +437,17 @@ fn a_cluster_drops_expired_and_cancelled_queries_on_all_servers() {
     for (i, (number, _)) in cancelled.iter().enumerate() {
         server(i).cancel(*number);
     }
+    let mut expired = 0;
     for answer in late {
-        let got = answer.recv_timeout(PATIENCE).expect("every query gets a reply");
-        assert!(matches!(got, Ok(_) | Err(Unanswered::Expired)), "{got:?}");
+        match answer.recv_timeout(PATIENCE).expect("every query gets a reply") {
+            Ok(_) => {}
+            Err(why) => {
+                assert_eq!(why, Unanswered::Expired);
+                expired += 1;
+            }
+        }
     }
+    assert!(expired > 100, "{expired} of 150 expired");
     waits_until("all servers are idle", || {
         cluster.up().all(|s| (s.held(), s.status().in_flight, s.status().waiting) == ((0, 0), 0, 0))
     });
@@ -450,6 +458,80 @@ fn a_cluster_drops_expired_and_cancelled_queries_on_all_servers() {
     let expected = expected(&asked);
     let again = cluster.ask(0, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
     check(&asked, &expected, 0, &again);
+}
+
+/// Bytes of a part of the ledger: guaranteed, used, and the most that was used.
+fn part(server: &Server, name: &str) -> (u64, u64, u64) {
+    let ledger = server.status().ledger;
+    let part = ledger.parts.iter().find(|p| p.part == name).unwrap();
+    (part.guaranteed_bytes, part.used_bytes, part.most_bytes)
+}
+
+/// The memory of a large query is reserved before it runs: others wait for it, and usual queries do not wait.
+#[test]
+fn large_queries_take_turns_for_the_memory_that_the_budget_leaves() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let folder = source().dir.path();
+    let free = Server::start(ServeOptions { ram_budget: Some(1 << 30), ..options(folder, &said) }).unwrap();
+    let needed = free.status().ledger.committed_bytes;
+    drop(free);
+    let tight = ServeOptions { ram_budget: Some(needed), ..options(folder, &said) };
+    let server = Server::start(tight).unwrap();
+    let (guaranteed, ..) = part(&server, "large_queries");
+    let search = long_search();
+    let large: Vec<_> =
+        (0..100).map(|i| ask_with(&server, &search, asked.row(i % 50), false, PATIENCE).1).collect();
+    let usual: Vec<_> = (0..100).map(|i| ask(&server, asked.row(i % 50), false, PATIENCE)).collect();
+    let expected = expected(&asked);
+    for (i, answer) in usual.iter().enumerate() {
+        check(&asked, &expected, i, &answer.recv_timeout(PATIENCE).unwrap().unwrap());
+    }
+    assert!(large.iter().all(|answer| answer.recv_timeout(PATIENCE).unwrap().is_ok()));
+    waits_until("all memory is released", || {
+        ["large_queries", "waiting_queries"].iter().all(|name| part(&server, name).1 == 0)
+    });
+    let (_, _, most) = part(&server, "large_queries");
+    assert!(most > 0 && most <= guaranteed, "{most} at most, {guaranteed} set aside");
+    let status = server.status().ledger;
+    assert!(status.committed_bytes <= needed, "{status:?}");
+}
+
+#[test]
+fn a_query_above_a_cap_is_refused_and_the_operator_can_raise_it() {
+    let said = Said::default();
+    let folder = source().dir.path();
+    let server = Server::start(options(folder, &said)).unwrap();
+    let wide = |k, list| SearchOptions { k, effort: Effort::List(list, None), ..one_at_a_time() };
+    for (options, words) in
+        [(wide(3000, 3000), ["k is 3000", "2048 (max_k)"]), (wide(10, 9000), ["is 9000", "8192 (max_list)"])]
+    {
+        let error = server.params(&options).unwrap_err();
+        assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
+    }
+    let caps = Caps { max_k: 16_384, max_list: 65_536, max_nprobe: 65_536 };
+    let roomy = Server::start(ServeOptions { caps, ..options(folder, &said) }).unwrap();
+    let params = roomy.params(&wide(3000, 65_536)).unwrap();
+    assert_eq!((params.k, params.kind.disk_graph().unwrap().search_list), (3000, 65_536));
+    assert!(part(&roomy, "large_queries").0 > part(&server, "large_queries").0);
+    // What a budget could never hold is refused at once, not queued for ever.
+    let needed = server.status().ledger.committed_bytes;
+    let tight = Server::start(ServeOptions { ram_budget: Some(needed), ..options(folder, &said) }).unwrap();
+    let wide = SearchOptions { width: Width::Fixed(64), ..wide(2048, 8192) };
+    let error = tight.params(&wide).unwrap_err();
+    assert!(error.message.contains("larger --ram-budget"), "{error}");
+}
+
+#[test]
+fn a_server_that_stops_drops_what_runs() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let server = Server::start(options(source().dir.path(), &said)).unwrap();
+    let search = long_search();
+    let running: Vec<_> =
+        (0..400).map(|i| ask_with(&server, &search, asked.row(i % 50), false, PATIENCE).1).collect();
+    drop(server);
+    let got: Vec<_> = running.iter().map(|answer| answer.recv_timeout(PATIENCE).unwrap()).collect();
+    let stopped = got.iter().filter(|g| matches!(g, Err(Unanswered::Failed(why)) if why.contains("stops")));
+    assert!(stopped.count() > 300);
 }
 
 #[test]

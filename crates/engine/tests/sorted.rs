@@ -15,7 +15,7 @@ use stratann_core::query::{
 };
 use stratann_engine::Metric;
 use stratann_engine::cache::ExtentCache;
-use stratann_engine::driver::{Admission, Driver, DriverOptions, Queries, SharedReads, Times, Width};
+use stratann_engine::driver::{Driver, DriverOptions, Queries, SharedReads, Times, Width};
 use stratann_engine::tier::{Fault, MemoryTier};
 
 const ASKED: usize = 24;
@@ -116,12 +116,8 @@ fn the_driver_gives_the_same_answers_at_any_depth_with_and_without_a_cache() {
         (16, 64, cache.as_ref(), true),
         (4, 2, cache.as_ref(), false),
     ] {
-        let options = DriverOptions {
-            buffer_bytes: 0,
-            in_flight,
-            admission: Admission::Fixed,
-            width: Width::Fixed(params.width),
-        };
+        let options =
+            DriverOptions { in_flight, width: Width::Fixed(params.width), ..DriverOptions::default() };
         let tier = Box::new(MemoryTier::new(place.file.clone(), depth, in_flight as u64));
         let mut queries = Asked { params, next: 0, ended: vec![None; ASKED] };
         let driver = Driver::new(place.view(), cache, tier, options);
@@ -130,12 +126,8 @@ fn the_driver_gives_the_same_answers_at_any_depth_with_and_without_a_cache() {
     }
     // A damaged block is lost to its query, and never scored.
     let tier = Box::new(MemoryTier::new(place.file.clone(), 4, 1).with_fault(7, Fault::FlippedBit(40_000)));
-    let options = DriverOptions {
-        buffer_bytes: 0,
-        in_flight: 2,
-        admission: Admission::Fixed,
-        width: Width::Fixed(params.width),
-    };
+    let options =
+        DriverOptions { in_flight: 2, width: Width::Fixed(params.width), ..DriverOptions::default() };
     let mut queries = Asked { params, next: 0, ended: vec![None; ASKED] };
     Driver::new(place.view(), None, tier, options).run(&mut queries).unwrap();
     let lost =

@@ -2,30 +2,38 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use stratann_engine::ledger::{Guarantee, Ledger};
 use stratann_engine::serve::Versions;
 use stratann_engine::{Error, ErrorKind, Result};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::activity::{Activity, Connections, Phase};
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
-use crate::routes::{FrontState, router};
+use crate::routes::{FrontState, is_for_reserved, reserved_refusal, router};
 
-/// A connection without a new request for this long is closed.
-const IDLE_TIME: Duration = Duration::from_secs(60);
 /// Time for requests under way once the front stops.
-const GRACE: Duration = Duration::from_secs(8);
+const GRACE: Duration = Duration::from_secs(5);
+/// Interval of looks at connections that take too long.
+const LOOK: Duration = Duration::from_millis(100);
+/// Buffers of the kernel for one connection, each way, bytes.
+const SOCKET_BYTES: u32 = 64 << 10;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// Pause after a failed accept (no file handle left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,6 +48,8 @@ pub struct FrontOptions {
     pub limits: Limits,
     /// Threads for HTTP; searches have their own.
     pub threads: usize,
+    /// Where the front reserves its memory: the ledger of the process.
+    pub ledger: Arc<Ledger>,
     /// Receives one line for each event.
     pub log: Log,
 }
@@ -50,6 +60,8 @@ pub struct Front {
     runtime: Runtime,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
+    // What the ledger has set aside for the front.
+    _memory: [Guarantee; 4],
 }
 
 impl Front {
@@ -67,16 +79,20 @@ impl Front {
         let threads = options.threads.clamp(1, 64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(threads)
+            .max_blocking_threads(threads)
             .thread_name("http")
             .enable_all()
             .build()
             .map_err(refused)?;
-        let listener = runtime.block_on(TcpListener::bind(options.http)).map_err(refused)?;
+        let listener = runtime.block_on(async { listen(options.http) }).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let shared = Arc::new(FrontState::new(versions, shape, options.limits, threads));
+        let memory = options.limits.set_aside(&options.ledger, threads)?;
+        let connections = Connections::new(options.limits, &options.ledger);
+        let shared = FrontState::new(versions, shape, (options.limits, threads), options.ledger, connections);
+        let shared = Arc::new(shared);
         let (stop, stopped) = watch::channel(false);
         let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
-        Ok(Front { address, runtime, stop, accepting })
+        Ok(Front { address, runtime, stop, accepting, _memory: memory })
     }
 
     /// The address that it listens on.
@@ -94,29 +110,46 @@ impl Front {
     }
 }
 
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    // The kernel would let them grow to megabytes for each client that does not read.
+    socket.set_send_buffer_size(SOCKET_BYTES)?;
+    socket.set_recv_buffer_size(SOCKET_BYTES)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 async fn accept(
     listener: TcpListener,
     shared: Arc<FrontState>,
     mut stopped: watch::Receiver<bool>,
     log: Log,
 ) {
-    let slots = Arc::new(Semaphore::new(shared.limits.connections));
     let graceful = GracefulShutdown::new();
     let router = router(Arc::clone(&shared));
+    let looking = tokio::spawn(look(Arc::clone(&shared), stopped.clone()));
     loop {
         let accepted = tokio::select! {
-            accepted = next(&listener, &slots) => accepted,
+            accepted = listener.accept() => accepted,
             _ = stopped.changed() => break,
         };
         match accepted {
-            Ok((stream, slot)) => {
-                let stream = Patient::new(stream, shared.limits.patience);
-                let served = serve(stream, router.clone(), graceful.watcher());
-                // Counted at once, not when its task first runs.
-                let counted = Counted::new(&shared, slot);
+            Ok((stream, peer)) => {
+                // Answers are small: waiting for a full packet would only cost time. Without this option a socket is
+                // slower, not wrong.
+                let _ = stream.set_nodelay(true);
+                // The connection is closed at once where no place is left.
+                let Some((number, activity)) = shared.connections.enter(peer.ip()) else { continue };
+                let stream = Patient::new(stream, &shared.limits, Arc::clone(&activity));
+                let served = serve(stream, router.clone(), graceful.watcher(), Arc::clone(&activity));
+                let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
-                    served.await;
-                    drop(counted);
+                    tokio::select! {
+                        () = served => {}
+                        () = activity.closed() => {}
+                    }
+                    shared.connections.leave(number);
                 });
             }
             Err(e) => {
@@ -127,46 +160,43 @@ async fn accept(
     }
     drop(listener);
     graceful.shutdown().await;
+    looking.abort();
 }
 
-/// An open connection: it has a slot and is counted.
-struct Counted {
-    shared: Arc<FrontState>,
-    _slot: OwnedSemaphorePermit,
-}
-
-impl Counted {
-    fn new(shared: &Arc<FrontState>, slot: OwnedSemaphorePermit) -> Counted {
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        Counted { shared: Arc::clone(shared), _slot: slot }
+/// Closes connections that take too long, until it is aborted.
+async fn look(shared: Arc<FrontState>, stopped: watch::Receiver<bool>) {
+    let mut since = None;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if *stopped.borrow() {
+            since.get_or_insert_with(Instant::now);
+        }
+        shared.connections.close_late(since.map(|since| since.elapsed()));
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.shared.connections.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The next connection, once there is a slot for it.
-async fn next(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots).acquire_owned().await.map_err(std::io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    // Answers are small: waiting for a full packet would only cost time. Without this option a socket is slower, not
-    // wrong.
-    let _ = stream.set_nodelay(true);
-    Ok((stream, slot))
-}
-
-async fn serve(stream: Patient, router: Router, watcher: Watcher) {
+async fn serve(stream: Patient, router: Router, watcher: Watcher, activity: Arc<Activity>) {
+    let inner = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        activity.begin(Phase::Answering);
+        let is_refused = activity.is_reserved && !is_for_reserved(request.uri().path());
+        request.extensions_mut().insert(Arc::clone(&activity));
+        let call = (!is_refused).then(|| inner.call(request));
+        let activity = Arc::clone(&activity);
+        async move {
+            let response = match call {
+                Some(call) => call.await,
+                None => Ok(reserved_refusal()),
+            };
+            activity.begin(Phase::Sending);
+            response
+        }
+    });
+    // Time-outs of headers are those of the activity: here they would run while a connection is idle, too.
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_TIME)
+        .header_read_timeout(None)
         .max_buf_size(CONNECTION_BYTES / 2)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     // A client that hangs up or sends invalid bytes is no event.
     let _ = watcher.watch(connection).await;
 }

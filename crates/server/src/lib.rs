@@ -2,6 +2,7 @@
 //!
 //! `POST /v1/search`, `GET /v1/health` and `GET /v1/status`; `docs/book/serve.md` describes them for users.
 
+mod activity;
 mod connections;
 mod limits;
 mod patient;

@@ -41,6 +41,31 @@ impl RowShape {
     }
 }
 
+/// Most characters of a client's text that an error quotes.
+const QUOTED_MAX: usize = 200;
+
+/// The text, or its beginning and its end where it is longer than an error quotes.
+pub(crate) fn shortened(text: &str) -> String {
+    const END: usize = 40;
+    let count = text.chars().count();
+    if count <= QUOTED_MAX {
+        return text.into();
+    }
+    let start: String = text.chars().take(QUOTED_MAX - END - 1).collect();
+    let end: String = text.chars().skip(count - END).collect();
+    format!("{start}…{end}")
+}
+
+/// An error of a parser, which quotes what it could not read. The list of known fields is the program's own text.
+fn quoting(error: &impl fmt::Display) -> String {
+    let text = error.to_string();
+    match text.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, expected ")) {
+        Some(_) if text.chars().count() <= 2 * QUOTED_MAX => text,
+        Some((_, known)) => format!("an unknown field of many characters, expected {}", shortened(known)),
+        None => shortened(&text),
+    }
+}
+
 /// A checked request.
 #[derive(Debug)]
 pub(crate) struct Request {
@@ -117,7 +142,8 @@ impl<'de> Deserialize<'de> for WidthName {
 /// # Errors
 /// One line for the client.
 pub(crate) fn from_json(body: &[u8], shape: &RowShape, limits: &Limits) -> Result<Request, String> {
-    let fields: RequestFields<'_> = serde_json::from_slice(body).map_err(|e| format!("the body: {e}"))?;
+    let fields: RequestFields<'_> =
+        serde_json::from_slice(body).map_err(|e| format!("the body: {}", quoting(&e)))?;
     let queries = fields.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
     let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
     let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
@@ -138,8 +164,8 @@ pub(crate) fn from_octets(
     shape: &RowShape,
     limits: &Limits,
 ) -> Result<Request, String> {
-    let fields: RequestFields<'_> =
-        serde_urlencoded::from_str(url_query).map_err(|e| format!("the parameters of the URL: {e}"))?;
+    let fields: RequestFields<'_> = serde_urlencoded::from_str(url_query)
+        .map_err(|e| format!("the parameters of the URL: {}", quoting(&e)))?;
     if !body.len().is_multiple_of(shape.row_bytes()) {
         return Err(format!(
             "the body has {} bytes, a vector of this index has {} ({} × {}); send whole vectors",
@@ -160,7 +186,10 @@ pub(crate) fn from_octets(
 }
 
 fn too_many(count: usize, limits: &Limits) -> String {
-    format!("{count} queries in one request; up to {} are taken, send more requests", limits.queries)
+    format!(
+        "{count} queries in one request; this server takes up to {} (max_batch), send more requests",
+        limits.queries
+    )
 }
 
 fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
@@ -197,16 +226,17 @@ fn finish(
         switches: switches.into(),
         ..usual
     };
-    let most = limits.memory_bytes / 2;
+    let most = limits.large_bytes;
     if Limits::answer_bytes(count, options.k) > most {
         return Err(format!(
-            "{count} queries with k = {} have answers of more than {most} bytes; ask for less at a time",
+            "{count} queries with k = {} have answers of more than {most} bytes; ask for less at a time, or start the \
+             server with a larger --http-memory",
             options.k
         ));
     }
     let timeout_ms = fields.timeout_ms.unwrap_or(USUAL_TIMEOUT_MS);
     if !(1..=limits.timeout_ms).contains(&timeout_ms) {
-        return Err(format!("timeout_ms is {timeout_ms}; give 1 to {}", limits.timeout_ms));
+        return Err(format!("timeout_ms is {timeout_ms}; give 1 to {} (max_timeout_ms)", limits.timeout_ms));
     }
     let partial = fields.partial.unwrap_or(false);
     Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial })
@@ -278,7 +308,7 @@ impl Rows<'_> {
         if found != shape.dim && text.starts_with('[') {
             return Err(format!("query {number} has {found} dimensions, the index has {}", shape.dim));
         }
-        let unread = |e: serde_json::Error| format!("query {number}: {e}");
+        let unread = |e: serde_json::Error| format!("query {number}: {}", quoting(&e));
         let start = self.bytes.len();
         if shape.dtype.is_float() {
             let row: Vec<f32> = serde_json::from_str(text).map_err(unread)?;

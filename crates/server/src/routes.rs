@@ -1,31 +1,39 @@
 //! The handlers of all paths.
 
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use http_body_util::BodyExt;
-use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 use serde_json::{Value, json};
+use stratann_engine::ledger::Ledger;
 use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use crate::limits::Limits;
-use crate::request::{self, Request, RowShape};
-use crate::wire::{Answered, Counters, Failed, FailureKind, Found, Refusal, Reply, Used};
+use crate::activity::{Activity, Connections, Phase};
+use crate::limits::{Limits, RequestMemory};
+use crate::request::{self, Request, RowShape, shortened};
+use crate::wire::{
+    Answered, Counters, Failed, FailureKind, Found, QUERIES_PER_REQUEST, Refusal, Reply, Used,
+};
 
-/// Unit of the memory that requests reserve, bytes.
-const PIECE_BYTES: usize = 1024;
+/// A request with more queries is a batch: its queries' steps come after those of others.
+const BATCH: usize = QUERIES_PER_REQUEST;
+/// Bodies and answers of more bytes are read and written beside the threads that serve connections.
+const LONG_BYTES: usize = 64 << 10;
+/// Pause before a refusal, when there were more than so many within that time.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
+const REFUSALS_AT_ONCE: u32 = 16;
+/// First allocation for a body, bytes.
+const BODY_START: usize = 4 << 10;
 
 /// State that all requests share.
 pub(crate) struct FrontState {
@@ -34,18 +42,35 @@ pub(crate) struct FrontState {
     threads: usize,
     shape: RowShape,
     number: u8,
-    memory: Arc<Semaphore>,
-    pub(crate) connections: AtomicUsize,
+    ledger: Arc<Ledger>,
+    pub(crate) connections: Connections,
     requests: AtomicU64,
     refused: AtomicU64,
+    refusals: Refusals,
+}
+
+/// Recent refusals. Clients that ask again at once would otherwise keep the threads from others.
+struct Refusals(Mutex<(Instant, u32)>);
+
+impl Refusals {
+    /// Counts one more. Returns whether there were many within [`REFUSAL_PAUSE`].
+    fn is_flood(&self) -> bool {
+        let mut recent = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        if recent.0.elapsed() >= REFUSAL_PAUSE {
+            *recent = (Instant::now(), 0);
+        }
+        recent.1 += 1;
+        recent.1 > REFUSALS_AT_ONCE
+    }
 }
 
 impl FrontState {
     pub(crate) fn new(
         versions: Arc<Versions>,
         shape: RowShape,
-        limits: Limits,
-        threads: usize,
+        (limits, threads): (Limits, usize),
+        ledger: Arc<Ledger>,
+        connections: Connections,
     ) -> FrontState {
         let number = versions.status().server;
         FrontState {
@@ -54,17 +79,12 @@ impl FrontState {
             threads,
             shape,
             number,
-            memory: Arc::new(Semaphore::new(limits.memory_bytes / PIECE_BYTES)),
-            connections: AtomicUsize::new(0),
+            ledger,
+            connections,
             requests: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            refusals: Refusals(Mutex::new((Instant::now(), 0))),
         }
-    }
-
-    /// Reserves memory for a request. `None` when other requests have it.
-    fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let pieces = u32::try_from(bytes.div_ceil(PIECE_BYTES)).ok()?;
-        Arc::clone(&self.memory).try_acquire_many_owned(pieces).ok()
     }
 }
 
@@ -80,15 +100,20 @@ pub(crate) fn router(shared: Arc<FrontState>) -> Router {
 
 async fn search(
     State(shared): State<Arc<FrontState>>,
+    Extension(activity): Extension<Arc<Activity>>,
     RawQuery(url_query): RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    shared.requests.fetch_add(1, Ordering::Relaxed);
-    match answer(&shared, url_query.as_deref().unwrap_or(""), &headers, body).await {
+    let number = shared.requests.fetch_add(1, Ordering::Relaxed);
+    let url_query = url_query.as_deref().unwrap_or("");
+    match answer(&shared, (number, &activity), url_query, &headers, body).await {
         Ok(response) => response,
         Err(refused) => {
             shared.refused.fetch_add(1, Ordering::Relaxed);
+            if shared.refusals.is_flood() {
+                tokio::time::sleep(REFUSAL_PAUSE).await;
+            }
             refused.response()
         }
     }
@@ -110,41 +135,83 @@ impl Rejection {
         Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }
     }
 
+    fn late_body(limits: &Limits) -> Rejection {
+        let error = format!(
+            "the body came more slowly than {} bytes a second; send it faster, or in smaller requests",
+            limits.least_rate
+        );
+        Rejection { status: StatusCode::REQUEST_TIMEOUT, error }
+    }
+
     fn response(self) -> Response {
-        json_response(self.status, &Refusal { error: self.error }, None)
+        json_response(self.status, &Refusal { error: self.error })
     }
 }
 
 async fn answer(
     shared: &Arc<FrontState>,
+    (number, activity): (u64, &Activity),
     url_query: &str,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Rejection> {
     let is_octets = is_octets(headers)?;
-    // A body without a declared length counts as one of the largest size.
-    let declared = body.size_hint().exact().map_or(shared.limits.body_bytes, |n| n as usize);
-    let length = declared.min(shared.limits.body_bytes);
-    let charge = if is_octets { length } else { 3 * length };
-    let Some(mut memory) = shared.reserve(charge) else {
+    let mut memory = RequestMemory::new(&shared.ledger);
+    activity.begin(Phase::Body);
+    let body = read_body(body, &shared.limits, &mut memory).await?;
+    activity.begin(Phase::Answering);
+    // Numbers as text take at least two bytes; as rows they take four, in a list that may double.
+    if !is_octets && !memory.grow(2 * body.len() as u64) {
         return Err(Rejection::overloaded());
-    };
-    let body = read_body(body, shared.limits.body_bytes, shared.limits.patience).await?;
-    let read = if is_octets {
-        request::from_octets(body, url_query, &shared.shape, &shared.limits)
-    } else if url_query.is_empty() {
-        request::from_json(&body, &shared.shape, &shared.limits)
-    } else {
-        Err("parameters in the URL go with application/octet-stream; put them into the body".into())
-    };
-    let request = read.map_err(Rejection::bad)?;
-    let count = request.rows.len() / shared.shape.row_bytes();
-    match shared.reserve(Limits::answer_bytes(count, request.options.k)) {
-        Some(more) => memory.merge(more),
-        None => return Err(Rejection::overloaded()),
     }
-    let reply = ask(shared, &request).await?;
-    Ok(finish(&reply, memory))
+    let read = beside(body.len(), || {
+        if is_octets {
+            request::from_octets(body, url_query, &shared.shape, &shared.limits)
+        } else if url_query.is_empty() {
+            request::from_json(&body, &shared.shape, &shared.limits)
+        } else {
+            Err("parameters in the URL go with application/octet-stream; put them into the body".into())
+        }
+    });
+    let mut request = read.map_err(Rejection::bad)?;
+    request.rows.shrink_to_fit();
+    memory.shrink_to(request.rows.len() as u64);
+    let count = request.rows.len() / shared.shape.row_bytes();
+    let answers = Limits::answer_bytes(count, request.options.k) as u64;
+    if !memory.grow(answers) {
+        return Err(Rejection::overloaded());
+    }
+    let reply = ask(shared, &request, number).await?;
+    drop(request);
+    let status = if reply.error.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
+    let bytes = beside(answers as usize, || {
+        // No longer than what is reserved, so that it is not copied as it grows.
+        let mut bytes = Vec::with_capacity(answers as usize);
+        let written = serde_json::to_writer(&mut bytes, &reply);
+        bytes.shrink_to_fit();
+        written.map(|()| bytes).unwrap_or_default()
+    });
+    drop(reply);
+    memory.shrink_to(bytes.len() as u64);
+    Ok(response(status, Bytes::from_owner(ReservedBytes { bytes, _memory: memory })))
+}
+
+/// Runs what takes long beside the threads that serve connections.
+fn beside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes > LONG_BYTES { tokio::task::block_in_place(work) } else { work() }
+}
+
+/// Whether a connection in a reserved place may ask for this.
+pub(crate) fn is_for_reserved(path: &str) -> bool {
+    matches!(path, "/v1/health" | "/v1/status")
+}
+
+/// The refusal of any other request there.
+pub(crate) fn reserved_refusal() -> Response {
+    let error = "all connections are in use; ask again later".into();
+    let mut response = Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }.response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
@@ -155,39 +222,72 @@ fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
         // The default of curl.
         "application/json" | "application/x-www-form-urlencoded" | "" => Ok(false),
         other => Err(Rejection::bad(format!(
-            "Content-Type {other:?} is not read; send application/json or application/octet-stream"
+            "Content-Type {:?} is not read; send application/json or application/octet-stream",
+            shortened(other)
         ))),
     }
 }
 
-/// Reads a body of up to `limit` bytes. A longer body is read to eight times that and dropped: a client that is still
-/// sending would not read the rejection.
-async fn read_body(mut body: Body, limit: usize, patience: Duration) -> Result<Vec<u8>, Rejection> {
-    let mut bytes = Vec::with_capacity(body.size_hint().exact().unwrap_or(0).min(limit as u64) as usize);
-    let mut length = 0;
-    let read = async {
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
-            length += data.len();
-            if length <= limit {
-                bytes.extend_from_slice(&data);
-            } else if length > 8 * limit {
-                break;
+/// Reads a body, and reserves memory for it as it arrives. A body beyond the limit is read to eight times that and
+/// dropped: a client that is still sending would not read the rejection.
+async fn read_body(
+    mut body: Body,
+    limits: &Limits,
+    memory: &mut RequestMemory,
+) -> Result<Vec<u8>, Rejection> {
+    let limit = limits.body_bytes;
+    let announced = body.size_hint().exact().unwrap_or(0).min(limit as u64) as usize;
+    let (mut bytes, mut length, started) = (Vec::new(), 0, Instant::now());
+    loop {
+        // A client that keeps to the least rate has all the time that its body takes.
+        let earned = Duration::from_secs_f64(length as f64 / limits.least_rate.max(1) as f64);
+        let frame = match tokio::time::timeout_at(started + limits.patience + earned, body.frame()).await {
+            Err(_) => return Err(Rejection::late_body(limits)),
+            Ok(None) => break,
+            Ok(Some(Err(e))) => {
+                return Err(Rejection::bad(format!("the body broke off: {}", shortened(&e.to_string()))));
             }
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > 8 * limit {
+            break;
         }
-        Ok::<(), axum::Error>(())
-    };
-    match tokio::time::timeout(patience, read).await {
-        Err(_) => Err(Rejection {
-            status: StatusCode::REQUEST_TIMEOUT,
-            error: format!("the body did not come within {} s", patience.as_secs()),
-        }),
-        Ok(Err(e)) => Err(Rejection::bad(format!("the body broke off: {e}"))),
-        Ok(Ok(())) if length > limit => Err(Rejection::bad(format!(
-            "the body is longer than {limit} bytes; send fewer queries in one request"
-        ))),
-        Ok(Ok(())) => Ok(bytes),
+        if length <= limit {
+            reserve_body(&mut bytes, length, announced, memory)?;
+            bytes.extend_from_slice(&data);
+        }
     }
+    if length > limit {
+        return Err(Rejection::bad(format!(
+            "the body is longer than {limit} bytes; send fewer queries in one request, or start the server with a \
+             larger --http-memory"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Makes room for a body of `length` bytes so far. It doubles, up to what was announced.
+fn reserve_body(
+    bytes: &mut Vec<u8>,
+    length: usize,
+    announced: usize,
+    memory: &mut RequestMemory,
+) -> Result<(), Rejection> {
+    let before = bytes.capacity();
+    if length <= before {
+        return Ok(());
+    }
+    let doubled = (2 * before).max(BODY_START);
+    let capacity = length.max(if announced >= length { doubled.min(announced) } else { doubled });
+    // The old memory is copied into the new.
+    if !memory.grow(capacity as u64) {
+        return Err(Rejection::overloaded());
+    }
+    bytes.reserve_exact(capacity - bytes.len());
+    memory.shrink_to(memory.bytes() - before as u64);
+    Ok(())
 }
 
 /// A query of a request. Dropping it before its answer cancels the query: hyper drops the handler of a client that
@@ -216,8 +316,9 @@ impl Drop for Pending {
 }
 
 /// Asks all queries of a request at once and waits for all answers.
-async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejection> {
+async fn ask(shared: &Arc<FrontState>, request: &Request, number: u64) -> Result<Reply, Rejection> {
     let mut waiting = Vec::new();
+    let is_batch = request.rows.len() > BATCH * shared.shape.row_bytes();
     let mut used = None;
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
     // answers arrive.
@@ -227,7 +328,8 @@ async fn ask(shared: &Arc<FrontState>, request: &Request) -> Result<Reply, Rejec
         let params = server.params(&request.options).map_err(|e| Rejection::bad(e.message))?;
         used.get_or_insert(Used::of(&params));
         let (sender, receiver) = oneshot::channel();
-        let question = Question { vector, params, timeout: request.timeout, partial: request.partial };
+        let (timeout, partial) = (request.timeout, request.partial);
+        let question = Question { vector, params, timeout, partial, request: number, is_batch };
         let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
         let server = Arc::downgrade(&server);
         waiting.push(Pending { server, number, answer: receiver, is_answered: false });
@@ -271,11 +373,6 @@ fn overload(answers: &[Answered]) -> Option<String> {
     }
 }
 
-fn finish(reply: &Reply, memory: OwnedSemaphorePermit) -> Response {
-    let status = if reply.error.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    json_response(status, reply, Some(memory))
-}
-
 async fn health(State(shared): State<Arc<FrontState>>) -> Response {
     let status = shared.versions.status();
     let missing: Vec<usize> = (0..status.live.len()).filter(|&s| !status.live[s]).collect();
@@ -286,7 +383,7 @@ async fn health(State(shared): State<Arc<FrontState>>) -> Response {
         "servers": status.servers,
         "missing": missing,
     });
-    json_response(code, &body, None)
+    json_response(code, &body)
 }
 
 async fn status(State(shared): State<Arc<FrontState>>) -> Response {
@@ -301,11 +398,11 @@ async fn status(State(shared): State<Arc<FrontState>>) -> Response {
     };
     body["memory"] = memory;
     body["http"] = json!({
-        "connections": shared.connections.load(Ordering::Relaxed),
+        "connections": shared.connections.len(),
         "requests": shared.requests.load(Ordering::Relaxed),
         "refused": shared.refused.load(Ordering::Relaxed),
     });
-    json_response(StatusCode::OK, &body, None)
+    json_response(StatusCode::OK, &body)
 }
 
 /// An account as one number for each component, and their sum, as in the reports of searches.
@@ -328,14 +425,12 @@ async fn wrong_method() -> Response {
     Rejection { status: StatusCode::METHOD_NOT_ALLOWED, error }.response()
 }
 
-fn json_response<T: Serialize>(
-    status: StatusCode,
-    body: &T,
-    memory: Option<OwnedSemaphorePermit>,
-) -> Response {
-    let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let body = Body::new(ReservedBody { bytes: Some(bytes.into()), _memory: memory });
-    let mut response = Response::new(body);
+fn json_response<T: Serialize>(status: StatusCode, body: &T) -> Response {
+    response(status, serde_json::to_vec(body).unwrap_or_default().into())
+}
+
+fn response(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -345,36 +440,30 @@ fn json_response<T: Serialize>(
     response
 }
 
-/// A body that keeps its reserved memory until it is sent.
-struct ReservedBody {
-    bytes: Option<Bytes>,
-    _memory: Option<OwnedSemaphorePermit>,
+/// Bytes of an answer, which keep their reserved memory until the last of them is sent.
+struct ReservedBytes {
+    bytes: Vec<u8>,
+    _memory: RequestMemory,
 }
 
-impl HttpBody for ReservedBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |b| b.len() as u64))
+impl AsRef<[u8]> for ReservedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stratann_core::query::Params;
+
+    #[test]
+    fn many_refusals_at_once_are_a_flood_and_few_are_not() {
+        let refusals = Refusals(Mutex::new((Instant::now(), REFUSALS_AT_ONCE)));
+        assert!(refusals.is_flood());
+        let past = Instant::now() - REFUSAL_PAUSE;
+        let refusals = Refusals(Mutex::new((past, 1000)));
+        assert!(!refusals.is_flood());
+    }
 
     #[test]
     fn a_server_that_refuses_all_queries_reports_overload_for_the_request() {
@@ -383,9 +472,7 @@ mod tests {
         assert_eq!(overload(&[refused.clone(), expired]), None);
         let line = overload(&[refused.clone(), refused.clone()]);
         assert!(line.as_ref().is_some_and(|l| l.contains("again later")));
-        let params = Used::of(&Params::flat(1));
-        let memory = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let response = finish(&Reply { answers: vec![refused], server: 0, params, error: line }, memory);
+        let response = Rejection::overloaded().response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
     }

@@ -13,6 +13,7 @@ use stratann_engine::build::{BuildOptions, GraphOptions, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::ledger::Ledger;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric, Quiet};
@@ -45,7 +46,8 @@ impl Place {
         let server =
             Server::start(ServeOptions { index, queue, threads: 2, ..ServeOptions::default() }).unwrap();
         let http = "127.0.0.1:0".parse().unwrap();
-        let options = FrontOptions { http, limits, threads: 1, log: Arc::new(|_| {}) };
+        let options =
+            FrontOptions { http, limits, threads: 1, ledger: Ledger::new(None), log: Arc::new(|_| {}) };
         let front = Front::start(Versions::of(server, 0, Arc::new(|_| {})), options).unwrap();
         Place { folder, address: front.address(), front: Some(front) }
     }
@@ -138,7 +140,11 @@ fn invalid_requests_are_refused_in_one_line() {
         (json!({ "queries": [vec![0; DIM]] }), "query 0: a zero vector"),
         (json!({ "queries": [] }), "no queries"),
         (json!({ "queries": row, "k": 0 }), "k is 0"),
-        (json!({ "queries": row, "k": 20_000 }), "k is 20000"),
+        (json!({ "queries": row, "k": 20_000 }), "k is 20000, and this server takes up to 2048 (max_k)"),
+        (
+            json!({ "queries": row, "search_list": 9000 }),
+            "search_list is 9000, and this server takes up to 8192 (max_list)",
+        ),
         (json!({ "queries": row, "recall": 1.5 }), "recall is 1.5"),
         (json!({ "queries": row, "recall": 0.9999999 }), "beyond this index' curve"),
         (json!({ "queries": row, "search_list": 0 }), "search list is 0"),
@@ -162,7 +168,7 @@ fn invalid_requests_are_refused_in_one_line() {
         assert!(reply["error"].as_str().unwrap().contains(said), "{reply}");
     }
     let (_, _, status) = place.ask("GET", "/v1/status", "", b"");
-    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(13), &json!(13)));
+    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(14), &json!(14)));
 }
 
 #[test]
@@ -195,11 +201,11 @@ fn an_overloaded_server_returns_retry_after() {
     assert!(status == 200 && refused > 0 && answers[0]["ids"].is_array(), "{status}, {refused} refused");
 
     // No memory for the answers.
-    let place = Place::new(1000, Limits { memory_bytes: 20 << 10, ..Limits::default() });
+    let place = Place::new(1000, Limits { large_bytes: 20 << 10, ..Limits::default() });
     let (status, _, reply) =
         place.post(&json!({ "queries": numbers(&rows(9, 2)), "search_list": 20, "k": 20 }));
     assert!(status == 400 && reply["error"].as_str().unwrap().contains("ask for less"), "{reply}");
-    let place = Place::new(1000, Limits { memory_bytes: 1 << 10, body_bytes: 4096, ..Limits::default() });
+    let place = Place::new(1000, Limits { small_bytes: 1 << 10, ..Limits::default() });
     let (status, head, _) = place.post(&json!({ "queries": numbers(&rows(9, 2)) }));
     assert!(status == 503 && head.contains("retry-after: 1"), "{head}");
 }
@@ -288,23 +294,108 @@ fn a_client_that_takes_no_answer_is_let_go() {
     drop(deaf);
 }
 
+fn healthy(stream: &mut TcpStream) -> u16 {
+    send(stream, "GET", "/v1/health", "", b"");
+    receive(stream).0
+}
+
 #[test]
-fn connections_beyond_the_limit_wait() {
-    let place = Place::new(1000, Limits { connections: 2, ..Limits::default() });
-    let healthy = |stream: &mut TcpStream| {
-        send(stream, "GET", "/v1/health", "", b"");
-        receive(stream).0
-    };
+fn beyond_the_limit_the_connection_that_is_idle_longest_gives_way() {
+    let limits = Limits { connections: 2, connections_per_address: 2, ..Limits::default() };
+    let place = Place::new(1000, limits);
     let (mut first, mut second) = (place.connect(), place.connect());
     assert_eq!((healthy(&mut first), healthy(&mut second)), (200, 200));
     let mut third = place.connect();
-    third.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    send(&mut third, "GET", "/v1/health", "", b"");
-    assert!(third.read(&mut [0]).is_err(), "answered beyond the limit");
-    assert_eq!(healthy(&mut second), 200);
-    drop(first);
-    third.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    assert_eq!(receive(&mut third).0, 200);
+    assert_eq!((healthy(&mut third), healthy(&mut second)), (200, 200));
+    assert_eq!(first.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+}
+
+/// Time-outs play no part here: they are an hour.
+#[test]
+fn health_answers_while_silent_sockets_have_all_places() {
+    let hour = Duration::from_secs(3600);
+    let limits = Limits {
+        connections: 20,
+        connections_per_address: 20,
+        header_time: hour,
+        idle_time: hour,
+        ..Limits::default()
+    };
+    let place = Place::new(1000, limits);
+    let silent: Vec<TcpStream> = (0..200).map(|_| place.connect()).collect();
+    let halves: Vec<TcpStream> = (0..200).map(|_| place.connect()).collect();
+    halves.iter().for_each(|mut half| {
+        let _ = half.write_all(b"POST /v1/search HTTP/1.1\r\nHost: he");
+    });
+    for _ in 0..3 {
+        assert_eq!(healthy(&mut place.connect()), 200);
+        assert_eq!(place.post(&json!({ "queries": numbers(&rows(1, 2)), "search_list": 20 })).0, 200);
+    }
+    let open = place.ask("GET", "/v1/status", "", b"").2["http"]["connections"].as_u64().unwrap();
+    assert!(open <= 20, "{open} connections");
+    drop((silent, halves));
+}
+
+#[test]
+fn a_header_has_a_time() {
+    let limits = Limits { header_time: Duration::from_millis(300), ..Limits::default() };
+    let place = Place::new(1000, limits);
+    let mut silent = place.connect();
+    let mut half = place.connect();
+    half.write_all(b"GET /v1/hea").unwrap();
+    let mut kept = place.connect();
+    assert_eq!(healthy(&mut kept), 200);
+    assert_eq!((silent.read(&mut [0]).unwrap_or(0), half.read(&mut [0]).unwrap_or(0)), (0, 0));
+    assert_eq!(healthy(&mut kept), 200, "an idle connection has more time");
+}
+
+/// Bodies that are announced and do not come take nothing from others.
+#[test]
+fn a_body_is_charged_as_it_arrives_and_must_keep_to_a_rate() {
+    let limits = Limits { patience: Duration::from_millis(300), least_rate: 1 << 20, ..Limits::default() };
+    let place = Place::new(1000, limits);
+    let announce = || {
+        let mut stream = place.connect();
+        let head = format!(
+            "POST /v1/search HTTP/1.1\r\nHost: here\r\nContent-Length: {}\r\n\r\n{{\"quer",
+            limits.body_bytes
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut announced: Vec<TcpStream> = (0..50).map(|_| announce()).collect();
+    assert_eq!(place.post(&json!({ "queries": numbers(&rows(1, 2)), "search_list": 20 })).0, 200);
+    for stream in &mut announced {
+        let (status, _, reply) = receive(stream);
+        assert!(
+            status == 408 && reply["error"].as_str().unwrap().contains("1048576 bytes a second"),
+            "{reply}"
+        );
+    }
+    let parts = place.ask("GET", "/v1/status", "", b"").2["ledger"]["parts"].clone();
+    for name in ["requests", "large_requests", "waiting_queries", "large_queries"] {
+        let part = parts.as_array().unwrap().iter().find(|p| p["part"] == name).unwrap();
+        assert!(part["used_bytes"] == 0 && part["refused"] == 0, "{part}");
+    }
+}
+
+#[test]
+fn errors_quote_little_of_what_a_client_sent() {
+    let place = Place::new(1000, Limits::default());
+    let long = "x".repeat(5000);
+    let row = numbers(&rows(1, 2));
+    let count = |reply: &Value| reply["error"].as_str().unwrap().matches('x').count();
+    for reply in [
+        place.post(&json!({ "queries": row, long.as_str(): 1 })).2,
+        place.post(&json!({ "queries": row, "mode": long })).2,
+        place.post(&json!({ "queries": row, "width": long })).2,
+        place.post(&json!({ "queries": [[long]] })).2,
+        place.ask("POST", "/v1/search", &long, b"").2,
+        place.ask("POST", &format!("/v1/search?{long}=1"), "application/octet-stream", &rows(1, 2)).2,
+        place.ask("POST", &format!("/v1/search?k={long}"), "application/octet-stream", &rows(1, 2)).2,
+    ] {
+        assert!(count(&reply) <= 210 && !reply["error"].as_str().unwrap().is_empty(), "{reply}");
+    }
 }
 
 #[test]

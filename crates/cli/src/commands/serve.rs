@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, ErrorKind, Result, input};
@@ -21,8 +22,10 @@ use crate::Verdict;
 use crate::options::{self, CarryName, IoName, ResultsName};
 use crate::output::{Output, print};
 
+mod caps;
 mod sources;
 mod watch;
+use caps::{CapArgs, CapKeys};
 use sources::Sources;
 
 /// Answer searches over HTTP
@@ -57,6 +60,8 @@ pub(crate) struct Args {
     /// Most queries that wait or are in flight; more are refused [default: 4096]
     #[arg(long, value_name = "N")]
     queue: Option<usize>,
+    #[command(flatten)]
+    caps: CapArgs,
     /// I/O back end [default: auto]
     #[arg(long, value_enum)]
     io: Option<IoName>,
@@ -92,6 +97,8 @@ Examples:
 Keys of the file:
   index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
   carry, results
+  max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
+  header_time_s, idle_time_s: when a connection is closed
   learning (on, frozen or off), epoch_queries
   tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
   store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
@@ -135,6 +142,15 @@ struct Config {
     ram_budget: Option<SizeText>,
     cache_budget: Option<SizeText>,
     queue: Option<usize>,
+    max_k: Option<usize>,
+    max_list: Option<usize>,
+    max_nprobe: Option<usize>,
+    max_batch: Option<usize>,
+    max_timeout_ms: Option<u64>,
+    http_memory: Option<SizeText>,
+    connections_per_address: Option<usize>,
+    header_time_s: Option<u64>,
+    idle_time_s: Option<u64>,
     carry: Option<String>,
     results: Option<String>,
     learning: Option<String>,
@@ -152,6 +168,20 @@ struct Config {
 }
 
 impl Config {
+    fn caps(&mut self) -> CapKeys {
+        CapKeys {
+            max_k: self.max_k,
+            max_list: self.max_list,
+            max_nprobe: self.max_nprobe,
+            max_batch: self.max_batch,
+            max_timeout_ms: self.max_timeout_ms,
+            http_memory: self.http_memory.take(),
+            connections_per_address: self.connections_per_address,
+            header_time_s: self.header_time_s,
+            idle_time_s: self.idle_time_s,
+        }
+    }
+
     /// Keys of the index's source and the other servers. Serde cannot refuse unknown keys and flatten these.
     fn sources(&mut self) -> Sources {
         Sources {
@@ -179,6 +209,8 @@ struct Setup {
     engine: ServeOptions,
     limits: Limits,
     http_threads: usize,
+    // All memory of the process.
+    ledger: Arc<Ledger>,
     sources: Sources,
     folder: PathBuf,
     version: u64,
@@ -210,6 +242,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             http: setup.http,
             limits: setup.limits,
             threads: setup.http_threads,
+            ledger: setup.ledger,
             log: Arc::clone(&log),
         },
     )?;
@@ -343,6 +376,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         }
     };
     let sources = config.sources();
+    let keys = config.caps();
     if !index.as_os_str().is_empty() && sources.store.is_some() {
         return Err(Error::bad_input("both index and store are set; remove one of them"));
     }
@@ -364,7 +398,9 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_flight.map_or(Ok(()), |n| in_range("in_flight", n, 1, 4096))?;
     let queue = args.queue.or(config.queue).unwrap_or(USUAL_QUEUE);
     in_range("queue", queue, 1, 1 << 20)?;
-    let limits = Limits::within(ram_budget);
+    let caps = args.caps.caps(&keys)?;
+    let limits = args.caps.limits(keys, ram_budget)?;
+    let ledger = Ledger::new(ram_budget);
     let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
     in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
     let mut engine = ServeOptions {
@@ -381,6 +417,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
         cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
         queue,
+        caps,
+        ledger: Some(Arc::clone(&ledger)),
         may_change: sources.store.is_some(),
         learning: learning(args, config.learning.as_deref(), config.epoch_queries)?,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
@@ -390,7 +428,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     let folder = folder.to_path_buf();
-    Ok(Setup { http, engine, limits, http_threads, sources, folder, version, etcd, _claim: claim })
+    Ok(Setup { http, engine, limits, http_threads, ledger, sources, folder, version, etcd, _claim: claim })
 }
 
 /// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.

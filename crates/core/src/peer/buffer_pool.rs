@@ -10,25 +10,49 @@ use alloc::vec::Vec;
 
 use crate::query::{Hit, QueryState, wire};
 
-/// Largest size of a pool, bytes.
+/// Largest size of the pool of all threads, bytes.
 pub const POOL_BYTES: usize = 1 << 20;
+/// Largest size of one thread's pool, bytes.
+pub const THREAD_POOL_BYTES: usize = 128 << 10;
+/// Longest buffer, and largest state, that a pool keeps: those of large queries are freed.
+const KEPT_BYTES_MAX: usize = 32 << 10;
 /// Buffers, states and lists of hits that a thread keeps between two calls: enough for one call.
 const THREAD_BUFFERS: usize = 8;
 const THREAD_STATES: usize = 2;
 const THREAD_HITS: usize = 1;
 
 /// Reusable buffers and states.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BufferPool {
     buffers: Vec<Vec<u8>>,
     #[expect(clippy::vec_box, reason = "states are passed on in their boxes")]
     states: Vec<Box<QueryState>>,
     hits: Vec<Vec<Hit>>,
     bytes: usize,
+    limit_bytes: usize,
     pub(super) encoder: wire::Encoder,
 }
 
+impl Default for BufferPool {
+    /// The pool of one thread.
+    fn default() -> BufferPool {
+        BufferPool::new(THREAD_POOL_BYTES)
+    }
+}
+
 impl BufferPool {
+    /// An empty pool that keeps up to `limit_bytes`.
+    pub(super) fn new(limit_bytes: usize) -> BufferPool {
+        BufferPool {
+            buffers: Vec::new(),
+            states: Vec::new(),
+            hits: Vec::new(),
+            bytes: 0,
+            limit_bytes,
+            encoder: wire::Encoder::default(),
+        }
+    }
+
     /// Returns an empty buffer.
     pub(super) fn buffer(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
@@ -88,7 +112,7 @@ impl BufferPool {
     }
 
     fn has_room(&self, bytes: usize) -> bool {
-        self.bytes + bytes <= POOL_BYTES
+        bytes <= KEPT_BYTES_MAX && self.bytes + bytes <= self.limit_bytes
     }
 
     /// Takes the surplus of a thread's pool, and fills the pool up.
@@ -185,23 +209,26 @@ mod tests {
 
     #[test]
     fn a_pool_is_bounded_and_returns_empty_buffers() {
-        let mut pool = BufferPool::default();
+        let mut pool = BufferPool::new(POOL_BYTES);
         let state = || Box::new(QueryState::new(Params::disk_graph(10, 100), Budget::default()));
         for _ in 0..100 {
-            pool.recycle_buffer(vec![7; 100_000]);
+            pool.recycle_buffer(vec![7; KEPT_BYTES_MAX]);
             pool.recycle_state(state());
         }
-        assert!(pool.bytes <= POOL_BYTES && pool.buffers.len() == 10);
-        let room = POOL_BYTES - 10 * 100_000;
-        assert_eq!(pool.states.len(), (room / state().memory_bytes()).min(100));
+        // Both come in turn; the last states fill what a buffer does not fit into.
+        let states = pool.states.len();
+        let room = POOL_BYTES - pool.buffers.len() * KEPT_BYTES_MAX;
+        assert!(pool.bytes <= POOL_BYTES && room < KEPT_BYTES_MAX + states * state().memory_bytes());
+        assert_eq!(states, (room / state().memory_bytes()).min(100));
         let again = pool.buffer();
-        assert!(again.is_empty() && again.capacity() >= 100_000);
+        assert!(again.is_empty() && again.capacity() == KEPT_BYTES_MAX);
         while !pool.buffers.is_empty() || !pool.states.is_empty() {
             pool.buffer();
             pool.state();
         }
         assert_eq!(pool.bytes, 0);
-        pool.recycle_buffer(vec![7; POOL_BYTES + 1]);
+        // What a large query used is freed.
+        pool.recycle_buffer(vec![7; KEPT_BYTES_MAX + 1]);
         assert!(pool.buffers.is_empty());
     }
 

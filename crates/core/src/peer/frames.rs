@@ -76,6 +76,11 @@ impl FrameCodec {
         FrameCodec { server, served }
     }
 
+    /// The number of this server.
+    pub fn server(&self) -> u8 {
+        self.server
+    }
+
     /// Prepares a client's query. `number` differs from those of all other queries of this incarnation.
     pub fn new_query(
         &self,
@@ -85,14 +90,14 @@ impl FrameCodec {
         time_us: u64,
         pool: &mut BufferPool,
     ) -> NewQuery {
-        let mut state = pool.state();
-        state.restart(params, budget);
+        // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
+        let state = Box::new(QueryState::new(params, budget));
         let mut encoded = Vec::new();
         if self.served.scatter_gather.is_some() {
             encoded = pool.buffer();
             pool.encoder.encode(&state, self.served.carry, &mut encoded);
         }
-        NewQuery { number, time_us, vector: pool.copy(vector), state, encoded }
+        NewQuery { number, time_us, vector: vector.to_vec(), state, encoded }
     }
 
     /// Encodes a state that can go no further here. `None` while it only waits.
@@ -177,7 +182,7 @@ impl FrameCodec {
                     return Err(Refused::Content);
                 }
                 let state = self.baton(state, pool)?;
-                Message::Baton { run, visited, left_us, vector: pool.copy(vector), state }
+                Message::Baton { run, visited, left_us, vector: vector.to_vec(), state }
             }
             Message::Answer { run, visited, state } => {
                 Message::Answer { run, visited, state: self.state(state, pool)? }

@@ -24,7 +24,7 @@ use alloc::boxed::Box;
 use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;
 
-pub use self::buffer_pool::{BufferPool, POOL_BYTES};
+pub use self::buffer_pool::{BufferPool, POOL_BYTES, THREAD_POOL_BYTES};
 pub use self::frames::{Departure, FrameCodec, NewQuery, Outgoing, Received};
 pub use self::host::Begun;
 use self::host::HostedQuery;
@@ -174,7 +174,7 @@ impl Peer {
             origins: BTreeMap::new(),
             hosted: BTreeMap::new(),
             abandoned: 0,
-            pool: BufferPool::default(),
+            pool: BufferPool::new(POOL_BYTES),
         }
     }
 

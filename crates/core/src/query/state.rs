@@ -205,8 +205,18 @@ impl QueryState {
         q.stats = from.stats;
     }
 
+    /// What is left of its limits.
+    pub fn budget(&self) -> Budget {
+        self.q.budget
+    }
+
+    /// Whether it has not made a step.
+    pub fn is_new(&self) -> bool {
+        !self.q.started && self.q.stats.hand_overs == 0
+    }
+
     /// All memory that it takes, bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         size_of::<QueryState>()
             + self.q.top.memory_bytes()
             + self.q.io.memory_bytes()

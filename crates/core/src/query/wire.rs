@@ -55,6 +55,9 @@ pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
     Encoder::default().encode(state, carry, out);
 }
 
+/// Entries of lists that an encoder keeps memory for.
+const KEPT_CANDIDATES: usize = 1024;
+
 /// [`encode`], again and again in the same memory.
 #[derive(Clone, Debug, Default)]
 pub struct Encoder {
@@ -109,6 +112,10 @@ impl Encoder {
         out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
         out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
         out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
+        self.sorted.clear();
+        self.sorted.shrink_to(KEPT_CANDIDATES);
+        self.reported.clear();
+        self.reported.shrink_to(KEPT_CANDIDATES);
     }
 }
 

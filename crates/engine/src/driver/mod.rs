@@ -7,7 +7,8 @@
 //! in which they became ready. A turn ends when the query waits for a read or has ended, and after [`STEPS_PER_TURN`]
 //! steps at the latest. Completed reads are taken in before each round. So a query whose reads have completed waits
 //! for one turn of each query in flight at most, however many queries find all of their reads in the cache. Where
-//! nothing is ready, queries are admitted until no slot is free.
+//! nothing is ready, queries are admitted until no slot is free. Queries that [`Queries::is_background`] names have
+//! turns of their own: one of them in each round, and all of them where no other query is ready.
 
 mod buffers;
 mod options;
@@ -56,6 +57,22 @@ pub trait Queries {
     }
     /// Takes the state of a query that was dropped because its answer is no longer wanted.
     fn dropped(&mut self, _number: usize, _state: &QueryState) {}
+    /// Whether queries in flight may have become unwanted; then [`Queries::is_wanted`] is asked for each of them, also
+    /// for those that wait for reads. Asked once a round.
+    fn has_unwanted(&mut self) -> bool {
+        false
+    }
+    /// Whether a query's turns come after those of others, given the time that its steps took so far.
+    fn is_background(&mut self, _number: usize, _spent_ns: u64) -> bool {
+        false
+    }
+    /// Bytes of read buffers that a query takes beyond those of a usual one; `None` for a usual query. The slot of any
+    /// other frees its memory when the query ends, and then calls [`Queries::freed`].
+    fn extra_bytes(&mut self, _number: usize) -> Option<usize> {
+        None
+    }
+    /// Notes that the slot of a query with [`Queries::extra_bytes`] has freed its memory.
+    fn freed(&mut self, _number: usize) {}
     /// Notes that a read of a query joined an equal one under way.
     fn merged(&mut self, _reads: MergedReads) {}
     /// Notes that a read failed; its query learns of it as well.
@@ -97,6 +114,8 @@ pub struct Driver<'a> {
     idle: Vec<usize>,
     // Slots whose queries are ready for a turn, the longest ready first.
     ready: VecDeque<usize>,
+    // The same for queries whose turns come after those of others.
+    background: VecDeque<usize>,
     // Queries that may still be admitted to the present batch.
     batch_left: usize,
     buffers: BufferPool,
@@ -123,7 +142,11 @@ impl<'a> Driver<'a> {
     ) -> Driver<'a> {
         let in_flight =
             if options.admission == Admission::One { 1 } else { options.in_flight.clamp(1, IN_FLIGHT_MAX) };
-        let buffers = BufferPool::new(tier.buffers(), options.buffer_bytes.max(stratann_core::PAGE));
+        let buffers = BufferPool::new(
+            tier.buffers(),
+            options.buffer_bytes.max(stratann_core::PAGE),
+            options.buffers_bytes,
+        );
         Driver {
             view,
             cache,
@@ -133,6 +156,7 @@ impl<'a> Driver<'a> {
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
+            background: VecDeque::new(),
             batch_left: 0,
             buffers,
             reads: TierReads::default(),
@@ -162,13 +186,12 @@ impl<'a> Driver<'a> {
             if let Some(here) = &mut self.view.base.here {
                 (here.live, here.loads) = queries.others();
             }
-            let turns = self.ready.len();
-            let has_admitted = self.admit(queries)?;
-            for _ in 0..self.ready.len() {
-                let Some(at) = self.ready.pop_front() else { break };
-                self.slots[at].is_queued = false;
-                self.take_turn(at, queries)?;
+            if queries.has_unwanted() {
+                self.drop_unwanted(queries);
             }
+            let turns = self.ready.len() + self.background.len();
+            let has_admitted = self.admit(queries)?;
+            self.take_turns(has_admitted, queries)?;
             let is_busy = has_admitted || turns > 0;
             if !is_busy && self.idle.len() == self.slots.len() && !queries.stays() {
                 if self.reads.is_empty() || self.sharing.is_none() {
@@ -184,6 +207,32 @@ impl<'a> Driver<'a> {
                 && (self.has_reads() || queries.can_wake());
             self.collect(wait, queries)?;
         }
+    }
+
+    /// Gives a turn to each query that is ready, and to one in the background; to all in the background where no other
+    /// is ready.
+    fn take_turns(&mut self, has_admitted: bool, queries: &mut dyn Queries) -> io::Result<()> {
+        let first = self.ready.len();
+        let later = if first > 0 || has_admitted { 1 } else { self.background.len() };
+        for turn in 0..first + later {
+            let queue = if turn < first { &mut self.ready } else { &mut self.background };
+            let Some(at) = queue.pop_front() else { break };
+            self.slots[at].is_queued = false;
+            self.take_turn(at, queries)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the slots of all queries that are no longer wanted, also of those that wait for reads.
+    fn drop_unwanted(&mut self, queries: &mut dyn Queries) {
+        for at in 0..self.slots.len() {
+            if self.slots[at].is_active && !queries.is_wanted(self.slots[at].number) {
+                queries.dropped(self.slots[at].number, &self.slots[at].state);
+                self.free(at, queries);
+            }
+        }
+        self.ready.retain(|&at| self.slots[at].is_active);
+        self.background.retain(|&at| self.slots[at].is_active);
     }
 
     /// Admits one query and gives it its first turn. Returns false when there is none, or no slot for it.
@@ -205,6 +254,9 @@ impl<'a> Driver<'a> {
         let load = (active + queries.remaining()).min(self.slots.len());
         let slot = &mut self.slots[at];
         slot.begin(number);
+        slot.extra_bytes = queries.extra_bytes(number);
+        self.buffers.raise(slot.extra_bytes.unwrap_or(0));
+        slot.is_background = queries.is_background(number, 0);
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare(&self.view, vector);
@@ -216,20 +268,27 @@ impl<'a> Driver<'a> {
     fn take_turn(&mut self, at: usize, queries: &mut dyn Queries) -> io::Result<()> {
         if !queries.is_wanted(self.slots[at].number) {
             queries.dropped(self.slots[at].number, &self.slots[at].state);
-            self.free(at);
+            self.free(at, queries);
             return Ok(());
         }
+        let mut turn_ns = 0;
         for _ in 0..STEPS_PER_TURN {
             self.start_reads()?;
             let (step, spent_ns) = self.slots[at].step(&self.view, &mut self.arrivals, &mut self.buffers);
             self.unstarted_ns += spent_ns;
+            turn_ns += spent_ns;
             if step != Step::Wait {
                 self.finish(at, step, queries);
                 return Ok(());
             }
             self.fetch_wants(at, queries);
-            if !self.slots[at].is_ready() {
+            let slot = &mut self.slots[at];
+            slot.is_background = queries.is_background(slot.number, slot.times.route + slot.times.verify);
+            if !slot.is_ready() {
                 return Ok(());
+            }
+            if turn_ns > self.options.turn_ns {
+                break;
             }
         }
         self.enqueue(at);
@@ -238,9 +297,10 @@ impl<'a> Driver<'a> {
 
     /// Gives a query a turn in the next round.
     fn enqueue(&mut self, at: usize) {
-        if !self.slots[at].is_queued {
-            self.slots[at].is_queued = true;
-            self.ready.push_back(at);
+        let slot = &mut self.slots[at];
+        if !slot.is_queued {
+            slot.is_queued = true;
+            if slot.is_background { &mut self.background } else { &mut self.ready }.push_back(at);
         }
     }
 
@@ -248,16 +308,18 @@ impl<'a> Driver<'a> {
         let slot = &mut self.slots[at];
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
         queries.ended(slot.number, step, &slot.state, slot.times);
-        self.free(at);
+        self.free(at, queries);
     }
 
     /// Makes room for the next query.
-    fn free(&mut self, at: usize) {
+    fn free(&mut self, at: usize, queries: &mut dyn Queries) {
         self.postponed.retain(|(asker, _)| asker.slot as usize != at);
         let slot = &mut self.slots[at];
-        slot.release(&mut self.buffers);
-        slot.is_active = false;
-        slot.snapshot = None;
+        let is_large = slot.extra_bytes.is_some();
+        slot.end(&mut self.buffers);
+        if is_large {
+            queries.freed(slot.number);
+        }
         self.idle.push(at);
     }
 }

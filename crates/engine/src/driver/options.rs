@@ -49,6 +49,24 @@ pub struct DriverOptions {
     pub admission: Admission,
     /// Reads in one round of a query.
     pub width: Width,
+    /// Most bytes of all read buffers, without those of [`super::Queries::extra_bytes`].
+    pub buffers_bytes: usize,
+    /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it.
+    pub turn_ns: u64,
+}
+
+impl Default for DriverOptions {
+    /// One query at a time, without limits of memory and time.
+    fn default() -> Self {
+        DriverOptions {
+            buffer_bytes: 0,
+            in_flight: 1,
+            admission: Admission::default(),
+            width: Width::default(),
+            buffers_bytes: usize::MAX,
+            turn_ns: u64::MAX,
+        }
+    }
 }
 
 /// Reads that were not made because an equal one was under way. They depend on timing, so they are counted beside the

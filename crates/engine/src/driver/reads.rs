@@ -69,7 +69,7 @@ impl<'a> Driver<'a> {
                 Some(ReadResult::Cached(bytes))
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
-                if self.postponed.is_empty() && self.tier.room() > 0 {
+                if self.postponed.is_empty() && self.has_room(read) {
                     self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
                 } else {
                     self.postponed.push_back((asker, read));
@@ -107,9 +107,17 @@ impl<'a> Driver<'a> {
         None
     }
 
+    /// Whether the tier takes one more read, and a buffer for it keeps to the limit.
+    fn has_room(&self, read: Read) -> bool {
+        self.tier.room() > 0 && self.buffers.has_room(read.at.pages() as usize * PAGE)
+    }
+
     fn read_postponed(&mut self, queries: &mut dyn Queries) {
-        while self.tier.room() > 0 {
-            let Some((asker, read)) = self.postponed.pop_front() else { return };
+        while let Some(&(asker, read)) = self.postponed.front() {
+            if !self.has_room(read) {
+                return;
+            }
+            self.postponed.pop_front();
             if let Some(loss) = self.read(asker, read, queries) {
                 let result = self.lost(read, loss, queries);
                 self.give(asker, result);

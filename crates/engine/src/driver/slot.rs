@@ -39,8 +39,12 @@ pub(super) struct Slot<'a> {
     pub(super) started: Instant,
     pub(super) times: Times,
     pub(super) is_active: bool,
-    /// Whether it is in the driver's queue of ready queries.
+    /// Whether it is in a queue of ready queries.
     pub(super) is_queued: bool,
+    /// Whether its turns come after those of other queries.
+    pub(super) is_background: bool,
+    /// Bytes of read buffers beyond those of a usual query; `None` for a usual query.
+    pub(super) extra_bytes: Option<usize>,
 }
 
 /// Memory for the arrivals of one step, empty between steps.
@@ -59,6 +63,8 @@ impl<'a> Slot<'a> {
             times: Times::default(),
             is_active: false,
             is_queued: false,
+            is_background: false,
+            extra_bytes: None,
         }
     }
 
@@ -102,6 +108,20 @@ impl<'a> Slot<'a> {
             self.times.verify += spent;
         }
         (step, spent)
+    }
+
+    /// Ends a query. The memory of a usual one is kept for the next, that of a larger one is freed.
+    pub(super) fn end(&mut self, buffers: &mut BufferPool) {
+        self.release(buffers);
+        self.is_active = false;
+        self.is_queued = false;
+        self.snapshot = None;
+        if let Some(extra) = self.extra_bytes.take() {
+            self.state = QueryState::default();
+            self.scratch = Scratch::default();
+            self.results = Vec::new();
+            buffers.lower(extra);
+        }
     }
 
     /// Gives the buffers of all results back to the pool.

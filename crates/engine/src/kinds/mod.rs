@@ -2,6 +2,7 @@
 //!
 //! A kind is a folder here, one in `stratann_core::plan`, its options, and a line in each match.
 
+mod asked;
 pub mod blocks;
 pub mod choice;
 pub mod disk_graph;
@@ -20,6 +21,7 @@ use stratann_core::check::Blocks;
 use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::Params;
 
+pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use hybrid_ivf::learning::Learning;
 

@@ -1,9 +1,9 @@
 //! Connections in the clear, in a program that was compiled without TLS.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 
+use super::timed::Timed;
 use crate::{Error, Result};
 
 /// Certificates of a server. There are none without the feature `tls`.
@@ -22,20 +22,25 @@ impl Tls {
 }
 
 /// A connection.
-pub(super) struct Wire(TcpStream);
+pub(super) struct Wire(Timed);
 
 impl Wire {
     /// Over a connection to the server that `peer` (`HOST:PORT`) names.
-    pub(super) fn dial(tls: Option<&Tls>, _: &str, stream: TcpStream) -> io::Result<Wire> {
+    pub(super) fn dial(tls: Option<&Tls>, _: &str, stream: Timed) -> io::Result<Wire> {
         Wire::accept(tls, stream)
     }
 
     /// Over a connection that was accepted.
-    pub(super) fn accept(tls: Option<&Tls>, stream: TcpStream) -> io::Result<Wire> {
+    pub(super) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
         match tls {
             None => Ok(Wire(stream)),
             Some(tls) => match *tls {},
         }
+    }
+
+    /// The greeting has ended, and with it its deadline.
+    pub(super) fn end_greeting(&mut self) -> io::Result<()> {
+        self.0.end_greeting()
     }
 }
 

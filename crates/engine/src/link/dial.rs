@@ -10,7 +10,8 @@ use stratann_core::peer::message;
 
 use super::greeting::{self, GreetingError};
 use super::secure::Wire;
-use super::{KEEPALIVE, LinkState, SILENCE};
+use super::timed::Timed;
+use super::{GREETING, KEEPALIVE, LinkState, SILENCE};
 
 /// Pauses between attempts to reach a server: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -81,11 +82,10 @@ fn connect(state: &LinkState, to: u8, address: &str) -> Result<(Wire, u64), Gree
 
 fn greet(state: &LinkState, to: u8, address: &str, stream: TcpStream) -> Result<Wire, GreetingError> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))?;
     let options = &state.options;
-    let mut wire = Wire::dial(options.tls.as_ref(), address, stream)?;
+    let mut wire = Wire::dial(options.tls.as_ref(), address, Timed::new(stream, GREETING)?)?;
     greeting::dial(&options.identity(), to, &mut wire)?;
+    wire.end_greeting()?;
     Ok(wire)
 }
 

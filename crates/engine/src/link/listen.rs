@@ -11,7 +11,8 @@ use stratann_core::peer::message::{self, HEADER, Refused};
 
 use super::greeting::{self, GreetingError};
 use super::secure::Wire;
-use super::{LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
+use super::timed::Timed;
+use super::{GREETING, LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
 
 /// Open connections besides those of two builds: greetings under way, and broken connections that are not yet noticed.
 const SPARE_CONNECTIONS: usize = 32;
@@ -118,7 +119,9 @@ fn run(inner: &Arc<Inner>, listener: &TcpListener) {
                 continue;
             }
         };
-        if inner.open.is_closed() || open.load(Ordering::SeqCst) >= inner.limit {
+        // The oldest greeting gives way. Its thread ends at once; until then it counts.
+        let is_full = open.load(Ordering::SeqCst) >= inner.limit;
+        if inner.open.is_closed() || (is_full && !inner.open.close_oldest()) {
             continue;
         }
         threads.retain(|t: &JoinHandle<()>| !t.is_finished());
@@ -176,9 +179,7 @@ fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) 
 }
 
 fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<LinkState>, Wire), GreetingError> {
-    stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))?;
-    let mut wire = Wire::accept(inner.tls.as_ref(), stream)?;
+    let mut wire = Wire::accept(inner.tls.as_ref(), Timed::new(stream, GREETING)?)?;
     let links = inner.links();
     let newest = links.first().map_or(0, |link| link.options.build);
     let find = |build| {
@@ -186,22 +187,38 @@ fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<LinkState>, Wire),
         Some((link.options.identity(), link.clone()))
     };
     let (server, link) = greeting::answer(&inner.secret, newest, find, &mut wire)?;
+    wire.end_greeting()?;
     Ok((server, link, wire))
 }
 
 /// Reads until the end of the stream. The error says why the stream is not trusted any further.
 fn take_frames(state: &LinkState, server: u8, stream: &mut impl Read) -> Result<(), String> {
     let mut bytes = vec![0; READ_BYTES];
-    let mut held = 0;
+    let (mut held, mut skipped) = (0, 0);
+    let mut memory = None;
     loop {
-        let used = deliver(state, server, &bytes[..held]).map_err(|why| refuse(state, why))?;
+        let mut used = skipped.min(held);
+        skipped -= used;
+        if skipped == 0 {
+            used += deliver(state, server, &bytes[used..held]).map_err(|why| refuse(state, why))?;
+        }
         bytes.copy_within(used..held, 0);
         held -= used;
         // The frame may be longer than the buffer; its length was checked against the limit.
-        let length = frame_len(&bytes[..held]).map_err(|why| refuse(state, why))?;
+        let length =
+            if skipped > 0 { None } else { frame_len(&bytes[..held]).map_err(|why| refuse(state, why))? };
         let wanted = length.unwrap_or(0).max(READ_BYTES);
-        if bytes.len() < wanted {
+        if wanted > bytes.len() {
+            memory = state.receive.reserve(wanted as u64);
+            if memory.is_none() {
+                skipped = wanted;
+                continue;
+            }
             bytes.resize(wanted, 0);
+        } else if memory.is_some() && wanted.max(held) == READ_BYTES {
+            bytes.truncate(READ_BYTES);
+            bytes.shrink_to_fit();
+            memory = None;
         }
         match stream.read(&mut bytes[held..]) {
             Ok(0) => return if held == 0 { Ok(()) } else { Err("it ended within a frame".into()) },

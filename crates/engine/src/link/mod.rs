@@ -20,6 +20,7 @@ mod secure;
 #[cfg(not(feature = "tls"))]
 #[path = "clear.rs"]
 mod secure;
+mod timed;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -35,9 +36,12 @@ use self::listen::Listener;
 use self::outbox::Outbox;
 
 pub use self::secure::Tls;
+use crate::ledger::Reservation;
 
 /// A server that sends nothing for this long counts as dead.
 pub const SILENCE: Duration = Duration::from_secs(2);
+/// Time for a whole greeting, of both sides.
+const GREETING: Duration = SILENCE;
 /// Interval of keepalive frames on an idle connection.
 const KEEPALIVE: Duration = Duration::from_millis(250);
 
@@ -78,6 +82,8 @@ pub trait LinkReceiver: Send + Sync {
     /// # Errors
     /// A frame that is not to be trusted; its connection is closed.
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused>;
+    /// Reserves memory for a long frame. Where there is none the frame is skipped, like one that is lost.
+    fn reserve(&self, bytes: u64) -> Option<Reservation>;
     /// Frames can be exchanged with a server.
     fn up(&self, server: u8);
     /// Frames can no longer be exchanged with a server.
@@ -142,6 +148,17 @@ impl OpenConnections {
         }
         streams.push((number, handle));
         Some(number)
+    }
+
+    /// Shuts down the connection that is open for longest. Returns whether there is one.
+    fn close_oldest(&self) -> bool {
+        let mut streams = lock(&self.streams);
+        if streams.is_empty() {
+            return false;
+        }
+        let (_, stream) = streams.remove(0);
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        true
     }
 
     fn unregister(&self, number: u64) {

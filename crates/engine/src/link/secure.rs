@@ -1,7 +1,6 @@
 //! Connections in the clear, or under TLS with certificates on both sides.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned, version,
 };
 
+use super::timed::Timed;
 use crate::{Error, Result, input};
 
 /// The certificate of a server, and the authority of the cluster, whose certificates it trusts. TLS 1.3 only.
@@ -79,14 +79,14 @@ fn unfit(path: &Path, error: &rustls::Error) -> Error {
 
 /// A connection.
 pub(super) enum Wire {
-    Plain(TcpStream),
-    Dialed(Box<StreamOwned<ClientConnection, TcpStream>>),
-    Accepted(Box<StreamOwned<ServerConnection, TcpStream>>),
+    Plain(Timed),
+    Dialed(Box<StreamOwned<ClientConnection, Timed>>),
+    Accepted(Box<StreamOwned<ServerConnection, Timed>>),
 }
 
 impl Wire {
     /// Wraps a dialed connection to `peer` (`HOST:PORT`).
-    pub(super) fn dial(tls: Option<&Tls>, peer: &str, stream: TcpStream) -> io::Result<Wire> {
+    pub(super) fn dial(tls: Option<&Tls>, peer: &str, stream: Timed) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
@@ -96,10 +96,19 @@ impl Wire {
     }
 
     /// Wraps an accepted connection.
-    pub(super) fn accept(tls: Option<&Tls>, stream: TcpStream) -> io::Result<Wire> {
+    pub(super) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let connection = ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;
         Ok(Wire::Accepted(Box::new(StreamOwned::new(connection, stream))))
+    }
+
+    /// The greeting has ended, and with it its deadline.
+    pub(super) fn end_greeting(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Plain(stream) => stream.end_greeting(),
+            Wire::Dialed(stream) => stream.sock.end_greeting(),
+            Wire::Accepted(stream) => stream.sock.end_greeting(),
+        }
     }
 }
 

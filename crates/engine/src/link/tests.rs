@@ -8,6 +8,7 @@ use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION,
 
 use super::greeting::NONCE_BYTES;
 use super::*;
+use crate::ledger::{Ledger, Part};
 
 const BUILD: u64 = 0xB0;
 const SECRET: &[u8] = b"between us";
@@ -30,6 +31,10 @@ impl LinkReceiver for TestReceiver {
         decode(frame, self.build)?;
         let _ = lock(&self.events).send(LinkEvent::Frame(server, frame.to_vec()));
         Ok(())
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        Ledger::new(None).reserve(Part::Batons, bytes)
     }
 
     fn up(&self, server: u8) {

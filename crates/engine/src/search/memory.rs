@@ -1,5 +1,7 @@
 //! What searches take of memory: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
+use stratann_core::query::Params;
+
 use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
@@ -60,11 +62,41 @@ impl Index {
     /// State and scratch of one query: look-up tables, beams, the query itself.
     pub(crate) fn query_bytes(&self, options: &SearchOptions) -> u64 {
         let list = options.effort.beam().unwrap_or(200);
+        self.tables_bytes(options) + list * 24 + options.k as u64 * 16
+    }
+
+    /// The part of [`Index::query_bytes`] that depends on the index alone.
+    fn tables_bytes(&self, options: &SearchOptions) -> u64 {
         let local_beam = u64::from(options.switches.lists().local_list.unwrap_or(0)).max(options.k as u64);
         let tables = self.kind.query_tables_bytes(&self.base, local_beam);
         // Ids and ranks of the block that is expanded.
         let coded =
             self.base.block.block_bytes.checked_div(self.base.block.code_bytes).unwrap_or(0) as u64 * 8;
-        tables + coded + list * 24 + options.k as u64 * 16 + self.base.manifest.dim as u64 * 16 + 4096
+        tables + coded + self.base.manifest.dim as u64 * 16 + 4096
+    }
+
+    /// A query of the usual size: what a recall of this index's curves comes to, for up to 100 results. Slots have
+    /// memory for it.
+    pub(crate) fn usual_params(&self) -> Params {
+        let efforts = self.base.manifest.curves.iter().flat_map(|c| &c.points).map(|p| p.effort);
+        let effort = efforts.max().unwrap_or(0).min(USUAL_EFFORT_MAX);
+        kinds::sized_params(self.base.kind, USUAL_K, effort.max(USUAL_EFFORT))
+    }
+
+    /// State and scratch of a query of the usual size.
+    pub(crate) fn usual_query_bytes(&self) -> u64 {
+        self.tables_bytes(&SearchOptions::default()) + kinds::asked_bytes(&self.usual_params())
+    }
+
+    /// Bytes of a buffer for the longest read.
+    pub(crate) fn buffer_bytes_max(&self) -> usize {
+        let block_bytes = self.base.block.block_bytes;
+        self.read_bytes_max().div_ceil(block_bytes).next_power_of_two() * block_bytes
     }
 }
+
+/// Results, candidate queue and clusters of a usual query.
+const USUAL_K: u32 = 100;
+const USUAL_EFFORT: u32 = 256;
+/// A usual query is no larger than this, whatever the curves of the index.
+const USUAL_EFFORT_MAX: u32 = 1024;

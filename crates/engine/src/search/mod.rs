@@ -135,6 +135,7 @@ impl Index {
             in_flight,
             admission: options.admission,
             width: options.width,
+            ..DriverOptions::default()
         };
         let mut share = Share::new(batch, worker);
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)

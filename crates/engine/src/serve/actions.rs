@@ -15,7 +15,12 @@ use super::lock;
 use super::question::{Answer, Unanswered};
 use super::served_index::ServedIndex;
 use super::state::{Client, ServerState};
+use crate::ledger::Part;
 
+/// Bytes that a byte of a frame becomes at most, once decoded: an entry of a candidate queue.
+const DECODED_PER_BYTE: u64 = 12;
+/// Most bytes of a decoded state: its counts are checked against their limits.
+const DECODED_MAX: u64 = 2 << 20;
 /// Blocks whose failed reads are logged in one line.
 const UNREADABLE_RANGE: u32 = 1024;
 
@@ -80,8 +85,16 @@ impl ServerState {
     }
 
     /// A frame has arrived from another server.
+    ///
+    /// A frame that there is no memory for is dropped: its query is lost here like one in a lost frame.
     pub(super) fn receive(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
         let mut decoded = Ok(());
+        let bytes = frame.len() as u64;
+        let needed = (bytes * DECODED_PER_BYTE).min(bytes + DECODED_MAX);
+        let Some(_memory) = self.ledger.reserve(Part::Batons, needed) else {
+            self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
         self.with_codec(
             |codec, pool| codec.decode(frame, pool).map_err(|why| decoded = Err(why)).ok(),
             |peer, now_us, received, out| peer.received(now_us, server, received, out),
@@ -109,7 +122,7 @@ impl ServerState {
                 if state.stats().hand_overs > 0 {
                     self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
                 }
-                self.inbox.push(Job { run, state });
+                self.start(run, state);
             }
             Action::Answer { number, state } => {
                 self.answer(number, &state);
@@ -120,8 +133,24 @@ impl ServerState {
         }
     }
 
+    /// Gives a query to the driver threads. A state from another server is dropped when there is no memory to keep it.
+    fn start(&self, run: Run, state: Box<QueryState>) {
+        let own = (run.query.origin == self.codec.server())
+            .then(|| lock(&self.clients).get(&run.query.number).map(|client| (client.request, client.size)));
+        let (request, size) =
+            own.flatten().unwrap_or_else(|| (u64::MAX, self.size_of(state.params(), false)));
+        let bytes = if state.is_new() { 0 } else { state.memory_bytes() as u64 };
+        let memory = if bytes > 0 { self.ledger.reserve(Part::Batons, bytes) } else { None };
+        if bytes > 0 && memory.is_none() {
+            self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
+            return self.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
+        }
+        self.inbox.push(Job { run, state, size, request, memory });
+    }
+
     fn answer(&self, number: u64, state: &QueryState) {
-        let Some(Client { reply, asked, partial }) = lock(&self.clients).remove(&number) else { return };
+        let Some(client) = lock(&self.clients).remove(&number) else { return };
+        let Client { reply, asked, partial, .. } = client;
         let verdict = verdict(state, partial);
         let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -1,18 +1,35 @@
 //! Queries that wait for a free slot of any driver thread.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use stratann_core::peer::Run;
 use stratann_core::query::QueryState;
 
+use crate::ledger::Reservation;
 use crate::tier::Waker;
 
 /// A query to be run here.
 pub(super) struct Job {
     pub(super) run: Run,
     pub(super) state: Box<QueryState>,
+    pub(super) size: Size,
+    /// Requests take turns.
+    pub(super) request: u64,
+    /// Memory of a large state while it waits.
+    pub(super) memory: Option<Reservation>,
+}
+
+/// What a query takes of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Bytes beyond a usual slot, to be reserved before it runs; 0 for a usual query.
+    pub(super) extra_bytes: u64,
+    /// Of these, read buffers.
+    pub(super) buffers_bytes: usize,
+    /// Whether its steps come after those of other queries: it is large, or one of a batch.
+    pub(super) is_heavy: bool,
 }
 
 /// One queue for all driver threads.
@@ -20,15 +37,66 @@ pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
     // Number of waiting queries, read without the lock.
     length: AtomicUsize,
+    // Whether none of them can run before another one ends.
+    is_stalled: AtomicBool,
     threads: Vec<ThreadWaker>,
 }
+
+/// Of so many slots that become free, one is offered to heavy queries first.
+const HEAVY_TURN: u64 = 4;
 
 #[derive(Default)]
 struct Waiting {
     // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with
     // it.
     batons: VecDeque<Job>,
-    fresh: VecDeque<Job>,
+    light: Requests,
+    heavy: Requests,
+    turns: u64,
+}
+
+/// Queries of requests that take turns.
+#[derive(Default)]
+struct Requests {
+    queries: BTreeMap<u64, VecDeque<Job>>,
+    order: VecDeque<u64>,
+}
+
+impl Requests {
+    fn push(&mut self, job: Job) {
+        let queue = self.queries.entry(job.request).or_default();
+        if queue.is_empty() {
+            self.order.push_back(job.request);
+        }
+        queue.push_back(job);
+    }
+
+    /// Removes the next query, if `admit` agrees.
+    fn pop<T>(&mut self, admit: &mut impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
+        let &request = self.order.front()?;
+        let queue = self.queries.get_mut(&request)?;
+        let admitted = admit(queue.front()?)?;
+        let job = queue.pop_front()?;
+        self.order.pop_front();
+        if queue.is_empty() {
+            self.queries.remove(&request);
+        } else {
+            self.order.push_back(request);
+        }
+        Some((job, admitted))
+    }
+
+    fn retain(&mut self, is_wanted: &mut impl FnMut(&Run) -> bool) -> usize {
+        let mut removed = 0;
+        self.queries.retain(|_, queue| {
+            let before = queue.len();
+            queue.retain(|job| is_wanted(&job.run));
+            removed += before - queue.len();
+            !queue.is_empty()
+        });
+        self.order.retain(|request| self.queries.contains_key(request));
+        removed
+    }
 }
 
 /// Wakes one driver thread.
@@ -43,6 +111,7 @@ impl Inbox {
         Inbox {
             waiting: Mutex::default(),
             length: AtomicUsize::new(0),
+            is_stalled: AtomicBool::new(false),
             threads: (0..threads).map(|_| ThreadWaker::default()).collect(),
         }
     }
@@ -59,38 +128,61 @@ impl Inbox {
     /// Adds a query, and wakes a thread that waits.
     pub(super) fn push(&self, job: Job) {
         let mut waiting = self.lock();
-        match job.state.stats().hand_overs {
-            0 => waiting.fresh.push_back(job),
-            _ => waiting.batons.push_back(job),
+        if job.state.stats().hand_overs > 0 {
+            waiting.batons.push_back(job);
+        } else if job.size.is_heavy {
+            waiting.heavy.push(job);
+        } else {
+            waiting.light.push(job);
         }
         self.length.fetch_add(1, Ordering::SeqCst);
+        self.is_stalled.store(false, Ordering::SeqCst);
         drop(waiting);
-        // One thread is enough: a thread that does not wait looks here before it does.
+        self.wake_one();
+    }
+
+    /// One thread is enough: a thread that does not wait looks here before it does.
+    fn wake_one(&self) {
         let idle = self.threads.iter().find(|t| t.is_waiting.swap(false, Ordering::SeqCst));
         if let Some(waker) = idle.and_then(|t| t.waker.get()) {
             waker.wake();
         }
     }
 
-    /// Returns the next query for a thread.
-    pub(super) fn pop(&self, thread: usize) -> Option<Job> {
+    /// Memory or slots for heavy queries have become free: looks again at those that wait for them.
+    pub(super) fn resume(&self) {
+        // The lock orders this after a look that found too little.
+        let waiting = self.lock();
+        let was_stalled = self.is_stalled.swap(false, Ordering::SeqCst);
+        drop(waiting);
+        if was_stalled && self.len() > 0 {
+            self.wake_one();
+        }
+    }
+
+    /// Returns the next query for a thread, with what `admit` made for it. A query that it does not admit keeps its
+    /// place.
+    pub(super) fn pop<T>(&self, thread: usize, mut admit: impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
         self.threads[thread].is_waiting.store(false, Ordering::SeqCst);
-        if self.len() == 0 {
+        if self.len() == 0 || self.is_stalled.load(Ordering::SeqCst) {
             return None;
         }
         let mut waiting = self.lock();
-        let job = waiting.batons.pop_front().or_else(|| waiting.fresh.pop_front())?;
-        self.length.fetch_sub(1, Ordering::SeqCst);
-        Some(job)
+        let found = waiting.next(&mut admit);
+        match &found {
+            Some(_) => drop(self.length.fetch_sub(1, Ordering::SeqCst)),
+            None => self.is_stalled.store(true, Ordering::SeqCst),
+        }
+        found
     }
 
     /// Removes the queries that are no longer wanted. Returns their number.
     pub(super) fn retain(&self, mut is_wanted: impl FnMut(&Run) -> bool) -> usize {
         let mut waiting = self.lock();
-        let before = waiting.batons.len() + waiting.fresh.len();
+        let before = waiting.batons.len();
         waiting.batons.retain(|job| is_wanted(&job.run));
-        waiting.fresh.retain(|job| is_wanted(&job.run));
-        let removed = before - waiting.batons.len() - waiting.fresh.len();
+        let batons = before - waiting.batons.len();
+        let removed = batons + waiting.light.retain(&mut is_wanted) + waiting.heavy.retain(&mut is_wanted);
         self.length.fetch_sub(removed, Ordering::SeqCst);
         removed
     }
@@ -100,11 +192,11 @@ impl Inbox {
         self.length.load(Ordering::SeqCst)
     }
 
-    /// Whether a thread with a free slot may wait: the inbox is empty. A later push wakes it.
+    /// Whether a thread with a free slot may wait: no query could run. A later push wakes it.
     pub(super) fn may_wait(&self, thread: usize) -> bool {
         let own = &self.threads[thread];
         own.is_waiting.store(true, Ordering::SeqCst);
-        let may = self.len() == 0;
+        let may = self.len() == 0 || self.is_stalled.load(Ordering::SeqCst);
         if !may {
             own.is_waiting.store(false, Ordering::SeqCst);
         }
@@ -114,5 +206,67 @@ impl Inbox {
     /// Wakes all threads.
     pub(super) fn wake_all(&self) {
         self.threads.iter().filter_map(|t| t.waker.get()).for_each(Waker::wake);
+    }
+}
+
+impl Waiting {
+    fn next<T>(&mut self, admit: &mut impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
+        for at in 0..self.batons.len() {
+            if let Some(admitted) = admit(&self.batons[at]) {
+                return self.batons.remove(at).map(|job| (job, admitted));
+            }
+        }
+        self.turns += 1;
+        if self.turns.is_multiple_of(HEAVY_TURN) {
+            self.heavy.pop(admit).or_else(|| self.light.pop(admit))
+        } else {
+            self.light.pop(admit).or_else(|| self.heavy.pop(admit))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratann_core::peer::message::QueryId;
+
+    fn job(request: u64, number: u64, is_heavy: bool) -> Job {
+        let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0 };
+        let size = Size { extra_bytes: u64::from(is_heavy), buffers_bytes: 0, is_heavy };
+        Job { run, state: Box::default(), size, request, memory: None }
+    }
+
+    fn numbers(inbox: &Inbox, admits_heavy: bool) -> Vec<u64> {
+        let mut admit = |job: &Job| (admits_heavy || !job.size.is_heavy).then_some(());
+        std::iter::from_fn(|| inbox.pop(0, &mut admit)).map(|(job, ())| job.run.query.number).collect()
+    }
+
+    #[test]
+    fn requests_take_turns() {
+        let inbox = Inbox::new(1);
+        (0..4).for_each(|n| inbox.push(job(1, n, false)));
+        inbox.push(job(2, 10, false));
+        inbox.push(job(3, 20, false));
+        inbox.push(job(3, 21, false));
+        assert_eq!(numbers(&inbox, true), [0, 10, 20, 1, 21, 2, 3]);
+        assert_eq!(inbox.len(), 0);
+    }
+
+    #[test]
+    fn queries_that_wait_for_memory_do_not_hold_up_others() {
+        let inbox = Inbox::new(1);
+        inbox.push(job(1, 0, true));
+        inbox.push(job(1, 1, true));
+        (10..13).for_each(|n| inbox.push(job(n, n, false)));
+        assert_eq!(numbers(&inbox, false), [10, 11, 12]);
+        assert!(inbox.len() == 2 && inbox.may_wait(0), "a thread sleeps until memory is free");
+        assert!(numbers(&inbox, true).is_empty(), "nothing has changed");
+        inbox.resume();
+        assert!(!inbox.may_wait(0));
+        assert_eq!(numbers(&inbox, true), [0, 1]);
+        inbox.push(job(1, 2, true));
+        inbox.push(job(2, 3, false));
+        assert_eq!(inbox.retain(|run| run.query.number == 3), 1);
+        assert_eq!(numbers(&inbox, true), [3]);
     }
 }

@@ -29,14 +29,15 @@ use std::time::Instant;
 use stratann_core::peer::message::Refused;
 use stratann_core::query::Params;
 
-pub use self::options::ServeOptions;
+pub use self::options::{Caps, ServeOptions};
 pub use self::question::{Answer, Question, Reply, Unanswered};
 use self::served_index::ServedIndex;
 use self::state::{Client, QUEUE_BYTES, ServerState};
-pub use self::status::Status;
+pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
-use crate::budget::PROGRAM_BYTES;
+use crate::budget::{PROGRAM_BYTES, size};
 use crate::kinds::{self, kind::Kind};
+use crate::ledger::{Part, Reservation};
 use crate::link::{Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
@@ -90,6 +91,7 @@ impl Server {
             account.add("the version that is served", used);
         }
         account.check(state.options.ram_budget, "serve this index so")?;
+        state.set_aside(beside.is_some())?;
         let mut server = Server { state, threads: Vec::new() };
         server.start_drivers()?;
         server.start_link(beside)?;
@@ -170,16 +172,25 @@ impl Server {
     /// # Errors
     /// As [`crate::index::Index::params`].
     pub fn params(&self, options: &SearchOptions) -> Result<Params> {
+        self.state.options.caps.check(options)?;
         let load = lock(&self.state.clients).len() / self.state.options.threads + 1;
         let mut params = self.state.index.index().params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         kinds::fit_to_k(&mut params);
         (params.approach_width, params.width) = options.width.at_load(load);
-        if params.is_valid() {
-            Ok(params)
-        } else {
-            Err(Error::bad_input("width is out of range; use 1 to 64"))
+        if !params.is_valid() {
+            return Err(Error::bad_input("width is out of range; use 1 to 64"));
+        }
+        let extra = self.state.size_of(&params, false).extra_bytes;
+        match self.state.ledger.most(Part::LargeQueries) {
+            most if extra > most => Err(Error::bad_input(format!(
+                "this query takes {} more than a usual one, and the RAM budget leaves {} for it; ask for a smaller k, \
+                 search_list, nprobe or width, or start the server with a larger --ram-budget",
+                size(extra),
+                size(most)
+            ))),
+            _ => Ok(params),
         }
     }
 
@@ -202,7 +213,20 @@ impl Server {
             reply(Err(Unanswered::Failed(why)));
             return client;
         }
-        let waiting = Client { reply, asked: Instant::now(), partial: question.partial };
+        let bytes = state.waiting_bytes(question.params.k.into());
+        let Some(memory) = state.ledger.reserve(Part::Waiting, bytes) else {
+            state.counters.refused.fetch_add(1, Ordering::Relaxed);
+            reply(Err(Unanswered::Overloaded));
+            return client;
+        };
+        let waiting = Client {
+            reply,
+            asked: Instant::now(),
+            partial: question.partial,
+            request: question.request,
+            size: state.size_of(&question.params, question.is_batch),
+            _memory: memory,
+        };
         lock(&state.clients).insert(client, waiting);
         let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
         state.submit(client, (question.params, state.budget), question.vector, time_us);
@@ -268,6 +292,13 @@ struct PeerReceiver(Weak<ServerState>);
 impl LinkReceiver for PeerReceiver {
     fn frame(&self, server: u8, frame: &[u8]) -> std::result::Result<(), Refused> {
         self.0.upgrade().map_or(Ok(()), |state| state.receive(server, frame))
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        let state = self.0.upgrade()?;
+        let memory = state.ledger.reserve(Part::Batons, bytes);
+        state.counters.refused_batons.fetch_add(u64::from(memory.is_none()), Ordering::Relaxed);
+        memory
     }
 
     fn up(&self, server: u8) {

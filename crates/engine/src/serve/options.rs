@@ -8,9 +8,55 @@ use std::time::Duration;
 use stratann_core::query::wire::{Carry, Results};
 
 use crate::kinds::options::{Learn, LearnOptions};
+use crate::ledger::Ledger;
 use crate::link::{Log, Tls};
+use crate::search::{Effort, SearchOptions};
 use crate::tier::IoChoice;
 use crate::{Error, Result};
+
+/// The largest query that a client may ask. A query by recall may come to more, since the curve of the index decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Results.
+    pub max_k: usize,
+    /// Length of the candidate queue.
+    pub max_list: u32,
+    /// Inverted lists to visit.
+    pub max_nprobe: u32,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Caps { max_k: 2048, max_list: 8192, max_nprobe: 8192 }
+    }
+}
+
+impl Caps {
+    /// Checks what a client asks.
+    ///
+    /// # Errors
+    /// A value above its cap; the error names both.
+    pub fn check(&self, options: &SearchOptions) -> Result<()> {
+        let above = |name: &str, value: u64, cap: &str, most: u64| {
+            Err(Error::bad_input(format!(
+                "{name} is {value}, and this server takes up to {most} ({cap}); ask for less, or start it with a \
+                 larger {cap}"
+            )))
+        };
+        if options.k > self.max_k {
+            return above("k", options.k as u64, "max_k", self.max_k as u64);
+        }
+        match options.effort {
+            Effort::List(list, _) if list > self.max_list => {
+                above("search_list", list.into(), "max_list", self.max_list.into())
+            }
+            Effort::Clusters(nprobe, ..) if nprobe > self.max_nprobe => {
+                above("nprobe", nprobe.into(), "max_nprobe", self.max_nprobe.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// Options of a server.
 #[derive(Clone)]
@@ -47,6 +93,10 @@ pub struct ServeOptions {
     pub learning: LearnOptions,
     /// Queries of clients at a time; one more is refused.
     pub queue: usize,
+    /// The largest query that a client may ask.
+    pub caps: Caps,
+    /// Where the server reserves its memory; `None` for a ledger of its own over `ram_budget`.
+    pub ledger: Option<Arc<Ledger>>,
     /// How batons carry their candidates; `None` for the shortest form that the index allows.
     pub carry: Option<Carry>,
     /// Where the results of handed-over queries travel.
@@ -76,6 +126,8 @@ impl Default for ServeOptions {
             may_change: false,
             learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
             queue: 4096,
+            caps: Caps::default(),
+            ledger: None,
             carry: None,
             results: Results::Along,
             patience: Duration::from_millis(500),

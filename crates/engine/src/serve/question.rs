@@ -15,6 +15,10 @@ pub struct Question<'a> {
     pub timeout: Duration,
     /// Whether the client accepts an answer without the parts that no live server holds.
     pub partial: bool,
+    /// The request that it belongs to. Requests take turns, whatever the number of their queries.
+    pub request: u64,
+    /// Whether it is one of many: its steps come after those of other queries.
+    pub is_batch: bool,
 }
 
 /// The answer to a query.

@@ -6,20 +6,24 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use stratann_core::peer::{FrameCodec, Limits, POOL_BYTES, Peer, Served};
+use stratann_core::peer::{FrameCodec, Limits, POOL_BYTES, Peer, Served, THREAD_POOL_BYTES};
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::Budget;
 use stratann_core::query::wire::Carry;
+use stratann_core::query::{Budget, Params};
 
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Size};
 use super::served_index::ServedIndex;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
 use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES};
 use crate::driver::{Driver, DriverOptions, Width};
+use crate::index::Index;
+use crate::kinds::{self, asked_bytes};
+use crate::ledger::{Guarantee, Ledger, Part, Reservation};
 use crate::link::Link;
 use crate::search::{Effort, SearchOptions};
+use crate::tier;
 
 /// Bytes that may wait for one other server.
 pub(super) const QUEUE_BYTES: usize = 512 << 10;
@@ -27,8 +31,16 @@ pub(super) const QUEUE_BYTES: usize = 512 << 10;
 const TICK: Duration = Duration::from_millis(10);
 /// Bytes that the protocol keeps with each vector.
 const KEPT_BYTES: u64 = 256;
-/// Bytes of a client's query until it runs, without its vector.
-const WAITING_BYTES: u64 = 1024;
+/// Bytes of a client's query until its answer, without its vector: entries, and the state until it runs.
+const WAITING_BYTES: u64 = 2048;
+/// Bytes of each of k results that the origin of a query keeps when other servers report them.
+const REPORTED_BYTES: u64 = 48;
+/// Results of a client's query that its guaranteed memory suffices for.
+const USUAL_K: u64 = 100;
+/// Set aside for batons that wait, bytes.
+const BATON_BYTES: u64 = 1 << 20;
+/// Longest turn of a query on a driver thread, nanoseconds.
+const TURN_NS: u64 = 500_000;
 
 /// Counters since the start.
 #[derive(Default)]
@@ -40,6 +52,7 @@ pub(super) struct Counters {
     pub(super) dropped_runs: AtomicU64,
     pub(super) hand_overs_out: AtomicU64,
     pub(super) hand_overs_in: AtomicU64,
+    pub(super) refused_batons: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
     pub(super) merged_bytes: AtomicU64,
@@ -50,6 +63,37 @@ pub(super) struct Client {
     pub(super) reply: Reply,
     pub(super) asked: Instant,
     pub(super) partial: bool,
+    pub(super) request: u64,
+    pub(super) size: Size,
+    pub(super) _memory: Reservation,
+}
+
+/// Permission to run a query. Dropping it releases the query's memory beyond a usual slot, and its place among heavy
+/// queries.
+pub(super) struct Permit<'a> {
+    server: &'a ServerState,
+    is_heavy: bool,
+    memory: Option<Reservation>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let had_memory = self.memory.take().is_some();
+        if self.is_heavy {
+            self.server.heavy.fetch_sub(1, Ordering::SeqCst);
+        }
+        if self.is_heavy || had_memory {
+            self.server.inbox.resume();
+        }
+    }
+}
+
+/// What queries of the usual size take, and what is set aside for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usual {
+    asked_bytes: u64,
+    buffer_bytes: u64,
+    width: u64,
 }
 
 /// The state that all threads of a server share.
@@ -69,6 +113,15 @@ pub(super) struct ServerState {
     pub(super) clients: Mutex<HashMap<u64, Client>>,
     pub(super) next_client: AtomicU64,
     pub(super) running: AtomicUsize,
+    pub(super) ledger: Arc<Ledger>,
+    // What the ledger has set aside for this server.
+    guarantees: OnceLock<Vec<Guarantee>>,
+    usual: Usual,
+    // Heavy queries that run, and the most that may.
+    heavy: AtomicUsize,
+    heavy_max: usize,
+    // Threads that read blocks for one driver thread.
+    readers: usize,
     pub(super) counters: Arc<Counters>,
     pub(super) started: Instant,
     pub(super) backend: OnceLock<String>,
@@ -78,6 +131,21 @@ pub(super) struct ServerState {
     pub(super) broken: OnceLock<String>,
     pub(super) stopped: (Mutex<bool>, Condvar),
     pub(super) is_stopped: AtomicBool,
+}
+
+fn search_options(options: &ServeOptions) -> SearchOptions {
+    SearchOptions {
+        effort: Effort::Recall(0.95),
+        in_flight: options.in_flight,
+        threads: options.threads,
+        ..SearchOptions::default()
+    }
+}
+
+/// Most reads under way of one driver thread.
+fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
+    let options = search_options(options);
+    (index.in_flight(&options) * index.width_limit(&options) as usize).clamp(8, 1024)
 }
 
 /// A number that differs each time the server starts.
@@ -115,7 +183,22 @@ impl ServerState {
         };
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
         let peer = Peer::new(server, incarnation(), served, live, limits);
+        let own = index.index();
+        let usual = Usual {
+            asked_bytes: asked_bytes(&own.usual_params()),
+            buffer_bytes: own.buffer_bytes_max() as u64,
+            width: Width::Auto.at_load(1).1.into(),
+        };
+        let slots = options.threads * own.in_flight(&search_options(&options));
+        let ledger = options.ledger.clone().unwrap_or_else(|| Ledger::new(options.ram_budget));
+        let reads = tier_depth(own, &options);
         ServerState {
+            ledger,
+            guarantees: OnceLock::new(),
+            usual,
+            heavy: AtomicUsize::new(0),
+            heavy_max: (slots / 2).max(1),
+            readers: tier::threads(options.io, reads),
             budget: view.budget(),
             replica_sets: index.replica_sets(),
             codec: peer.codec(),
@@ -170,47 +253,98 @@ impl ServerState {
 
     /// Memory by component.
     pub(super) fn account(&self) -> Account {
-        let options = self.search_options();
+        let options = search_options(&self.options);
         let index = self.index.index();
         let mut account = self.index.account();
         if self.options.cache_budget > 0 {
             account.components.retain(|c| c.0 != "block cache");
             account.add("block cache", self.options.cache_budget);
         }
-        let widest = Width::Auto.at_load(1).1 as u64;
-        let read = index.read_bytes_max();
-        let per_query = index.query_bytes(&options) + widest * read as u64;
         let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
-        account.add("queries in flight", in_flight * per_query);
-        account.add("threads", self.options.threads as u64 * THREAD_BYTES);
+        account.add("queries in flight", in_flight * self.slot_bytes());
+        account.add("largest query", self.largest_bytes());
+        let threads = self.options.threads as u64;
+        let each = THREAD_BYTES + THREAD_POOL_BYTES as u64 + self.readers as u64 * READER_BYTES;
+        account.add("threads", threads * each);
         if let Some(learning) = index.learning() {
             account.add("learning", learning.bytes(self.options.threads));
         }
         let hosted = if self.options.peers.len() > 1 { self.index.hosted_per_query() } else { 0 };
-        let vectors = self.options.queue * (1 + hosted);
-        let kept = vectors as u64 * (index.base.row_bytes() as u64 + KEPT_BYTES);
-        let waiting = self.options.queue as u64 * WAITING_BYTES + POOL_BYTES as u64;
-        account.add("queries that wait", kept + waiting);
+        let kept = (self.options.queue * hosted) as u64 * (index.base.row_bytes() as u64 + KEPT_BYTES);
+        account.add("queries of others", kept + POOL_BYTES as u64);
+        account.add("queries that wait", self.options.queue as u64 * self.waiting_bytes(USUAL_K));
         let others = self.options.peers.len().saturating_sub(1) as u64;
+        if others > 0 {
+            account.add("batons that wait", BATON_BYTES);
+        }
         account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)));
         account
     }
 
-    fn search_options(&self) -> SearchOptions {
-        SearchOptions {
-            effort: Effort::Recall(0.95),
-            in_flight: self.options.in_flight,
-            threads: self.options.threads,
-            ..SearchOptions::default()
+    /// Memory of a slot for queries of the usual size.
+    fn slot_bytes(&self) -> u64 {
+        self.index.index().usual_query_bytes() + self.usual.width * self.usual.buffer_bytes
+    }
+
+    /// What the largest query that a client may ask takes beyond a slot, at the usual width.
+    fn largest_bytes(&self) -> u64 {
+        let (index, caps) = (self.index.index(), &self.options.caps);
+        let k = caps.max_k.min(self.index.rows() as usize) as u32;
+        let params = kinds::sized_params(index.base.kind, k, caps.max_list.max(caps.max_nprobe));
+        self.size_of(&params, false).extra_bytes
+    }
+
+    /// Memory of a client's query until its answer.
+    pub(super) fn waiting_bytes(&self, k: u64) -> u64 {
+        let reported = if self.options.peers.len() > 1 { k * REPORTED_BYTES } else { 0 };
+        self.index.index().base.row_bytes() as u64 + KEPT_BYTES + WAITING_BYTES + reported
+    }
+
+    /// What a query takes beyond a usual slot.
+    pub(super) fn size_of(&self, params: &Params, is_batch: bool) -> Size {
+        let reads = u64::from(params.width).saturating_sub(self.usual.width) * self.usual.buffer_bytes;
+        let extra_bytes = asked_bytes(params).saturating_sub(self.usual.asked_bytes) + reads;
+        Size { extra_bytes, buffers_bytes: reads as usize, is_heavy: is_batch || extra_bytes > 0 }
+    }
+
+    /// Reserves what a query needs to run. `None` while heavy queries have half of the slots, or the memory is in use.
+    pub(super) fn permit(&self, size: &Size) -> Option<Permit<'_>> {
+        if size.is_heavy && self.heavy.load(Ordering::SeqCst) >= self.heavy_max {
+            return None;
         }
+        let memory = match size.extra_bytes {
+            0 => None,
+            extra => Some(self.ledger.reserve(Part::LargeQueries, extra)?),
+        };
+        // No other thread comes between: the inbox is locked.
+        self.heavy.fetch_add(usize::from(size.is_heavy), Ordering::SeqCst);
+        Some(Permit { server: self, is_heavy: size.is_heavy, memory })
+    }
+
+    /// Sets the memory of the account aside in the ledger of the process. `beside` counts the program already.
+    pub(super) fn set_aside(&self, beside: bool) -> Result<()> {
+        let account = self.account();
+        let of = |name: &str| account.components.iter().filter(|c| c.0 == name).map(|c| c.1).sum::<u64>();
+        let parts = [
+            (Part::Slots, of("queries in flight")),
+            (Part::LargeQueries, of("largest query")),
+            (Part::Waiting, of("queries that wait")),
+            (Part::Batons, of("batons that wait")),
+        ];
+        let program = if beside { PROGRAM_BYTES } else { 0 };
+        let fixed = account.total() - parts.iter().map(|part| part.1).sum::<u64>() - program;
+        let all = parts.into_iter().chain([(Part::Fixed, fixed)]);
+        let guarantees =
+            all.map(|(part, bytes)| self.ledger.guarantee(part, bytes)).collect::<Result<_>>()?;
+        let _ = self.guarantees.set(guarantees);
+        Ok(())
     }
 
     /// Runs one driver thread, from its tier to its end.
     pub(super) fn drive(&self, thread: usize, ready: &Sender<std::result::Result<&'static str, String>>) {
         let index = self.index.index();
-        let options = self.search_options();
-        let in_flight = index.in_flight(&options);
-        let depth = (in_flight * index.width_limit(&options) as usize).clamp(8, 1024);
+        let in_flight = index.in_flight(&search_options(&self.options));
+        let depth = tier_depth(index, &self.options);
         let opened = self.index.tier(depth, self.options.io).and_then(|mut tier| {
             let waker = tier.waker()?;
             Ok((tier, waker))
@@ -230,6 +364,8 @@ impl ServerState {
             in_flight,
             admission: Default::default(),
             width: Width::Auto,
+            buffers_bytes: in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,
+            turn_ns: TURN_NS,
         };
         let view = self.index.view(self.live.load(Ordering::Relaxed));
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
@@ -260,7 +396,11 @@ impl ServerState {
             if now_abandoned != abandoned {
                 abandoned = now_abandoned;
                 self.clear_inbox();
+                // Those that run wait for reads, perhaps.
+                self.inbox.wake_all();
             }
+            // Memory of other parts may have become free.
+            self.inbox.resume();
         }
     }
 

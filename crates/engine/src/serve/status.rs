@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::lock;
 use super::state::ServerState;
 use crate::budget;
+use crate::ledger::{Ledger, PartUse};
 use crate::link::LinkTraffic;
 
 /// Properties of a server, and counters since its start.
@@ -54,6 +55,8 @@ pub struct Status {
     pub hand_overs_out: u64,
     /// Queries handed over from another server.
     pub hand_overs_in: u64,
+    /// Frames and states from other servers that were dropped, because there was no memory for them.
+    pub refused_batons: u64,
     /// Reads of blocks that failed.
     pub lost_reads: u64,
     /// Reads that were not made because an equal one was under way.
@@ -78,12 +81,35 @@ pub struct Status {
     pub peak_rss_bytes: u64,
     /// Limit of its memory.
     pub ram_budget_bytes: Option<u64>,
-    /// Memory by component, bytes.
+    /// Memory by component, bytes: what is set aside.
     pub memory: Vec<(String, u64)>,
+    /// The ledger of the process: what is set aside, used and refused, by part.
+    pub ledger: LedgerUse,
     /// How blocks are read.
     pub io_backend: String,
     /// Seconds since the start.
     pub uptime_s: f64,
+}
+
+/// A ledger at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct LedgerUse {
+    /// Its limit; `None` without a RAM budget.
+    pub limit_bytes: Option<u64>,
+    /// Bytes that are set aside or used.
+    pub committed_bytes: u64,
+    /// Each part.
+    pub parts: Vec<PartUse>,
+}
+
+impl LedgerUse {
+    fn of(ledger: &Ledger) -> LedgerUse {
+        LedgerUse {
+            limit_bytes: ledger.limit(),
+            committed_bytes: ledger.committed(),
+            parts: ledger.parts().to_vec(),
+        }
+    }
 }
 
 impl Status {
@@ -116,6 +142,7 @@ impl Status {
             in_flight: state.running.load(Ordering::Relaxed),
             hand_overs_out: count(&state.counters.hand_overs_out),
             hand_overs_in: count(&state.counters.hand_overs_in),
+            refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),
             merged_bytes: count(&state.counters.merged_bytes),
@@ -129,6 +156,7 @@ impl Status {
             peak_rss_bytes: process.peak_rss_bytes,
             ram_budget_bytes: state.options.ram_budget,
             memory: state.account().components,
+            ledger: LedgerUse::of(&state.ledger),
             io_backend: state.backend.get().cloned().unwrap_or_default(),
             uptime_s: state.started.elapsed().as_secs_f64(),
         }

@@ -6,8 +6,8 @@ use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::query::{Loss, QueryState, Read, Step};
 
-use super::inbox::Job;
-use super::state::ServerState;
+use super::inbox::{Job, Size};
+use super::state::{Permit, ServerState};
 use crate::driver::{MergedReads, Queries, Times};
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
@@ -16,14 +16,19 @@ use crate::kinds::snapshot::Snapshot;
 pub(super) struct Worker<'a> {
     server: &'a ServerState,
     thread: usize,
-    running: Vec<RunningQuery>,
+    running: Vec<RunningQuery<'a>>,
     free: Vec<usize>,
     // Value of `ServerState::abandoned` when runs were last checked.
     abandoned: u64,
+    // Whether running queries were told that the server stops.
+    has_stopped: bool,
 }
 
+/// Computing time after which the turns of any query come after those of others, nanoseconds.
+const LONG_NS: u64 = 4_000_000;
+
 /// A query while it runs. Its memory is reused by the next one.
-struct RunningQuery {
+struct RunningQuery<'a> {
     run: Run,
     state: Box<QueryState>,
     vector: Vec<u8>,
@@ -31,23 +36,34 @@ struct RunningQuery {
     is_abandoned: bool,
     // Its number among the queries that count for learning.
     number: Option<u64>,
+    size: Size,
+    permit: Option<Permit<'a>>,
 }
 
-impl RunningQuery {
-    fn new(run: Run) -> RunningQuery {
-        let (state, vector) = (Box::default(), Vec::new());
-        RunningQuery { run, state, vector, expires_at_us: 0, is_abandoned: false, number: None }
+impl<'a> RunningQuery<'a> {
+    fn new(run: Run) -> RunningQuery<'a> {
+        RunningQuery {
+            run,
+            state: Box::default(),
+            vector: Vec::new(),
+            expires_at_us: 0,
+            is_abandoned: false,
+            number: None,
+            size: Size::default(),
+            permit: None,
+        }
     }
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(server: &'a ServerState, thread: usize) -> Worker<'a> {
-        Worker { server, thread, running: Vec::new(), free: Vec::new(), abandoned: 0 }
+        Worker { server, thread, running: Vec::new(), free: Vec::new(), abandoned: 0, has_stopped: false }
     }
 
     /// Begins a job. `None` when its answer is no longer wanted.
-    fn place(&mut self, job: Job) -> Option<usize> {
-        let Job { run, state } = job;
+    fn place(&mut self, job: Job, permit: Permit<'a>) -> Option<usize> {
+        // The memory of a waiting state is released when its slot or its permit has it.
+        let Job { run, state, size, memory: _memory, .. } = job;
         let mut peer = self.server.lock_peer();
         let Some(begun) = peer.begin(self.server.now_us(), &run) else {
             peer.recycle_state(state);
@@ -64,6 +80,7 @@ impl<'a> Worker<'a> {
         query.vector.extend_from_slice(begun.vector);
         query.expires_at_us = begun.expires_at_us;
         (query.run, query.number, query.is_abandoned) = (run, number, false);
+        (query.size, query.permit) = (size, Some(permit));
         peer.recycle_state(std::mem::replace(&mut query.state, state));
         Some(at)
     }
@@ -83,6 +100,10 @@ impl<'a> Worker<'a> {
         if let (Some(learning), Some(counted)) = (learning(self.server), query.number.take()) {
             learning.ended(self.thread, learning.epoch(counted), state);
         }
+        // The memory of a large query is released once its slot has freed it.
+        if query.size.extra_bytes == 0 {
+            query.permit = None;
+        }
         self.free.push(number);
         self.server.running.fetch_sub(1, Ordering::Relaxed);
         query.run
@@ -96,8 +117,9 @@ fn learning(server: &ServerState) -> Option<&Learning> {
 impl Queries for Worker<'_> {
     fn next(&mut self) -> Option<usize> {
         while !self.server.is_stopped() {
-            let job = self.server.inbox.pop(self.thread)?;
-            if let Some(at) = self.place(job) {
+            let server = self.server;
+            let (job, permit) = server.inbox.pop(self.thread, |job| server.permit(&job.size))?;
+            if let Some(at) = self.place(job, permit) {
                 self.server.running.fetch_add(1, Ordering::Relaxed);
                 return Some(at);
             }
@@ -117,7 +139,12 @@ impl Queries for Worker<'_> {
     /// The origin has set the widths, by its own load.
     fn begin(&mut self, number: usize, _: (u32, u32), state: &mut QueryState) -> &[u8] {
         let query = &mut self.running[number];
-        std::mem::swap(state, &mut query.state);
+        if query.state.is_new() {
+            // The memory of the slot is kept.
+            state.restart(*query.state.params(), query.state.budget());
+        } else {
+            std::mem::swap(state, &mut query.state);
+        }
         &query.vector
     }
 
@@ -129,14 +156,36 @@ impl Queries for Worker<'_> {
         self.server.depart(run, step, state);
     }
 
-    fn is_wanted(&mut self, number: usize) -> bool {
+    fn has_unwanted(&mut self) -> bool {
         let abandoned = self.server.abandoned.load(Ordering::Relaxed);
-        if abandoned != self.abandoned {
-            self.abandoned = abandoned;
-            self.check_running();
+        let stops = self.server.is_stopped() && !self.has_stopped;
+        if abandoned == self.abandoned && !stops {
+            return false;
         }
+        (self.abandoned, self.has_stopped) = (abandoned, stops || self.has_stopped);
+        self.check_running();
+        true
+    }
+
+    fn is_wanted(&mut self, number: usize) -> bool {
         let query = &self.running[number];
-        !query.is_abandoned && self.server.now_us() < query.expires_at_us
+        !query.is_abandoned && !self.has_stopped && self.server.now_us() < query.expires_at_us
+    }
+
+    fn is_background(&mut self, number: usize, spent_ns: u64) -> bool {
+        self.running[number].size.is_heavy || spent_ns > LONG_NS
+    }
+
+    fn extra_bytes(&mut self, number: usize) -> Option<usize> {
+        let size = self.running[number].size;
+        (size.extra_bytes > 0).then_some(size.buffers_bytes)
+    }
+
+    fn freed(&mut self, number: usize) {
+        let query = &mut self.running[number];
+        // The state that the slot had before may be large, too.
+        *query.state = QueryState::default();
+        query.permit = None;
     }
 
     fn dropped(&mut self, number: usize, _: &QueryState) {

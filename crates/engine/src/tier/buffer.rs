@@ -36,6 +36,11 @@ impl Buffer {
         self.registered
     }
 
+    /// Whether the kernel knows this memory; it is then kept as long as its ring.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.is_some()
+    }
+
     pub(super) fn set_registered(&mut self, number: u16) {
         self.registered = Some(number);
     }

@@ -166,6 +166,15 @@ pub fn open_stores(
     Ok(Box::new(PreadTier::new(files, depth)?))
 }
 
+/// Threads that [`open_stores`] starts for `depth` reads under way.
+pub(crate) fn threads(choice: IoChoice, depth: usize) -> usize {
+    match choice {
+        IoChoice::Uring => 0,
+        IoChoice::Auto if uring_refusal().is_none() => 0,
+        IoChoice::Auto | IoChoice::Pread => depth.clamp(1, pread::THREADS_MAX),
+    }
+}
+
 /// Why io_uring cannot be used here, or `None` when it can.
 pub fn uring_refusal() -> Option<String> {
     #[cfg(target_os = "linux")]

@@ -33,7 +33,8 @@ pub struct PreadTier {
     lengths: Vec<u64>,
 }
 
-const THREADS_MAX: usize = 32;
+/// Most threads of one tier.
+pub(super) const THREADS_MAX: usize = 32;
 
 impl PreadTier {
     /// Room for `depth` reads, by up to 32 threads.

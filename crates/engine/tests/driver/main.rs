@@ -95,7 +95,7 @@ impl Queries for Asked {
 }
 
 fn options(in_flight: usize, width: u32) -> DriverOptions {
-    DriverOptions { buffer_bytes: 0, in_flight, admission: Admission::Fixed, width: Width::Fixed(width) }
+    DriverOptions { in_flight, width: Width::Fixed(width), ..DriverOptions::default() }
 }
 
 fn drive(

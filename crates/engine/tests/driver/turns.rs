@@ -1,7 +1,7 @@
 //! Turns: completed reads are taken between admissions, and no query holds up the others.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch, Step, StoreId};
@@ -76,6 +76,7 @@ struct Recorded {
     waited: Vec<(usize, u64)>,
     dropped: Vec<usize>,
     is_wanted: fn(usize) -> bool,
+    background: fn(usize) -> bool,
 }
 
 impl Recorded {
@@ -90,6 +91,7 @@ impl Recorded {
             waited: Vec::with_capacity(count),
             dropped: Vec::with_capacity(count),
             is_wanted: |_| true,
+            background: |_| false,
         }
     }
 }
@@ -123,6 +125,10 @@ impl Queries for Recorded {
 
     fn dropped(&mut self, number: usize, _: &QueryState) {
         self.dropped.push(number);
+    }
+
+    fn is_background(&mut self, number: usize, _: u64) -> bool {
+        (self.background)(number)
     }
 }
 
@@ -175,6 +181,27 @@ fn long_queries_take_turns() {
     assert!(first_turn(1) < last_turn(0) && first_turn(2) < last_turn(0), "{turns:?}");
 }
 
+/// While others are ready, one query in the background has a turn in each round.
+#[test]
+fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
+    const DIM: usize = 1024;
+    static ROWS: OnceLock<Set> = OnceLock::new();
+    let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
+    let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
+    let (view, blocks) = (built.index.view(), built.blocks());
+    let cache = filled(&view, &blocks, 0);
+    let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
+    let mut asked = Recorded { budget: view.budget(), asked: rows, ..Recorded::new(Params::flat(10), 6) };
+    asked.background = |number| number < 2;
+    Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
+    let turns = &asked.turns;
+    let last_turn = |number| turns.iter().rposition(|&n| n == number).expect("each query has a turn");
+    // The first of the others begins beside both; from then on each round has turns of others.
+    let others = &turns[turns.iter().position(|&n| n == 2).unwrap()..=last_turn(5)];
+    assert!(others.iter().any(|&n| n < 2), "{turns:?}");
+    assert!(others.windows(2).all(|pair| pair[0] >= 2 || pair[1] >= 2), "{turns:?}");
+}
+
 #[test]
 fn queued_reads_are_started_before_many_other_steps() {
     let longest_queue = Arc::default();
@@ -200,6 +227,106 @@ fn a_query_that_nobody_wants_is_dropped() {
         asked.dropped.sort_unstable();
         assert_eq!(asked.dropped, (0..100).filter(|n| n % 10 == 3).collect::<Vec<_>>());
     }
+}
+
+/// A tier that completes no read while it is held.
+struct Held {
+    inner: MemoryTier,
+    is_held: Arc<AtomicBool>,
+    polls: usize,
+}
+
+impl Tier for Held {
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.inner.store_bytes(store)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        self.inner.submit(tag, store, offset, buffer);
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        if self.is_held.load(Ordering::Relaxed) {
+            self.polls += 1;
+            assert!(self.polls < 1000, "the slot is not freed while reads are outstanding");
+            return Ok(());
+        }
+        self.inner.poll(wait, done)
+    }
+
+    fn name(&self) -> &'static str {
+        "held"
+    }
+}
+
+/// One query whose reads do not complete and which expires, and one after it.
+struct Expiring {
+    next: usize,
+    is_first_turn: bool,
+    is_held: Arc<AtomicBool>,
+    ended: Vec<usize>,
+    dropped: Vec<usize>,
+    freed: Vec<usize>,
+}
+
+impl Queries for Expiring {
+    fn next(&mut self) -> Option<usize> {
+        self.next += 1;
+        (self.next <= 2).then(|| self.next - 1)
+    }
+
+    fn remaining(&self) -> usize {
+        0
+    }
+
+    fn begin(&mut self, number: usize, _: (u32, u32), state: &mut QueryState) -> &[u8] {
+        state.restart(params(Mode::Barrier), Budget::default());
+        // The second query begins: the disk works again.
+        self.is_held.store(number == 0, Ordering::Relaxed);
+        place().asked.row(number)
+    }
+
+    fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
+        assert_eq!(state.outcome(), Outcome::Complete);
+        self.ended.push(number);
+    }
+
+    fn has_unwanted(&mut self) -> bool {
+        self.next == 1
+    }
+
+    fn is_wanted(&mut self, number: usize) -> bool {
+        number != 0 || std::mem::take(&mut self.is_first_turn)
+    }
+
+    fn extra_bytes(&mut self, number: usize) -> Option<usize> {
+        (number == 0).then_some(0)
+    }
+
+    fn freed(&mut self, number: usize) {
+        assert_eq!(self.dropped, [number]);
+        self.freed.push(number);
+    }
+
+    fn dropped(&mut self, number: usize, state: &QueryState) {
+        assert!(state.pending() > 0, "its reads are outstanding");
+        self.dropped.push(number);
+    }
+}
+
+#[test]
+fn an_expired_query_frees_its_slot_while_its_reads_are_outstanding() {
+    let is_held = Arc::new(AtomicBool::new(true));
+    let inner = MemoryTier::new(place().blocks.clone(), 32, 1);
+    let tier = Box::new(Held { inner, is_held: is_held.clone(), polls: 0 });
+    let mut asked =
+        Expiring { next: 0, is_first_turn: true, is_held, ended: vec![], dropped: vec![], freed: vec![] };
+    Driver::new(place().built.index.view(), None, tier, options(1, 2)).run(&mut asked).unwrap();
+    assert_eq!((asked.dropped, asked.ended, asked.freed), (vec![0], vec![1], vec![0]));
 }
 
 #[test]
