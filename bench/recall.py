@@ -88,9 +88,10 @@ def main():
         for asked, run in zip(RECALLS, search(args, k, "--recall", ",".join(RECALLS)), strict=True):
             least = {counter: cheapest(fixed, run["recall"], counter) for counter in ("reads", "codes")}
             ratio = {c: cost(run, c) / least[c] if least[c] else math.nan for c in least}
+            reads, codes = cost(run, "reads"), cost(run, "codes")
             print(
-                f"{k:>4} {asked:>6} {run['recall']:>7.4f} {cost(run, 'reads'):>8.1f} {least['reads'] or math.nan:>9.1f} "
-                f"{ratio['reads']:>6.2f} {cost(run, 'codes'):>8.0f} {ratio['codes']:>6.2f}",
+                f"{k:>4} {asked:>6} {run['recall']:>7.4f} {reads:>8.1f} {least['reads'] or math.nan:>9.1f} "
+                f"{ratio['reads']:>6.2f} {codes:>8.0f} {ratio['codes']:>6.2f}",
                 flush=True,
             )
             is_good &= run["recall"] >= float(asked) - MISS_MAX and not ratio["reads"] > COST_MAX

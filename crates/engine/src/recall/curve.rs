@@ -89,8 +89,8 @@ impl Point {
         self.hardest.filter(|&hardest| hardest < HARDEST_ENOUGH).unwrap_or(self.recall)
     }
 
-    /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists go
-    /// with the comparisons, and need none where lists are resident.
+    /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
+    /// go with the comparisons, and are none where lists are resident.
     fn cost(&self) -> f64 {
         self.vector_reads.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
     }
@@ -132,14 +132,19 @@ impl Curve {
 
     fn setting_of(&self, path: StopRule, recall: f64) -> Option<Point> {
         let points: Vec<&Point> = self.points.iter().filter(|p| p.stop.path() == path).collect();
-        // A point that is beaten by a later one was lucky.
-        let first = points.iter().rposition(|p| p.safe_recall() < recall).map_or(0, |below| below + 1);
+        let reaches = |p: &&Point| p.safe_recall() >= recall;
+        let first = match points.iter().all(|p| p.hardest.is_some()) {
+            // A point that is beaten by a later one was lucky.
+            true => points.iter().rposition(|p| !reaches(p)).map_or(0, |below| below + 1),
+            // Curves of older programs are used as these used them.
+            false => points.iter().position(|p| reaches(p))?,
+        };
         let above = points.get(first)?;
         let Some(below) = first.checked_sub(1).and_then(|at| points.get(at)) else { return Some(**above) };
         // Misses, not hits, shrink evenly as the effort grows.
         let misses = |r: f64| (1.0 - r).max(1e-4).ln();
         let (from, to) = (misses(below.safe_recall()), misses(above.safe_recall()));
-        let share = ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0);
+        let share = if from > to { ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
         let mix = |a: f64, b: f64| a + share * (b - a);
         let mix_both = |a: Option<f64>, b: Option<f64>| Some(mix(a?, b?));
         let wide = |margin: Option<f32>| margin.map(f64::from);
@@ -211,8 +216,8 @@ pub(crate) struct Grid {
 }
 
 /// How many times as far queries lie from the k-th of their neighbours as those do that the curve for k was measured
-/// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts `kth_distances`,
-/// one of each query.
+/// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts
+/// `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
     let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
@@ -238,8 +243,8 @@ const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
 
-/// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour each,
-/// two or three misses are as good as none.
+/// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
+/// each, two or three misses are as good as none.
 const HARDEST_ENOUGH: f64 = 0.98;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a

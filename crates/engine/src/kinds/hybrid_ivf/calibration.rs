@@ -11,8 +11,8 @@ use crate::{Error, Result};
 
 /// Clusters that are tried; the last number stands for all.
 const NPROBES: [u32; 13] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, u32::MAX];
-/// Slack of bounds, and the share of fruitless clusters that ends the visits. Clusters that cannot be expected to hold a
-/// result count more than one, so that a share above 1 has a meaning.
+/// Slack of bounds, and the share of fruitless clusters that ends the visits. Clusters that cannot be expected to hold
+/// a result count more than one, so that a share above 1 has a meaning.
 const STOP_RULES: [StopRule; 5] = [
     StopRule::by_slack(Some(1.0), 0.15),
     StopRule::by_slack(Some(1.0), 0.5),
