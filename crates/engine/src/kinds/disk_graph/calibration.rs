@@ -1,7 +1,7 @@
 //! The settings of a `disk-graph` that calibration measures: beam lengths and stop rules.
 
 use stratann_core::plan::{KindParams, disk_graph};
-use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_core::query::Params;
 
 use super::options::GraphSwitches;
 use crate::Result;
@@ -14,6 +14,8 @@ const MARGINS: [f32; 13] = [-0.1, -0.04, 0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.32,
 /// Paths: how many times as long as needed a beam is, and the share of reads that must have brought nothing. A longer
 /// beam finds more with the same reads and more comparisons. What they bring is in `decisions/`.
 const PATHS: [(f32, f32); 2] = [(1.0, 0.25), (3.0, 0.1)];
+/// The longest beam that is tried: about 100 KB a query.
+const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
 const READS_SHARE_MAX: f64 = 0.25;
 
@@ -30,7 +32,7 @@ pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
 fn beam(k: u32, length: f32, margin: f32) -> u32 {
     let steepness = if margin > 0.0 { 10.0 } else { 4.0 };
     let list = (1.5 * k as f32 + 40.0) * length * (1.0 + steepness * margin);
-    (list as u32).clamp(k, MAX_SEARCH_LIST)
+    (list as u32).min(LIST_MAX).max(k)
 }
 
 /// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the
