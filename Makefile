@@ -25,7 +25,7 @@ FUZZ_NIGHTLY := 20
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +79,13 @@ wheel: $(VENV)/.tests ## The Python package to install, in target/wheels
 
 bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
+
+bench-recall: build ## Recall asked for and reached, and its cost: make bench-recall DATA=folder BENCH_FLAGS='--metric cosine'
+	for kind in disk-graph hybrid-ivf; do \
+	    target/release/stratann build $(DATA)/base.*bin --kind $$kind -o bench/out/recall-$$kind --force $(BENCH_FLAGS) \
+	    && python3 bench/recall.py bench/out/recall-$$kind $(DATA)/query.*bin $(DATA)/groundtruth.ibin \
+	        --stratann target/release/stratann || exit 1; \
+	done
 
 # Two minutes by default; the server runs in a memory cgroup where one can be made.
 hostile: build ## Honest and hostile load against a server with a RAM budget: make hostile HOSTILE_FLAGS='--seconds 600'

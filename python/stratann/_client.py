@@ -102,8 +102,8 @@ class Client:
             (means) and in ``totals``, and ``partial``, the number of partial results.
 
         Raises:
-            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall beyond the
-                curve.
+            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
+                index without a curve.
             ServerError: no server answered any query.
             QueryError: some queries failed; it holds the reasons and the results of the others.
         """

@@ -139,8 +139,8 @@ class Index:
             progress: as in `build`.
 
         Raises:
-            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall beyond the
-                curve.
+            InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
+                index without a curve.
             BudgetError: the `ram_budget` of the index does not allow this search.
             CorruptIndexError: a damaged file.
             QueryError: some queries failed; it holds the reasons and the results of the others.

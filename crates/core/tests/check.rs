@@ -72,6 +72,7 @@ impl Small {
             codes,
             map: &self.map,
             code_error: 0.0,
+            vector_norm: 0.0,
             head: &self.head,
         };
         view.checked(base(NODES))

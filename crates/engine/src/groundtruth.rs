@@ -86,6 +86,20 @@ pub fn neighbours(
     search.run(&QuerySource::Rows(rows), ram_budget_bytes)
 }
 
+/// As [`neighbours`], for vectors that come from rows: query i is excluded from the row `rows[i]`. `vectors` holds them
+/// as bytes in the base's component type.
+pub(crate) fn neighbours_of_made(
+    base: &Reader,
+    (rows, vectors): (&[u64], &[u8]),
+    metric: Metric,
+    k: usize,
+    ram_budget_bytes: u64,
+    progress: &dyn Progress,
+) -> Result<GroundTruth> {
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
+    search.run(&QuerySource::Made { rows, vectors }, ram_budget_bytes)
+}
+
 /// Queries that one task scores together, so that rows are loaded from memory once for all of them.
 const TILE: usize = 32;
 /// Bytes of the rows that a tile is scored against at a time; they stay in the core's own cache.
@@ -103,6 +117,7 @@ const TASKS: usize = 4;
 enum QuerySource<'a> {
     Set(&'a Reader),
     Rows(&'a [u64]),
+    Made { rows: &'a [u64], vectors: &'a [u8] },
 }
 
 struct Search<'a> {
@@ -156,14 +171,14 @@ impl QuerySource<'_> {
     fn len(&self) -> u64 {
         match self {
             QuerySource::Set(reader) => reader.shape().rows,
-            QuerySource::Rows(rows) => rows.len() as u64,
+            QuerySource::Rows(rows) | QuerySource::Made { rows, .. } => rows.len() as u64,
         }
     }
 
     fn own(&self, query: u64) -> Option<u64> {
         match self {
             QuerySource::Set(_) => None,
-            QuerySource::Rows(rows) => Some(rows[query as usize]),
+            QuerySource::Rows(rows) | QuerySource::Made { rows, .. } => Some(rows[query as usize]),
         }
     }
 }
@@ -302,6 +317,12 @@ impl Search<'_> {
             QuerySource::Set(reader) => {
                 reader.read_rows(numbers.start, count, &mut raw)?;
                 reader
+            }
+            QuerySource::Made { vectors, .. } => {
+                let width = self.base.shape().row_bytes();
+                let range = numbers.start as usize * width..numbers.end as usize * width;
+                raw.extend_from_slice(&vectors[range]);
+                self.base
             }
             QuerySource::Rows(rows) => {
                 let wanted = &rows[numbers.start as usize..numbers.end as usize];

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::recall::tune::{self, Known, TuneOptions, Tuned};
+use stratann_engine::recall::known::Known;
+use stratann_engine::recall::tune::{self, TuneOptions, Tuned};
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;

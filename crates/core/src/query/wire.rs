@@ -36,7 +36,7 @@ use crate::search::{
 };
 
 /// The version written and understood.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 const HEADER: usize = 16;
 
 /// Where the results of a query that is handed over go (BatANN, §8).

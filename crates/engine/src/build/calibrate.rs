@@ -1,7 +1,6 @@
-//! The last stage: what recall costs on this index, measured with rows of its own.
+//! The last stage: what recall costs on this index, measured with queries that are made from its own rows.
 //!
-//! Each drawn row is asked for its neighbours while it is hidden from its own search, and left out of its own truth.
-//! That is as near as rows come to queries that the index has never seen.
+//! The drawn row of a query is hidden from its search, and left out of its truth.
 
 use super::stages::Build;
 use crate::budget::{PROGRAM_BYTES, release_freed};
@@ -10,7 +9,9 @@ use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
 use crate::recall::calibrate::measure;
-use crate::recall::curve::{Curve, FROM_ROWS, median};
+use crate::recall::curve::{Curve, FROM_MIXTURE};
+use crate::recall::known::Known;
+use crate::recall::mixture::{Maker, NEAR};
 use crate::{Error, Result};
 
 /// Less than this makes the scan for exact neighbours crawl.
@@ -29,24 +30,13 @@ pub(crate) fn run(
     if drawn.is_empty() {
         return Ok(Vec::new());
     }
-    let rows: Vec<u64> = drawn.iter().map(|&r| u64::from(r)).collect();
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
     // What lives through this stage besides: row tables, and the index that is opened next.
     let others = PROGRAM_BYTES + 12 * scan.rows + (6 << 20);
     let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
-    let truth = groundtruth::neighbours(build.base, &rows, build.options.metric, k, budget, build.progress)?;
+    let mut known = made_queries(build, k, budget)?;
+    known.hidden = drawn.iter().map(|&r| id_of_row[r as usize]).collect();
     release_freed();
-    let known: Vec<u64> = truth
-        .ids
-        .iter()
-        .map(|&row| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]))
-        .collect();
-    let mut queries = Vec::new();
-    let mut row = Vec::new();
-    for &r in &rows {
-        build.base.read_rows(r, 1, &mut row)?;
-        queries.extend_from_slice(&row);
-    }
     // Unused memory caches blocks: the counters stay the same and the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
     // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
@@ -60,30 +50,45 @@ pub(crate) fn run(
         ..OpenOptions::default()
     };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
-    let hidden: Vec<u32> = drawn.iter().map(|&r| id_of_row[r as usize]).collect();
     let wanted: Vec<u32> = CURVE_KS.iter().map(|&c| c.min(k as u32)).collect();
     let mut curves: Vec<Curve> = Vec::new();
     for &k in &wanted {
         if curves.iter().any(|c| c.k == k) {
             continue;
         }
-        let mut curve = measure(
-            &index,
-            &queries,
-            &known,
-            truth.k,
-            &hidden,
-            k,
-            FROM_ROWS,
-            (build.plan.threads, build.plan.calibration_in_flight),
-            build.progress,
-        )?;
-        let kth = truth.distances.chunks_exact(truth.k).map(|d| d[k as usize - 1]);
-        curve.kth_distance = median(&mut kth.collect::<Vec<f32>>());
-        curves.push(curve);
+        let share = (build.plan.threads, build.plan.calibration_in_flight);
+        curves.push(measure(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
     }
     if build.progress.interrupted() {
         return Err(Error::interrupted());
     }
     Ok(curves)
+}
+
+/// Makes a query from each drawn row, and finds its `k` exact neighbours. The base is scanned twice.
+fn made_queries(build: &Build<'_>, k: usize, budget: u64) -> Result<Known> {
+    let (base, metric) = (build.base, build.options.metric);
+    let rows: Vec<u64> = build.drawn.iter().map(|&r| u64::from(r)).collect();
+    let near = groundtruth::neighbours(base, &rows, metric, NEAR.min(k), budget, build.progress)?;
+    let shape = base.shape();
+    let maker = Maker { dtype: shape.dtype, metric, dim: shape.dim, seed: build.options.seed };
+    let read = |row: u64| -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        base.read_rows(row, 1, &mut bytes)?;
+        Ok(bytes)
+    };
+    let mut queries = Vec::new();
+    for (&row, near) in rows.iter().zip(near.ids.chunks_exact(near.k)) {
+        let near = near.iter().map(|&n| read(n.into())).collect::<Result<Vec<_>>>()?;
+        queries.extend_from_slice(&maker.query(row, &read(row)?, &near));
+    }
+    let truth = groundtruth::neighbours_of_made(base, (&rows, &queries), metric, k, budget, build.progress)?;
+    let external = |&row: &u32| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]);
+    Ok(Known {
+        queries,
+        truth: truth.ids.iter().map(external).collect(),
+        truth_k: truth.k,
+        distances: truth.distances,
+        hidden: Vec::new(),
+    })
 }

@@ -179,10 +179,17 @@ impl KindIndex {
         }
     }
 
+    /// Whether it reads inverted lists besides vectors.
+    pub(crate) fn has_lists(&self) -> bool {
+        matches!(self, KindIndex::HybridIvf(_))
+    }
+
     /// The settings that calibration measures for k results.
-    pub(crate) fn grid(&self, k: u32) -> Grid {
+    pub(crate) fn grid(&self, base: &Base, k: u32) -> Grid {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => disk_graph::calibration::grid(k),
+            KindIndex::Flat | KindIndex::DiskGraph(_) => {
+                disk_graph::calibration::grid(k, base.manifest.blocks.count)
+            }
             KindIndex::HybridIvf(lists) => hybrid_ivf::calibration::grid(lists.tables.directory.clusters()),
         }
     }
@@ -354,7 +361,8 @@ pub fn params_of(k: u32, setting: &Setting) -> Params {
 /// The parameters of the kind that a report shows besides its setting, by their names in JSON.
 pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
     match &params.kind {
-        KindParams::Flat(_) | KindParams::DiskGraph(_) => Vec::new(),
+        KindParams::Flat(_) => Vec::new(),
+        KindParams::DiskGraph(own) => disk_graph::calibration::reported_params(own),
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Vec::new(),

@@ -1,40 +1,32 @@
 //! Measures recall curves.
 //!
-//! A curve holds measured points: with this beam and this slack, so much recall for so many reads. It is measured on
-//! queries whose neighbours are known exactly: rows of the index, each hidden from its own search (build), or the
-//! user's own queries (`tune`).
+//! A curve holds measured points: with this effort and this stop rule, so much recall for so many reads. It is measured
+//! on queries whose neighbours are known exactly: a mixture made from rows of the index (build, and `tune` without
+//! queries), or the user's own queries (`tune`).
 
 use super::curve::{Curve, Point};
+use super::known::Known;
 use crate::driver::Width;
 use crate::index::Index;
 use crate::kinds;
-use crate::search::{self, SearchOptions};
+use crate::search::{self, Answers, SearchOptions};
 use crate::{Error, Progress, Result};
 
-/// Measures a curve on `queries` (rows of the index' type, as bytes), whose true neighbours are `truth` (`truth_k`
-/// ids each).
-///
-/// `hidden` names for each query a node that it must not see; it may be empty.
-#[allow(clippy::too_many_arguments)]
+/// Measures the curve for `k` results on queries with known neighbours.
 pub(crate) fn measure(
     index: &Index,
-    queries: &[u8],
-    truth: &[u64],
-    truth_k: usize,
-    hidden: &[u32],
+    known: &Known,
     k: u32,
     source: &str,
     (threads, in_flight): (usize, usize),
     progress: &dyn Progress,
 ) -> Result<Curve> {
     // Long answers average over more neighbours each, so fewer queries tell as much.
-    let count =
-        (queries.len() / index.base.row_bytes()).min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
-    let queries = &queries[..count * index.base.row_bytes()];
-    let grid = index.kind.grid(k);
-    let rules = |effort: u32| grid.rules.iter().filter(move |rule| !(grid.is_needless)(effort, rule));
-    let runs: usize = grid.efforts.iter().map(|&effort| rules(effort).count()).sum();
-    progress.stage(&format!("calibrating recall@{k}"), (runs * count) as u64, "queries");
+    let count = known.count().min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
+    let known = known.spread(count, index.base.row_bytes());
+    let grid = index.kind.grid(&index.base, k);
+    let settings: usize = grid.paths.iter().map(Vec::len).sum();
+    progress.stage(&format!("calibrating recall@{k}"), (settings * count) as u64, "queries");
     let options = SearchOptions {
         k: k as usize,
         threads,
@@ -42,41 +34,71 @@ pub(crate) fn measure(
         in_flight: Some(in_flight),
         ..SearchOptions::default()
     };
-    let hide = |q: usize| hidden.get(q).copied().unwrap_or(u32::MAX);
-    // Reads of resident lists are counted: searches may have less memory.
-    let resident = index.kind.resident_share();
     let kind = index.base.kind;
-    let variant = best_variant(index, queries, (truth, truth_k), &hide, &options, progress)?;
-    let mut measured = Vec::new();
-    for &effort in &grid.efforts {
-        let mut best = 0.0;
-        for &stop in rules(effort) {
-            let mut point = Point { effort, stop, recall: 0.0, reads: 0.0 };
+    let variant = best_variant(index, &known, &options, progress)?;
+    let hardest = hardest_classes(&known, k);
+    let mut points = Vec::new();
+    for path in &grid.paths {
+        for &(effort, stop) in path {
+            let mut point = Point { effort, stop, ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
-            let answers = index.search_each(queries, params, &hide, &options, progress)?;
+            let answers =
+                index.search_each(&known.queries, params, &|q| known.hidden(q), &options, progress)?;
             if let Some((query, why)) = answers.failed.first() {
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
-            point.recall = search::recall(&answers.ids, answers.k, truth, truth_k);
-            point.reads =
-                (answers.stats.reads_asked() as f64 + resident * answers.stats.lists as f64) / count as f64;
-            best = f64::max(best, point.recall);
-            measured.push(point);
-        }
-        if best > RECALL_ENOUGH {
-            break;
+            fill(&mut point, index, &known, &hardest, &answers);
+            points.push(point);
+            if point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max {
+                break;
+            }
         }
     }
     let variant = variant.map(str::to_string);
-    Ok(Curve { k, queries: count, source: source.into(), kth_distance: None, variant, points: measured })
+    let kth_distance = known.far_kth_distance(k);
+    Ok(Curve { k, queries: count, source: source.into(), kth_distance, variant, points })
+}
+
+/// Sets what was measured with the setting of a point.
+fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>], answers: &Answers) {
+    let found = found_shares(answers, known);
+    let mean =
+        |queries: &[usize]| queries.iter().map(|&q| found[q]).sum::<f64>() / queries.len().max(1) as f64;
+    let count = known.count() as f64;
+    point.recall = search::recall(&answers.ids, answers.k, &known.truth, known.truth_k);
+    point.hardest = classes.iter().map(|class| mean(class)).min_by(f64::total_cmp);
+    // Reads of resident lists are counted: searches may have less memory.
+    let resident = index.kind.resident_share();
+    point.reads = (answers.stats.reads_asked() as f64 + resident * answers.stats.lists as f64) / count;
+    if index.kind.has_lists() {
+        let vectors = answers.stats.record_reads + answers.stats.edge_reads;
+        point.vector_reads = Some(vectors as f64 / count);
+    }
+    point.comparisons = Some(answers.stats.code_comparisons as f64 / count);
+}
+
+/// The share of each query's true neighbours that was found.
+fn found_shares(answers: &Answers, known: &Known) -> Vec<f64> {
+    let pairs = answers.ids.chunks_exact(answers.k).zip(known.truth.chunks_exact(known.truth_k));
+    pairs.map(|(ids, truth)| search::recall(ids, answers.k, truth, known.truth_k)).collect()
+}
+
+/// Divides the queries into classes of equal size, by the distance to the k-th neighbour. None where the distances are
+/// not known, or there are too few queries to tell classes apart.
+fn hardest_classes(known: &Known, k: u32) -> Vec<Vec<usize>> {
+    let count = known.count();
+    if known.distances.is_empty() || count < CLASSES * CLASS_MIN {
+        return Vec::new();
+    }
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|&a, &b| known.kth_distance(a, k).total_cmp(&known.kth_distance(b, k)).then(a.cmp(&b)));
+    order.chunks(count.div_ceil(CLASSES)).map(<[usize]>::to_vec).collect()
 }
 
 /// The variant of the kind that finds most of the true neighbours at equal effort.
 fn best_variant(
     index: &Index,
-    queries: &[u8],
-    (truth, truth_k): (&[u64], usize),
-    hide: &(dyn Fn(usize) -> u32 + Sync),
+    known: &Known,
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Option<&'static str>> {
@@ -84,8 +106,8 @@ fn best_variant(
     let mut best: Option<(f64, &'static str)> = None;
     for &variant in variants {
         let params = kinds::params_at(index.base.kind, options.k as u32, &point, Some(variant));
-        let answers = index.search_each(queries, params, hide, options, progress)?;
-        let found = search::recall(&answers.ids, answers.k, truth, truth_k);
+        let answers = index.search_each(&known.queries, params, &|q| known.hidden(q), options, progress)?;
+        let found = search::recall(&answers.ids, answers.k, &known.truth, known.truth_k);
         if best.is_none_or(|b| found > b.0) {
             best = Some((found, variant));
         }
@@ -95,6 +117,9 @@ fn best_variant(
 
 /// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
 const QUERY_NEIGHBOURS: usize = 10_000;
-const QUERIES_MIN: usize = 100;
-/// Nobody asks for more than this by recall.
-const RECALL_ENOUGH: f64 = 0.995;
+const QUERIES_MIN: usize = 150;
+/// A path ends where even the hardest queries reach this.
+const RECALL_ENOUGH: f64 = 0.999;
+/// Classes of queries, and the fewest queries of a class.
+const CLASSES: usize = 5;
+const CLASS_MIN: usize = 10;

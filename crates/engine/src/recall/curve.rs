@@ -13,6 +13,34 @@ pub struct StopRule {
     /// The share of the effort that may bring nothing, in a row; 0 turns the rule off.
     #[serde(rename = "patience_share")]
     pub share: f32,
+    /// The share of the distance to the k-th result by which the best unread candidate must be farther; absent where
+    /// the rule is off.
+    #[serde(rename = "stop_margin", default, skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f32>,
+    /// The share of all reads that must have brought nothing, in a row, before the margin counts.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle_share: f32,
+}
+
+fn is_zero(x: &f32) -> bool {
+    *x == 0.0
+}
+
+impl StopRule {
+    /// A rule that stops by the margin.
+    pub(crate) const fn by_margin(margin: f32, idle_share: f32) -> StopRule {
+        StopRule { slack: None, share: 0.0, margin: Some(margin), idle_share }
+    }
+
+    /// A rule that stops by slack and by a share of the effort.
+    pub(crate) const fn by_slack(slack: Option<f32>, share: f32) -> StopRule {
+        StopRule { slack, share, margin: None, idle_share: 0.0 }
+    }
+
+    /// What rules of one path have in common: they differ in the margin alone.
+    fn path(&self) -> StopRule {
+        StopRule { margin: self.margin.map(|_| 0.0), ..*self }
+    }
 }
 
 /// One measured setting.
@@ -25,8 +53,47 @@ pub struct Point {
     pub stop: StopRule,
     /// Mean recall@k.
     pub recall: f64,
+    /// Mean recall@k of the hardest fifth of the queries, by the distance to their k-th neighbours; absent where it was
+    /// not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardest: Option<f64>,
     /// Mean reads per query.
     pub reads: f64,
+    /// Mean reads per query of vectors alone; absent where it is `reads`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vector_reads: Option<f64>,
+    /// Mean code comparisons per query; absent in indexes of before they were kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparisons: Option<f64>,
+}
+
+impl Point {
+    /// The search of everything: its recall is 1.
+    pub(crate) const EXACT: Point = Point {
+        effort: u32::MAX,
+        stop: StopRule::by_slack(None, 0.0),
+        recall: 1.0,
+        hardest: None,
+        reads: f64::INFINITY,
+        vector_reads: None,
+        comparisons: None,
+    };
+
+    /// Whether it is the search of everything.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.effort == u32::MAX
+    }
+
+    /// The recall that queries of any kind may expect: that of the hardest, up to [`HARDEST_ENOUGH`].
+    pub(crate) fn safe_recall(&self) -> f64 {
+        self.hardest.filter(|&hardest| hardest < HARDEST_ENOUGH).unwrap_or(self.recall)
+    }
+
+    /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
+    /// go with the comparisons, and are none where lists are resident.
+    fn cost(&self) -> f64 {
+        self.vector_reads.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
+    }
 }
 
 /// What recall costs for one k: several efforts for each of several stop rules.
@@ -36,10 +103,10 @@ pub struct Curve {
     pub k: u32,
     /// Queries it was measured on.
     pub queries: usize,
-    /// Where they came from: `rows` or `queries`.
+    /// Where they came from: `mixture`, `rows` (in older indexes) or `queries`.
     pub source: String,
-    /// Median distance of these rows to the k-th of their neighbours; unknown for queries, and in indexes of before
-    /// it was kept.
+    /// Distance of these rows to the k-th of their neighbours, by the median; of a mixture the distance that few of its
+    /// queries exceed. Unknown for queries, and in indexes of before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kth_distance: Option<f32>,
     /// The variant of the kind that it was measured with; absent for a kind without variants.
@@ -50,42 +117,46 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The cheapest setting that reaches `recall`, over all stop rules; between two measured points of a rule the
-    /// effort is interpolated.
-    ///
-    /// `Err` holds the highest recall of the curve when none reaches it.
-    pub fn setting(&self, recall: f64) -> std::result::Result<Point, f64> {
-        let mut rules: Vec<StopRule> = Vec::new();
+    /// The cheapest setting with which even the hardest queries reach `recall`, over all paths of stop rules; between
+    /// two measured points of a path effort and margin are interpolated. `None` when no point reaches it.
+    pub fn setting(&self, recall: f64) -> Option<Point> {
+        let mut paths: Vec<StopRule> = Vec::new();
         self.points.iter().for_each(|p| {
-            if !rules.contains(&p.stop) {
-                rules.push(p.stop)
+            if !paths.contains(&p.stop.path()) {
+                paths.push(p.stop.path())
             }
         });
-        let reached = rules.iter().filter_map(|&rule| self.setting_of(rule, recall));
-        let best = reached.min_by(|a, b| a.reads.total_cmp(&b.reads).then(a.effort.cmp(&b.effort)));
-        best.ok_or_else(|| self.points.iter().map(|p| p.recall).fold(0.0, f64::max))
+        let reached = paths.iter().filter_map(|&path| self.setting_of(path, recall));
+        reached.min_by(|a, b| a.cost().total_cmp(&b.cost()).then(a.effort.cmp(&b.effort)))
     }
 
-    fn setting_of(&self, rule: StopRule, recall: f64) -> Option<Point> {
-        let mut points = self.points.iter().filter(|p| p.stop == rule);
-        let mut below: Option<&Point> = None;
-        let above = points.find(|p| {
-            let reaches = p.recall >= recall;
-            if !reaches {
-                below = Some(p);
-            }
-            reaches
-        })?;
-        let Some(below) = below else { return Some(*above) };
+    fn setting_of(&self, path: StopRule, recall: f64) -> Option<Point> {
+        let points: Vec<&Point> = self.points.iter().filter(|p| p.stop.path() == path).collect();
+        let reaches = |p: &&Point| p.safe_recall() >= recall;
+        let first = match points.iter().all(|p| p.hardest.is_some()) {
+            // A point that is beaten by a later one was lucky.
+            true => points.iter().rposition(|p| !reaches(p)).map_or(0, |below| below + 1),
+            // Curves of older programs are used as these used them.
+            false => points.iter().position(|p| reaches(p))?,
+        };
+        let above = points.get(first)?;
+        let Some(below) = first.checked_sub(1).and_then(|at| points.get(at)) else { return Some(**above) };
         // Misses, not hits, shrink evenly as the effort grows.
         let misses = |r: f64| (1.0 - r).max(1e-4).ln();
-        let share = (misses(below.recall) - misses(recall)) / (misses(below.recall) - misses(above.recall));
-        let mix = |a: f64, b: f64| a + share.clamp(0.0, 1.0) * (b - a);
+        let (from, to) = (misses(below.safe_recall()), misses(above.safe_recall()));
+        let share = if from > to { ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
+        let mix = |a: f64, b: f64| a + share * (b - a);
+        let mix_both = |a: Option<f64>, b: Option<f64>| Some(mix(a?, b?));
+        let wide = |margin: Option<f32>| margin.map(f64::from);
+        let margin = mix_both(wide(below.stop.margin), wide(above.stop.margin)).map(|m| m as f32);
         Some(Point {
             effort: mix(f64::from(below.effort), f64::from(above.effort)).ceil() as u32,
-            stop: rule,
-            recall,
+            stop: StopRule { margin, ..path },
+            recall: mix(below.recall, above.recall),
+            hardest: mix_both(below.hardest, above.hardest),
             reads: mix(below.reads, above.reads),
+            vector_reads: mix_both(below.vector_reads, above.vector_reads),
+            comparisons: mix_both(below.comparisons, above.comparisons),
         })
     }
 
@@ -104,22 +175,30 @@ impl Curve {
 }
 
 /// The setting for `k` results at `recall`, from the curve of the nearest k that is not smaller, or else the largest.
-pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<std::result::Result<Point, f64>> {
+/// Where the curve ends below `recall`, everything is searched. `None` without a curve.
+pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<Point> {
+    if recall >= 1.0 {
+        return Some(Point::EXACT);
+    }
     let curve = curves
         .iter()
         .filter(|c| c.k >= k)
         .min_by_key(|c| c.k)
         .or_else(|| curves.iter().max_by_key(|c| c.k))?;
-    let share = if curve.source == FROM_ROWS { MISSES_AIMED_ROWS } else { MISSES_AIMED };
-    let aimed = curve.setting(1.0 - (1.0 - recall) * share).or_else(|_| curve.setting(recall));
-    Some(aimed.map(|mut point| {
-        if curve.k < k {
-            // A longer answer needs an effort larger in proportion.
-            point.effort = (u64::from(point.effort) * u64::from(k) / u64::from(curve.k.max(1)))
-                .min(u64::from(MAX_SEARCH_LIST)) as u32;
-        }
-        point
-    }))
+    let has_hardest = curve.points.iter().all(|p| p.hardest.is_some());
+    let share = match &*curve.source {
+        _ if has_hardest => 1.0,
+        FROM_ROWS | FROM_MIXTURE => MISSES_AIMED_ROWS,
+        _ => MISSES_AIMED,
+    };
+    let setting = curve.setting(1.0 - (1.0 - recall) * share).or_else(|| curve.setting(recall));
+    let mut point = setting.unwrap_or(Point::EXACT);
+    if curve.k < k && !point.is_exact() {
+        // A longer answer needs an effort larger in proportion.
+        point.effort = (u64::from(point.effort) * u64::from(k) / u64::from(curve.k.max(1)))
+            .min(u64::from(MAX_SEARCH_LIST)) as u32;
+    }
+    Some(point)
 }
 
 /// The variant of the curve for `k`; `None` where no curve has one.
@@ -128,27 +207,25 @@ pub fn variant(curves: &[Curve], k: u32) -> Option<&str> {
     nearest?.variant.as_deref()
 }
 
-/// What calibration measures on an index.
+/// What calibration measures on an index: settings of ascending cost and recall, for each of several stop rules.
 pub(crate) struct Grid {
-    /// The efforts, ascending.
-    pub(crate) efforts: Vec<u32>,
-    /// The stop rules.
-    pub(crate) rules: &'static [StopRule],
-    /// Whether a rule is left out at an effort.
-    pub(crate) is_needless: fn(u32, &StopRule) -> bool,
+    /// The settings of each path.
+    pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
+    /// A setting with more reads ends its path.
+    pub(crate) reads_max: f64,
 }
 
-/// How many times as far queries lie from the k-th of their neighbours as the rows do that the curve for k was
-/// measured on, by the medians; `None` where that is not known, or the metric is no distance. Sorts `kth_distances`,
-/// one of each query.
+/// How many times as far queries lie from the k-th of their neighbours as those do that the curve for k was measured
+/// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts
+/// `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
     let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }
 
-/// From here on queries are of another kind than the rows, and a recall that was measured on these is too much to
-/// expect.
+/// From here on queries are of another kind than those of the calibration, and a recall that was measured on these is
+/// too much to expect.
 pub const REMOTE: f64 = 1.1;
 
 /// Sorts; `None` of nothing.
@@ -157,12 +234,18 @@ pub(crate) fn median(values: &mut [f32]) -> Option<f32> {
     values.get(values.len() / 2).copied()
 }
 
-/// Curves measured on rows of the index say so.
-pub(crate) const FROM_ROWS: &str = "rows";
+/// Curves that older programs measured on rows of the index say so.
+const FROM_ROWS: &str = "rows";
+/// Curves measured on queries that were made from rows of the index say so.
+pub(crate) const FROM_MIXTURE: &str = "mixture";
 /// A curve is a mean over a few hundred queries: aim at a little fewer misses than asked.
 const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
+
+/// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
+/// each, two or three misses are as good as none.
+const HARDEST_ENOUGH: f64 = 0.98;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a
 /// query.
@@ -179,56 +262,4 @@ pub(crate) fn check_slack(slack: f32) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FULL: StopRule = StopRule { slack: None, share: 0.0 };
-    const EARLY: StopRule = StopRule { slack: Some(0.0), share: 0.2 };
-
-    fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
-        let points =
-            points.iter().map(|&(effort, stop, recall, reads)| Point { effort, stop, recall, reads });
-        Curve {
-            k: 10,
-            queries: 5,
-            source: "rows".into(),
-            kth_distance: Some(4.0),
-            variant: None,
-            points: points.collect(),
-        }
-    }
-
-    #[test]
-    fn the_cheapest_rule_that_reaches_is_taken() {
-        let c = curve(&[
-            (10, FULL, 0.8, 10.0),
-            (10, EARLY, 0.7, 8.0),
-            (30, FULL, 0.95, 30.0),
-            (30, EARLY, 0.9, 15.0),
-        ]);
-        assert_eq!(c.setting(0.9).unwrap().stop, EARLY);
-        assert_eq!(c.setting(0.95).unwrap(), Point { effort: 30, stop: FULL, recall: 0.95, reads: 30.0 });
-        assert_eq!(c.setting(0.99), Err(0.95));
-        assert_eq!(c.frontier().iter().map(|p| p.reads).collect::<Vec<_>>(), [8.0, 10.0, 15.0, 30.0]);
-    }
-
-    #[test]
-    fn beams_are_interpolated_by_misses() {
-        let middle = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]).setting(0.9).unwrap();
-        assert!((19..=21).contains(&middle.effort), "{middle:?}");
-        assert_eq!(middle.recall, 0.9);
-    }
-
-    #[test]
-    fn a_larger_k_takes_a_longer_beam() {
-        let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
-        assert_eq!(choose(&curves, 100, 0.9).unwrap().unwrap().effort, 200);
-        assert_eq!(choose(&curves, 1, 0.9).unwrap().unwrap().effort, 20);
-        assert!(choose(&[], 1, 0.9).is_none());
-        assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut [25.0, 9.0, 1.0]), Some(1.5));
-        for (metric, k) in [(Metric::Ip, curves[0].k), (Metric::L2, 77)] {
-            assert_eq!(remoteness(&curves, metric, k, &mut [9.0]), None);
-        }
-        assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut []), None);
-    }
-}
+mod tests;

@@ -2,4 +2,6 @@
 
 pub mod calibrate;
 pub mod curve;
+pub mod known;
+pub(crate) mod mixture;
 pub mod tune;

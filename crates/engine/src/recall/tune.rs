@@ -3,6 +3,7 @@
 //! Half of the queries fit the curve, the other half check it, so that no reported recall was measured on what it was
 //! fitted to.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -12,7 +13,9 @@ use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
 
 use super::calibrate;
-use super::curve::{self, Curve};
+use super::curve::{self, Curve, FROM_MIXTURE};
+use super::known::Known;
+use super::mixture::{Maker, NEAR};
 use crate::build::lock_folder;
 use crate::driver::Width;
 use crate::index::{Index, OpenOptions};
@@ -38,19 +41,6 @@ pub struct TuneOptions {
     pub ram_budget: Option<u64>,
 }
 
-/// Queries whose true neighbours are known.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// Rows of the index' element type, as bytes.
-    pub queries: Vec<u8>,
-    /// Their true neighbours, as ids that the index returns: `truth_k` each, closest first.
-    pub truth: Vec<u64>,
-    /// Neighbours per query.
-    pub truth_k: usize,
-    /// For each query a node that it must not see; empty for none.
-    pub hidden: Vec<u32>,
-}
-
 /// One recall that was asked for, and what came of it on the half that the curve has not seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
@@ -58,7 +48,7 @@ pub struct Check {
     pub k: u32,
     /// Recall asked for.
     pub asked: f64,
-    /// Recall that was reached; `None` when the curve ends below it.
+    /// Recall that was reached; `None` where everything is searched because the curve ends below it.
     pub measured: Option<f64>,
     /// Mean reads per query.
     pub reads: Option<f64>,
@@ -83,7 +73,7 @@ pub struct Tuned {
     /// The name of the effort of a search of this kind, as tables print it.
     #[serde(skip)]
     pub effort_name: &'static str,
-    /// `rows` or `queries`.
+    /// `mixture` or `queries`.
     pub source: String,
     /// Queries that fitted the curve.
     pub fitted_on: usize,
@@ -116,10 +106,10 @@ pub fn tune(
             folder.display()
         )));
     }
-    let source = if known.is_some() { "queries" } else { "rows" };
+    let source = if known.is_some() { "queries" } else { FROM_MIXTURE };
     let known = match known {
         Some(known) => known,
-        None => rows_as_queries(&index, options, progress)?,
+        None => made_queries(&index, options, progress)?,
     };
     let (fit, check) = known.split(index.base.row_bytes());
     let ks: Vec<u32> = options.ks.iter().copied().filter(|&k| k > 0 && k as usize <= known.truth_k).collect();
@@ -137,10 +127,7 @@ pub fn tune(
     for &k in &ks {
         curves.push(calibrate::measure(
             &index,
-            &fit.queries,
-            &fit.truth,
-            fit.truth_k,
-            &fit.hidden,
+            &fit,
             k,
             source,
             (options.threads, curve::CALIBRATION_IN_FLIGHT),
@@ -158,27 +145,6 @@ pub fn tune(
         checks,
         curves,
     })
-}
-
-impl Known {
-    fn count(&self) -> usize {
-        self.truth.len().checked_div(self.truth_k).unwrap_or(0)
-    }
-
-    /// Every other query, and the rest.
-    fn split(&self, row_bytes: usize) -> (Known, Known) {
-        let mut halves = (
-            Known { truth_k: self.truth_k, ..Known::default() },
-            Known { truth_k: self.truth_k, ..Known::default() },
-        );
-        for q in 0..self.count() {
-            let half = if q % 2 == 0 { &mut halves.0 } else { &mut halves.1 };
-            half.queries.extend_from_slice(&self.queries[q * row_bytes..(q + 1) * row_bytes]);
-            half.truth.extend_from_slice(&self.truth[q * self.truth_k..(q + 1) * self.truth_k]);
-            half.hidden.extend(self.hidden.get(q));
-        }
-        halves
-    }
 }
 
 /// Caches blocks as far as memory allows: counters do not change, the measurement takes less time.
@@ -234,10 +200,9 @@ fn check(
         patience: None,
         highest,
     };
-    let Some(Ok(point)) = curve::choose(std::slice::from_ref(curve), curve.k, asked) else {
-        return Ok(nothing);
-    };
-    let params = kinds::params_at(index.base.kind, curve.k, &point, None);
+    let chosen = curve::choose(std::slice::from_ref(curve), curve.k, asked);
+    let Some(point) = chosen.filter(|point| !point.is_exact()) else { return Ok(nothing) };
+    let params = kinds::params_at(index.base.kind, curve.k, &point, curve.variant.as_deref());
     let setting = kinds::setting(&params);
     let search = SearchOptions {
         k: curve.k as usize,
@@ -245,8 +210,7 @@ fn check(
         width: Width::Fixed(1),
         ..SearchOptions::default()
     };
-    let hide = |q: usize| known.hidden.get(q).copied().unwrap_or(u32::MAX);
-    let answers = index.search_each(&known.queries, params, &hide, &search, progress)?;
+    let answers = index.search_each(&known.queries, params, &|q| known.hidden(q), &search, progress)?;
     if let Some((query, why)) = answers.failed.first() {
         return Err(Error::corrupt(format!("query {query}: {why}")));
     }
@@ -271,36 +235,65 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
     Ok(index.base.number + 1)
 }
 
-/// Draws nodes of the index, and finds their exact neighbours by reading all of it once.
-fn rows_as_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
-    let rows = index.base.manifest.rows as u32;
+/// Makes queries from drawn nodes of the index, and finds their exact neighbours. Reads all of the index twice.
+fn made_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
+    let base = &index.base;
+    let rows = base.manifest.rows as u32;
     let most = options.ks.iter().copied().max().unwrap_or(1) as usize;
     let truth_k = most.min(rows as usize - 1);
     let hidden = draw(rows, options.sample, options.seed);
-    let mut known = Known { truth_k, hidden, ..Known::default() };
-    let mut seekers = Vec::new();
-    let base = &index.base;
-    for &node in &known.hidden {
-        let vector = index.kind.vector(base, node)?;
-        let mut exact = Exact::default();
-        exact.set(base.metric, base.dtype, base.manifest.dim, &vector);
-        known.queries.extend_from_slice(&vector);
-        seekers.push(Seeker { node, exact, top: TopK::new(truth_k) });
+    let vector = |&node: &u32| index.kind.vector(base, node);
+    let drawn = hidden.iter().map(vector).collect::<Result<Vec<_>>>()?;
+    let near = nearest(index, &hidden, &drawn, NEAR.min(truth_k), options.threads, progress)?;
+    let maker = Maker { dtype: base.dtype, metric: base.metric, dim: base.manifest.dim, seed: options.seed };
+    let mut made = Vec::new();
+    for ((&node, row), found) in hidden.iter().zip(&drawn).zip(&near) {
+        let near = found.iter().map(|f| vector(&f.node)).collect::<Result<Vec<_>>>()?;
+        made.push(maker.query(node.into(), row, &near));
     }
+    let mut known = Known { truth_k, queries: made.concat(), ..Known::default() };
+    for mut found in nearest(index, &hidden, &made, truth_k, options.threads, progress)? {
+        found.resize(truth_k, Found { node: u32::MAX, external_id: u64::MAX, distance: f32::INFINITY });
+        known.truth.extend(found.iter().map(|f| f.external_id));
+        known.distances.extend(found.iter().map(|f| f.distance));
+    }
+    known.hidden = hidden;
+    Ok(known)
+}
+
+/// A neighbour.
+#[derive(Clone, Copy)]
+struct Found {
+    node: u32,
+    external_id: u64,
+    distance: f32,
+}
+
+/// The `k` members nearest to each query but for the one that it comes from, by reading all of the index.
+fn nearest(
+    index: &Index,
+    hidden: &[u32],
+    queries: &[Vec<u8>],
+    k: usize,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Vec<Found>>> {
+    let base = &index.base;
+    let seeker = |(&node, query): (&u32, &Vec<u8>)| {
+        let mut exact = Exact::default();
+        exact.set(base.metric, base.dtype, base.manifest.dim, query);
+        Seeker { node, exact, top: TopK::new(k), nodes: HashMap::new() }
+    };
+    let mut seekers: Vec<Seeker> = hidden.iter().zip(queries).map(seeker).collect();
     let (work, unit) = index.kind.scan_work(base);
-    progress.stage("exact neighbours of drawn rows", work, unit);
+    progress.stage("exact neighbours of made queries", work, unit);
     // Seekers are divided among the threads once for each run of members.
-    pool(options.threads)?.install(|| {
+    pool(threads)?.install(|| {
         index.kind.for_each_member(base, progress, &mut |members| {
             seekers.par_iter_mut().for_each(|seeker| members.iter().for_each(|member| seeker.see(member)));
         })
     })?;
-    for seeker in seekers {
-        let mut ids: Vec<u64> = seeker.top.into_sorted().iter().map(|s| s.id).collect();
-        ids.resize(truth_k, u64::MAX);
-        known.truth.extend(ids);
-    }
-    Ok(known)
+    Ok(seekers.into_iter().map(Seeker::into_found).collect())
 }
 
 /// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
@@ -318,18 +311,30 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool> {
         .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
 }
 
-/// A drawn row, and the nearest others so far.
+/// A query, and the nearest members so far.
 struct Seeker {
     node: u32,
     exact: Exact,
     top: TopK,
+    /// The nodes of members that were among the nearest, by external id.
+    nodes: HashMap<u64, u32>,
 }
 
 impl Seeker {
     fn see(&mut self, member: &Member<'_>) {
-        if member.id != self.node {
-            let distance = self.exact.distance(member.vector, member.inverse_norm);
-            self.top.push(Scored { distance, id: member.external_id });
+        if member.id == self.node {
+            return;
         }
+        let distance = self.exact.distance(member.vector, member.inverse_norm);
+        if distance <= self.top.threshold() {
+            self.top.push(Scored { distance, id: member.external_id });
+            self.nodes.insert(member.external_id, member.id);
+        }
+    }
+
+    fn into_found(self) -> Vec<Found> {
+        let node = |id: u64| self.nodes.get(&id).copied().unwrap_or(u32::MAX);
+        let found = |s: &Scored| Found { node: node(s.id), external_id: s.id, distance: s.distance };
+        self.top.into_sorted().iter().map(found).collect()
     }
 }

@@ -6,7 +6,9 @@ use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
 use crate::kinds;
+use crate::kinds::effort::Effort;
 use crate::manifest::Manifest;
+use crate::recall::curve;
 
 /// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells;
 /// rounded up where it does not. With `low_memory` fewer are in flight.
@@ -35,8 +37,17 @@ pub fn usual_reserve(manifest: &Manifest) -> Reserve {
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
-    let of_curves = manifest.curves.iter().flat_map(|c| &c.points).map(|p| u64::from(p.effort)).max();
-    options.effort.beam().unwrap_or_else(|| of_curves.unwrap_or(0).max(200))
+    options.effort.beam().unwrap_or_else(|| beam_of_curve(manifest, options).max(USUAL_BEAM))
+}
+
+/// A beam that most searches stay below.
+const USUAL_BEAM: u64 = 200;
+
+/// The beam of a search that asks for a recall, where the index has a curve of beams.
+fn beam_of_curve(manifest: &Manifest, options: &SearchOptions) -> u64 {
+    let Effort::Recall(recall) = options.effort else { return 0 };
+    let point = curve::choose(&manifest.curves, options.k as u32, recall);
+    point.filter(|p| !p.is_exact()).map_or(0, |p| u64::from(p.effort))
 }
 
 impl Index {
@@ -61,7 +72,7 @@ impl Index {
 
     /// State and scratch of one query: look-up tables, beams, the query itself.
     pub(crate) fn query_bytes(&self, options: &SearchOptions) -> u64 {
-        let list = options.effort.beam().unwrap_or(200);
+        let list = longest_list(&self.base.manifest, options);
         self.tables_bytes(options) + list * 24 + options.k as u64 * 16
     }
 

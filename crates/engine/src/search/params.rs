@@ -12,7 +12,7 @@ impl Index {
     /// The parameters that `options` come to on this index.
     ///
     /// # Errors
-    /// Values out of range, a recall that the curve does not reach, an index without a curve.
+    /// Values out of range, a recall below 1 of an index without a curve.
     pub fn params(&self, options: &SearchOptions) -> Result<Params> {
         if options.k == 0 || options.k > MAX_K as usize {
             return Err(Error::bad_input(format!("k is {}; ask for 1 to {MAX_K} results", options.k)));
@@ -39,10 +39,7 @@ impl Index {
         let instead = kind.effort_option();
         let curves = &self.base.manifest.curves;
         match curve::choose(curves, k, recall) {
-            Some(Ok(point)) => Ok(kinds::params_at(kind, k, &point, curve::variant(curves, k))),
-            Some(Err(best)) => Err(Error::bad_input(format!(
-                "recall {recall} is beyond this index' curve, which ends at {best:.4}; ask for less, or give {instead}"
-            ))),
+            Some(point) => Ok(kinds::params_at(kind, k, &point, curve::variant(curves, k))),
             None => Err(Error::bad_input(format!(
                 "this index has no recall curve; run `stratann tune`, or give {instead}"
             ))),

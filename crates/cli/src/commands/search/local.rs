@@ -128,9 +128,8 @@ impl Bench {
         let ratio = remoteness(&manifest.curves, metric, k, &mut sum.kth_distances);
         if let Some(ratio) = ratio.filter(|&r| r >= REMOTE && !self.warned_remote) {
             printer.note(&format!(
-                "note: these queries are {ratio:.2} times as far from their neighbours as the vectors of the index, \
-                 with which recall was calibrated: \
-                 expect less recall than requested; calibrate with your queries: `stratann tune`"
+                "note: these queries are {ratio:.2} times as far from their neighbours as those with which recall was \
+                 calibrated: expect less recall than requested; calibrate with your queries: `stratann tune`"
             ));
             self.warned_remote = true;
         }

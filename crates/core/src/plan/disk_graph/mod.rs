@@ -4,6 +4,8 @@
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::verify`]
 
 mod enter;
+mod scan;
+mod stop;
 mod walk;
 mod wire;
 
@@ -22,6 +24,7 @@ use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
 use crate::verify::BlockScratch;
 use crate::view::Base;
+use scan::Scan;
 
 /// Longest beam.
 pub const MAX_SEARCH_LIST: u32 = 65_536;
@@ -44,6 +47,8 @@ pub struct View<'a> {
     pub map: &'a BlockMap,
     /// Mean squared error of the codes.
     pub code_error: f32,
+    /// Root mean square length of the vectors, as their codes have it. Used under inner product only.
+    pub vector_norm: f32,
     /// The entry of every search.
     pub head: &'a HeadGraph,
 }
@@ -77,6 +82,13 @@ pub struct Params {
     pub stop_slack: f32,
     /// Stop after this many reads in a row that changed none of the k results; 0 turns the rule off.
     pub patience: u32,
+    /// Stop once the best unread candidate is expected to be farther than the k-th result by this share of its
+    /// distance, and [`Params::idle_share`] agrees; infinity turns the rule off.
+    pub stop_margin: f32,
+    /// The share of all reads that must be in a row without a new result before [`Params::stop_margin`] stops.
+    pub idle_share: f32,
+    /// Read and score every block instead: the exact answer.
+    pub scan: bool,
     /// Whether nodes that came along in a block are scored and, where useful, expanded.
     pub whole_blocks: bool,
     /// Whether the head graph gives the first candidates; otherwise the medoid does (DiskANN).
@@ -93,6 +105,9 @@ impl Params {
             search_list,
             stop_slack: f32::INFINITY,
             patience: 0,
+            stop_margin: f32::INFINITY,
+            idle_share: 0.0,
+            scan: false,
             whole_blocks: true,
             head: true,
             head_list: search_list.clamp(16, 64),
@@ -107,12 +122,14 @@ pub struct State {
     pub(crate) is_scored: bool,
     /// Reads since the results last changed.
     pub(crate) reads_without_change: u32,
+    /// Progress of a scan.
+    pub(crate) scan: Scan,
     pub(crate) beam: Beam,
 }
 
 impl Default for State {
     fn default() -> Self {
-        State { is_scored: true, reads_without_change: 0, beam: Beam::default() }
+        State { is_scored: true, reads_without_change: 0, scan: Scan::default(), beam: Beam::default() }
     }
 }
 
@@ -143,6 +160,7 @@ pub struct Scratch {
     remote_blocks: Vec<u32>,
     code_scale: f32,
     code_error: f32,
+    vector_norm: f32,
     dim: f32,
 }
 
@@ -165,6 +183,18 @@ impl Scratch {
         let error = self.code_error * self.code_scale;
         exact + error + slack * 2.0 * stratann_kernel::sqrt(exact.max(0.0) * error / self.dim)
     }
+
+    /// The code distance to expect of a vector at distance `exact` plus this share of it.
+    ///
+    /// A share of an inner product means nothing. With the query brought to the length N of the vectors, their squared
+    /// l2 is 2·(N·‖q‖ − ⟨q, v⟩) but for a factor; half of that is what the share is taken of.
+    fn expected_within(&self, exact: f32, share: f32) -> f32 {
+        if self.query.norm > 0.0 {
+            return exact + share * (self.vector_norm * self.query.norm + exact).max(0.0);
+        }
+        let expected = exact + self.code_error * self.code_scale;
+        expected + share * expected.max(0.0)
+    }
 }
 
 impl Kind for Marker {
@@ -177,16 +207,20 @@ impl Kind for Marker {
         (k..=MAX_SEARCH_LIST).contains(&params.search_list)
             && (1..=MAX_SEARCH_LIST).contains(&params.head_list)
             && params.stop_slack >= -16.0
+            && params.stop_margin >= -1.0
+            && (0.0..=1.0).contains(&params.idle_share)
     }
 
     fn reset(state: &mut State, params: &Params, _: u32) {
         state.is_scored = true;
         state.reads_without_change = 0;
+        state.scan = Scan::default();
         state.beam.reset(params.search_list as usize);
     }
 
-    fn budget(_: &View<'_>) -> Budget {
-        Budget::default()
+    fn budget(view: &View<'_>) -> Budget {
+        let usual = Budget::default();
+        Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
@@ -195,10 +229,14 @@ impl Kind for Marker {
         // Codes of unit vectors measure squared l2, which is twice the cosine distance.
         scratch.code_scale = if base.metric == Metric::Cosine { 0.5 } else { 1.0 };
         scratch.code_error = view.code_error;
+        scratch.vector_norm = view.vector_norm;
         scratch.dim = base.dim as f32;
     }
 
     fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+        if cx.params.scan {
+            return scan::step(cx, arrived);
+        }
         walk::rescore(cx);
         if !cx.q.started {
             cx.q.started = true;
@@ -237,7 +275,7 @@ impl Kind for Marker {
     }
 
     fn fits(state: &State, size: &IndexSize) -> bool {
-        state.beam.entries().iter().all(|c| c.id < size.nodes)
+        state.scan.next_block <= size.units && state.beam.entries().iter().all(|c| c.id < size.nodes)
     }
 
     fn has_distances(state: &State) -> bool {

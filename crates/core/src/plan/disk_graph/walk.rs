@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use super::stop::Seen;
 use super::{Codes, Marker, Scratch, View, restart};
 use crate::access::blocks;
 use crate::format::block::Block;
@@ -213,6 +214,18 @@ fn is_beyond(cx: &Cx<'_, Marker>, candidate: &Candidate) -> bool {
         return true;
     }
     let Some((worst, _)) = cx.q.top.worst() else { return false };
+    let estimate = cx.scratch.estimate(candidate.distance);
+    if cx.params.stop_margin < f32::INFINITY {
+        let seen = Seen {
+            candidate: estimate,
+            limit: cx.scratch.expected_within(worst, cx.params.stop_margin),
+            reads: cx.q.stats.reads,
+            reads_without_change: cx.own.reads_without_change,
+        };
+        if seen.is_final(cx.params.idle_share) {
+            return true;
+        }
+    }
     cx.params.stop_slack < f32::INFINITY
-        && cx.scratch.estimate(candidate.distance) > cx.scratch.expected_at_most(worst, cx.params.stop_slack)
+        && estimate > cx.scratch.expected_at_most(worst, cx.params.stop_slack)
 }

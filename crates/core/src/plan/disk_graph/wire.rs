@@ -4,6 +4,7 @@
 //! |---|---|
 //! | 1 | whether distances are carried |
 //! | … | reads since the results last changed (varint) |
+//! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |
 //! | … | with distances: number of candidates, bits of an id; then id and progress (2 bits) of each, packed; then the difference to the distance before, a varint each |
 //! | … | without: number of candidates, bits of a progress, bits of a remainder; then, by ascending id, the difference to the id before in Golomb–Rice code, and the progress, packed |
 //!
@@ -11,6 +12,7 @@
 
 use alloc::vec::Vec;
 
+use super::scan::Scan;
 use super::{Params, State, progress};
 use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
 use crate::plan::Carry;
@@ -19,25 +21,40 @@ use crate::search::{Beam, Candidate, Progress};
 pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.search_list);
     w.u32(p.stop_slack.to_bits());
+    w.u32(p.stop_margin.to_bits());
+    w.u32(p.idle_share.to_bits());
     w.u32(p.patience);
     w.u32(p.head_list);
-    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1);
+    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1 | u8::from(p.scan) << 2);
 }
 
 pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     let (search_list, stop_slack) = (r.u32()?, f32::from_bits(r.u32()?));
+    let (stop_margin, idle_share) = (f32::from_bits(r.u32()?), f32::from_bits(r.u32()?));
     let (patience, head_list, flags) = (r.u32()?, r.u32()?, r.u8()?);
-    if flags > 3 {
+    if flags > 7 {
         return Err(Refused::Content);
     }
-    let (whole_blocks, head) = (flags & 1 != 0, flags & 2 != 0);
-    Ok(Params { search_list, stop_slack, patience, whole_blocks, head, head_list })
+    let (whole_blocks, head, scan) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+    Ok(Params {
+        search_list,
+        stop_slack,
+        patience,
+        stop_margin,
+        idle_share,
+        scan,
+        whole_blocks,
+        head,
+        head_list,
+    })
 }
 
 pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
     let carry = if state.is_scored { carry } else { Carry::Ids };
     w.u8(u8::from(carry == Carry::Distances));
     w.varint(state.reads_without_change.into());
+    w.varint(state.scan.next_block.into());
+    w.varint(state.scan.servers);
     match carry {
         Carry::Distances => write_beam(&state.beam, w),
         Carry::Ids => write_ids(&state.beam, sorted, w),
@@ -47,6 +64,7 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
 pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
     let is_scored = r.u8()?;
     state.reads_without_change = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
+    state.scan = Scan { next_block: r.varint_u32()?, servers: r.varint()? };
     state.is_scored = is_scored == 1;
     match is_scored {
         1 => read_beam(r, search_list, &mut state.beam),

@@ -78,8 +78,12 @@ impl Kind for Marker {
         state.reset(k);
     }
 
-    fn budget(_: &View<'_>) -> Budget {
-        Budget::default()
+    fn budget(view: &View<'_>) -> Budget {
+        // An exact search may read every list, and every vector on its own.
+        let most =
+            view.directory.ids.last().copied().unwrap_or(0).saturating_add(view.directory.list_count());
+        let usual = Budget::default();
+        Budget { hops: usual.hops.max(most), reads: usual.reads.max(most), ..usual }
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {

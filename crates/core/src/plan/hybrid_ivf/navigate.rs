@@ -36,7 +36,8 @@ pub(super) fn navigate(cx: &mut Cx<'_, Marker>) {
         [core::mem::take(&mut cx.scratch.centroid_beam), core::mem::take(&mut cx.scratch.member_beam)];
     // The likeliest clusters have near centroids, but not the nearest of all.
     let reach = if cx.params.order == Order::Expected { EXPECTED_REACH } else { 1 };
-    let wanted = (cx.params.nprobe * reach).min(cx.view.directory.clusters());
+    let clusters = cx.view.directory.clusters();
+    let wanted = cx.params.visits_max(clusters).saturating_mul(reach).min(clusters);
     beams[0].reset(wanted as usize);
     beams[1].reset(cx.params.sample_hits as usize);
     cx.scratch.visited.clear(cx.view.nav.nodes());
@@ -161,7 +162,7 @@ fn rank_clusters(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, [centroids
         let by_hits = if order == Order::Votes { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
         by_hits.then(a.2.total_cmp(&b.2)).then(a.0.cmp(&b.0))
     });
-    ranking.truncate(cx.params.nprobe as usize);
+    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
     cx.own.ranked.extend(ranking.iter().map(|v| v.0));
 }
 
@@ -191,6 +192,6 @@ fn rank_by_expectation(
     }
     ranking.sort_unstable_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
     ranking.dedup_by_key(|v| v.0);
-    ranking.truncate(cx.params.nprobe as usize);
+    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
     cx.own.ranked.extend(ranking.iter().map(|v| v.0));
 }

@@ -59,6 +59,8 @@ pub struct Params {
     pub local_list: u32,
     /// Which bounds prune.
     pub bounds: Bounds,
+    /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
+    pub exact: bool,
     /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
     pub bound_slack: f32,
 }
@@ -83,8 +85,14 @@ impl Params {
             local_lists: 0,
             local_list: LOCAL_LIST,
             bounds: Bounds::Both,
+            exact: false,
             bound_slack: f32::INFINITY,
         }
+    }
+
+    /// Most of `clusters` clusters that are visited.
+    pub fn visits_max(&self, clusters: u32) -> u32 {
+        if self.exact { clusters } else { self.nprobe.min(clusters) }
     }
 
     /// True when every number is within its limit.

@@ -92,15 +92,15 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
 /// search has to wait until the lists before it have taken effect.
 fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
-    let is_local = cx.view.directory.has_edges(cluster);
+    let is_local = !cx.params.exact && cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
         return Some(false);
     }
     cx.own.begun += 1;
     let first = cx.own.lists.len();
     match cx.view.directory.kinds[cluster as usize] {
-        LocalKind::Ivf => push_nearest_lists(cx, cluster),
-        LocalKind::Flat | LocalKind::Graph => {
+        LocalKind::Ivf if !cx.params.exact => push_nearest_lists(cx, cluster),
+        LocalKind::Ivf | LocalKind::Flat | LocalKind::Graph => {
             cx.own.lists.extend(cx.view.directory.lists_of(cluster).rev());
         }
     }

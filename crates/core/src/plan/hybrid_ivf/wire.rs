@@ -21,13 +21,15 @@
 
 use alloc::vec::Vec;
 
-use super::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params, QueuedLists, Scored, State, Unread, Visit};
+use super::{MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
 use crate::search::{Candidate, KSmallest, Progress, Tag};
 use crate::verify::Bounds;
 
 /// Most lists of clusters that were begun. A query scans those of one cluster before it begins the next.
 const LISTS_MAX: u32 = 1 << 22;
+/// Most clusters of an index.
+const CLUSTERS_MAX: u32 = 1 << 22;
 /// Most lists of one read.
 const LISTS_OF_READ_MAX: u32 = 1 << 16;
 /// Most groups of lists that wait for those before them.
@@ -47,7 +49,7 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.bound_slack.to_bits());
     w.u8(p.order as u8);
     w.u8(p.bounds as u8);
-    w.u8(u8::from(p.weighed));
+    w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1);
 }
 
 pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
@@ -61,7 +63,11 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         3 => Bounds::Both,
         _ => return Err(Refused::Content),
     };
-    let weighed = flag(r)?;
+    let flags = r.u8()?;
+    if flags > 3 {
+        return Err(Refused::Content);
+    }
+    let (weighed, exact) = (flags & 1 != 0, flags & 2 != 0);
     Ok(Params {
         nprobe,
         sample_hits,
@@ -71,6 +77,7 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         local_lists,
         local_list,
         bounds,
+        exact,
         bound_slack,
     })
 }
@@ -119,7 +126,7 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
 }
 
 pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    take_words(r, params.nprobe, &mut s.ranked)?;
+    take_words(r, params.visits_max(CLUSTERS_MAX), &mut s.ranked)?;
     s.begun = r.count(s.ranked.len() as u32)?;
     s.fruitless = f32::from_bits(r.u32()?);
     take_words(r, LISTS_MAX, &mut s.lists)?;
@@ -129,7 +136,7 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
         let tag = if flag(r)? { Some(Tag(r.u32()?)) } else { None };
         s.queue.push(QueuedLists { first, count, tag });
     }
-    for _ in 0..r.count(MAX_PROBES)? {
+    for _ in 0..r.count(CLUSTERS_MAX)? {
         let (cluster, lists_left) = (r.u32()?, r.varint_u32()?);
         let (has_begun, fruitful) = (flag(r)?, flag(r)?);
         s.visits.push(Visit { cluster, lists_left, has_begun, fruitful, weight: f32::from_bits(r.u32()?) });

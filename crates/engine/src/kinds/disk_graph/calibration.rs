@@ -8,30 +8,49 @@ use crate::Result;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
 
-/// Beam lengths that are tried, as multiples of k, on top of [`SPARE`].
-const LISTS: [f64; 10] = [0.2, 0.8, 1.5, 2.4, 3.6, 5.5, 8.5, 14.0, 22.0, 36.0];
-const SPARE: u32 = 8;
-/// Stop rules that are tried with each: standard errors of a code distance beyond the k-th result, and fruitless
-/// reads in a row as a share of the beam. What they bring is in `decisions/`.
-const STOP_RULES: [StopRule; 3] = [
-    StopRule { slack: None, share: 0.0 },
-    StopRule { slack: Some(0.5), share: 0.25 },
-    StopRule { slack: Some(0.0), share: 0.2 },
-];
+/// Margins that are tried: the share of the distance to the k-th result by which the best unread candidate must be
+/// farther.
+const MARGINS: [f32; 13] = [-0.1, -0.04, 0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.5, 0.8, 1.2, 2.0];
+/// Paths: how many times as long as needed a beam is, and the share of reads that must have brought nothing. A longer
+/// beam finds more with the same reads and more comparisons. What they bring is in `decisions/`.
+const PATHS: [(f32, f32); 2] = [(1.0, 0.25), (3.0, 0.1)];
+/// The longest beam that is tried: about 100 KB a query.
+const LIST_MAX: u32 = 4096;
+/// A path ends when a query reads this share of all blocks.
+const READS_SHARE_MAX: f64 = 0.25;
 
-/// What is measured for k results.
-pub(crate) fn grid(k: u32) -> Grid {
-    let beam = |multiple: &f64| ((f64::from(k) * multiple).ceil() as u32 + SPARE).max(k);
-    Grid { efforts: LISTS.iter().map(beam).collect(), rules: &STOP_RULES, is_needless: |_, _| false }
+/// What is measured for k results on an index of so many blocks.
+pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
+    let path = |&(length, idle_share): &(f32, f32)| {
+        let point = |&margin: &f32| (beam(k, length, margin), StopRule::by_margin(margin, idle_share));
+        MARGINS.iter().map(point).collect()
+    };
+    Grid { paths: PATHS.iter().map(path).collect(), reads_max: READS_SHARE_MAX * f64::from(blocks) }
+}
+
+/// The beam for a margin: long enough that the margin ends a search, not the beam.
+fn beam(k: u32, length: f32, margin: f32) -> u32 {
+    let steepness = if margin > 0.0 { 10.0 } else { 4.0 };
+    let list = (1.5 * k as f32 + 40.0) * length * (1.0 + steepness * margin);
+    (list as u32).min(LIST_MAX).max(k)
 }
 
 /// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the
 /// search.
 pub(crate) fn params(k: u32, point: &Point) -> Params {
+    if point.is_exact() {
+        let mut params = beam_params(k, k, None);
+        if let KindParams::DiskGraph(own) = &mut params.kind {
+            own.scan = true;
+        }
+        return params;
+    }
     let list = point.effort.max(k);
     let mut params = beam_params(k, list, point.stop.slack);
     if let KindParams::DiskGraph(own) = &mut params.kind {
         own.patience = (list as f32 * point.stop.share).ceil() as u32;
+        own.stop_margin = point.stop.margin.unwrap_or(f32::INFINITY);
+        own.idle_share = point.stop.idle_share;
     }
     params
 }
@@ -66,6 +85,19 @@ pub(crate) fn apply_switches(own: &mut disk_graph::Params, switches: &GraphSwitc
         own.patience = patience;
     }
     Ok(())
+}
+
+/// The parameters that a report shows, by their names in JSON.
+pub(crate) fn reported_params(own: &disk_graph::Params) -> Vec<(&'static str, serde_json::Value)> {
+    let mut all = Vec::new();
+    if own.stop_margin < f32::INFINITY {
+        all.push(("stop_margin", own.stop_margin.into()));
+        all.push(("idle_share", own.idle_share.into()));
+    }
+    if own.scan {
+        all.push(("scan", true.into()));
+    }
+    all
 }
 
 /// The setting that these parameters are.

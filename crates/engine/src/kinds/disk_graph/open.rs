@@ -20,6 +20,7 @@ pub(crate) struct GraphTables {
     map: BlockMap,
     head: HeadGraph,
     code_error: f32,
+    vector_norm: f32,
 }
 
 /// The codes in RAM.
@@ -50,7 +51,8 @@ impl GraphTables {
             .filter(|h| h.is_consistent(manifest.rows as u32))
             .ok_or_else(|| files::senseless(&path))?;
         let codes = read_codes(folder, manifest, &codebook, &head)?;
-        Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error })
+        let vector_norm = root_mean_square_norm(&codebook, &codes, &head);
+        Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error, vector_norm })
     }
 
     /// What queries see of it.
@@ -65,6 +67,7 @@ impl GraphTables {
             },
             map: &self.map,
             code_error: self.code_error,
+            vector_norm: self.vector_norm,
             head: &self.head,
         }
     }
@@ -89,6 +92,26 @@ impl GraphTables {
         account.add("block map", self.map.bytes() as u64);
         account.add("codebook", files::codebook_bytes(&self.codebook));
     }
+}
+
+/// The root mean square length of vectors, by the codes of some nodes of the head graph.
+fn root_mean_square_norm(codebook: &Codebook, codes: &ResidentCodes, head: &HeadGraph) -> f32 {
+    const SAMPLE: usize = 1024;
+    let step = head.ids.len().div_ceil(SAMPLE).max(1);
+    let size = codebook.code_bytes();
+    let mut decoded = vec![0f32; codebook.dim];
+    let (mut sum, mut count) = (0f64, 0u32);
+    for (node, &id) in head.ids.iter().enumerate().step_by(step) {
+        let (codes, at) = match codes {
+            ResidentCodes::All(codes) => (&codes[..], id as usize),
+            ResidentCodes::Head(codes) => (&codes[..], node),
+        };
+        let Some(code) = codes.get(at * size..(at + 1) * size) else { continue };
+        codebook.decode_rotated(code, &mut decoded);
+        sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
+        count += 1;
+    }
+    (sum / f64::from(count.max(1))).sqrt() as f32
 }
 
 fn read_codes(

@@ -9,34 +9,30 @@ use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
 use crate::{Error, Result};
 
-/// Clusters that are tried.
-const NPROBES: [u32; 12] = [2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024];
-/// Slack of bounds, and the share of fruitless clusters that ends the visits.
+/// Clusters that are tried; the last number stands for all.
+const NPROBES: [u32; 13] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, u32::MAX];
+/// Slack of bounds, and the share of fruitless clusters that ends the visits. Clusters that cannot be expected to hold
+/// a result count more than one, so that a share above 1 has a meaning.
 const STOP_RULES: [StopRule; 5] = [
-    StopRule { slack: None, share: 0.0 },
-    StopRule { slack: Some(1.5), share: 0.5 },
-    StopRule { slack: Some(1.5), share: 0.15 },
-    StopRule { slack: Some(1.0), share: 0.15 },
-    StopRule { slack: Some(1.0), share: 0.05 },
+    StopRule::by_slack(Some(1.0), 0.15),
+    StopRule::by_slack(Some(1.0), 0.5),
+    StopRule::by_slack(Some(1.0), 2.0),
+    StopRule::by_slack(Some(1.5), 0.5),
+    StopRule::by_slack(Some(2.5), 2.0),
 ];
 
 /// The orders of clusters that are compared, and the point that they are compared at.
 pub(crate) const VARIANTS: (&[&str], Point) = (
     &[Order::Evidence.name(), Order::Expected.name()],
-    Point { effort: 16, stop: StopRule { slack: Some(1.0), share: 0.0 }, recall: 0.0, reads: 0.0 },
+    Point { effort: 16, stop: StopRule::by_slack(Some(1.0), 0.0), ..Point::EXACT },
 );
 
 /// What is measured on an index of so many clusters.
 pub(crate) fn grid(clusters: u32) -> Grid {
-    let mut efforts: Vec<u32> = NPROBES.iter().map(|&n| n.min(clusters)).collect();
+    let mut efforts: Vec<u32> = NPROBES.iter().map(|&n| n.min(clusters).min(MAX_PROBES)).collect();
     efforts.dedup();
-    Grid { efforts, rules: &STOP_RULES, is_needless }
-}
-
-/// Under exact bounds every vector that might count is read, which many clusters make very many: a rule for few.
-fn is_needless(nprobe: u32, rule: &StopRule) -> bool {
-    const EXACT_BOUNDS_MAX: u32 = 64;
-    rule.slack.is_none() && nprobe > EXACT_BOUNDS_MAX
+    let path = |&rule: &StopRule| efforts.iter().map(|&effort| (effort, rule)).collect();
+    Grid { paths: STOP_RULES.iter().map(path).collect(), reads_max: f64::INFINITY }
 }
 
 /// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the
@@ -45,6 +41,7 @@ pub(crate) fn params(k: u32, point: &Point, variant: Option<&str>) -> Params {
     let early_stop = Some(point.stop.share).filter(|&share| share > 0.0);
     let mut params = nprobe_params(k, point.effort, point.stop.slack, early_stop);
     if let KindParams::HybridIvf(own) = &mut params.kind {
+        own.exact = point.is_exact();
         own.order = variant.and_then(Order::from_name).unwrap_or_default();
     }
     params
@@ -109,7 +106,7 @@ pub(crate) fn setting(k: u32, own: &hybrid_ivf::Params) -> Setting {
 
 /// The parameters that a report shows, by their names in JSON.
 pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
-    vec![
+    let mut all = vec![
         ("nprobe", own.nprobe.into()),
         ("votes", own.sample_hits.into()),
         ("early_stop", Some(own.early_stop).filter(|s| s.is_finite()).into()),
@@ -117,5 +114,9 @@ pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, se
         ("bounds", own.bounds.name().into()),
         ("local_lists", own.local_lists.into()),
         ("local_list", own.local_list.into()),
-    ]
+    ];
+    if own.exact {
+        all.push(("exact", true.into()));
+    }
+    all
 }

@@ -1,0 +1,100 @@
+use super::*;
+
+const FULL: StopRule = StopRule::by_slack(None, 0.0);
+const EARLY: StopRule = StopRule::by_slack(Some(0.0), 0.2);
+
+fn point(effort: u32, stop: StopRule, recall: f64, reads: f64) -> Point {
+    Point { effort, stop, recall, hardest: None, reads, vector_reads: None, comparisons: None }
+}
+
+fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
+    Curve {
+        k: 10,
+        queries: 5,
+        source: "rows".into(),
+        kth_distance: Some(4.0),
+        variant: None,
+        points: points
+            .iter()
+            .map(|&(effort, stop, recall, reads)| point(effort, stop, recall, reads))
+            .collect(),
+    }
+}
+
+#[test]
+fn the_cheapest_rule_that_reaches_is_taken() {
+    let c = curve(&[
+        (10, FULL, 0.8, 10.0),
+        (10, EARLY, 0.7, 8.0),
+        (30, FULL, 0.95, 30.0),
+        (30, EARLY, 0.9, 15.0),
+    ]);
+    assert_eq!(c.setting(0.9).unwrap().stop, EARLY);
+    assert_eq!(c.setting(0.95).unwrap(), point(30, FULL, 0.95, 30.0));
+    assert_eq!(c.setting(0.99), None);
+    assert_eq!(c.frontier().iter().map(|p| p.reads).collect::<Vec<_>>(), [8.0, 10.0, 15.0, 30.0]);
+}
+
+#[test]
+fn beams_are_interpolated_by_misses() {
+    let middle = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]).setting(0.9).unwrap();
+    assert!((19..=21).contains(&middle.effort), "{middle:?}");
+}
+
+#[test]
+fn margins_of_one_path_are_interpolated() {
+    let rule = |margin| StopRule::by_margin(margin, 0.25);
+    let mut c = curve(&[(100, rule(0.0), 0.8, 10.0), (140, rule(0.1), 0.95, 30.0)]);
+    let middle = c.setting(0.9).unwrap();
+    let margin = middle.stop.margin.unwrap();
+    assert!((0.04..0.06).contains(&margin) && (118..=122).contains(&middle.effort), "{middle:?}");
+    assert_eq!(middle.stop.idle_share, 0.25);
+    // Another idle share is another path.
+    c.points.push(point(90, StopRule::by_margin(0.05, 0.1), 0.92, 12.0));
+    assert_eq!(c.setting(0.9).unwrap().reads, 12.0);
+}
+
+#[test]
+fn the_hardest_queries_decide() {
+    let mut c = curve(&[(10, FULL, 0.95, 10.0), (30, FULL, 0.97, 30.0), (50, FULL, 0.99, 50.0)]);
+    for (point, hardest) in c.points.iter_mut().zip([0.85, 0.95, 0.97]) {
+        (point.hardest, point.comparisons) = (Some(hardest), Some(100.0));
+    }
+    c.source = FROM_MIXTURE.into();
+    assert_eq!(choose(std::slice::from_ref(&c), 10, 0.95).unwrap().effort, 30);
+    // A lucky point is not taken.
+    c.points[0].hardest = Some(0.96);
+    c.points[1].hardest = Some(0.94);
+    assert!(choose(std::slice::from_ref(&c), 10, 0.95).unwrap().effort > 30);
+}
+
+#[test]
+fn what_the_curve_does_not_reach_is_searched_exactly() {
+    let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
+    for recall in [0.95, 0.99, 0.999, 1.0] {
+        assert!(choose(&curves, 10, recall).unwrap().is_exact());
+        assert!(choose(&curves, 100, recall).unwrap().is_exact());
+    }
+    assert!(choose(&[], 10, 1.0).unwrap().is_exact() && choose(&[], 10, 0.99).is_none());
+}
+
+#[test]
+fn a_larger_k_takes_a_longer_beam() {
+    let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
+    assert_eq!(choose(&curves, 100, 0.9).unwrap().effort, 200);
+    assert_eq!(choose(&curves, 1, 0.9).unwrap().effort, 20);
+    assert!(choose(&[], 1, 0.9).is_none());
+    assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut [25.0, 9.0, 1.0]), Some(1.5));
+    for (metric, k) in [(Metric::Ip, curves[0].k), (Metric::L2, 77)] {
+        assert_eq!(remoteness(&curves, metric, k, &mut [9.0]), None);
+    }
+    assert_eq!(remoteness(&curves, Metric::L2, curves[0].k, &mut []), None);
+}
+
+#[test]
+fn points_of_older_manifests_are_read_and_written_as_they_were() {
+    let old = r#"{"search_list":88,"stop":{"slack":0.5,"patience_share":0.25},"recall":0.9,"reads":12.5}"#;
+    let read: Point = serde_json::from_str(old).unwrap();
+    assert_eq!(read, point(88, StopRule::by_slack(Some(0.5), 0.25), 0.9, 12.5));
+    assert_eq!(serde_json::to_string(&read).unwrap(), old);
+}
