@@ -10,7 +10,8 @@ use stratann_core::query::QueryStats;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
 use stratann_engine::index::{self, OpenOptions};
-use stratann_engine::recall::tune::{Known, TuneOptions};
+use stratann_engine::recall::known::Known;
+use stratann_engine::recall::tune::TuneOptions;
 use stratann_engine::{Error, Progress, Result};
 
 use crate::{error, work};

@@ -127,7 +127,8 @@ fn build_and_search(rows: u32, dim: u32, budget_mib: u64) -> Result<(), String> 
     assert!(found.status.success(), "{:?}: {}", found.status, common::stderr(&found));
     let report: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
     assert_eq!(report["runs"][0]["queries"], 200);
-    let (resident, peak) = (report["runs"][0]["peak_rss_bytes"].as_u64().unwrap(), search.peak_bytes().unwrap());
+    let (resident, peak) =
+        (report["runs"][0]["peak_rss_bytes"].as_u64().unwrap(), search.peak_bytes().unwrap());
     eprintln!("search of {dim} dimensions: group peak {peak}, resident peak {resident}");
     assert!(resident <= budget_mib * MIB, "{resident} bytes resident of {budget}");
     Ok(())

@@ -200,12 +200,7 @@ fn coarse_stages(
     Ok(coarse)
 }
 
-fn subtract_nearest(
-    rows: &mut [f32],
-    dim: usize,
-    centroids: &[f32],
-    progress: &dyn Progress,
-) -> Result<()> {
+fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32], progress: &dyn Progress) -> Result<()> {
     let numbers = assign_until(rows, dim, centroids, progress)?;
     rows.par_chunks_exact_mut(dim).zip(&numbers).for_each(|(row, &c)| {
         row.iter_mut().zip(&centroids[c as usize * dim..]).for_each(|(x, c)| *x -= c);

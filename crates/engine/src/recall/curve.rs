@@ -137,7 +137,7 @@ impl Curve {
             // A point that is beaten by a later one was lucky.
             true => points.iter().rposition(|p| !reaches(p)).map_or(0, |below| below + 1),
             // Curves of older programs are used as these used them.
-            false => points.iter().position(|p| reaches(p))?,
+            false => points.iter().position(reaches)?,
         };
         let above = points.get(first)?;
         let Some(below) = first.checked_sub(1).and_then(|at| points.get(at)) else { return Some(**above) };

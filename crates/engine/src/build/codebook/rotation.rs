@@ -66,9 +66,9 @@ pub(super) fn pca(
         let own = number * dim / groups..(number + 1) * dim / groups;
         let eigen = eigen(covariance(rows, dim, &own), progress)?;
         let vectors = eigen.eigenvalues.iter().zip(eigen.eigenvectors.column_iter());
-        all.extend(vectors.map(|(&value, vector)| {
-            (value, own.start, vector.iter().map(|&x| x as f32).collect())
-        }));
+        all.extend(
+            vectors.map(|(&value, vector)| (value, own.start, vector.iter().map(|&x| x as f32).collect())),
+        );
     }
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     let sorted: Vec<f64> = all.iter().map(|vector| vector.0).collect();

@@ -74,7 +74,14 @@ pub(crate) fn run(
                     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
                     let seed = build.options.seed.wrapping_add(cluster as u64);
                     let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
-                    by_centroids(space.point_dim(), &rows, lists, (capacity, sample_max), (seed, build.progress), load)
+                    by_centroids(
+                        space.point_dim(),
+                        &rows,
+                        lists,
+                        (capacity, sample_max),
+                        (seed, build.progress),
+                        load,
+                    )
                 }
                 LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
             }
