@@ -51,7 +51,7 @@ impl Place {
             std::fs::write(to("broken").join(name), bytes).unwrap();
         }
         std::fs::write(to("secret.fbin"), &whole).unwrap();
-        std::fs::set_permissions(to("secret.fbin"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(to("secret.fbin"), std::fs::Permissions::from_mode(0o000)).unwrap();
         place
     }
 
