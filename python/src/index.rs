@@ -11,7 +11,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::explain::Explained;
-use stratann_engine::index::{self, OpenOptions};
+use stratann_engine::index::{self, CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
@@ -45,7 +45,8 @@ pub(crate) struct Index {
 #[pyo3(from_item_all)]
 pub(crate) struct Opening {
     ram_budget: Option<u64>,
-    cache_budget: u64,
+    cache_budget: Option<u64>,
+    preload: bool,
     head_budget: Option<u64>,
     learning: String,
     epoch_queries: u32,
@@ -67,7 +68,7 @@ impl Opening {
             LearnOptions { learn, epoch_queries: self.epoch_queries.max(1), ..LearnOptions::default() };
         Ok(OpenOptions {
             ram_budget: self.ram_budget,
-            cache_budget: self.cache_budget,
+            cache_budget: self.cache_budget.unwrap_or(0),
             head_budget: self.head_budget,
             learning,
             ..OpenOptions::default()
@@ -169,11 +170,22 @@ impl Index {
 impl Index {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
+        let (cache, preload) = (how.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes), how.preload);
         let mut options = how.read().map_err(|e| error::to_python(py, &e))?;
         let opened = py.detach(|| {
             let (_, manifest) = Manifest::read(&path)?;
             options.search_reserve = search::usual_reserve(&manifest);
-            index::Index::open(&path, options)
+            let others = manifest.planned_account(0).total() + options.search_reserve.bytes;
+            options.cache_budget = cache.bytes(&manifest, options.ram_budget, others);
+            if cache == CacheBudget::Auto && options.ram_budget.is_some() {
+                // The other half is for batches that are larger than usual.
+                options.cache_budget /= 2;
+            }
+            let index = index::Index::open(&path, options)?;
+            if preload {
+                index.preload(&Quiet)?;
+            }
+            Ok(index)
         });
         let opened = opened.map_err(|e| error::to_python(py, &e))?;
         let view = opened.view();

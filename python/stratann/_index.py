@@ -49,8 +49,9 @@ class Index:
         self,
         path: Path,
         ram_budget: int | str | None = None,
-        cache_budget: int | str = 0,
+        cache_budget: int | str = "auto",
         *,
+        preload: bool = False,
         head_budget: int | str | None = None,
         learning: str = "on",
         epoch_queries: int = 2000,
@@ -58,7 +59,8 @@ class Index:
         self._path = os.fspath(path)
         self._how = {
             "ram_budget": byte_size(ram_budget, "ram_budget"),
-            "cache_budget": byte_size(cache_budget, "cache_budget") or 0,
+            "cache_budget": None if cache_budget == "auto" else byte_size(cache_budget, "cache_budget") or 0,
+            "preload": preload,
             "head_budget": byte_size(head_budget, "head_budget"),
             "learning": learning,
             "epoch_queries": epoch_queries,
@@ -404,8 +406,9 @@ def _truth(truth: Neighbors | ArrayLike | Path) -> Any:
 def open(
     path: Path,
     ram_budget: int | str | None = None,
-    cache_budget: int | str = 0,
+    cache_budget: int | str = "auto",
     *,
+    preload: bool = False,
     head_budget: int | str | None = None,
     learning: str = "on",
     epoch_queries: int = 2000,
@@ -415,7 +418,9 @@ def open(
     Args:
         path: the index folder.
         ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
-        cache_budget: bytes of it for a block cache; 0 for none.
+        cache_budget: memory that caches blocks, in bytes as int or text. ``"auto"``: half of what `ram_budget`
+            leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
+        preload: whether all blocks are read into the cache at once, when it has room for them.
         head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest
             of `ram_budget`.
         learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
@@ -431,6 +436,7 @@ def open(
         path,
         ram_budget,
         cache_budget,
+        preload=preload,
         head_budget=head_budget,
         learning=learning,
         epoch_queries=epoch_queries,

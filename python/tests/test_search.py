@@ -46,7 +46,7 @@ def test_recall_is_a_setting(tmp_path):
     truth, _ = brute_force(base, queries, 10, "l2")
     options = {"code_bytes": 12, "degree": 24, "build_list": 48, "calibration_queries": 200}
     stratann.build(base, tmp_path / "i", "disk-graph", **options)
-    index = stratann.open(tmp_path / "i")
+    index = stratann.open(tmp_path / "i", cache_budget=0)
     low, high = (index.search(queries, k=10, recall=wanted) for wanted in (0.5, 0.95))
     assert recall(low.ids, truth) > 0.45 and recall(high.ids, truth) > 0.92
     assert low.stats["per_query"]["reads"] < high.stats["per_query"]["reads"]

@@ -7,6 +7,7 @@ use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
+use stratann_engine::index::CacheBudget;
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches, Switches};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
@@ -275,6 +276,14 @@ impl From<ResultsName> for Results {
 /// Parses a size such as `512MiB`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     parse_size(text)
+}
+
+/// Parses `auto` or a size.
+pub(crate) fn cache_budget(text: &str) -> Result<CacheBudget, String> {
+    match text {
+        "auto" => Ok(CacheBudget::Auto),
+        _ => parse_size(text).map(CacheBudget::Bytes).map_err(|why| format!("{why}, or auto")),
+    }
 }
 
 /// Parses a number of threads: 1 to 1024.

@@ -81,7 +81,8 @@ fn a_simulated_cluster_reads_what_one_server_reads() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8"]);
     let asked = ["--search-list", "30"];
-    let one = json(&[&["search", arg(&index), arg(&data.queries), "--width", "1"], &asked[..]].concat());
+    let counted = ["--width", "1", "--cache-budget", "0"];
+    let one = json(&[&["search", arg(&index), arg(&data.queries)], &counted[..], &asked[..]].concat());
     let simulate = |more: &[&str]| {
         json(&[&["simulate", arg(&index), arg(&data.queries)], &asked[..], more].concat())["runs"].clone()
     };

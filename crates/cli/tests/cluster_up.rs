@@ -91,7 +91,8 @@ fn a_spread_index_answers_as_a_whole_one() {
     let addresses = addresses(&up).join(",");
     let asked = ["--search-list", "30", "--width", "1"];
     let (here, there) = (data.path("here"), data.path("there"));
-    let local = json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &asked[..]].concat());
+    let counted = ["-o", arg(&here), "--cache-budget", "0"];
+    let local = json(&[&["search", arg(&index), arg(&data.queries)], &counted[..], &asked[..]].concat());
     let remote = json(
         &[&["search", "--connect", &addresses, arg(&data.queries), "-o", arg(&there)], &asked[..]].concat(),
     );

@@ -35,6 +35,8 @@ fn json_keys_are_stable() {
         // The width that follows the load differs from run to run.
         "--width",
         "4",
+        "--cache-budget",
+        "0",
         "--groundtruth",
         arg(&truth),
     ]);
@@ -46,7 +48,7 @@ fn json_keys_are_stable() {
         assert!(run["recall"].is_f64());
     }
     assert_eq!(exact_counters(&runs[0]), exact_counters(&runs[1]));
-    let found = json(&["search", arg(&index), arg(&data.queries)]);
+    let found = json(&["search", arg(&index), arg(&data.queries), "--cache-budget", "0"]);
     assert!(found["runs"][0]["recall"].is_null());
 
     let swept = json(&[
@@ -136,7 +138,7 @@ fn what_a_cache_answers_is_not_read() {
         "32MiB",
     ];
     let found = json(&args);
-    let cold = json(&args[..7]);
+    let cold = json(&[&args[..7], &COUNTED].concat());
     let per_query = |d: &Value, run: usize, key: &str| d["runs"][run]["per_query"][key].as_f64().unwrap();
     assert_eq!(per_query(&found, 1, "reads"), 0.0, "the second run finds all in the cache");
     assert_eq!((per_query(&found, 1, "bytes_read"), per_query(&found, 1, "pages_read")), (0.0, 0.0));

@@ -30,7 +30,7 @@ fn counters_are_those_of_the_golden_file() {
             ("list 40, medoid", &["--search-list", "40", "--width", "1", "--no-head"]),
             ("list 40, single nodes", &["--search-list", "40", "--width", "1", "--no-whole-blocks"]),
         ] {
-            let found = json(&[&common[..], more].concat());
+            let found = json(&[&common[..], &COUNTED, more].concat());
             let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
             all.insert(format!("{dtype} {metric}: {name}"), runs.into());
         }
@@ -127,7 +127,7 @@ fn counters_of_clusters_are_those_of_the_golden_file() {
                 // Five epochs: of the first two the graph is as it was built.
                 ("learning", &["--nprobe", "8", "--epoch-queries", "10"]),
             ] {
-                let found = json(&[&common[..], more].concat());
+                let found = json(&[&common[..], &COUNTED, more].concat());
                 let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
                 all.insert(format!("{dtype} {metric} {plan}: {name}"), runs.into());
             }

@@ -45,7 +45,9 @@ impl Old {
             run["options"].as_array().unwrap().iter().map(|o| o.as_str().unwrap()).collect();
         let k = K.to_string();
         let asked = [arg(&queries), "-k", &k, "-o", arg(&out), "--force"];
-        let found = json(&[&["search"], place, &asked[..], &options[..]].concat());
+        // Servers have their own option for it.
+        let counted = if place[0] == "--connect" { &[][..] } else { &COUNTED[..] };
+        let found = json(&[&["search"], place, counted, &asked[..], &options[..]].concat());
         let (k, ids, distances) = read_answers(&out);
         assert_eq!(k, K);
         let recorded = |key: &str| {

@@ -93,6 +93,8 @@ fn recall_is_a_setting() {
         "search",
         arg(&index),
         arg(&data.queries),
+        "--cache-budget",
+        "0",
         "--recall",
         "0.8,0.95",
         "--groundtruth",

@@ -24,7 +24,7 @@ fn a_server_answers_as_the_index_does() {
         let asked = ["--search-list", "30", "--width", "1", "-k", "7", "--groundtruth", arg(&truth)];
         let (here, there) = (data.path("here"), data.path("there"));
         let local =
-            json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &asked[..]].concat());
+            json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat());
         for more in [&["--in-flight", "1", "--threads", "1"][..], &[], &["--in-flight", "5"]] {
             let args = connected(
                 &server,
@@ -59,7 +59,8 @@ fn several_settings_and_a_recall() {
     let swept = runs(&["--search-list", "20,60", "--mode", "eager", "--patience", "0"]);
     let reads = |run: usize| swept[run]["per_query"]["reads"].as_f64().unwrap();
     assert!(reads(1) > reads(0), "{swept}");
-    let local = json(&["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--width", "1"]);
+    let local = ["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--width", "1"];
+    let local = json(&[&local[..], &COUNTED].concat());
     let remote = runs(&["--recall", "0.9", "--width", "1"]);
     assert_eq!(exact_counters(&local["runs"][0]), exact_counters(&remote[0]));
     assert_eq!(local["runs"][0]["params"]["patience"], remote[0]["params"]["patience"]);

@@ -18,7 +18,8 @@ fn several_processes_answer_as_one_and_do_the_same_work() {
     let index = data.build("graph", &["--nodes-per-block", "8"]);
     let asked = ["--search-list", "30", "--width", "1"];
     let (here, there) = (data.path("here"), data.path("there"));
-    let local = json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &asked[..]].concat());
+    let local = [&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat();
+    let local = json(&local);
     for (name, more) in [("one", &["--servers", "3"][..]), ("two", &["--servers", "4", "--replicas", "2"])] {
         let folder = spread(&data, &index, name, more);
         let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1", "--ram-budget", "96MiB"]);
@@ -213,7 +214,7 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
         .map(|server| {
             let folder = apart.join(format!("server-{server:02}"));
             let args = ["search", arg(&folder), arg(&data.queries), "-o", arg(&here), "--force"];
-            let found = json(&[&args[..], &asked].concat());
+            let found = json(&[&args[..], &asked, &COUNTED].concat());
             reads += found["runs"][0]["per_query"]["reads"].as_f64().unwrap();
             read_answers(&here)
         })

@@ -62,10 +62,20 @@ impl ExtentCache {
         (extents >= EXTENTS_MIN).then(|| ExtentCache(part()))
     }
 
+    /// Bytes of a cache that holds all of `blocks` blocks of `block_bytes`.
+    pub fn bytes_of_blocks(blocks: u32, block_bytes: u64) -> u64 {
+        u64::from(blocks) * (block_bytes + OVERHEAD_BYTES)
+    }
+
+    /// Whether it has a place for each block of its store.
+    pub(crate) fn holds_all(&self) -> bool {
+        matches!(self.0, Extents::All { .. })
+    }
+
     /// A cache of `budget_bytes` for a store of `blocks` blocks of `block_bytes`, which are read one by one; `None`
     /// when not even a few fit.
     pub fn of_blocks(budget_bytes: u64, blocks: u32, block_bytes: u32) -> Option<ExtentCache> {
-        if budget_bytes / (u64::from(block_bytes) + OVERHEAD_BYTES) < u64::from(blocks) {
+        if budget_bytes < ExtentCache::bytes_of_blocks(blocks, u64::from(block_bytes)) {
             return ExtentCache::new(budget_bytes, u64::from(block_bytes));
         }
         let entries = (0..blocks).map(|_| OnceLock::new()).collect();

@@ -60,6 +60,14 @@ pub fn machine() -> Machine {
     }
 }
 
+/// Memory that this process may still take: what the system has available, and its control group allows.
+pub fn available_memory_bytes() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let own = crate::budget::process().peak_rss_bytes;
+    let of_group = cgroup_limit().map(|limit| limit.saturating_sub(own));
+    [meminfo_bytes(&meminfo, "MemAvailable:"), of_group].into_iter().flatten().min()
+}
+
 fn cpu_features() -> BTreeMap<String, bool> {
     let mut all = BTreeMap::new();
     #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_engine::driver::Width;
-use stratann_engine::index::OpenOptions;
+use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Progress, Result};
@@ -66,9 +66,10 @@ pub(crate) struct Args {
     /// Limit of all memory of index and search [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
-    /// Part of it that caches blocks
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
-    cache_budget: u64,
+    /// Memory that caches blocks: a size, or auto; 0 by default, so that every read is made and counted
+    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget, default_value = "0")]
+    #[arg(conflicts_with = "connect")]
+    cache_budget: CacheBudget,
     /// I/O back end
     #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
     io: IoName,
@@ -133,10 +134,9 @@ fn sweep(
 ) -> Result<Verdict> {
     let budgets = OpenOptions {
         ram_budget: args.ram_budget,
-        cache_budget: args.cache_budget,
         ..OpenOptions::default()
     };
-    let mut bench = Bench::open(index, queries, args.groundtruth.as_deref(), settings, budgets, output)?;
+    let mut bench = Bench::open(index, queries, args.groundtruth.as_deref(), settings, (budgets, (args.cache_budget, false)), output)?;
     for options in settings {
         bench.index.params(options)?;
     }

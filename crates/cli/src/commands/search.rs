@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
-use stratann_engine::index::OpenOptions;
+use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
@@ -83,9 +83,14 @@ pub(crate) struct How {
     /// Limit of all memory of index and search, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
     ram_budget: Option<u64>,
-    /// Part of it that caches blocks; 0 by default, so that every read is counted
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0", conflicts_with = "connect")]
-    cache_budget: u64,
+    /// Memory that caches blocks: a size, or auto for what --ram-budget leaves, and without it up to half of the memory
+    /// that is available. With 0 every read is made and counted
+    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget, default_value = "auto")]
+    #[arg(conflicts_with = "connect")]
+    cache_budget: CacheBudget,
+    /// Read all blocks into the cache first, when it has room for them
+    #[arg(long, conflicts_with = "connect")]
+    preload: bool,
     /// Concurrent reads of a query; auto reads more at once when few queries are in flight
     #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: stratann_engine::driver::Width,
@@ -319,7 +324,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Target::Index { index, queries } => {
             let budgets = OpenOptions {
                 ram_budget: args.how.ram_budget,
-                cache_budget: args.how.cache_budget,
                 head_budget: args.how.head_budget,
                 learning: args.how.learning(),
                 ..OpenOptions::default()
@@ -327,7 +331,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             if let Some(to) = &to {
                 to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
             }
-            let mut bench = Bench::open(index, queries, truth, &settings, budgets, output)?;
+            let cache = (args.how.cache_budget, args.how.preload);
+            let mut bench = Bench::open(index, queries, truth, &settings, (budgets, cache), output)?;
             for options in &settings {
                 // All settings are checked before the first one runs.
                 bench.index.params(options)?;

@@ -11,9 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
+use stratann_engine::index::CacheBudget;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::search::usual_reserve;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, ErrorKind, Result, input};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
@@ -50,9 +53,10 @@ pub(crate) struct Args {
     /// Limit of all memory, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Part of it that caches blocks [default: 0]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    cache_budget: Option<u64>,
+    /// Memory that caches blocks: a size, or auto for up to half of the memory that is available [default: auto; 0 with
+    /// --ram-budget]
+    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget)]
+    cache_budget: Option<CacheBudget>,
     /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
     /// flat 1]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
@@ -392,6 +396,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     }
     let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
     let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
+    let cache_budget = config.cache_budget.map(SizeText::cache_budget).transpose()?;
     let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
     in_range("threads", threads, 1, 1024)?;
     let in_flight = args.in_flight.or(config.in_flight);
@@ -415,7 +420,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         io: io_choice(args.io, config.io.as_deref())?.into(),
         merge: !args.no_merge,
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
-        cache_budget: args.cache_budget.or(bytes("cache_budget", config.cache_budget)?).unwrap_or(0),
+        cache_budget: 0,
         queue,
         caps,
         ledger: Some(Arc::clone(&ledger)),
@@ -427,8 +432,26 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         log,
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
+    engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);
     let folder = folder.to_path_buf();
     Ok(Setup { http, engine, limits, http_threads, ledger, sources, folder, version, etcd, _claim: claim })
+}
+
+/// Bytes of the cache. With a RAM budget there is one only when it was asked for: what the budget leaves is shared by
+/// queries, and by a next version of the index.
+fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
+    let asked = asked.unwrap_or(match engine.ram_budget {
+        None => CacheBudget::Auto,
+        Some(_) => CacheBudget::Bytes(0),
+    });
+    // An index that cannot be read is refused when it is opened.
+    let Ok((_, manifest)) = Manifest::read(&engine.index) else { return asked.given().unwrap_or(0) };
+    let others = manifest.planned_account(0).total() + usual_reserve(&manifest).bytes;
+    let bytes = asked.bytes(&manifest, engine.ram_budget, others);
+    match (asked, engine.ram_budget) {
+        (CacheBudget::Auto, Some(_)) => bytes / 2,
+        _ => bytes,
+    }
 }
 
 /// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.
@@ -462,6 +485,15 @@ fn read_config(path: &Path) -> Result<Config> {
 }
 
 impl SizeText {
+    fn cache_budget(self) -> Result<CacheBudget> {
+        match self {
+            SizeText::Bytes(bytes) => Ok(CacheBudget::Bytes(bytes)),
+            SizeText::Text(text) => {
+                options::cache_budget(&text).map_err(|e| Error::bad_input(format!("cache_budget: {e}")))
+            }
+        }
+    }
+
     fn bytes(self, name: &str) -> Result<u64> {
         match self {
             SizeText::Bytes(bytes) => Ok(bytes),

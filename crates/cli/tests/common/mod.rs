@@ -61,6 +61,9 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Options of a search that makes and counts every read.
+pub const COUNTED: [&str; 2] = ["--cache-budget", "0"];
+
 /// A path as an argument.
 pub fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -281,10 +284,10 @@ impl Running {
         Running { child, ready }
     }
 
-    /// Starts `stratann serve` on a free port.
+    /// Starts `stratann serve` on a free port, without a cache.
     pub fn serve(index: &Path, more: &[&str]) -> Running {
         let args = ["serve", "--index", arg(index), "--http", "127.0.0.1:0", "--until-eof"];
-        Running::start(&[&args[..], more].concat())
+        Running::start(&[&args[..], &COUNTED, more].concat())
     }
 
     /// Where it answers.

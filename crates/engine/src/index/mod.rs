@@ -1,14 +1,19 @@
 //! An index that is open for search.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use stratann_core::check::Blocks;
+use stratann_core::format::block;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
-use stratann_core::query::{Extent, Loss};
+use stratann_core::query::{Extent, Loss, StoreId};
+
+mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};
+pub use spare::CacheBudget;
 
 use crate::base::Base;
 use crate::budget::{Account, release_freed};
@@ -17,7 +22,7 @@ use crate::driver::SharedReads;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
 use crate::tier::Buffer;
-use crate::{Error, Result};
+use crate::{Error, Progress, Result};
 
 /// An open index. Searches may run on it from any number of threads.
 pub struct Index {
@@ -106,6 +111,40 @@ impl Index {
     /// Replaces the block cache by one of `budget_bytes`; 0 removes it.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
         self.cache = self.kind.cache(&self.base, budget_bytes);
+    }
+
+    /// Reads all blocks into the cache, when it has a place for each; returns whether it has.
+    ///
+    /// # Errors
+    /// A block that cannot be read or is damaged; an interruption.
+    pub fn preload(&self, progress: &dyn Progress) -> Result<bool> {
+        const CHUNK_BYTES: usize = 1 << 20;
+        let cache = self.cache.as_ref().filter(|cache| cache.holds_all() && self.base.manifest.spread.is_none());
+        let Some(cache) = cache else { return Ok(false) };
+        let (count, size) = (self.base.manifest.blocks.count, self.base.block.block_bytes);
+        progress.stage("loading blocks", u64::from(count), "blocks");
+        let mut buffer = Buffer::new((CHUNK_BYTES / size).max(1) * size);
+        for first in (0..count).step_by(buffer.bytes().len() / size) {
+            if progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let blocks = (buffer.bytes().len() / size).min((count - first) as usize);
+            let (bytes, offset) = (&mut buffer.bytes_mut()[..blocks * size], u64::from(first) * size as u64);
+            let failed = |e| Error::io("reading", &self.base.blocks_path, &e);
+            self.base.blocks_file.read_exact_at(bytes, offset).map_err(failed)?;
+            for (number, bytes) in (first..).zip(bytes.chunks_exact(size)) {
+                if block::verify(&self.base.block, number, bytes).is_err() {
+                    let path = self.base.blocks_path.display();
+                    return Err(Error::corrupt(format!(
+                        "block {number} of {path} is damaged; run `stratann verify`, then restore the file"
+                    )));
+                }
+                let offset = u64::from(number) * size as u64;
+                cache.put(Extent { store: StoreId(0), offset, bytes: size as u32 }, bytes);
+            }
+            progress.advance(blocks as u64);
+        }
+        Ok(true)
     }
 
     /// Its blocks as they are checked; `None` for a kind without.

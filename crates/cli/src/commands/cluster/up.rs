@@ -41,9 +41,9 @@ pub(super) struct Up {
     /// Limit of all memory per server, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Part of it that caches blocks [default: 0]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    cache_budget: Option<u64>,
+    /// Part of it that caches blocks
+    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
+    cache_budget: u64,
     /// Make each read, even while another query makes the same one (to compare)
     #[arg(long)]
     no_merge: bool,
@@ -256,7 +256,7 @@ impl Running {
         let options = [
             ("--threads", args.threads.map(|n| n as u64)),
             ("--ram-budget", args.ram_budget),
-            ("--cache-budget", args.cache_budget),
+            ("--cache-budget", Some(args.cache_budget)),
         ];
         for (name, value) in options {
             if let Some(value) = value {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stratann_engine::groundtruth::CheckedTruth;
-use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
@@ -36,7 +36,7 @@ impl Bench {
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
-        budgets: OpenOptions,
+        (mut budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Bench> {
         let (_, manifest) = Manifest::read(index)?;
@@ -47,6 +47,10 @@ impl Bench {
                 "ground truth",
                 std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len(),
             ));
+        }
+        // What a cache may take is known once all else is.
+        if let CacheBudget::Bytes(bytes) = cache {
+            budgets.cache_budget = bytes;
         }
         let account = memory::opened(&manifest, budgets.cache_budget, &extra);
         if budgets.ram_budget.is_some_and(|b| account.total() > b) {
@@ -66,7 +70,12 @@ impl Bench {
             threads: a.threads.max(b.threads),
         };
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
+        let others = manifest.planned_account(0).total() + search_reserve.bytes;
+        budgets.cache_budget = cache.bytes(&manifest, budgets.ram_budget, others);
         let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
+        if preload && !index.preload(&ProgressPrinter::new(output))? {
+            output.note("note: the cache has no room for all blocks; they are read when they are needed");
+        }
         index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
         Ok(Bench {
             index,

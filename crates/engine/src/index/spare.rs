@@ -1,0 +1,90 @@
+//! Memory that is left over, for the cache of an index.
+
+use crate::cache::ExtentCache;
+use crate::doctor;
+use crate::kinds::kind::Kind;
+use crate::manifest::Manifest;
+
+/// How much memory caches what queries read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheBudget {
+    /// What the RAM budget leaves; without one, up to half of the memory that is available when the index is opened.
+    #[default]
+    Auto,
+    /// So many bytes; with 0 every read is made and counted.
+    Bytes(u64),
+}
+
+impl CacheBudget {
+    /// The bytes that were given, if any.
+    pub fn given(self) -> Option<u64> {
+        match self {
+            CacheBudget::Auto => None,
+            CacheBudget::Bytes(bytes) => Some(bytes),
+        }
+    }
+
+    /// Bytes of the cache of an index that is about to be opened. `others_bytes` is all else within the RAM budget: the
+    /// open index without a cache, and its searches. No more than the index can use.
+    pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, others_bytes: u64) -> u64 {
+        let left = match (self, ram_budget) {
+            (CacheBudget::Bytes(bytes), _) => return bytes,
+            (CacheBudget::Auto, Some(budget)) => budget.saturating_sub(others_bytes),
+            (CacheBudget::Auto, None) => doctor::available_memory_bytes().unwrap_or(0) / 2,
+        };
+        left.min(usable_bytes(manifest))
+    }
+}
+
+/// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
+/// as its budget has room for, so that a cache would hold them twice.
+fn usable_bytes(manifest: &Manifest) -> u64 {
+    match manifest.kind() {
+        Some(Kind::Flat | Kind::DiskGraph) => {
+            ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
+        }
+        Some(Kind::HybridIvf) | None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+    use crate::build::{BuildOptions, build};
+    use crate::dataset::{Reader, Shape};
+    use crate::index::{Index, OpenOptions};
+    use crate::search::{Effort, SearchOptions};
+    use crate::{DType, Metric};
+
+    #[test]
+    fn what_a_budget_leaves_is_the_cache_and_no_more_than_can_be_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape { rows: 3000, dim: 64, dtype: DType::U8 };
+        let bytes: Vec<u8> = (0..192_000u32).map(|i| (i * 37 % 251) as u8).collect();
+        let base = Reader::from_memory(shape, bytes.clone()).unwrap();
+        build(&base, dir.path(), &BuildOptions::new(Kind::Flat, Metric::L2), &Quiet).unwrap();
+        let (_, manifest) = Manifest::read(dir.path()).unwrap();
+        let all = usable_bytes(&manifest);
+        assert!(all > 192_000 && all < 400_000, "{all}");
+        assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), 0), 7);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(1000), 2000), 0);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(5000), 2000), 3000);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(1 << 40), 0), all);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, None, 0), all);
+
+        // With all of it the second search reads nothing; preloaded, the first one neither.
+        let open = |cache_budget| {
+            Index::open(dir.path(), OpenOptions { cache_budget, ..OpenOptions::default() }).unwrap()
+        };
+        let options = SearchOptions { k: 3, effort: Effort::List(10, None), threads: 1, ..SearchOptions::default() };
+        let reads = |index: &Index| index.search(&bytes[..64 * 5], &options, &Quiet).unwrap().stats.reads;
+        let index = open(all);
+        assert!(reads(&index) > 0 && reads(&index) == 0);
+        let index = open(all);
+        assert!(index.preload(&Quiet).unwrap());
+        assert_eq!((reads(&index), index.account().total() >= 192_000), (0, true));
+        let index = open(all - 1);
+        assert!(!index.preload(&Quiet).unwrap() && reads(&index) > 0);
+    }
+}
