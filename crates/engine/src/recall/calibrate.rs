@@ -71,8 +71,8 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     let resident = index.kind.resident_share();
     point.reads = (answers.stats.reads_asked() as f64 + resident * answers.stats.lists as f64) / count;
     if index.kind.has_lists() {
-        let vectors = answers.stats.record_reads + answers.stats.edge_reads;
-        point.vector_reads = Some(vectors as f64 / count);
+        // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
+        point.vectors = Some(answers.stats.full_comparisons as f64 / count);
     }
     point.comparisons = Some(answers.stats.code_comparisons as f64 / count);
 }

@@ -59,9 +59,9 @@ pub struct Point {
     pub hardest: Option<f64>,
     /// Mean reads per query.
     pub reads: f64,
-    /// Mean reads per query of vectors alone; absent where it is `reads`.
+    /// Mean number of vectors scored per query, of a kind that reads them apart from its lists; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vector_reads: Option<f64>,
+    pub vectors: Option<f64>,
     /// Mean code comparisons per query; absent in indexes of before they were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparisons: Option<f64>,
@@ -75,7 +75,7 @@ impl Point {
         recall: 1.0,
         hardest: None,
         reads: f64::INFINITY,
-        vector_reads: None,
+        vectors: None,
         comparisons: None,
     };
 
@@ -92,7 +92,7 @@ impl Point {
     /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
     /// go with the comparisons, and are none where lists are resident.
     fn cost(&self) -> f64 {
-        self.vector_reads.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
+        self.vectors.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
     }
 }
 
@@ -155,7 +155,7 @@ impl Curve {
             recall: mix(below.recall, above.recall),
             hardest: mix_both(below.hardest, above.hardest),
             reads: mix(below.reads, above.reads),
-            vector_reads: mix_both(below.vector_reads, above.vector_reads),
+            vectors: mix_both(below.vectors, above.vectors),
             comparisons: mix_both(below.comparisons, above.comparisons),
         })
     }

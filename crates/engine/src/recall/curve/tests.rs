@@ -4,7 +4,7 @@ const FULL: StopRule = StopRule::by_slack(None, 0.0);
 const EARLY: StopRule = StopRule::by_slack(Some(0.0), 0.2);
 
 fn point(effort: u32, stop: StopRule, recall: f64, reads: f64) -> Point {
-    Point { effort, stop, recall, hardest: None, reads, vector_reads: None, comparisons: None }
+    Point { effort, stop, recall, hardest: None, reads, vectors: None, comparisons: None }
 }
 
 fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
