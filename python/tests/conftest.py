@@ -66,5 +66,5 @@ def graph_path(base, tmp_path_factory):
 
 @pytest.fixture
 def index(graph_path):
-    with stratann.open(graph_path) as opened:
+    with stratann.open(graph_path, cache_budget=0) as opened:
         yield opened

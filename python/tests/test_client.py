@@ -30,6 +30,8 @@ def program():
 def serving(index, *options):
     """A server of `index`; gives its address."""
     command = [program(), "serve", "--json", "--until-eof", "--index", str(index), "--http", "127.0.0.1:0"]
+    # Every read is made and counted.
+    command += ["--cache-budget", "0"]
     process = subprocess.Popen(
         [*command, *options],
         stdin=subprocess.PIPE,

@@ -23,8 +23,9 @@ fn a_server_answers_as_the_index_does() {
         let truth = data.truth(metric);
         let asked = ["--search-list", "30", "--width", "1", "-k", "7", "--groundtruth", arg(&truth)];
         let (here, there) = (data.path("here"), data.path("there"));
-        let local =
-            json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat());
+        let local = json(
+            &[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat(),
+        );
         for more in [&["--in-flight", "1", "--threads", "1"][..], &[], &["--in-flight", "5"]] {
             let args = connected(
                 &server,

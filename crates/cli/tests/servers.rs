@@ -18,7 +18,8 @@ fn several_processes_answer_as_one_and_do_the_same_work() {
     let index = data.build("graph", &["--nodes-per-block", "8"]);
     let asked = ["--search-list", "30", "--width", "1"];
     let (here, there) = (data.path("here"), data.path("there"));
-    let local = [&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat();
+    let local =
+        [&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat();
     let local = json(&local);
     for (name, more) in [("one", &["--servers", "3"][..]), ("two", &["--servers", "4", "--replicas", "2"])] {
         let folder = spread(&data, &index, name, more);

@@ -132,11 +132,15 @@ fn sweep(
     queries: &Path,
     output: Output,
 ) -> Result<Verdict> {
-    let budgets = OpenOptions {
-        ram_budget: args.ram_budget,
-        ..OpenOptions::default()
-    };
-    let mut bench = Bench::open(index, queries, args.groundtruth.as_deref(), settings, (budgets, (args.cache_budget, false)), output)?;
+    let budgets = OpenOptions { ram_budget: args.ram_budget, ..OpenOptions::default() };
+    let mut bench = Bench::open(
+        index,
+        queries,
+        args.groundtruth.as_deref(),
+        settings,
+        (budgets, (args.cache_budget, false)),
+        output,
+    )?;
     for options in settings {
         bench.index.params(options)?;
     }

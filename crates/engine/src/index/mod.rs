@@ -119,7 +119,8 @@ impl Index {
     /// A block that cannot be read or is damaged; an interruption.
     pub fn preload(&self, progress: &dyn Progress) -> Result<bool> {
         const CHUNK_BYTES: usize = 1 << 20;
-        let cache = self.cache.as_ref().filter(|cache| cache.holds_all() && self.base.manifest.spread.is_none());
+        let cache =
+            self.cache.as_ref().filter(|cache| cache.holds_all() && self.base.manifest.spread.is_none());
         let Some(cache) = cache else { return Ok(false) };
         let (count, size) = (self.base.manifest.blocks.count, self.base.block.block_bytes);
         progress.stage("loading blocks", u64::from(count), "blocks");
