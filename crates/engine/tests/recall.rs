@@ -84,7 +84,6 @@ fn queries_unlike_the_rows_reach_the_recall_that_is_asked_for() {
             let answers = search(&built, &asked, 10, wanted);
             let found: usize = answers.ids.chunks(10).zip(&truth).map(|(ids, truth)| hits(ids, truth)).sum();
             let recall = found as f64 / (10 * asked.len()) as f64;
-            println!("{kind:?} {wanted}: {recall:.4}, {} reads", answers.stats.reads);
             assert!(recall >= wanted - 0.02, "{kind:?}: {recall} of {wanted}");
         }
         for wanted in [0.999, 0.9999] {

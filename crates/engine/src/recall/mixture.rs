@@ -184,7 +184,7 @@ mod tests {
         let largest: Vec<u8> = [f32::MAX; 16].iter().flat_map(|x| x.to_le_bytes()).collect();
         for number in 0..40 {
             assert_eq!(maker(DType::F32, Metric::L2).query(number, &zeros, &[]), zeros);
-            let made = maker(DType::F32, Metric::Ip).query(number, &zeros, &[largest.clone()]);
+            let made = maker(DType::F32, Metric::Ip).query(number, &zeros, std::slice::from_ref(&largest));
             assert!(made == zeros || check_row(DType::F32, Metric::Ip, &made).is_none());
         }
         assert_eq!(narrow(DType::U8, &[-3.0, 300.0, 2.5, f32::NAN]), [0, 255, 3, 0]);
