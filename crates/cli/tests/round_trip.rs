@@ -156,7 +156,7 @@ fn own_ids_come_back_and_large_ones_are_refused_where_they_do_not_fit() {
         &["search", arg(&index), arg(&data.queries), "--search-list", "60", "-o", arg(&data.path("x"))],
         2,
     );
-    assert!(error.contains("id 10995116") && error.contains("u32"), "{error}");
+    assert!(error.contains("32 bits of .ibin") && error.contains("x.i64bin"), "{error}");
     assert!(!data.path("x").exists());
 }
 
@@ -178,6 +178,8 @@ fn a_budget_splits_the_queries_but_not_the_answers() {
         "1",
         "--width",
         "1",
+        "--cache-budget",
+        "0",
     ];
     let (whole, parts) = (data.path("whole"), data.path("parts"));
     let free = json(&[&common[..], &["-o", arg(&whole)]].concat());
@@ -198,7 +200,7 @@ fn tuning_publishes_a_version_that_shares_the_data() {
     let tuned = json(&["tune", arg(&index), "--recall", "0.9", "-k", "10", "--sample", "200"]);
     assert_eq!(
         (&tuned["version"], &tuned["source"], &tuned["fitted_on"]),
-        (&2.into(), &"rows".into(), &100.into())
+        (&2.into(), &"mixture".into(), &100.into())
     );
     assert!(tuned["checks"][0]["measured"].as_f64().unwrap() > 0.8, "{tuned:#}");
     for (name, bytes) in data_files {

@@ -9,7 +9,6 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use serde::Deserialize;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::index::CacheBudget;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
@@ -26,9 +25,11 @@ use crate::options::{self, CarryName, IoName, ResultsName};
 use crate::output::{Output, print};
 
 mod caps;
+mod config;
 mod sources;
 mod watch;
-use caps::{CapArgs, CapKeys};
+use caps::CapArgs;
+use config::{Config, SizeText, read_config};
 use sources::Sources;
 
 /// Answer searches over HTTP
@@ -128,84 +129,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const SECRET_BYTES_MIN: usize = 16;
 /// Number of search threads per HTTP thread.
 const SEARCH_THREADS_PER_HTTP: usize = 8;
-
-/// File of options.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    index: Option<PathBuf>,
-    server: Option<u8>,
-    listen: Option<String>,
-    #[serde(default)]
-    peers: Vec<String>,
-    http: Option<String>,
-    secret_file: Option<PathBuf>,
-    threads: Option<usize>,
-    in_flight: Option<usize>,
-    io: Option<String>,
-    ram_budget: Option<SizeText>,
-    cache_budget: Option<SizeText>,
-    queue: Option<usize>,
-    max_k: Option<usize>,
-    max_list: Option<usize>,
-    max_nprobe: Option<usize>,
-    max_batch: Option<usize>,
-    max_timeout_ms: Option<u64>,
-    http_memory: Option<SizeText>,
-    connections_per_address: Option<usize>,
-    header_time_s: Option<u64>,
-    idle_time_s: Option<u64>,
-    carry: Option<String>,
-    results: Option<String>,
-    learning: Option<String>,
-    epoch_queries: Option<u32>,
-    tls_certificate: Option<PathBuf>,
-    tls_key: Option<PathBuf>,
-    tls_authority: Option<PathBuf>,
-    store: Option<String>,
-    data: Option<PathBuf>,
-    poll_s: Option<u64>,
-    #[serde(default)]
-    etcd: Vec<String>,
-    cluster: Option<String>,
-    advertise: Option<String>,
-}
-
-impl Config {
-    fn caps(&mut self) -> CapKeys {
-        CapKeys {
-            max_k: self.max_k,
-            max_list: self.max_list,
-            max_nprobe: self.max_nprobe,
-            max_batch: self.max_batch,
-            max_timeout_ms: self.max_timeout_ms,
-            http_memory: self.http_memory.take(),
-            connections_per_address: self.connections_per_address,
-            header_time_s: self.header_time_s,
-            idle_time_s: self.idle_time_s,
-        }
-    }
-
-    /// Keys of the index's source and the other servers. Serde cannot refuse unknown keys and flatten these.
-    fn sources(&mut self) -> Sources {
-        Sources {
-            store: self.store.take(),
-            data: self.data.take(),
-            poll_s: self.poll_s.unwrap_or(USUAL_POLL_S),
-            etcd: std::mem::take(&mut self.etcd),
-            cluster: self.cluster.take(),
-            advertise: self.advertise.take(),
-        }
-    }
-}
-
-/// A size: `"512MiB"`, or a number of bytes.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a size is a number of bytes, or a text such as \"512MiB\"")]
-enum SizeText {
-    Bytes(u64),
-    Text(String),
-}
 
 /// Everything that a server needs to start.
 struct Setup {
@@ -400,7 +323,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
     in_range("threads", threads, 1, 1024)?;
     let in_flight = args.in_flight.or(config.in_flight);
-    in_flight.map_or(Ok(()), |n| in_range("in_flight", n, 1, 4096))?;
+    in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
     let queue = args.queue.or(config.queue).unwrap_or(USUAL_QUEUE);
     in_range("queue", queue, 1, 1 << 20)?;
     let caps = args.caps.caps(&keys)?;
@@ -472,36 +395,6 @@ fn learning(args: &Args, configured: Option<&str>, epoch_queries: Option<u32>) -
         return Err(Error::bad_input("epoch_queries is 0; use 1 or more"));
     }
     Ok(LearnOptions { learn, epoch_queries, ..usual })
-}
-
-fn read_config(path: &Path) -> Result<Config> {
-    let text = input::read_text(path)?;
-    toml::from_str(&text).map_err(|e| {
-        let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");
-        let line = before.matches('\n').count() + 1;
-        let message = e.message().lines().collect::<Vec<_>>().join(" ");
-        Error::bad_input(format!("{}, line {line}: {message}", path.display()))
-    })
-}
-
-impl SizeText {
-    fn cache_budget(self) -> Result<CacheBudget> {
-        match self {
-            SizeText::Bytes(bytes) => Ok(CacheBudget::Bytes(bytes)),
-            SizeText::Text(text) => {
-                options::cache_budget(&text).map_err(|e| Error::bad_input(format!("cache_budget: {e}")))
-            }
-        }
-    }
-
-    fn bytes(self, name: &str) -> Result<u64> {
-        match self {
-            SizeText::Bytes(bytes) => Ok(bytes),
-            SizeText::Text(text) => {
-                options::size(&text).map_err(|e| Error::bad_input(format!("{name}: {e}")))
-            }
-        }
-    }
 }
 
 fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<()> {

@@ -99,9 +99,9 @@ fn tile(dim: usize) -> usize {
 /// between encoding and the rotation that brings the sample nearest to what was encoded (Ge et al., "Optimized Product
 /// Quantization", §3). Beyond 1024 dimensions the rotation stays as PCA made it.
 ///
-/// A small sample has a cheaper rotation, in proportion to its rows. An empty one gives a codebook of zeros. The sample is
-/// modified in place, so that a small budget holds many rows. The result depends on the sample and the options, neither
-/// on the number of threads nor on the machine's instruction set.
+/// A small sample has a cheaper rotation, in proportion to its rows. An empty one gives a codebook of zeros. The sample
+/// is modified in place, so that a small budget holds many rows. The result depends on the sample and the options,
+/// neither on the number of threads nor on the machine's instruction set.
 ///
 /// `progress` advances by 100 in all.
 ///
@@ -522,7 +522,7 @@ mod tests {
     fn training_stops_when_told_to() {
         let sample = rows(500, 8, 8);
         // Wherever it is interrupted, it ends with that error, and soon.
-        for patience in 0..60 {
+        for patience in 0..20 {
             let progress = Impatient { asked: AtomicU64::new(0), patience };
             let trained = train(sample.clone(), 8, false, &options(CodeKind::Opq, 4), &progress);
             assert_eq!(trained.unwrap_err().kind, crate::ErrorKind::Interrupted);

@@ -1,9 +1,7 @@
 //! Memory that is left over, for the cache of an index.
 
-use crate::cache::ExtentCache;
-use crate::doctor;
-use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
+use crate::{doctor, kinds};
 
 /// How much memory caches what queries read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,18 +30,7 @@ impl CacheBudget {
             (CacheBudget::Auto, Some(budget)) => budget.saturating_sub(others_bytes),
             (CacheBudget::Auto, None) => doctor::available_memory_bytes().unwrap_or(0) / 2,
         };
-        left.min(usable_bytes(manifest))
-    }
-}
-
-/// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
-/// as its budget has room for, so that a cache would hold them twice.
-fn usable_bytes(manifest: &Manifest) -> u64 {
-    match manifest.kind() {
-        Some(Kind::Flat | Kind::DiskGraph) => {
-            ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
-        }
-        Some(Kind::HybridIvf) | None => 0,
+        left.min(kinds::usable_cache_bytes(manifest))
     }
 }
 
@@ -51,7 +38,7 @@ fn usable_bytes(manifest: &Manifest) -> u64 {
 mod tests {
     use super::*;
     use crate::Quiet;
-    use crate::build::{BuildOptions, build};
+    use crate::build::{BuildOptions, Kind, build};
     use crate::dataset::{Reader, Shape};
     use crate::index::{Index, OpenOptions};
     use crate::search::{Effort, SearchOptions};
@@ -65,7 +52,7 @@ mod tests {
         let base = Reader::from_memory(shape, bytes.clone()).unwrap();
         build(&base, dir.path(), &BuildOptions::new(Kind::Flat, Metric::L2), &Quiet).unwrap();
         let (_, manifest) = Manifest::read(dir.path()).unwrap();
-        let all = usable_bytes(&manifest);
+        let all = kinds::usable_cache_bytes(&manifest);
         assert!(all > 192_000 && all < 400_000, "{all}");
         assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), 0), 7);
         assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(1000), 2000), 0);

@@ -52,6 +52,17 @@ pub(crate) enum KindIndex {
     HybridIvf(ListIndex),
 }
 
+/// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
+/// as its budget has room for, so that a cache would hold them twice.
+pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
+    match manifest.kind() {
+        Some(Kind::Flat | Kind::DiskGraph) => {
+            ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
+        }
+        Some(Kind::HybridIvf) | None => 0,
+    }
+}
+
 impl KindIndex {
     /// Opens what the kind holds in RAM. Adds warnings.
     ///

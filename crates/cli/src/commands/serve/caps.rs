@@ -8,7 +8,8 @@ use stratann_engine::Result;
 use stratann_engine::serve::Caps;
 use stratann_server::Limits;
 
-use super::{SizeText, in_range};
+use super::config::SizeText;
+use super::in_range;
 use crate::options;
 
 /// Options of the command line.

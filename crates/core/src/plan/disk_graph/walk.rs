@@ -219,7 +219,7 @@ fn is_beyond(cx: &Cx<'_, Marker>, candidate: &Candidate) -> bool {
         let seen = Seen {
             candidate: estimate,
             limit: cx.scratch.expected_within(worst, cx.params.stop_margin),
-            reads: cx.q.stats.reads,
+            reads: cx.q.stats.reads_asked(),
             reads_without_change: cx.own.reads_without_change,
         };
         if seen.is_final(cx.params.idle_share) {
