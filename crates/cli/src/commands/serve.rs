@@ -309,14 +309,11 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     }
     let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
-    let http = socket_address("http", http)?;
+    let http = http_address(http, output)?;
     let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
     let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
     let tls = read_tls(&config, folder)?;
     check_exposure(listen, secret.is_some())?;
-    if !http.ip().is_loopback() {
-        output.note("note: everyone who reaches the HTTP address can search; there is no authentication");
-    }
     let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
     let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
     let cache_budget = config.cache_budget.map(SizeText::cache_budget).transpose()?;
@@ -424,6 +421,15 @@ fn named<T: clap::ValueEnum>(key: &str, given: Option<T>, configured: Option<&st
     T::from_str(name, false)
         .map(Some)
         .map_err(|_| Error::bad_input(format!("{key} is {name:?}; use {}", names.join(" or "))))
+}
+
+/// The address for clients. Warns when others than this machine can reach it.
+fn http_address(text: &str, output: Output) -> Result<SocketAddr> {
+    let http = socket_address("http", text)?;
+    if !http.ip().is_loopback() {
+        output.note("note: everyone who reaches the HTTP address can search; there is no authentication");
+    }
+    Ok(http)
 }
 
 fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
