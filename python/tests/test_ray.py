@@ -198,7 +198,8 @@ def test_ctrl_c_stops_the_tasks_and_what_is_done_stays(cluster, tmp_path, base_p
     with pytest.raises(stratann.InputError, match="not an index"):
         stratann.open(tmp_path / "ray")
     calls = []
-    again = {"kind": "disk-graph", "resume": True, **arguments}
+    # The default of a task of Ray, which reserves it.
+    again = {"kind": "disk-graph", "resume": True, "ram_budget": "2GiB", **arguments}
     goes_on(base_path, tmp_path / "ray", progress=lambda *call: calls.append(call), **again)
     assert "checking vectors" not in {call[0] for call in calls}
     if goes_on is stratann.ray.build:

@@ -40,7 +40,7 @@ def test_tune_measures_and_opens_the_new_version(copied, base, queries):
     (check,) = report["checks"]
     assert (check["k"], check["asked"]) == (10, 0.9) and check["measured"] > 0.8
     assert copied.search(queries, k=10, recall=0.9).ids.shape == (200, 10)
-    assert copied.tune(sample=60, k=[5])["source"] == "rows"
+    assert copied.tune(sample=60, k=[5])["source"] == "mixture"
     with pytest.raises(stratann.InputError, match="go together"):
         copied.tune(queries)
 
