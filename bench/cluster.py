@@ -110,7 +110,7 @@ class Servers:
     def start(self, number, index, count, threads):
         log = open(self.folder / f"server-{number}-{count}.log", "ab")
         path = self.config(number, index, count, threads)
-        command = [self.args.stratann, "serve", "--config", path]
+        command = [self.args.stratann, "serve", "--config", path, "--cache-budget", "0"]
         self.processes[number] = self.net.start(number, *command, stdout=log, stderr=log)
 
     def wait_until_ready(self, numbers, client):

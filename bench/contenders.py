@@ -178,8 +178,10 @@ class StratAnn:
     def points(self, settings):
         """The three ways it is compared."""
         cache = f"{2 * self.index_bytes // MIB + 64}MiB"
-        return [StratAnnPoint(self, "stratann", "disk", settings, []),
-                StratAnnPoint(self, "stratann-one-in-flight", "disk", settings, ["--in-flight", "1"], serial=True),
+        counted = ["--cache-budget", "0"]
+        return [StratAnnPoint(self, "stratann", "disk", settings, counted),
+                StratAnnPoint(self, "stratann-one-in-flight", "disk", settings, [*counted, "--in-flight", "1"],
+                              serial=True),
                 StratAnnPoint(self, "stratann-in-cache", "memory", settings, ["--cache-budget", cache], warm=True)]
 
 
