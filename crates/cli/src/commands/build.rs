@@ -77,7 +77,7 @@ struct ClusterArgs {
     /// graphs [default: no limit for auto; the smallest possible for lists]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: Option<u64>,
-    /// Cost profile of this machine, from `stratann profile` [default: measured now, 12 s]
+    /// Cost profile of this machine, from `stratann profile` [default: measured now, up to 12 s]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Sampled vectors in the navigation graph, per list

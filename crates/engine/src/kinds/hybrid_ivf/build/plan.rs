@@ -21,6 +21,17 @@ use crate::{Error, Result};
 /// Seconds that a build measures for when it is given no profile.
 const PROFILE_SECONDS: f64 = 12.0;
 
+/// Bytes of vectors from which on a profile is measured for the whole time; smaller sets get a share of it.
+const WHOLE_PROFILE_BYTES: u64 = 256 << 20;
+
+/// How a profile is measured for a set of so many bytes: a small one is built in seconds.
+fn profile_options(bytes: u64) -> ProfileOptions {
+    let share = (bytes as f64 / WHOLE_PROFILE_BYTES as f64).clamp(0.125, 1.0);
+    let usual = ProfileOptions::default();
+    let scratch_bytes = (usual.scratch_bytes as f64 * share) as u64;
+    ProfileOptions { seconds: PROFILE_SECONDS * share, scratch_bytes, ..usual }
+}
+
 /// The profile that was given, or one measured now on the disk of the index.
 pub(crate) fn profile(build: &Build<'_>, own: &ListOptions) -> Result<Profile> {
     match &own.profile {
@@ -34,7 +45,8 @@ pub(crate) fn profile(build: &Build<'_>, own: &ListOptions) -> Result<Profile> {
             Ok(profile.clone())
         }
         None => {
-            let options = ProfileOptions { seconds: PROFILE_SECONDS, ..ProfileOptions::default() };
+            let shape = build.base.shape();
+            let options = profile_options(shape.rows.saturating_mul(shape.row_bytes() as u64));
             Profile::measure(build.partial.folder(), &options, build.progress)
         }
     }
