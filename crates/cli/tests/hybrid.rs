@@ -182,6 +182,15 @@ fn explain_holds_the_plan_against_reads() {
 
     let own = json(&["explain", arg(&index), "--plan", arg(&data.queries), "--nprobe", "6"]);
     assert_eq!((&own["measured"]["source"], &own["measured"]["queries"]), (&"queries".into(), &50.into()));
+    // What it counts is what a search reads, which counts for itself.
+    let cold = ["--nprobe", "6", "--head-budget", "0"];
+    let own = json(&[&["explain", arg(&index), "--plan", arg(&data.queries)], &cold[..]].concat());
+    let search = ["search", arg(&index), arg(&data.queries), "--width", "1", "--no-learning"];
+    let found = json(&[&search[..], &cold, &COUNTED].concat());
+    let (measured, reads) = (&own["measured"], number(&found["runs"][0]["per_query"]["reads"]));
+    let told = number(&measured["visits"]) * number(&measured["ways"][0]["reads"])
+        + number(&measured["survivor_reads"]);
+    assert!(reads > 5.0 && (told / reads - 1.0).abs() < 0.02, "{told} {reads}");
     let none = json(&["explain", arg(&index), "--plan", "--sample", "0"]);
     assert!(none["measured"].is_null());
     let text = String::from_utf8(run(&["explain", arg(&index), "--plan", "--nprobe", "6"]).stdout).unwrap();
