@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
+use stratann_engine::ledger::Ledger;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_fuzz::edits;
 use stratann_fuzz::place::{Which, place};
@@ -22,7 +23,8 @@ fn address() -> SocketAddr {
         let server = Server::start(options).expect("a server");
         let http = "127.0.0.1:0".parse().expect("an address");
         let limits = Limits { queries: 16, body_bytes: 1 << 16, ..Limits::within(None) };
-        let options = FrontOptions { http, limits, threads: 1, log: Arc::new(|_| {}) };
+        let ledger = Ledger::new(None);
+        let options = FrontOptions { http, limits, threads: 1, ledger, log: Arc::new(|_| {}) };
         Front::start(Versions::of(server, 0, Arc::new(|_| {})), options).expect("a front")
     });
     front.address()

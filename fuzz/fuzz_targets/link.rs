@@ -9,6 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use ring::hmac;
 use stratann_core::peer::message::{self, Refused};
+use stratann_engine::ledger::{Ledger, Part, Reservation};
 use stratann_engine::link::{Link, LinkOptions, LinkReceiver};
 use stratann_fuzz::{edits, seal};
 
@@ -26,6 +27,10 @@ impl LinkReceiver for Receiver {
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused> {
         assert!(server == 1 || server == 2);
         message::decode(frame, BUILD).map(|_| ())
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        Ledger::new(Some(1 << 20)).reserve(Part::Batons, bytes)
     }
 
     fn up(&self, _: u8) {}
