@@ -306,7 +306,7 @@ def percentile(values, share):
 
 
 class Load:
-    """Processes that ask the server until they are told to stop."""
+    """Processes that send requests until they are stopped."""
 
     def __init__(self):
         self.stop, self.results, self.processes = multiprocessing.Event(), multiprocessing.Queue(), []

@@ -175,12 +175,8 @@ impl Index {
         let opened = py.detach(|| {
             let (_, manifest) = Manifest::read(&path)?;
             options.search_reserve = search::usual_reserve(&manifest);
-            let others = manifest.planned_account(0).total() + options.search_reserve.bytes;
-            options.cache_budget = cache.bytes(&manifest, options.ram_budget, others);
-            if cache == CacheBudget::Auto && options.ram_budget.is_some() {
-                // The other half is for batches that are larger than usual.
-                options.cache_budget /= 2;
-            }
+            let reserve_bytes = options.search_reserve.bytes;
+            options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve_bytes);
             let index = index::Index::open(&path, options)?;
             if preload {
                 index.preload(&Quiet)?;

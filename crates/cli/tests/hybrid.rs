@@ -188,9 +188,9 @@ fn explain_holds_the_plan_against_reads() {
     let search = ["search", arg(&index), arg(&data.queries), "--width", "1", "--no-learning"];
     let found = json(&[&search[..], &cold, &COUNTED].concat());
     let (measured, reads) = (&own["measured"], number(&found["runs"][0]["per_query"]["reads"]));
-    let told = number(&measured["visits"]) * number(&measured["ways"][0]["reads"])
+    let explained = number(&measured["visits"]) * number(&measured["ways"][0]["reads"])
         + number(&measured["survivor_reads"]);
-    assert!(reads > 5.0 && (told / reads - 1.0).abs() < 0.02, "{told} {reads}");
+    assert!(reads > 5.0 && (explained / reads - 1.0).abs() < 0.02, "{explained} {reads}");
     let none = json(&["explain", arg(&index), "--plan", "--sample", "0"]);
     assert!(none["measured"].is_null());
     let text = String::from_utf8(run(&["explain", arg(&index), "--plan", "--nprobe", "6"]).stdout).unwrap();

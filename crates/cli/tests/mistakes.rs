@@ -120,7 +120,7 @@ const MISTAKES: [(&str, &[&str]); 45] = [
 ];
 
 /// Runs a command; returns its only line of error and its exit code.
-fn told(args: &[String], code: i32) -> String {
+fn error_line(args: &[String], code: i32) -> String {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let output = run(&[&args[..], &["--quiet"]].concat());
     let text = stderr(&output);
@@ -133,21 +133,21 @@ fn told(args: &[String], code: i32) -> String {
 }
 
 #[test]
-fn each_mistake_is_told_in_one_line_and_changes_nothing() {
+fn each_mistake_has_a_message_of_one_line_and_changes_nothing() {
     let place = Place::new();
     let before = content(place.data.folder.path());
     let mut wrong = Vec::new();
     for (line, named) in MISTAKES {
         let args = place.args(line);
-        let told = std::panic::catch_unwind(|| told(&args, 2));
+        let said = std::panic::catch_unwind(|| error_line(&args, 2));
         let after = content(place.data.folder.path());
-        match told {
+        match said {
             Err(_) => wrong.push(format!("{line}: see above")),
-            Ok(told) => {
+            Ok(error) => {
                 // The first word is where; it stands in the path of the folder too.
-                let lacks: Vec<_> = named.iter().filter(|n| !told.contains(**n)).collect();
+                let lacks: Vec<_> = named.iter().filter(|n| !error.contains(**n)).collect();
                 if !lacks.is_empty() {
-                    wrong.push(format!("{line}: lacks {lacks:?}: {told}"));
+                    wrong.push(format!("{line}: lacks {lacks:?}: {error}"));
                 }
             }
         }
@@ -156,27 +156,27 @@ fn each_mistake_is_told_in_one_line_and_changes_nothing() {
             panic!("{line} changed the folder: {:?} {:?}", names(&before), names(&after));
         }
     }
-    assert!(wrong.is_empty(), "{} mistakes are told badly:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} mistakes have a poor message:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn what_the_system_refuses_is_told_in_one_line() {
+fn what_the_system_refuses_has_a_message_of_one_line() {
     let place = Place::new();
     let before = content(place.data.folder.path());
     // The superuser may read everything.
     if std::fs::read(place.data.path("secret.fbin")).is_err() {
-        let told = told(&place.args("search @index @secret.fbin"), 1);
-        assert!(told.contains("secret.fbin") && told.contains("permissions"), "{told}");
+        let error = error_line(&place.args("search @index @secret.fbin"), 1);
+        assert!(error.contains("secret.fbin") && error.contains("permissions"), "{error}");
     }
     // Without its last bracket a manifest is damaged.
-    let told_of_damage = told(&place.args("search @broken @query.fbin"), 1);
-    assert!(told_of_damage.contains("manifest-1.json"), "{told_of_damage}");
+    let error_of_damage = error_line(&place.args("search @broken @query.fbin"), 1);
+    assert!(error_of_damage.contains("manifest-1.json"), "{error_of_damage}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let line = format!("serve --index @index --http {address} --until-eof");
-    let told_of_port = told(&place.args(&line), 1);
-    assert!(told_of_port.contains(&address), "{told_of_port}");
-    let told_of_nobody = told(&place.args(&format!("search --connect {} @query.fbin", nobody())), 1);
-    assert!(told_of_nobody.contains("stratann serve"), "{told_of_nobody}");
+    let error_of_port = error_line(&place.args(&line), 1);
+    assert!(error_of_port.contains(&address), "{error_of_port}");
+    let error_of_nobody = error_line(&place.args(&format!("search --connect {} @query.fbin", nobody())), 1);
+    assert!(error_of_nobody.contains("stratann serve"), "{error_of_nobody}");
     assert!(content(place.data.folder.path()) == before, "nothing changes");
 }

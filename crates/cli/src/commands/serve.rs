@@ -366,12 +366,7 @@ fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
     });
     // An index that cannot be read is refused when it is opened.
     let Ok((_, manifest)) = Manifest::read(&engine.index) else { return asked.given().unwrap_or(0) };
-    let others = manifest.planned_account(0).total() + usual_reserve(&manifest).bytes;
-    let bytes = asked.bytes(&manifest, engine.ram_budget, others);
-    match (asked, engine.ram_budget) {
-        (CacheBudget::Auto, Some(_)) => bytes / 2,
-        _ => bytes,
-    }
+    asked.shared_bytes(&manifest, engine.ram_budget, usual_reserve(&manifest).bytes)
 }
 
 /// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.

@@ -217,12 +217,12 @@ fn fit(
 ) -> Result<()> {
     let dim = book.dim;
     let (rotates, refines) = rotation_of(options.kind, dim);
-    let effort = rotation::Effort::of(rows.len() / dim, dim);
+    let work = rotation::RotationWork::of(rows.len() / dim, dim);
     if rotates {
-        book.rotation = rotation::pca(rows, dim, &book.starts, effort.group, percent.progress)?;
+        book.rotation = rotation::pca(rows, dim, &book.starts, work.group, percent.progress)?;
         rotate_in_place(&book.rotation, dim, rows);
     }
-    let refined = if refines { options.iterations.min(effort.rounds) } else { 0 };
+    let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
     let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
     first_centroids(book, rows, options.seed);
     for round in 0..rounds {

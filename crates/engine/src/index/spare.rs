@@ -22,6 +22,16 @@ impl CacheBudget {
         }
     }
 
+    /// As [`CacheBudget::bytes`], where the searches are not known when the index is opened: half of what a RAM budget
+    /// leaves is theirs, beside the usual `reserve_bytes`.
+    pub fn shared_bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve_bytes: u64) -> u64 {
+        let bytes = self.bytes(manifest, ram_budget, manifest.planned_account(0).total() + reserve_bytes);
+        match (self, ram_budget) {
+            (CacheBudget::Auto, Some(_)) => bytes / 2,
+            _ => bytes,
+        }
+    }
+
     /// Bytes of the cache of an index that is about to be opened. `others_bytes` is all else within the RAM budget: the
     /// open index without a cache, and its searches. No more than the index can use.
     pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, others_bytes: u64) -> u64 {

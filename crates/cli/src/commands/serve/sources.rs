@@ -70,7 +70,7 @@ impl Sources {
         };
         let (claim, number) = match self.fetched(&place, &home, options, etcd) {
             Ok(fetched) => fetched,
-            Err(e) => self.here(&home, options, etcd, e)?,
+            Err(e) => self.fetched_before(&home, options, etcd, e)?,
         };
         options.log = of_version(number, &options.log);
         Ok((claim, number))
@@ -106,7 +106,7 @@ impl Sources {
     }
 
     /// Uses the newest version that was fetched before, as the store failed with `error`.
-    fn here(
+    fn fetched_before(
         &self,
         home: &Path,
         options: &mut ServeOptions,

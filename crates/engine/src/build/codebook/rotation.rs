@@ -29,19 +29,19 @@ const POLISH: usize = 2;
 /// How much work a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³ steps
 /// whatever their number, and encoding the sample once takes rows × dim × 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Effort {
+pub(super) struct RotationWork {
     /// Components whose correlations PCA looks at together.
     pub(super) group: usize,
     /// Rounds of refinement at most.
     pub(super) rounds: usize,
 }
 
-impl Effort {
+impl RotationWork {
     /// A full sample of 65,536 rows has one group up to 1619 components, and 12 rounds up to 1024.
-    pub(super) fn of(rows: usize, dim: usize) -> Effort {
+    pub(super) fn of(rows: usize, dim: usize) -> RotationWork {
         let whole = 40 * rows >= dim * dim;
         let group = if whole { dim } else { ((40 * rows) as f64).sqrt() as usize };
-        Effort { group: group.clamp(1, dim.max(1)), rounds: 200 * rows / (dim * dim).max(1) }
+        RotationWork { group: group.clamp(1, dim.max(1)), rounds: 200 * rows / (dim * dim).max(1) }
     }
 }
 
