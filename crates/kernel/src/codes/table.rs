@@ -3,7 +3,6 @@
 use super::lanes::{self, Term};
 use super::{CENTROIDS, Codebook, look_up};
 use crate::distance::{block_dot_f32, dot_f32, l2_f32};
-use crate::isa::{self, Isa};
 
 /// Distance in ids at which codes are prefetched.
 const PREFETCH_AHEAD: usize = 8;
@@ -17,8 +16,7 @@ const TERM_LIMIT: f32 = (1u32 << 30) as f32;
 /// subspace still fits 16 bits.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    // For every byte from the third on (from the first on when there are no stages), 256 entries, and one more: a
-    // 4-byte gather of the last entry stays inside.
+    // For every byte from the third on (from the first on when there are no stages), 256 entries.
     entries: Vec<u16>,
     // One entry per value of the first byte; all zero when there are no stages.
     coarse: Vec<u32>,
@@ -62,7 +60,7 @@ impl Table {
         self.scale = if step.is_normal() { step } else { 1.0 };
         self.offset = constant + spans.iter().map(|s| s.0).sum::<f32>() + coarse_low + correction_low;
         let inverse = 1.0 / self.scale;
-        self.entries.resize(self.floats.len() + 1, 0);
+        self.entries.resize(self.floats.len(), 0);
         for (i, &(low, _)) in spans.iter().enumerate() {
             let at = i * CENTROIDS..(i + 1) * CENTROIDS;
             lanes::quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
@@ -127,7 +125,7 @@ impl Table {
     /// The integer distance of one code; `u32::MAX` when `code` is shorter than a code.
     pub fn distance(&self, code: &[u8]) -> u32 {
         match code.get(..self.code_bytes) {
-            Some(code) => self.sum(code, look_up::scalar),
+            Some(code) => self.sum(code),
             None => u32::MAX,
         }
     }
@@ -135,34 +133,6 @@ impl Table {
     /// The integer distances of the codes numbered `ids` in `codes` (`code_bytes` each), in their order.
     /// An id beyond the end of `codes` gets `u32::MAX`. `out` is cleared first.
     pub fn distances(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
-        self.distances_with(isa::current(), codes, ids, out);
-    }
-
-    pub(super) fn distances_with(&self, isa: Isa, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2")]
-            fn avx2(table: &Table, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
-                table.gather(codes, ids, out, |entries, code| look_up::x86::avx2(entries, code));
-            }
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-            fn avx512(table: &Table, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
-                table.gather(codes, ids, out, |entries, code| look_up::x86::avx512(entries, code));
-            }
-            match isa {
-                // SAFETY: callers name only instruction sets that this machine has.
-                Isa::Avx512 => return unsafe { avx512(self, codes, ids, out) },
-                // SAFETY: as above.
-                Isa::Avx2 => return unsafe { avx2(self, codes, ids, out) },
-                _ => {}
-            }
-        }
-        let _ = isa;
-        self.gather(codes, ids, out, look_up::scalar);
-    }
-
-    #[inline(always)]
-    fn gather(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>, look_up: impl Fn(&[u16], &[u8]) -> u32) {
         let stride = self.code_bytes;
         let count = codes.len().checked_div(stride).unwrap_or(0);
         out.clear();
@@ -174,18 +144,18 @@ impl Table {
                 prefetch(codes, ahead as usize, stride);
             }
             let id = id as usize;
-            if id < count { self.sum(&codes[id * stride..(id + 1) * stride], &look_up) } else { u32::MAX }
+            if id < count { self.sum(&codes[id * stride..(id + 1) * stride]) } else { u32::MAX }
         }));
     }
 
     /// `code` has `code_bytes` bytes.
     #[inline(always)]
-    fn sum(&self, code: &[u8], look_up: impl Fn(&[u16], &[u8]) -> u32) -> u32 {
+    fn sum(&self, code: &[u8]) -> u32 {
         let mut total = 0;
         if self.wide > 0 {
             total = self.coarse[usize::from(code[0])] + self.correction[usize::from(code[1])];
         }
-        total + look_up(&self.entries, &code[self.wide..])
+        total + look_up::sum(&self.entries, &code[self.wide..])
     }
 
     /// Upper bound of the error of [`to_float`](Self::to_float) of a sum, against the sum of the terms before they
