@@ -37,8 +37,13 @@ pub(crate) fn measure(
     let kind = index.base.kind;
     let variant = best_variant(index, &known, &options, progress)?;
     let hardest = hardest_classes(&known, k);
-    let mut points = Vec::new();
+    let variant_name = variant.map(str::to_string);
+    let kth_distance = known.far_kth_distance(k);
+    let points = Vec::new();
+    let mut curve =
+        Curve { k, queries: count, source: source.into(), kth_distance, variant: variant_name, points };
     for path in &grid.paths {
+        let earlier = curve.clone();
         for &(effort, stop) in path {
             let mut point = Point { effort, stop, ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
@@ -48,15 +53,14 @@ pub(crate) fn measure(
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
             fill(&mut point, index, &known, &hardest, &answers);
-            points.push(point);
-            if point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max {
+            curve.points.push(point);
+            let has_ended = point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max;
+            if has_ended || earlier.is_far_cheaper(&point) {
                 break;
             }
         }
     }
-    let variant = variant.map(str::to_string);
-    let kth_distance = known.far_kth_distance(k);
-    Ok(Curve { k, queries: count, source: source.into(), kth_distance, variant, points })
+    Ok(curve)
 }
 
 /// Sets what was measured with the setting of a point.

@@ -130,6 +130,11 @@ impl Curve {
         reached.min_by(|a, b| a.cost().total_cmp(&b.cost()).then(a.effort.cmp(&b.effort)))
     }
 
+    /// Whether its points reach the recall of `point` at a small part of the cost.
+    pub(crate) fn is_far_cheaper(&self, point: &Point) -> bool {
+        self.setting(point.safe_recall()).is_some_and(|own| FAR_CHEAPER * own.cost() < point.cost())
+    }
+
     fn setting_of(&self, path: StopRule, recall: f64) -> Option<Point> {
         let points: Vec<&Point> = self.points.iter().filter(|p| p.stop.path() == path).collect();
         let reaches = |p: &&Point| p.safe_recall() >= recall;
@@ -246,6 +251,10 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 /// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
 /// each, two or three misses are as good as none.
 const HARDEST_ENOUGH: f64 = 0.98;
+
+/// How many times the cost is too much: the rest of such a path would not be chosen. A point that costs somewhat more
+/// may be followed by one that costs less, because few hundred queries make curves uneven.
+const FAR_CHEAPER: f64 = 2.0;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a
 /// query.
