@@ -39,6 +39,22 @@ pub(crate) struct ProgressPrinter {
     bars: bool,
     done: AtomicU64,
     stage: Mutex<Option<Stage>>,
+    expected: Mutex<Option<Expected>>,
+}
+
+/// What work of several stages is expected to take.
+#[derive(Clone, Copy)]
+struct Expected {
+    from: Instant,
+    now_s: f64,
+    later_s: f64,
+}
+
+impl Expected {
+    /// Seconds until everything is done, when the present stage needs `stage_s` more.
+    fn left_s(&self, stage_s: f64) -> f64 {
+        stage_s.max(self.now_s - self.from.elapsed().as_secs_f64()) + self.later_s
+    }
 }
 
 struct Stage {
@@ -59,6 +75,7 @@ impl ProgressPrinter {
             bars: std::io::stderr().is_terminal(),
             done: AtomicU64::new(0),
             stage: Mutex::new(None),
+            expected: Mutex::new(None),
         }
     }
 
@@ -93,13 +110,18 @@ impl Progress for ProgressPrinter {
         });
     }
 
+    fn expect(&self, now_s: f64, later_s: f64) {
+        let expected = (later_s > 0.0).then(|| Expected { from: Instant::now(), now_s, later_s });
+        *self.expected.lock().unwrap_or_else(|e| e.into_inner()) = expected;
+    }
+
     fn advance(&self, count: u64) {
         let done = self.done.fetch_add(count, Ordering::Relaxed) + count;
         // A thread that finds the stage locked leaves the report to the thread that holds it.
         if let Ok(mut stage) = self.stage.try_lock()
             && let Some(stage) = stage.as_mut()
         {
-            stage.show(done);
+            stage.show(done, *self.expected.lock().unwrap_or_else(|e| e.into_inner()));
         }
     }
 
@@ -128,7 +150,7 @@ impl Drop for ProgressPrinter {
 fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
     let style = format!(
-        "{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left"
+        "{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left{{prefix}}"
     );
     if let Ok(style) = ProgressStyle::with_template(&style) {
         bar.set_style(style.progress_chars("=> "));
@@ -138,10 +160,9 @@ fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
 }
 
 impl Stage {
-    fn show(&mut self, done: u64) {
+    fn show(&mut self, done: u64, expected: Option<Expected>) {
         if let Some(bar) = &self.bar {
             bar.set_position(done.min(self.total));
-            return;
         }
         let now = Instant::now();
         if now < self.next_line {
@@ -149,7 +170,12 @@ impl Stage {
         }
         self.next_line = now + NEXT_LINE;
         let seconds = (now - self.started).as_secs_f64();
-        eprint_line(&line(&self.name, done, self.total, &self.unit, seconds));
+        let (line, left_s) = line(&self.name, done, self.total, &self.unit, seconds);
+        let all = expected.map(|e| format!(", about {} in all", duration(e.left_s(left_s.unwrap_or(0.0)))));
+        match &self.bar {
+            Some(bar) => bar.set_prefix(all.unwrap_or_default()),
+            None => eprint_line(&(line + &all.unwrap_or_default())),
+        }
     }
 
     fn end(self, done: u64) {
@@ -165,16 +191,18 @@ impl Stage {
     }
 }
 
-/// Formats one line: share, rate, time left.
-fn line(name: &str, done: u64, total: u64, unit: &str, seconds: f64) -> String {
+/// Formats one line: share, rate, time left. The time left is returned as well, once something is done.
+fn line(name: &str, done: u64, total: u64, unit: &str, seconds: f64) -> (String, Option<f64>) {
     let done = done.min(total);
     let rate = done as f64 / seconds.max(1e-9);
-    let left = if rate > 0.0 { duration((total - done) as f64 / rate) + " left" } else { "starting".into() };
+    let left_s = (rate > 0.0).then(|| (total - done) as f64 / rate);
+    let left = left_s.map_or_else(|| "starting".into(), |left_s| duration(left_s) + " left");
     let percent = done * 100 / total.max(1);
-    match unit {
+    let line = match unit {
         "%" => format!("{name}: {percent} %, {left}"),
         _ => format!("{name}: {percent} %, {} {unit}/s, {left}", count(rate as u64)),
-    }
+    };
+    (line, left_s)
 }
 
 #[cfg(test)]
@@ -183,8 +211,18 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_how_fast_and_how_long() {
-        assert_eq!(line("graph", 400, 1000, "points", 2.0), "graph: 40 %, 200 points/s, 3.0 s left");
-        assert_eq!(line("training", 0, 100, "%", 2.0), "training: 0 %, starting");
-        assert_eq!(line("done", 12, 10, "rows", 0.0), "done: 100 %, 10,000,000,000 rows/s, 0.0 s left");
+        let graph = line("graph", 400, 1000, "points", 2.0);
+        assert_eq!(graph, ("graph: 40 %, 200 points/s, 3.0 s left".into(), Some(3.0)));
+        assert_eq!(line("training", 0, 100, "%", 2.0), ("training: 0 %, starting".into(), None));
+        let done = line("done", 12, 10, "rows", 0.0);
+        assert_eq!(done, ("done: 100 %, 10,000,000,000 rows/s, 0.0 s left".into(), Some(0.0)));
+    }
+
+    #[test]
+    fn what_is_left_in_all_is_never_less_than_what_is_left_of_a_stage() {
+        let expected = Expected { from: Instant::now(), now_s: 0.0, later_s: 5.0 };
+        assert_eq!(expected.left_s(3.0), 8.0);
+        let expected = Expected { now_s: 1000.0, ..expected };
+        assert!((990.0..=1005.0).contains(&expected.left_s(3.0)));
     }
 }

@@ -4,6 +4,8 @@
 pub trait Progress: Sync {
     /// Starts a stage of `total` units.
     fn stage(&self, name: &str, total: u64, unit: &str);
+    /// Tells what the present stages are expected to take together, and what comes after them, in seconds.
+    fn expect(&self, _now_s: f64, _later_s: f64) {}
     /// Reports that `count` more units of the stage are done.
     fn advance(&self, count: u64);
     /// Reports a note.

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{
-    self, BuildOptions, BuildReport, GraphOptions, Kind, ListOptions, OptionsByKind,
+    self, BuildOptions, BuildPlan, BuildReport, GraphOptions, Kind, ListOptions, OptionsByKind,
 };
-use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::dataset::Reader;
 use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
 
@@ -184,7 +184,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let options = BuildOptions { kind: by_kind.of(kind), ..common };
     let plan = build::plan(&base, &options)?;
-    announce(args, &base, &options, &plan.describe(), output);
+    announce(args, &base, &options, &plan, output);
     let printer = ProgressPrinter::new(output);
     let report = build::build(&base, &args.output, &options, &printer)?;
     printer.finish();
@@ -227,7 +227,7 @@ fn options_by_kind(args: &Args) -> Result<OptionsByKind> {
 }
 
 /// Prints the forecast of a build.
-fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, output: Output) {
+fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &BuildPlan, output: Output) {
     let shape = base.shape();
     output.note(&format!(
         "{}: {} rows of {} {} ({})",
@@ -238,31 +238,17 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &str, outp
         size(shape.rows * shape.row_bytes() as u64)
     ));
     output.note(&format!(
-        "{}, {}: {plan}; roughly {}",
+        "{}, {}: {}; roughly {}",
         options.kind().name(),
         options.metric.name(),
-        duration(rough_seconds(&shape, options, &args.graph))
+        plan.describe(),
+        duration(build::expected_seconds(base, options, plan))
     ));
     let folder =
         args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
     if let Some(free) = free_disk_bytes(folder) {
         output.note(&format!("{} has {} free", folder.display(), size(free)));
     }
-}
-
-/// Estimates the build time within a factor of about two on a current machine: an insertion scores about
-/// `build_list × degree / 2` pairs, which takes some nanoseconds for every 64 bytes.
-fn rough_seconds(shape: &Shape, options: &BuildOptions, graph: &GraphArgs) -> f64 {
-    let threads = options.threads.max(1) as f64;
-    if !options.kind().has_curve() {
-        return 1.0 + shape.rows as f64 * shape.row_bytes() as f64 / 300e6;
-    }
-    let component_bytes = if graph.exact_points { 4.0 } else { 1.0 };
-    let pair_ns = 6.0 + shape.dim as f64 * component_bytes / 64.0 * 1.5;
-    let pairs = graph.build_list as f64 * graph.degree as f64 * 0.5 * graph.passes.max(1) as f64;
-    let insertions = shape.rows as f64 * pairs * pair_ns * 1e-9;
-    let codes = shape.rows as f64 * shape.dim as f64 * 256.0 * 0.15e-9 + 10.0;
-    1.0 + (insertions + codes) / threads
 }
 
 fn text(args: &Args, report: &BuildReport) -> String {

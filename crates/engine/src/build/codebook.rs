@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
+use super::forecast::{MULTIPLY_NS, PAIR_NS};
 use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
 use crate::{Error, Progress, Result};
 
@@ -66,6 +67,9 @@ const FINAL_ROUNDS: usize = 8;
 const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
+/// Nanoseconds of a decomposition, by the cube of its components. One thread does it.
+const DECOMPOSITION_NS: f64 = 4.0;
+
 /// Bytes of training per row of its sample: the row, the part of it kept for the corrections, codes and numbers.
 pub(crate) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
@@ -81,6 +85,23 @@ pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     let packed = (dim.min(1024) + 64) * 256 * 8;
     let centroids = (STAGES + 1) * CENTROIDS * dim * 4;
     (if rotates { matrices + packed } else { 0 } + centroids) as u64
+}
+
+/// Seconds of training on `rows` of `dim` components with so many threads, on a current machine.
+pub(crate) fn training_seconds(rows: f64, dim: f64, options: &CodebookOptions, threads: f64) -> f64 {
+    let (rotates, refines) = rotation_of(options.kind, dim as usize);
+    let work = rotation::RotationWork::of(rows as usize, dim as usize);
+    let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
+    let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
+    let has_stages = options.kind == CodeKind::ResidualOpq && rows >= (CENTROIDS * ROWS_PER_COARSE) as f64;
+    let coarse_rounds = if has_stages { STAGES * COARSE_ROUNDS } else { 0 } as f64;
+    let centroids = CENTROIDS as f64;
+    let coarse = rows * centroids * coarse_rounds * (PAIR_NS + dim * MULTIPLY_NS);
+    let codes = rounds as f64 * rows * centroids * (options.code_bytes as f64 * PAIR_NS + dim * MULTIPLY_NS);
+    let group = (work.group as f64).min(dim);
+    let decompositions =
+        if rotates { dim / group } else { 0.0 } * group.powi(3) + refined as f64 * dim.powi(3);
+    (coarse + codes) * 1e-9 / threads + decompositions * DECOMPOSITION_NS * 1e-9
 }
 
 /// Whether there is a rotation, and whether it is refined.

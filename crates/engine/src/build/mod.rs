@@ -20,6 +20,7 @@ pub(crate) mod blocks;
 pub(crate) mod calibrate;
 pub mod codebook;
 pub(crate) mod folder;
+pub(crate) mod forecast;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
@@ -61,6 +62,12 @@ use state::Partial;
 pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     options.check(base)?;
     kinds::plan(base, options)
+}
+
+/// Seconds that a build of `base` is expected to take on a current machine. Once it runs, the first stages tell how fast
+/// this machine is.
+pub fn expected_seconds(base: &Reader, options: &BuildOptions, plan: &BuildPlan) -> f64 {
+    kinds::forecast(&base.shape(), options, plan).total_s()
 }
 
 /// Builds an index of `base` in the folder `out`.

@@ -49,8 +49,8 @@ pub struct BuildPlan {
 /// What a kind plans besides.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) enum KindPlan {
-    /// Blocks: nothing.
-    Blocks,
+    /// Blocks of a graph, or of rows alone: nothing.
+    Blocks { has_graph: bool },
     /// Inverted lists.
     Lists(ListPlan),
 }
@@ -74,9 +74,12 @@ impl BuildPlan {
         } else {
             format!("out of core, about {} points at a time", self.points_per_cell)
         };
-        let what =
-            if matches!(self.own, KindPlan::Lists(_)) { "lists are written" } else { "the graph is built" };
-        format!("{what} {how}; up to {} of RAM and {} of disk", size(self.ram_bytes), size(self.disk_bytes))
+        let what = match self.own {
+            KindPlan::Lists(_) => format!("lists are written {how}"),
+            KindPlan::Blocks { has_graph: true } => format!("the graph is built {how}"),
+            KindPlan::Blocks { has_graph: false } => "rows are written into blocks".to_string(),
+        };
+        format!("{what}; up to {} of RAM and {} of disk", size(self.ram_bytes), size(self.disk_bytes))
     }
 }
 

@@ -11,6 +11,7 @@ use stratann_core::format::checksum;
 use stratann_kernel::codes::Codebook;
 
 use super::blocks::layout::LayoutFacts;
+use super::forecast::Forecast;
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use super::publish;
@@ -58,6 +59,8 @@ pub(crate) struct Build<'a> {
     pub(crate) partial: &'a mut Partial,
     pub(crate) number: u64,
     pub(crate) report: BuildReport,
+    /// What the stages are expected to take.
+    pub(crate) forecast: Forecast,
     /// Ids of the user, by row.
     pub(crate) external: Option<Vec<u64>>,
     /// The largest id, known after the scan.
@@ -112,6 +115,7 @@ impl<'a> Build<'a> {
             partial,
             number,
             report: BuildReport::default(),
+            forecast: crate::kinds::forecast(&base.shape(), options, plan),
             external: None,
             largest_id: 0,
             drawn: Vec::new(),
@@ -129,11 +133,15 @@ impl<'a> Build<'a> {
             self.progress.note(&format!("{name}: done before"));
             return Ok(facts);
         }
+        let (now_s, later_s) = self.forecast.from_stage(name);
+        self.progress.expect(now_s, later_s);
         let started = Instant::now();
         let facts = work(self)?;
         self.partial.finish(name, &facts)?;
         budget::release_freed();
-        self.report.stages.insert(name.into(), started.elapsed().as_secs_f64());
+        let took_s = started.elapsed().as_secs_f64();
+        self.forecast.ended(name, took_s);
+        self.report.stages.insert(name.into(), took_s);
         Ok(facts)
     }
 

@@ -27,11 +27,12 @@ pub(crate) use hybrid_ivf::learning::Learning;
 
 use crate::base::{Base, OpenOptions};
 use crate::budget::Account;
+use crate::build::forecast::Forecast;
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::build::stages::Build;
 use crate::cache::ExtentCache;
-use crate::dataset::{Reader, Scan};
+use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
 use crate::verify::report::Report;
@@ -438,6 +439,15 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         KindOptions::Flat => blocks::plan::plan(base, options, &GraphOptions::default(), false),
         KindOptions::DiskGraph(own) => blocks::plan::plan(base, options, own, true),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
+    }
+}
+
+/// What the stages of a build are expected to take.
+pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
+    match &options.kind {
+        KindOptions::Flat => flat::build::forecast(shape, plan),
+        KindOptions::DiskGraph(own) => disk_graph::build::forecast::forecast(shape, options, own, plan),
+        KindOptions::HybridIvf(own) => hybrid_ivf::build::forecast::forecast(shape, options, own, plan),
     }
 }
 

@@ -162,7 +162,7 @@ pub(crate) fn plan(
         codebook_sample,
         point_bytes: point,
         calibration_in_flight: CALIBRATION_IN_FLIGHT,
-        own: KindPlan::Blocks,
+        own: KindPlan::Blocks { has_graph },
     })
 }
 

@@ -5,14 +5,24 @@ use crate::build::blocks::graph_file::Cell;
 use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
 use crate::build::blocks::placement::{Packed, Placement};
 use crate::build::blocks::write::BlockJob;
+use crate::build::forecast::{Forecast, Size};
+use crate::build::plan::BuildPlan;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
-use crate::dataset::Scan;
+use crate::dataset::{Scan, Shape};
 use crate::files;
 use crate::manifest::Manifest;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 64 << 10;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+
+/// What the stages are expected to take.
+pub(crate) fn forecast(shape: &Shape, plan: &BuildPlan) -> Forecast {
+    let size = Size::of(shape, plan);
+    Forecast::new(vec![("scan", size.scan_s()), ("layout", size.bytes * WRITE_NS * 1e-9)])
+}
 
 /// Writes the blocks. Returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

@@ -10,7 +10,7 @@ use crate::{Progress, Result};
 
 /// Neighbours of a node in the head graph.
 pub(crate) const HEAD_DEGREE: usize = 20;
-const HEAD_LIST: usize = 64;
+pub(crate) const HEAD_LIST: usize = 64;
 /// Fewest nodes of a useful head graph.
 const HEAD_MIN: usize = 32;
 

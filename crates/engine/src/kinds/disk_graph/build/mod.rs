@@ -3,6 +3,7 @@
 pub(crate) mod cells;
 pub(crate) mod codes;
 pub(crate) mod divide;
+pub(crate) mod forecast;
 pub(crate) mod graph_stage;
 pub(crate) mod head;
 pub(crate) mod layout_stage;
@@ -23,6 +24,9 @@ use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::manifest::Manifest;
 use crate::{Result, files};
 use graph_stage::GraphFacts;
+
+/// Rounds of training of the codebook.
+const ITERATIONS: usize = 12;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Result<Manifest> {
@@ -75,7 +79,6 @@ pub(crate) fn train_codebook(
     space: &Space,
     scan: &Scan,
 ) -> Result<usize> {
-    const ITERATIONS: usize = 12;
     let shape = build.base.shape();
     let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
     build.progress.stage("training the codebook", 100, "%");

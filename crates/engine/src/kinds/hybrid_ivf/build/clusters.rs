@@ -16,7 +16,7 @@ use crate::{Error, Result, files};
 pub(crate) const CLUSTERS: &str = "clusters.tmp";
 /// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CLUSTER: usize = 32;
-const ROUNDS: usize = 8;
+pub(crate) const ROUNDS: usize = 8;
 
 /// Default number of cells: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
 pub(crate) fn count(rows: u64) -> usize {

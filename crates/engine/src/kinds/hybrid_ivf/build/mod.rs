@@ -10,6 +10,7 @@
 
 pub(crate) mod clusters;
 pub(crate) mod divide;
+pub(crate) mod forecast;
 pub(crate) mod graphs;
 pub(crate) mod lists;
 pub(crate) mod local_costs;
@@ -131,6 +132,6 @@ fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> 
 fn list_plan(build: &Build<'_>) -> Option<ListPlan> {
     match build.plan.own {
         KindPlan::Lists(plan) => Some(plan),
-        KindPlan::Blocks => None,
+        KindPlan::Blocks { .. } => None,
     }
 }

@@ -16,7 +16,7 @@ use crate::{Result, files};
 
 /// Neighbours of a node.
 pub(crate) const DEGREE: usize = 16;
-const LIST: usize = 64;
+pub(crate) const LIST: usize = 64;
 
 /// Nodes as floats.
 pub(crate) struct Floats {

@@ -25,7 +25,7 @@ const PROFILE_SECONDS: f64 = 12.0;
 const WHOLE_PROFILE_BYTES: u64 = 256 << 20;
 
 /// How a profile is measured for a set of so many bytes: a small one is built in seconds.
-fn profile_options(bytes: u64) -> ProfileOptions {
+pub(crate) fn profile_options(bytes: u64) -> ProfileOptions {
     let share = (bytes as f64 / WHOLE_PROFILE_BYTES as f64).clamp(0.125, 1.0);
     let usual = ProfileOptions::default();
     let scratch_bytes = (usual.scratch_bytes as f64 * share) as u64;

@@ -13,7 +13,7 @@ use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::{Result, files};
 
-const ITERATIONS: usize = 12;
+pub(crate) const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
 pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();

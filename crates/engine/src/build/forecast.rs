@@ -1,0 +1,125 @@
+//! How long a build takes: expected from the size of the set, and corrected by what the first stages took.
+
+use super::codebook::{CodeKind, CodebookOptions, training_seconds};
+use super::options::BuildOptions;
+use super::plan::BuildPlan;
+use crate::dataset::Shape;
+
+/// The stages of a build in their order, each with the seconds that it is expected to take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forecast {
+    stages: Vec<(&'static str, f64)>,
+    // Of the stages that have ended: what was expected, and what they took.
+    expected_s: f64,
+    took_s: f64,
+}
+
+/// Stages of less than this say little about the machine.
+const SHORT_S: f64 = 0.2;
+
+impl Forecast {
+    pub(crate) fn new(stages: Vec<(&'static str, f64)>) -> Forecast {
+        Forecast { stages, expected_s: 0.0, took_s: 0.0 }
+    }
+
+    /// Seconds of all stages.
+    pub(crate) fn total_s(&self) -> f64 {
+        self.stages.iter().map(|stage| stage.1).sum()
+    }
+
+    /// Seconds of a stage and of those after it, at the speed of the stages that have ended. Both are 0 for a stage
+    /// that has no forecast.
+    pub(crate) fn from_stage(&self, name: &str) -> (f64, f64) {
+        let speed = (self.took_s + SHORT_S) / (self.expected_s + SHORT_S);
+        let Some(at) = self.stages.iter().position(|stage| stage.0 == name) else { return (0.0, 0.0) };
+        let later: f64 = self.stages[at + 1..].iter().map(|stage| stage.1).sum();
+        (self.stages[at].1 * speed, later * speed)
+    }
+
+    /// Takes in what a stage took.
+    pub(crate) fn ended(&mut self, name: &str, took_s: f64) {
+        if let Some(stage) = self.stages.iter().find(|stage| stage.0 == name) {
+            self.expected_s += stage.1;
+            self.took_s += took_s;
+        }
+    }
+}
+
+/// The size of the work, in the terms of the forecasts of all kinds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) rows: f64,
+    pub(crate) dim: f64,
+    /// Bytes of all rows.
+    pub(crate) bytes: f64,
+    pub(crate) threads: f64,
+}
+
+impl Size {
+    pub(crate) fn of(shape: &Shape, plan: &BuildPlan) -> Size {
+        Size {
+            rows: shape.rows as f64,
+            dim: shape.dim as f64,
+            bytes: shape.rows as f64 * shape.row_bytes() as f64,
+            threads: plan.threads.max(1) as f64,
+        }
+    }
+
+    /// Seconds of so many nanoseconds of work that all threads share.
+    pub(crate) fn shared_s(&self, work_ns: f64) -> f64 {
+        work_ns * 1e-9 / self.threads
+    }
+
+    /// The scan of all rows.
+    pub(crate) fn scan_s(&self) -> f64 {
+        self.shared_s(self.bytes * SCAN_NS)
+    }
+
+    /// Training a codebook of this kind on a sample.
+    pub(crate) fn codebook_s(&self, plan: &BuildPlan, options: &CodebookOptions) -> f64 {
+        let sample = self.rows.min(plan.codebook_sample as f64);
+        training_seconds(sample, self.dim, options, self.threads)
+    }
+
+    /// Encoding all rows.
+    pub(crate) fn encoding_s(&self, kind: CodeKind) -> f64 {
+        let centroids = if kind == CodeKind::ResidualOpq { 5.0 } else { 1.0 } * 256.0;
+        self.shared_s(self.rows * self.dim * (centroids + self.dim) * MULTIPLY_NS)
+    }
+
+    /// Two scans for exact neighbours of the calibration queries.
+    pub(crate) fn truth_s(&self, options: &BuildOptions) -> f64 {
+        let queries = options.calibration_queries as f64;
+        self.shared_s(2.0 * self.rows * queries * (PAIR_NS + self.dim * MULTIPLY_NS))
+    }
+}
+
+/// Work in nanoseconds on a current processor: a byte of the scan; a multiplication within a product of matrices; a pair
+/// of vectors beside its multiplications.
+const SCAN_NS: f64 = 0.5;
+pub(crate) const MULTIPLY_NS: f64 = 0.03;
+pub(crate) const PAIR_NS: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_machine_is_noticed_after_a_stage() {
+        let mut forecast =
+            Forecast::new(vec![("scan", 0.1), ("codebook", 10.0), ("graph", 20.0), ("calibrate", 4.0)]);
+        assert_eq!(forecast.from_stage("codebook"), (10.0, 24.0));
+        assert!((forecast.total_s() - 34.1).abs() < 1e-9);
+        forecast.ended("codebook", 30.0);
+        let (graph, later) = forecast.from_stage("graph");
+        assert!((58.0..60.1).contains(&graph) && (11.6..12.1).contains(&later), "{graph} {later}");
+        assert_eq!(forecast.from_stage("unknown"), (0.0, 0.0));
+    }
+
+    #[test]
+    fn stages_without_a_forecast_change_nothing() {
+        let mut forecast = Forecast::new(vec![("graph", 20.0)]);
+        forecast.ended("numbered", 100.0);
+        assert_eq!(forecast.from_stage("graph"), (20.0, 0.0));
+    }
+}
