@@ -51,7 +51,8 @@ pub struct DriverOptions {
     pub width: Width,
     /// Most bytes of all read buffers, without those of [`super::Queries::extra_bytes`].
     pub buffers_bytes: usize,
-    /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it.
+    /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it. Also the most by which the
+    /// background is ahead of its share, or behind.
     pub turn_ns: u64,
 }
 
@@ -97,6 +98,8 @@ pub struct Times {
     /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the
     /// thread.
     pub verify: u64,
+    /// Of access, waiting for the thread with all reads complete.
+    pub ready: u64,
 }
 
 impl Times {
@@ -105,6 +108,7 @@ impl Times {
         self.latency += other.latency;
         self.route += other.route;
         self.verify += other.verify;
+        self.ready += other.ready;
     }
 
     /// What is neither route nor verify.

@@ -104,6 +104,7 @@ impl<'a> Driver<'a> {
         let tag = self.reads.add(TierRead { read, asker, is_shared: share == Share::Read });
         self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
         self.unstarted += 1;
+        self.has_urgent |= !self.slots[asker.slot as usize].is_background;
         None
     }
 
@@ -130,11 +131,14 @@ impl<'a> Driver<'a> {
         if self.unstarted == 0 {
             self.unstarted_ns = 0;
         } else if self.unstarted >= START_READS || self.unstarted_ns >= START_AFTER_NS {
-            self.unstarted = 0;
-            self.unstarted_ns = 0;
-            self.tier.start()?;
+            self.start_reads_now()?;
         }
         Ok(())
+    }
+
+    pub(super) fn start_reads_now(&mut self) -> io::Result<()> {
+        (self.unstarted, self.unstarted_ns, self.has_urgent) = (0, 0, false);
+        self.tier.start()
     }
 
     /// Whether reads are under way that a query of this thread, or of another, may wait for.
@@ -147,7 +151,7 @@ impl<'a> Driver<'a> {
         let wait = wait && self.sharing.as_ref().is_none_or(|(_, mailbox)| mailbox.may_wait());
         if wait {
             // Waiting starts all reads.
-            self.unstarted = 0;
+            (self.unstarted, self.has_urgent) = (0, false);
         }
         let mut completions = std::mem::take(&mut self.completions);
         let polled = self.tier.poll(wait, &mut completions);
