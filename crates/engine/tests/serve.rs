@@ -15,7 +15,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::build::{CodePlace, Kind};
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered};
+use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
 use stratann_engine::spread::{PartitionOptions, partition};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, ErrorKind, Metric, Quiet};
@@ -149,7 +149,7 @@ fn ask_with(
 ) -> (u64, Answering) {
     let (sender, answer) = channel();
     let params = server.params(options).unwrap();
-    let question = Question { vector, params, timeout, partial, request: 0, is_batch: false };
+    let question = Question { vector, params, timeout, partial, client: 0, request: 0, is_batch: false };
     (server.ask(question, Box::new(move |got| drop(sender.send(got)))), answer)
 }
 
@@ -191,6 +191,10 @@ fn one_server_answers_as_a_search_does_and_counts_the_same() {
         let status = server.status();
         assert_eq!((status.queries, status.answered, status.refused, status.in_flight), (200, 200, 0, 0));
         assert!(status.is_complete && status.servers == 1 && status.waiting == 0, "{status:?}");
+        let WaitsByClass { usual, heavy } = status.waits;
+        assert_eq!((usual.begun, usual.ended, heavy.begun, heavy.ended), (200, 200, 0, 0));
+        assert!(usual.queued_us >= usual.longest_queued_us && usual.longest_queued_us > 0, "{usual:?}");
+        assert!(usual.computing_us + usual.ready_us <= usual.in_slot_us, "{usual:?}");
     }
 }
 
@@ -519,6 +523,30 @@ fn a_query_above_a_cap_is_refused_and_the_operator_can_raise_it() {
     let wide = SearchOptions { width: Width::Fixed(64), ..wide(2048, 8192) };
     let error = tight.params(&wide).unwrap_err();
     assert!(error.message.contains("larger --ram-budget"), "{error}");
+}
+
+/// A server that stops answers what runs, and all usual queries.
+#[test]
+fn heavy_queries_without_a_slot_are_refused_when_asked_to() {
+    let (asked, said) = (queries(50, DIM), Said::default());
+    let narrow = ServeOptions { in_flight: Some(2), ..options(source().dir.path(), &said) };
+    let server = Server::start(narrow).unwrap();
+    let heavy: Vec<_> =
+        (0..200).map(|i| ask_with(&server, &long_search(), asked.row(i % 50), false, PATIENCE).1).collect();
+    let usual: Vec<_> = (0..50).map(|i| ask(&server, asked.row(i), false, PATIENCE)).collect();
+    server.refuse_waiting();
+    let expected = expected(&asked);
+    for (i, answer) in usual.iter().enumerate() {
+        check(&asked, &expected, i, &answer.recv_timeout(PATIENCE).unwrap().unwrap());
+    }
+    let got: Vec<_> = heavy.iter().map(|answer| answer.recv_timeout(PATIENCE).unwrap()).collect();
+    let is_refused = |g: &&Result<_, _>| matches!(g, Err(Unanswered::Failed(why)) if why.contains("stops"));
+    let refused = got.iter().filter(is_refused).count() as u64;
+    let answered = got.iter().filter(|g| g.is_ok()).count() as u64;
+    assert!(refused > 100 && refused + answered == 200, "{refused} refused, {answered} answered");
+    waits_until("the slots are free", || server.status().in_flight == 0);
+    assert_eq!(server.status().waits.heavy.begun, answered);
+    assert_eq!((server.held(), server.status().waiting), ((0, 0), 0));
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl Queries for Worker<'_> {
         while !self.server.is_stopped() {
             let server = self.server;
             let (job, permit) = server.inbox.pop(self.thread, |job| server.permit(&job.size))?;
+            server.counters.waits(&job.size).note_queue(server.now_us().saturating_sub(job.queued_us));
             if let Some(at) = self.place(job, permit) {
                 self.server.running.fetch_add(1, Ordering::Relaxed);
                 return Some(at);
@@ -151,7 +152,8 @@ impl Queries for Worker<'_> {
         &query.vector
     }
 
-    fn ended(&mut self, number: usize, step: Step, state: &QueryState, _: Times) {
+    fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times) {
+        self.server.counters.waits(&self.running[number].size).note_run(&times);
         let run = self.leave(number, Some(state));
         if matches!(step, Step::HandOver(_)) {
             self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
