@@ -10,9 +10,11 @@
 //! nothing is ready, queries are admitted until no slot is free.
 //!
 //! Queries that [`Queries::is_background`] names have turns of their own, of one step. A round gives one of them a turn
-//! where no other query is ready, and where the background is behind its share of the computing time ([`share`]). Queued
-//! reads of other queries are started before that step, and completed reads are taken in after it. So a query waits for
-//! one step of the background at most between two of its own, however many queries are in the background.
+//! where no other query is ready, and where the background is behind its share of the computing time ([`share`]).
+//! Queued reads of other queries are started before that step, and completed reads are taken in after it. So a query
+//! waits for one step of the background at most between two of its own, however many queries are in the background.
+//! While other queries are in flight, those in the background have few reads under way (`READS_WANTED`), and their
+//! reads that wait for room come after those of others.
 
 mod buffers;
 mod options;
@@ -128,8 +130,12 @@ pub struct Driver<'a> {
     batch_left: usize,
     buffers: BufferPool,
     reads: TierReads,
-    // Reads that found the tier full.
-    postponed: VecDeque<(Asker, Read)>,
+    // Reads that found no room, of usual queries and of those in the background.
+    postponed_usual: VecDeque<(Asker, Read)>,
+    postponed_background: VecDeque<(Asker, Read)>,
+    // Queries in flight that are not in the background, and reads under way of those that are.
+    usual_in_flight: usize,
+    background_reads: usize,
     // Deliveries that are awaited.
     joined: usize,
     // Reads that the tier was given since it last started any, and the time that steps took meanwhile.
@@ -171,7 +177,10 @@ impl<'a> Driver<'a> {
             batch_left: 0,
             buffers,
             reads: TierReads::default(),
-            postponed: VecDeque::new(),
+            postponed_usual: VecDeque::new(),
+            postponed_background: VecDeque::new(),
+            usual_in_flight: 0,
+            background_reads: 0,
             joined: 0,
             unstarted: 0,
             unstarted_ns: 0,
@@ -280,9 +289,11 @@ impl<'a> Driver<'a> {
         slot.extra_bytes = queries.extra_bytes(number);
         self.buffers.raise(slot.extra_bytes.unwrap_or(0));
         slot.is_background = queries.is_background(number, &QueryStats::default());
+        let is_usual = !slot.is_background;
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare(&self.view, vector);
+        self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)
     }
@@ -308,8 +319,11 @@ impl<'a> Driver<'a> {
             }
             self.fetch_wants(at, queries);
             let slot = &mut self.slots[at];
-            slot.is_background = queries.is_background(slot.number, slot.state.stats());
-            if !slot.is_ready() {
+            if !slot.is_background && queries.is_background(slot.number, slot.state.stats()) {
+                slot.is_background = true;
+                self.usual_end(1);
+            }
+            if !self.slots[at].is_ready() {
                 return Ok(());
             }
             if turn_ns > self.options.turn_ns {
@@ -339,12 +353,16 @@ impl<'a> Driver<'a> {
 
     /// Makes room for the next query.
     fn free(&mut self, at: usize, queries: &mut dyn Queries) {
-        self.postponed.retain(|(asker, _)| asker.slot as usize != at);
+        self.usual_end(usize::from(!self.slots[at].is_background));
         let slot = &mut self.slots[at];
         let is_large = slot.extra_bytes.is_some();
         slot.end(&mut self.buffers);
         if is_large {
             queries.freed(slot.number);
+        }
+        // A query that came to be in the background may have some in both.
+        for postponed in [&mut self.postponed_usual, &mut self.postponed_background] {
+            postponed.retain(|(asker, _)| asker.slot as usize != at);
         }
         self.idle.push(at);
     }

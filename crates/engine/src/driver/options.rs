@@ -12,6 +12,9 @@ pub enum Admission {
     Fixed,
 }
 
+/// So many reads under way keep a thread of this engine busy.
+pub(super) const READS_WANTED: usize = 8;
+
 /// Reads in one round of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
@@ -25,9 +28,8 @@ pub enum Width {
 impl Width {
     /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread.
     ///
-    /// Eight reads under way keep a thread of this engine busy; more queries than that need no width of their own.
+    /// More queries than [`READS_WANTED`] need no width of their own.
     pub fn at_load(self, load: usize) -> (u32, u32) {
-        const READS_WANTED: usize = 8;
         match self {
             Width::Fixed(width) => (width, width),
             Width::Auto => {

@@ -1,5 +1,6 @@
 //! Turns: completed reads are taken between admissions, and no query holds up the others.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -77,6 +78,8 @@ struct Recorded {
     dropped: Vec<usize>,
     is_wanted: fn(usize) -> bool,
     background: fn(usize) -> bool,
+    /// Queries in flight that are not in the background.
+    usual: Arc<AtomicUsize>,
 }
 
 impl Recorded {
@@ -92,6 +95,7 @@ impl Recorded {
             dropped: Vec::with_capacity(count),
             is_wanted: |_| true,
             background: |_| false,
+            usual: Arc::default(),
         }
     }
 }
@@ -107,12 +111,14 @@ impl Queries for Recorded {
     }
 
     fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        self.usual.fetch_add(usize::from(!(self.background)(number)), Ordering::Relaxed);
         state.restart(Params { approach_width, width, ..self.params }, self.budget);
         self.asked.row(number % ASKED)
     }
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
         assert_eq!(state.outcome(), Outcome::Complete);
+        self.usual.fetch_sub(usize::from(!(self.background)(number)), Ordering::Relaxed);
         self.waited.push((self.next.min(self.count) - 1 - number, state.stats().reads));
     }
 
@@ -181,7 +187,7 @@ fn long_queries_take_turns() {
     assert!(first_turn(1) < last_turn(0) && first_turn(2) < last_turn(0), "{turns:?}");
 }
 
-/// While others are ready, one query in the background has a turn in a round when the background is behind its share.
+/// While others are ready, a query in the background has a turn once the background is behind its share.
 #[test]
 fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     const DIM: usize = 1024;
@@ -244,7 +250,7 @@ impl Tier for Started {
     }
 }
 
-/// Eight queries in the background compute all the time. One after the other, four queries wait for each of their reads.
+/// Eight queries in the background compute all the time. Four others, one after the other, wait for each read.
 #[test]
 fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
     const BACKGROUND: usize = 8;
@@ -264,6 +270,59 @@ fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
         let longest = others.split(|n| is_other(n)).map(<[usize]>::len).max();
         assert!(longest.is_some_and(|steps| (1..=2).contains(&steps)), "{longest:?} steps: {turns:?}");
     }
+}
+
+/// A tier that completes one read at each poll, the oldest. It records the most reads under way while usual queries are
+/// in flight.
+struct Slow {
+    inner: MemoryTier,
+    under_way: VecDeque<(u64, StoreId, u64, Buffer)>,
+    usual: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Tier for Slow {
+    fn room(&self) -> usize {
+        512 - self.under_way.len()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.inner.store_bytes(store)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        self.under_way.push_back((tag, store, offset, buffer));
+        if self.usual.load(Ordering::Relaxed) > 0 {
+            self.most.fetch_max(self.under_way.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn poll(&mut self, _: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        let Some((tag, store, offset, buffer)) = self.under_way.pop_front() else { return Ok(()) };
+        self.inner.submit(tag, store, offset, buffer);
+        self.inner.poll(true, done)
+    }
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+}
+
+#[test]
+fn while_usual_queries_are_in_flight_the_background_has_few_reads_under_way() {
+    const USUAL: usize = 4;
+    const WIDTH: usize = 8;
+    let (usual, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let inner = MemoryTier::new(place().blocks.clone(), 1, 1);
+    let tier = Box::new(Slow { inner, under_way: VecDeque::new(), usual: usual.clone(), most: most.clone() });
+    let mut asked = Recorded::new(params(Mode::Barrier), USUAL + 16);
+    (asked.background, asked.usual) = (|number| number >= USUAL, usual);
+    Driver::new(place().built.index.view(), None, tier, options(USUAL + 16, WIDTH as u32))
+        .run(&mut asked)
+        .unwrap();
+    assert_eq!(asked.waited.len(), USUAL + 16);
+    let most = most.load(Ordering::Relaxed);
+    assert!((WIDTH..=(USUAL + 1) * WIDTH).contains(&most), "{most} reads under way");
 }
 
 #[test]
