@@ -265,9 +265,9 @@ fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
         assert_eq!(asked.waited.len(), BACKGROUND + 4);
         let turns = &asked.turns;
         let is_other = |&n: &usize| n >= BACKGROUND;
-        let (first, last) = (turns.iter().position(|n| is_other(n)), turns.iter().rposition(|n| is_other(n)));
+        let (first, last) = (turns.iter().position(is_other), turns.iter().rposition(is_other));
         let others = &turns[first.unwrap()..=last.unwrap()];
-        let longest = others.split(|n| is_other(n)).map(<[usize]>::len).max();
+        let longest = others.split(is_other).map(<[usize]>::len).max();
         assert!(longest.is_some_and(|steps| (1..=2).contains(&steps)), "{longest:?} steps: {turns:?}");
     }
 }
