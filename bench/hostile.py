@@ -33,6 +33,7 @@ HONEST_CLIENTS = 4
 PAUSE_S = 0.02                  # of an honest client between two queries
 HOSTILE_NICENESS = 10           # the load itself must not take the processor from the server and the honest clients
 STOP_LIMIT_S = 30
+TIMES = ("p50_ms", "p99_ms", "most_ms", "server_p50_ms", "server_p99_ms")
 
 
 def size(text):
@@ -109,7 +110,7 @@ def honest(address, rows, truth, stop, results, seed):
     """Asks queries with known answers. Puts latencies, in ms, and counts of what came of them."""
     draw = random.Random(seed)
     client = Client(address)
-    latencies, wrong, refused, failed = [], 0, 0, 0
+    latencies, on_server, wrong, refused, failed = [], [], 0, 0, 0
     path = f"/v1/search?k={K}&search_list={SEARCH_LIST}&width=1"
     while not stop.is_set():
         row = draw.randrange(len(rows))
@@ -123,13 +124,14 @@ def honest(address, rows, truth, stop, results, seed):
         answer = json.loads(body).get("answers", [{}])[0] if status == 200 else {}
         if "ids" in answer:
             latencies.append(1000 * (time.monotonic() - began))
+            on_server.append(answer["latency_us"] / 1000)
             wrong += [int(i) for i in answer["ids"]] != list(truth[row])
         elif status == 503 or answer.get("kind") == "overloaded":
             refused += 1
         else:
             failed += 1
         time.sleep(PAUSE_S)
-    results.put({"latencies": latencies, "wrong": wrong, "refused": refused, "failed": failed})
+    results.put({"latencies": latencies, "on_server": on_server, "wrong": wrong, "refused": refused, "failed": failed})
 
 
 def probe_health(address, stop, results):
@@ -340,11 +342,14 @@ def honest_load(load, address, rows, truth):
 def summed(found):
     parts = [part for part in found if "latencies" in part]
     latencies = [latency for part in parts for latency in part["latencies"]]
+    on_server = [latency for part in parts for latency in part["on_server"]]
     return {
         "answered": len(latencies),
         "p50_ms": percentile(latencies, 0.5),
         "p99_ms": percentile(latencies, 0.99),
         "most_ms": max(latencies, default=None),
+        "server_p50_ms": percentile(on_server, 0.5),    # from question to answer, without HTTP
+        "server_p99_ms": percentile(on_server, 0.99),
         **{name: sum(part[name] for part in parts) for name in ("wrong", "refused", "failed")},
     }
 
@@ -367,12 +372,30 @@ def prepare(options, folder):
     return index, rows, read_ids(answers)[:len(rows)]
 
 
+def status_of(address):
+    return json.loads(Client(address, 10).ask("GET", "/v1/status")[1])
+
+
+def waits_between(first, last):
+    """Mean times of a query of each class, in ms: in the queue, in its slot, ready without its turn, computing."""
+    found = {}
+    for name in ("usual", "heavy"):
+        more = {key: last[name][key] - first[name][key] for key in last[name]}
+        means = {key[:-3] + "_ms": more[key] / 1000 / max(1, more["ended"])
+                 for key in ("in_slot_us", "ready_us", "computing_us")}
+        queued = more["queued_us"] / 1000 / max(1, more["begun"])
+        found[name] = {"begun": more["begun"], "ended": more["ended"], "queued_ms": queued,
+                       "longest_queued_ms": last[name]["longest_queued_us"] / 1000, **means}
+    return found
+
+
 def measure(options, server, address, rows, truth):
     """Honest queries alone, then beside hostile clients, then SIGTERM."""
     quiet = Load()
     honest_load(quiet, address, rows, truth)
     time.sleep(options.quiet_seconds)
     report = {"quiet": summed(quiet.end())}
+    before = status_of(address)
     load, attackers = Load(), Load()
     for number, name in enumerate(ATTACKS):
         attackers.add(hostile, address, rows, attackers.stop, attackers.results, name, number)
@@ -384,8 +407,9 @@ def measure(options, server, address, rows, truth):
         peak = max(peak, peak_rss(server.pid))
         time.sleep(0.2)
     try:
-        status = json.loads(Client(address, 10).ask("GET", "/v1/status")[1])
+        status = status_of(address)
         report["ledger"], report["http"] = status.get("ledger"), status.get("http")
+        report["waits"] = waits_between(before["waits"], status["waits"])
     except OSError as why:
         report["status_error"] = str(why)
     found = load.end()
@@ -423,11 +447,13 @@ def judge(report, limit):
 def show(report):
     for name in ("quiet", "under_load"):
         part = report[name]
-        times = ", ".join(f"{key[:-3]} {part[key]:.1f} ms" for key in ("p50_ms", "p99_ms", "most_ms") if part[key])
+        times = ", ".join(f"{key[:-3]} {part[key]:.1f} ms" for key in TIMES if part[key])
         print(f"{name:>11}: {part['answered']} answered, {times}; {part['wrong']} wrong, {part['refused']} refused, "
               f"{part['failed']} failed")
     if report["quiet"]["p99_ms"] and report["under_load"]["p99_ms"]:
         print(f"  p99 ratio: {report['under_load']['p99_ms'] / report['quiet']['p99_ms']:.2f}")
+    for name, part in report.get("waits", {}).items():
+        print(f"{name:>11}: " + ", ".join(f"{key} {value:.4g}" for key, value in part.items()))
     if report["health"]:
         print(f"     health: slowest {report['health']['slowest_s']:.2f} s, {report['health']['failed']} failed")
     cgroup = report["cgroup_peak_bytes"]

@@ -40,14 +40,16 @@ pub(crate) struct Activity {
     // The phase in the lowest byte, above it the milliseconds from `opened` to its beginning.
     now: AtomicU64,
     close: Notify,
+    /// The number of its client, who takes turns with others.
+    pub(crate) client: u64,
     /// Whether it gets health and status alone.
     pub(crate) is_reserved: bool,
 }
 
 impl Activity {
-    fn new(is_reserved: bool) -> Arc<Activity> {
+    fn new(address: IpAddr, is_reserved: bool) -> Arc<Activity> {
         let (opened, now) = (Instant::now(), AtomicU64::new(0));
-        Arc::new(Activity { opened, now, close: Notify::new(), is_reserved })
+        Arc::new(Activity { opened, now, close: Notify::new(), client: client_of(address), is_reserved })
     }
 
     /// A phase begins.
@@ -83,6 +85,14 @@ impl Activity {
     }
 }
 
+/// The number of the client behind an address. Of IPv6 it is the network, since one client has all addresses of it.
+fn client_of(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.to_bits().into(),
+        IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
+    }
+}
+
 /// All open connections.
 pub(crate) struct Connections {
     limits: Limits,
@@ -112,7 +122,7 @@ const SILENT_WEIGHT: u32 = 20;
 /// An answer that is not sent for this long gives way to a new connection.
 const STUCK_TIME: Duration = Duration::from_secs(1);
 /// Time for bodies and answers under way once the front stops.
-const STOP_TIME: Duration = Duration::from_secs(2);
+pub(crate) const STOP_TIME: Duration = Duration::from_secs(2);
 
 impl Connections {
     pub(crate) fn new(limits: Limits, ledger: &Arc<Ledger>) -> Connections {
@@ -147,7 +157,7 @@ impl Connections {
             return None;
         }
         let memory = self.ledger.reserve(Part::Connections, CONNECTION_BYTES as u64)?;
-        let activity = Activity::new(is_reserved);
+        let activity = Activity::new(address, is_reserved);
         table.next += 1;
         let number = table.next;
         table.open.insert(number, Open { address, activity: activity.clone(), _memory: memory });
@@ -265,6 +275,15 @@ mod tests {
         assert!(all.enter(HERE).is_some_and(|(_, activity)| activity.is_reserved));
         all.leave(first);
         assert!(all.enter(HERE).is_some_and(|(_, activity)| !activity.is_reserved));
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
+        let of = |text: &str| client_of(text.parse().unwrap());
+        assert_eq!(of("10.0.0.1"), of("::ffff:10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::activity::{Activity, Connections, Phase};
+use crate::activity::{Activity, Connections, Phase, STOP_TIME};
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
@@ -169,7 +169,10 @@ async fn look(shared: Arc<FrontState>, stopped: watch::Receiver<bool>) {
     loop {
         tokio::time::sleep(LOOK).await;
         if *stopped.borrow() {
-            since.get_or_insert_with(Instant::now);
+            let since = since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= STOP_TIME {
+                shared.versions.refuse_waiting();
+            }
         }
         shared.connections.close_late(since.map(|since| since.elapsed()));
     }

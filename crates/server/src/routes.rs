@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use stratann_engine::ledger::Ledger;
 use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use crate::activity::{Activity, Connections, Phase};
@@ -47,6 +47,8 @@ pub(crate) struct FrontState {
     requests: AtomicU64,
     refused: AtomicU64,
     refusals: Refusals,
+    // One permit for each thread that serves connections: while long work takes the threads of all, others serve.
+    long_work: Semaphore,
 }
 
 /// Recent refusals. Clients that ask again at once would otherwise keep the threads from others.
@@ -84,7 +86,18 @@ impl FrontState {
             requests: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             refusals: Refusals(Mutex::new((Instant::now(), 0))),
+            long_work: Semaphore::new(threads),
         }
+    }
+
+    /// Runs work over so many bytes. Where it takes long it is done beside the threads that serve connections, and
+    /// waits while as much of it as there are such threads is under way.
+    async fn work<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
+        if bytes <= LONG_BYTES {
+            return work();
+        }
+        let _permit = self.long_work.acquire().await;
+        tokio::task::block_in_place(work)
     }
 }
 
@@ -164,7 +177,7 @@ async fn answer(
     if !is_octets && !memory.grow(2 * body.len() as u64) {
         return Err(Rejection::overloaded());
     }
-    let read = beside(body.len(), || {
+    let read = shared.work(body.len(), || {
         if is_octets {
             request::from_octets(body, url_query, &shared.shape, &shared.limits)
         } else if url_query.is_empty() {
@@ -173,7 +186,7 @@ async fn answer(
             Err("parameters in the URL go with application/octet-stream; put them into the body".into())
         }
     });
-    let mut request = read.map_err(Rejection::bad)?;
+    let mut request = read.await.map_err(Rejection::bad)?;
     request.rows.shrink_to_fit();
     memory.shrink_to(request.rows.len() as u64);
     let count = request.rows.len() / shared.shape.row_bytes();
@@ -181,24 +194,20 @@ async fn answer(
     if !memory.grow(answers) {
         return Err(Rejection::overloaded());
     }
-    let reply = ask(shared, &request, number).await?;
+    let reply = ask(shared, &request, (activity.client, number)).await?;
     drop(request);
     let status = if reply.error.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    let bytes = beside(answers as usize, || {
+    let bytes = shared.work(answers as usize, || {
         // No longer than what is reserved, so that it is not copied as it grows.
         let mut bytes = Vec::with_capacity(answers as usize);
         let written = serde_json::to_writer(&mut bytes, &reply);
         bytes.shrink_to_fit();
         written.map(|()| bytes).unwrap_or_default()
     });
+    let bytes = bytes.await;
     drop(reply);
     memory.shrink_to(bytes.len() as u64);
     Ok(response(status, Bytes::from_owner(ReservedBytes { bytes, _memory: memory })))
-}
-
-/// Runs what takes long beside the threads that serve connections.
-fn beside<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
-    if bytes > LONG_BYTES { tokio::task::block_in_place(work) } else { work() }
 }
 
 /// Whether a connection in a reserved place may ask for this.
@@ -316,23 +325,33 @@ impl Drop for Pending {
 }
 
 /// Asks all queries of a request at once and waits for all answers.
-async fn ask(shared: &Arc<FrontState>, request: &Request, number: u64) -> Result<Reply, Rejection> {
+async fn ask(
+    shared: &Arc<FrontState>,
+    asked: &Request,
+    (client, request): (u64, u64),
+) -> Result<Reply, Rejection> {
     let mut waiting = Vec::new();
-    let is_batch = request.rows.len() > BATCH * shared.shape.row_bytes();
+    let is_batch = asked.rows.len() > BATCH * shared.shape.row_bytes();
     let mut used = None;
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
     // answers arrive.
     let server = shared.versions.current();
-    for vector in request.rows.chunks_exact(shared.shape.row_bytes()) {
-        // Computed for each query: the width depends on the load, which includes the queries of this request.
-        let params = server.params(&request.options).map_err(|e| Rejection::bad(e.message))?;
-        used.get_or_insert(Used::of(&params));
-        let (sender, receiver) = oneshot::channel();
-        let (timeout, partial) = (request.timeout, request.partial);
-        let question = Question { vector, params, timeout, partial, request: number, is_batch };
-        let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
-        let server = Arc::downgrade(&server);
-        waiting.push(Pending { server, number, answer: receiver, is_answered: false });
+    for rows in asked.rows.chunks(BATCH * shared.shape.row_bytes()) {
+        for vector in rows.chunks_exact(shared.shape.row_bytes()) {
+            // Computed for each query: the width depends on the load, which includes the queries of this request.
+            let params = server.params(&asked.options).map_err(|e| Rejection::bad(e.message))?;
+            used.get_or_insert(Used::of(&params));
+            let (sender, receiver) = oneshot::channel();
+            let (timeout, partial) = (asked.timeout, asked.partial);
+            let question = Question { vector, params, timeout, partial, client, request, is_batch };
+            let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
+            let server = Arc::downgrade(&server);
+            waiting.push(Pending { server, number, answer: receiver, is_answered: false });
+        }
+        // Other connections are served between parts of a batch.
+        if is_batch {
+            tokio::task::yield_now().await;
+        }
     }
     drop(server);
     let mut answers = Vec::with_capacity(waiting.len());

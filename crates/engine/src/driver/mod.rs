@@ -7,27 +7,36 @@
 //! in which they became ready. A turn ends when the query waits for a read or has ended, and after [`STEPS_PER_TURN`]
 //! steps at the latest. Completed reads are taken in before each round. So a query whose reads have completed waits
 //! for one turn of each query in flight at most, however many queries find all of their reads in the cache. Where
-//! nothing is ready, queries are admitted until no slot is free. Queries that [`Queries::is_background`] names have
-//! turns of their own: one of them in each round, and all of them where no other query is ready.
+//! nothing is ready, queries are admitted until no slot is free.
+//!
+//! Queries that [`Queries::is_background`] names have turns of their own, of one step. A round gives one of them a turn
+//! where no other query is ready, and where the background is behind its share of the computing time ([`share`]).
+//! Queued reads of other queries are started before that step, and completed reads are taken in after it. So a query
+//! waits for one step of the background at most between two of its own, however many queries are in the background.
+//! While other queries are in flight, those in the background have few reads under way (`READS_WANTED`), and their
+//! reads that wait for room come after those of others.
 
 mod buffers;
 mod options;
 mod reads;
+mod share;
 mod shared_reads;
 mod slot;
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, Outcome, QueryState, Read, Step};
+use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step};
 
 use self::buffers::BufferPool;
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
+use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
 use self::slot::{Arrivals, Slot};
@@ -62,8 +71,8 @@ pub trait Queries {
     fn has_unwanted(&mut self) -> bool {
         false
     }
-    /// Whether a query's turns come after those of others, given the time that its steps took so far.
-    fn is_background(&mut self, _number: usize, _spent_ns: u64) -> bool {
+    /// Whether a query's turns come after those of others, given what it has cost so far.
+    fn is_background(&mut self, _number: usize, _stats: &QueryStats) -> bool {
         false
     }
     /// Bytes of read buffers that a query takes beyond those of a usual one; `None` for a usual query. The slot of any
@@ -116,17 +125,24 @@ pub struct Driver<'a> {
     ready: VecDeque<usize>,
     // The same for queries whose turns come after those of others.
     background: VecDeque<usize>,
+    share: BackgroundShare,
     // Queries that may still be admitted to the present batch.
     batch_left: usize,
     buffers: BufferPool,
     reads: TierReads,
-    // Reads that found the tier full.
-    postponed: VecDeque<(Asker, Read)>,
+    // Reads that found no room, of usual queries and of those in the background.
+    postponed_usual: VecDeque<(Asker, Read)>,
+    postponed_background: VecDeque<(Asker, Read)>,
+    // Queries in flight that are not in the background, and reads under way of those that are.
+    usual_in_flight: usize,
+    background_reads: usize,
     // Deliveries that are awaited.
     joined: usize,
     // Reads that the tier was given since it last started any, and the time that steps took meanwhile.
     unstarted: usize,
     unstarted_ns: u64,
+    // Whether some of them are of queries that are not in the background.
+    has_urgent: bool,
     completions: Vec<Completion>,
     deliveries: Vec<Delivery>,
     arrivals: Arrivals,
@@ -157,13 +173,18 @@ impl<'a> Driver<'a> {
             idle: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
             background: VecDeque::new(),
+            share: BackgroundShare::new(options.turn_ns),
             batch_left: 0,
             buffers,
             reads: TierReads::default(),
-            postponed: VecDeque::new(),
+            postponed_usual: VecDeque::new(),
+            postponed_background: VecDeque::new(),
+            usual_in_flight: 0,
+            background_reads: 0,
             joined: 0,
             unstarted: 0,
             unstarted_ns: 0,
+            has_urgent: false,
             completions: Vec::new(),
             deliveries: Vec::new(),
             arrivals: Arrivals::new(),
@@ -209,18 +230,29 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Gives a turn to each query that is ready, and to one in the background; to all in the background where no other
-    /// is ready.
+    /// Gives a turn to each query that is ready. Then one in the background has a step, where no other query had a turn
+    /// or the background is behind its share.
     fn take_turns(&mut self, has_admitted: bool, queries: &mut dyn Queries) -> io::Result<()> {
-        let first = self.ready.len();
-        let later = if first > 0 || has_admitted { 1 } else { self.background.len() };
-        for turn in 0..first + later {
-            let queue = if turn < first { &mut self.ready } else { &mut self.background };
-            let Some(at) = queue.pop_front() else { break };
-            self.slots[at].is_queued = false;
-            self.take_turn(at, queries)?;
+        let others = self.ready.len();
+        for _ in 0..others {
+            let Some(at) = self.ready.pop_front() else { break };
+            self.take_queued_turn(at, queries)?;
         }
-        Ok(())
+        if (others > 0 || has_admitted) && !self.share.is_behind() {
+            return Ok(());
+        }
+        let Some(at) = self.background.pop_front() else { return Ok(()) };
+        if self.has_urgent {
+            self.start_reads_now()?;
+        }
+        self.take_queued_turn(at, queries)
+    }
+
+    fn take_queued_turn(&mut self, at: usize, queries: &mut dyn Queries) -> io::Result<()> {
+        let slot = &mut self.slots[at];
+        slot.is_queued = false;
+        slot.times.ready += slot.queued.elapsed().as_nanos() as u64;
+        self.take_turn(at, queries)
     }
 
     /// Frees the slots of all queries that are no longer wanted, also of those that wait for reads.
@@ -256,10 +288,12 @@ impl<'a> Driver<'a> {
         slot.begin(number);
         slot.extra_bytes = queries.extra_bytes(number);
         self.buffers.raise(slot.extra_bytes.unwrap_or(0));
-        slot.is_background = queries.is_background(number, 0);
+        slot.is_background = queries.is_background(number, &QueryStats::default());
+        let is_usual = !slot.is_background;
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare(&self.view, vector);
+        self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)
     }
@@ -272,9 +306,11 @@ impl<'a> Driver<'a> {
             return Ok(());
         }
         let mut turn_ns = 0;
-        for _ in 0..STEPS_PER_TURN {
+        let is_background = self.slots[at].is_background;
+        for _ in 0..if is_background { 1 } else { STEPS_PER_TURN } {
             self.start_reads()?;
             let (step, spent_ns) = self.slots[at].step(&self.view, &mut self.arrivals, &mut self.buffers);
+            self.share.spent(is_background, spent_ns);
             self.unstarted_ns += spent_ns;
             turn_ns += spent_ns;
             if step != Step::Wait {
@@ -283,8 +319,11 @@ impl<'a> Driver<'a> {
             }
             self.fetch_wants(at, queries);
             let slot = &mut self.slots[at];
-            slot.is_background = queries.is_background(slot.number, slot.times.route + slot.times.verify);
-            if !slot.is_ready() {
+            if !slot.is_background && queries.is_background(slot.number, slot.state.stats()) {
+                slot.is_background = true;
+                self.usual_end(1);
+            }
+            if !self.slots[at].is_ready() {
                 return Ok(());
             }
             if turn_ns > self.options.turn_ns {
@@ -300,6 +339,7 @@ impl<'a> Driver<'a> {
         let slot = &mut self.slots[at];
         if !slot.is_queued {
             slot.is_queued = true;
+            slot.queued = Instant::now();
             if slot.is_background { &mut self.background } else { &mut self.ready }.push_back(at);
         }
     }
@@ -313,12 +353,16 @@ impl<'a> Driver<'a> {
 
     /// Makes room for the next query.
     fn free(&mut self, at: usize, queries: &mut dyn Queries) {
-        self.postponed.retain(|(asker, _)| asker.slot as usize != at);
+        self.usual_end(usize::from(!self.slots[at].is_background));
         let slot = &mut self.slots[at];
         let is_large = slot.extra_bytes.is_some();
         slot.end(&mut self.buffers);
         if is_large {
             queries.freed(slot.number);
+        }
+        // A query that came to be in the background may have some in both.
+        for postponed in [&mut self.postponed_usual, &mut self.postponed_background] {
+            postponed.retain(|(asker, _)| asker.slot as usize != at);
         }
         self.idle.push(at);
     }

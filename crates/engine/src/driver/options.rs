@@ -12,6 +12,9 @@ pub enum Admission {
     Fixed,
 }
 
+/// So many reads under way keep a thread of this engine busy.
+pub(super) const READS_WANTED: usize = 8;
+
 /// Reads in one round of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
@@ -25,9 +28,8 @@ pub enum Width {
 impl Width {
     /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread.
     ///
-    /// Eight reads under way keep a thread of this engine busy; more queries than that need no width of their own.
+    /// More queries than [`READS_WANTED`] need no width of their own.
     pub fn at_load(self, load: usize) -> (u32, u32) {
-        const READS_WANTED: usize = 8;
         match self {
             Width::Fixed(width) => (width, width),
             Width::Auto => {
@@ -51,7 +53,8 @@ pub struct DriverOptions {
     pub width: Width,
     /// Most bytes of all read buffers, without those of [`super::Queries::extra_bytes`].
     pub buffers_bytes: usize,
-    /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it.
+    /// Longest turn of a query, nanoseconds; it ends after the step that exceeds it. Also the most by which the
+    /// background is ahead of its share, or behind.
     pub turn_ns: u64,
 }
 
@@ -97,6 +100,8 @@ pub struct Times {
     /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the
     /// thread.
     pub verify: u64,
+    /// Of access, waiting for the thread with all reads complete.
+    pub ready: u64,
 }
 
 impl Times {
@@ -105,6 +110,7 @@ impl Times {
         self.latency += other.latency;
         self.route += other.route;
         self.verify += other.verify;
+        self.ready += other.ready;
     }
 
     /// What is neither route nor verify.

@@ -1,11 +1,13 @@
 //! Reads of a driver: from a query's want to its result, by way of the cache, of equal reads under way, or of the tier.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::query::{Extent, Loss, Read, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, Want};
 
+use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::ReadResult;
 use super::{Driver, MergedReads, Queries};
@@ -23,6 +25,8 @@ pub(super) struct TierRead {
     asker: Asker,
     // Whether others may have joined it.
     is_shared: bool,
+    // Whether its query is in the background.
+    is_background: bool,
 }
 
 /// The reads that the tier makes, by the tag that it knows them by.
@@ -69,10 +73,11 @@ impl<'a> Driver<'a> {
                 Some(ReadResult::Cached(bytes))
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
-                if self.postponed.is_empty() && self.has_room(read) {
+                let is_background = self.slots[slot].is_background;
+                if self.postponed(is_background).is_empty() && self.has_room(read, is_background) {
                     self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
                 } else {
-                    self.postponed.push_back((asker, read));
+                    self.postponed(is_background).push_back((asker, read));
                     None
                 }
             };
@@ -95,32 +100,58 @@ impl<'a> Driver<'a> {
             None => Share::ReadAlone,
             Some((shared, mailbox)) => shared.begin(read, mailbox, asker),
         };
+        let is_background = self.slots[asker.slot as usize].is_background;
+        self.has_urgent |= !is_background;
         if share == Share::Join {
             queries.merged(MergedReads { reads: 1, bytes: at.pages() * PAGE as u64 });
             self.joined += 1;
             return None;
         }
         let buffer = self.buffers.take(at.pages() as usize * PAGE);
-        let tag = self.reads.add(TierRead { read, asker, is_shared: share == Share::Read });
+        self.background_reads += usize::from(is_background);
+        let is_shared = share == Share::Read;
+        let tag = self.reads.add(TierRead { read, asker, is_shared, is_background });
         self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
         self.unstarted += 1;
         None
     }
 
-    /// Whether the tier takes one more read, and a buffer for it keeps to the limit.
-    fn has_room(&self, read: Read) -> bool {
-        self.tier.room() > 0 && self.buffers.has_room(read.at.pages() as usize * PAGE)
+    pub(super) fn usual_begin(&mut self, count: usize) {
+        self.usual_in_flight += count;
+        self.sharing.iter().for_each(|(shared, _)| shared.usual_begin(count));
+    }
+
+    pub(super) fn usual_end(&mut self, count: usize) {
+        self.usual_in_flight -= count;
+        self.sharing.iter().for_each(|(shared, _)| shared.usual_end(count));
+    }
+
+    /// Whether the tier takes one more read, and a buffer for it keeps to the limit. The background has no more reads
+    /// under way than the widest query, and few while other queries are in flight on any thread: theirs would wait.
+    fn has_room(&self, read: Read, is_background: bool) -> bool {
+        let has_usual =
+            self.usual_in_flight > 0 || self.sharing.as_ref().is_some_and(|(shared, _)| shared.has_usual());
+        let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
+        (!is_background || self.background_reads < most)
+            && self.tier.room() > 0
+            && self.buffers.has_room(read.at.pages() as usize * PAGE)
+    }
+
+    fn postponed(&mut self, is_background: bool) -> &mut VecDeque<(Asker, Read)> {
+        if is_background { &mut self.postponed_background } else { &mut self.postponed_usual }
     }
 
     fn read_postponed(&mut self, queries: &mut dyn Queries) {
-        while let Some(&(asker, read)) = self.postponed.front() {
-            if !self.has_room(read) {
-                return;
-            }
-            self.postponed.pop_front();
-            if let Some(loss) = self.read(asker, read, queries) {
-                let result = self.lost(read, loss, queries);
-                self.give(asker, result);
+        for is_background in [false, true] {
+            while let Some(&(asker, read)) = self.postponed(is_background).front() {
+                if !self.has_room(read, is_background) {
+                    break;
+                }
+                self.postponed(is_background).pop_front();
+                if let Some(loss) = self.read(asker, read, queries) {
+                    let result = self.lost(read, loss, queries);
+                    self.give(asker, result);
+                }
             }
         }
     }
@@ -130,11 +161,14 @@ impl<'a> Driver<'a> {
         if self.unstarted == 0 {
             self.unstarted_ns = 0;
         } else if self.unstarted >= START_READS || self.unstarted_ns >= START_AFTER_NS {
-            self.unstarted = 0;
-            self.unstarted_ns = 0;
-            self.tier.start()?;
+            self.start_reads_now()?;
         }
         Ok(())
+    }
+
+    pub(super) fn start_reads_now(&mut self) -> io::Result<()> {
+        (self.unstarted, self.unstarted_ns, self.has_urgent) = (0, 0, false);
+        self.tier.start()
     }
 
     /// Whether reads are under way that a query of this thread, or of another, may wait for.
@@ -147,7 +181,7 @@ impl<'a> Driver<'a> {
         let wait = wait && self.sharing.as_ref().is_none_or(|(_, mailbox)| mailbox.may_wait());
         if wait {
             // Waiting starts all reads.
-            self.unstarted = 0;
+            (self.unstarted, self.has_urgent) = (0, false);
         }
         let mut completions = std::mem::take(&mut self.completions);
         let polled = self.tier.poll(wait, &mut completions);
@@ -179,7 +213,8 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
-        let Some(TierRead { read, asker, is_shared }) = self.reads.remove(tag) else { return };
+        let Some(TierRead { read, asker, is_shared, is_background }) = self.reads.remove(tag) else { return };
+        self.background_reads -= usize::from(is_background);
         let at = read.at;
         let skip = (at.offset % PAGE as u64) as usize;
         let range = skip..skip + at.bytes as usize;
@@ -231,5 +266,6 @@ impl Drop for Driver<'_> {
         for at in self.reads.shared() {
             shared.complete(at, || Err(Loss::Failed));
         }
+        shared.usual_end(self.usual_in_flight);
     }
 }

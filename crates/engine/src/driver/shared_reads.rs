@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::query::{Extent, Loss, Read, Tag};
@@ -108,6 +108,8 @@ const SHARDS: usize = 64;
 pub struct SharedReads {
     shards: Vec<Shard>,
     mailboxes: AtomicU64,
+    // Queries in flight on all threads that are not in the background.
+    usual: AtomicUsize,
 }
 
 // A shard does not share its cache line with another.
@@ -117,11 +119,30 @@ struct Shard(Mutex<Table>);
 
 impl Default for SharedReads {
     fn default() -> Self {
-        SharedReads { shards: (0..SHARDS).map(|_| Shard::default()).collect(), mailboxes: AtomicU64::new(0) }
+        SharedReads {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            mailboxes: AtomicU64::new(0),
+            usual: AtomicUsize::new(0),
+        }
     }
 }
 
 impl SharedReads {
+    /// Queries of a thread that are not in the background have begun.
+    pub(super) fn usual_begin(&self, count: usize) {
+        self.usual.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Such queries have ended, or are in the background now.
+    pub(super) fn usual_end(&self, count: usize) {
+        self.usual.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Whether such queries are in flight on any thread.
+    pub(super) fn has_usual(&self) -> bool {
+        self.usual.load(Ordering::Relaxed) > 0
+    }
+
     /// A mailbox for one more driver thread.
     pub(super) fn mailbox(&self, waker: Option<Waker>) -> Arc<Mailbox> {
         Arc::new(Mailbox {

@@ -37,6 +37,8 @@ pub(super) struct Slot<'a> {
     /// successor's.
     pub(super) generation: u32,
     pub(super) started: Instant,
+    /// When it was last put into a queue of ready queries.
+    pub(super) queued: Instant,
     pub(super) times: Times,
     pub(super) is_active: bool,
     /// Whether it is in a queue of ready queries.
@@ -60,6 +62,7 @@ impl<'a> Slot<'a> {
             number: 0,
             generation: 0,
             started: Instant::now(),
+            queued: Instant::now(),
             times: Times::default(),
             is_active: false,
             is_queued: false,

@@ -10,7 +10,7 @@ use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step};
 
-use super::inbox::Job;
+use super::inbox::{Job, Place};
 use super::lock;
 use super::question::{Answer, Unanswered};
 use super::served_index::ServedIndex;
@@ -136,16 +136,16 @@ impl ServerState {
     /// Gives a query to the driver threads. A state from another server is dropped when there is no memory to keep it.
     fn start(&self, run: Run, state: Box<QueryState>) {
         let own = (run.query.origin == self.codec.server())
-            .then(|| lock(&self.clients).get(&run.query.number).map(|client| (client.request, client.size)));
-        let (request, size) =
-            own.flatten().unwrap_or_else(|| (u64::MAX, self.size_of(state.params(), false)));
+            .then(|| lock(&self.clients).get(&run.query.number).map(|client| (client.place, client.size)));
+        let (place, size) =
+            own.flatten().unwrap_or_else(|| (Place::default(), self.size_of(state.params(), false)));
         let bytes = if state.is_new() { 0 } else { state.memory_bytes() as u64 };
         let memory = if bytes > 0 { self.ledger.reserve(Part::Batons, bytes) } else { None };
         if bytes > 0 && memory.is_none() {
             self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
             return self.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
         }
-        self.inbox.push(Job { run, state, size, request, memory });
+        self.inbox.push(Job { run, state, size, place, memory, queued_us: self.now_us() });
     }
 
     fn answer(&self, number: u64, state: &QueryState) {
@@ -185,7 +185,7 @@ impl ServerState {
         ));
     }
 
-    fn refuse(&self, number: u64, why: Unanswered) {
+    pub(super) fn refuse(&self, number: u64, why: Unanswered) {
         let Some(waiting) = lock(&self.clients).remove(&number) else { return };
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
         (waiting.reply)(Err(why));

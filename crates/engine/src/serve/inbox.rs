@@ -15,10 +15,18 @@ pub(super) struct Job {
     pub(super) run: Run,
     pub(super) state: Box<QueryState>,
     pub(super) size: Size,
-    /// Requests take turns.
-    pub(super) request: u64,
+    pub(super) place: Place,
     /// Memory of a large state while it waits.
     pub(super) memory: Option<Reservation>,
+    /// When it came, on the clock of the server.
+    pub(super) queued_us: u64,
+}
+
+/// Who asks a query: clients take turns, and so do the requests of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) client: u64,
+    pub(super) request: u64,
 }
 
 /// What a query takes of a server.
@@ -50,52 +58,103 @@ struct Waiting {
     // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with
     // it.
     batons: VecDeque<Job>,
-    light: Requests,
-    heavy: Requests,
+    light: Clients,
+    heavy: Clients,
     turns: u64,
 }
 
-/// Queries of requests that take turns.
-#[derive(Default)]
-struct Requests {
-    queries: BTreeMap<u64, VecDeque<Job>>,
+/// Queries of clients that take turns.
+type Clients = Turns<Turns<VecDeque<Job>>>;
+
+/// A queue of jobs, of whatever order.
+trait Queue: Default {
+    fn add(&mut self, job: Job, path: &[u64]);
+    fn front(&self) -> Option<&Job>;
+    fn remove_front(&mut self) -> Option<Job>;
+    /// Removes the jobs for which this does not hold. Returns their number.
+    fn keep(&mut self, is_kept: &mut dyn FnMut(&Job) -> bool) -> usize;
+}
+
+impl Queue for VecDeque<Job> {
+    fn add(&mut self, job: Job, _: &[u64]) {
+        self.push_back(job);
+    }
+
+    fn front(&self) -> Option<&Job> {
+        VecDeque::front(self)
+    }
+
+    fn remove_front(&mut self) -> Option<Job> {
+        self.pop_front()
+    }
+
+    fn keep(&mut self, is_kept: &mut dyn FnMut(&Job) -> bool) -> usize {
+        let before = self.len();
+        self.retain(is_kept);
+        before - self.len()
+    }
+}
+
+/// Queues that take turns, none of them empty.
+struct Turns<Q> {
+    queues: BTreeMap<u64, Q>,
     order: VecDeque<u64>,
 }
 
-impl Requests {
-    fn push(&mut self, job: Job) {
-        let queue = self.queries.entry(job.request).or_default();
-        if queue.is_empty() {
-            self.order.push_back(job.request);
+impl<Q> Default for Turns<Q> {
+    fn default() -> Self {
+        Turns { queues: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<Q: Queue> Queue for Turns<Q> {
+    fn add(&mut self, job: Job, path: &[u64]) {
+        let Some((&first, rest)) = path.split_first() else { return };
+        let order = &mut self.order;
+        let queue = self.queues.entry(first).or_insert_with(|| {
+            order.push_back(first);
+            Q::default()
+        });
+        queue.add(job, rest);
+    }
+
+    fn front(&self) -> Option<&Job> {
+        self.queues.get(self.order.front()?)?.front()
+    }
+
+    fn remove_front(&mut self) -> Option<Job> {
+        let first = self.order.pop_front()?;
+        let queue = self.queues.get_mut(&first)?;
+        let job = queue.remove_front();
+        if queue.front().is_none() {
+            self.queues.remove(&first);
+        } else {
+            self.order.push_back(first);
         }
-        queue.push_back(job);
+        job
+    }
+
+    fn keep(&mut self, is_kept: &mut dyn FnMut(&Job) -> bool) -> usize {
+        let mut removed = 0;
+        self.queues.retain(|_, queue| {
+            removed += queue.keep(is_kept);
+            queue.front().is_some()
+        });
+        self.order.retain(|key| self.queues.contains_key(key));
+        removed
+    }
+}
+
+impl Clients {
+    fn push(&mut self, job: Job) {
+        let Place { client, request } = job.place;
+        self.add(job, &[client, request]);
     }
 
     /// Removes the next query, if `admit` agrees.
     fn pop<T>(&mut self, admit: &mut impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
-        let &request = self.order.front()?;
-        let queue = self.queries.get_mut(&request)?;
-        let admitted = admit(queue.front()?)?;
-        let job = queue.pop_front()?;
-        self.order.pop_front();
-        if queue.is_empty() {
-            self.queries.remove(&request);
-        } else {
-            self.order.push_back(request);
-        }
-        Some((job, admitted))
-    }
-
-    fn retain(&mut self, is_wanted: &mut impl FnMut(&Run) -> bool) -> usize {
-        let mut removed = 0;
-        self.queries.retain(|_, queue| {
-            let before = queue.len();
-            queue.retain(|job| is_wanted(&job.run));
-            removed += before - queue.len();
-            !queue.is_empty()
-        });
-        self.order.retain(|request| self.queries.contains_key(request));
-        removed
+        let admitted = admit(self.front()?)?;
+        Some((self.remove_front()?, admitted))
     }
 }
 
@@ -182,9 +241,23 @@ impl Inbox {
         let before = waiting.batons.len();
         waiting.batons.retain(|job| is_wanted(&job.run));
         let batons = before - waiting.batons.len();
-        let removed = batons + waiting.light.retain(&mut is_wanted) + waiting.heavy.retain(&mut is_wanted);
+        let mut is_wanted = |job: &Job| is_wanted(&job.run);
+        let removed = batons + waiting.light.keep(&mut is_wanted) + waiting.heavy.keep(&mut is_wanted);
         self.length.fetch_sub(removed, Ordering::SeqCst);
         removed
+    }
+
+    /// Removes the heavy queries of clients of server `origin`. Returns their runs.
+    pub(super) fn take_heavy(&self, origin: u8) -> Vec<Run> {
+        let mut waiting = self.lock();
+        let mut runs = Vec::new();
+        waiting.heavy.keep(&mut |job| {
+            let is_kept = job.run.query.origin != origin;
+            runs.extend((!is_kept).then_some(job.run));
+            is_kept
+        });
+        self.length.fetch_sub(runs.len(), Ordering::SeqCst);
+        runs
     }
 
     /// Returns the number of waiting queries.
@@ -233,7 +306,14 @@ mod tests {
     fn job(request: u64, number: u64, is_heavy: bool) -> Job {
         let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0 };
         let size = Size { extra_bytes: u64::from(is_heavy), buffers_bytes: 0, is_heavy };
-        Job { run, state: Box::default(), size, request, memory: None }
+        Job {
+            run,
+            state: Box::default(),
+            size,
+            place: Place { client: 0, request },
+            memory: None,
+            queued_us: 0,
+        }
     }
 
     fn numbers(inbox: &Inbox, admits_heavy: bool) -> Vec<u64> {
@@ -250,6 +330,34 @@ mod tests {
         inbox.push(job(3, 21, false));
         assert_eq!(numbers(&inbox, true), [0, 10, 20, 1, 21, 2, 3]);
         assert_eq!(inbox.len(), 0);
+    }
+
+    #[test]
+    fn a_client_with_many_requests_has_no_more_turns_than_one_with_few() {
+        let inbox = Inbox::new(1);
+        let of = |client, request, number| {
+            let job = job(request, number, false);
+            inbox.push(Job { place: Place { client, request }, ..job });
+        };
+        (0..200).for_each(|n| of(1, n, n));
+        of(2, 200, 1000);
+        of(2, 200, 1001);
+        of(2, 201, 1010);
+        of(3, 202, 2000);
+        let all = numbers(&inbox, true);
+        assert_eq!(all[..9], [0, 1000, 2000, 1, 1010, 2, 1001, 3, 4]);
+        assert_eq!(all.len(), 204);
+    }
+
+    #[test]
+    fn heavy_queries_that_wait_can_be_taken_out() {
+        let inbox = Inbox::new(1);
+        (0..3).for_each(|n| inbox.push(job(n, n, true)));
+        inbox.push(job(4, 10, false));
+        assert!(inbox.take_heavy(1).is_empty());
+        let taken: Vec<u64> = inbox.take_heavy(0).iter().map(|run| run.query.number).collect();
+        assert_eq!(taken, [0, 1, 2]);
+        assert_eq!((numbers(&inbox, true), inbox.len()), (vec![10], 0));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod served_index;
 mod state;
 mod status;
 mod versions;
+mod waits;
 mod worker;
 
 use std::net::SocketAddr;
@@ -29,12 +30,14 @@ use std::time::Instant;
 use stratann_core::peer::message::Refused;
 use stratann_core::query::Params;
 
+use self::inbox::Place;
 pub use self::options::{Caps, ServeOptions};
 pub use self::question::{Answer, Question, Reply, Unanswered};
 use self::served_index::ServedIndex;
 use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
+pub use self::waits::{WaitTimes, WaitsByClass};
 use crate::budget::{PROGRAM_BYTES, size};
 use crate::kinds::{self, kind::Kind};
 use crate::ledger::{Part, Reservation};
@@ -223,7 +226,7 @@ impl Server {
             reply,
             asked: Instant::now(),
             partial: question.partial,
-            request: question.request,
+            place: Place { client: question.client, request: question.request },
             size: state.size_of(&question.params, question.is_batch),
             _memory: memory,
         };
@@ -241,6 +244,15 @@ impl Server {
         drop(waiting);
         state.counters.cancelled.fetch_add(1, Ordering::Relaxed);
         state.with_peer(|peer, _, out| peer.cancel(client, out));
+    }
+
+    /// Refuses the heavy queries of clients that still wait for a slot: the server stops. All that run go on.
+    pub fn refuse_waiting(&self) {
+        let state = &self.state;
+        for run in state.inbox.take_heavy(state.codec.server()) {
+            state.with_peer(|peer, _, out| peer.cancel(run.query.number, out));
+            state.refuse(run.query.number, Unanswered::Failed("the server stops; ask another".into()));
+        }
     }
 
     /// Bytes of a block of the served index.

@@ -15,7 +15,9 @@ pub struct Question<'a> {
     pub timeout: Duration,
     /// Whether the client accepts an answer without the parts that no live server holds.
     pub partial: bool,
-    /// The request that it belongs to. Requests take turns, whatever the number of their queries.
+    /// The client who asks. Clients take turns, whatever the number of their requests.
+    pub client: u64,
+    /// The request that it belongs to. Requests of a client take turns, whatever the number of their queries.
     pub request: u64,
     /// Whether it is one of many: its steps come after those of other queries.
     pub is_batch: bool,

@@ -11,8 +11,9 @@ use stratann_core::place::SERVERS_MAX;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 
-use super::inbox::{Inbox, Size};
+use super::inbox::{Inbox, Place, Size};
 use super::served_index::ServedIndex;
+use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
 use crate::Result;
@@ -56,6 +57,15 @@ pub(super) struct Counters {
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
     pub(super) merged_bytes: AtomicU64,
+    pub(super) usual_waits: Waits,
+    pub(super) heavy_waits: Waits,
+}
+
+impl Counters {
+    /// The waiting times of queries of this size.
+    pub(super) fn waits(&self, size: &Size) -> &Waits {
+        if size.is_heavy { &self.heavy_waits } else { &self.usual_waits }
+    }
 }
 
 /// A client that waits for an answer.
@@ -63,7 +73,7 @@ pub(super) struct Client {
     pub(super) reply: Reply,
     pub(super) asked: Instant,
     pub(super) partial: bool,
-    pub(super) request: u64,
+    pub(super) place: Place,
     pub(super) size: Size,
     pub(super) _memory: Reservation,
 }

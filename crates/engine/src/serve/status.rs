@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::lock;
 use super::state::ServerState;
+use super::waits::WaitsByClass;
 use crate::budget;
 use crate::ledger::{Ledger, PartUse};
 use crate::link::LinkTraffic;
@@ -75,6 +76,8 @@ pub struct Status {
     pub dropped_frames: u64,
     /// Frames from other servers that were refused: of another version, build or kind of index, or damaged.
     pub refused_frames: u64,
+    /// How long queries waited here, of any origin.
+    pub waits: WaitsByClass,
     /// Processor time, microseconds.
     pub cpu_us: u64,
     /// Largest resident set so far.
@@ -152,6 +155,10 @@ impl Status {
             writes: traffic.writes,
             dropped_frames: traffic.dropped,
             refused_frames: traffic.refused,
+            waits: WaitsByClass {
+                usual: state.counters.usual_waits.now(),
+                heavy: state.counters.heavy_waits.now(),
+            },
             cpu_us: process.cpu_us,
             peak_rss_bytes: process.peak_rss_bytes,
             ram_budget_bytes: state.options.ram_budget,

@@ -174,6 +174,13 @@ impl Versions {
         }
     }
 
+    /// Refuses the heavy queries of clients that still wait for a slot, in all versions: the server stops.
+    pub fn refuse_waiting(&self) {
+        let open = lock(&self.open);
+        let beside = open.beside.as_ref().map(|b| &b.version().server);
+        beside.into_iter().chain([&open.current.server]).for_each(|server| server.refuse_waiting());
+    }
+
     /// Sets the address of another server, for all versions.
     pub fn set_peer(&self, server: u8, address: String) {
         let open = lock(&self.open);

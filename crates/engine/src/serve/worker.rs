@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::{Loss, QueryState, Read, Step};
+use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step};
 
 use super::inbox::{Job, Size};
 use super::state::{Permit, ServerState};
@@ -24,8 +24,11 @@ pub(super) struct Worker<'a> {
     has_stopped: bool,
 }
 
-/// Computing time after which the turns of any query come after those of others, nanoseconds.
-const LONG_NS: u64 = 4_000_000;
+/// Comparisons after which the turns of any query come after those of others: a few milliseconds of computing. Not a
+/// time, since the clock also counts while the thread waits for a processor.
+const LONG_COMPARISONS: u64 = 1 << 18;
+/// A distance on a full vector costs about as much as so many on codes.
+const FULL_COST: u64 = 4;
 
 /// A query while it runs. Its memory is reused by the next one.
 struct RunningQuery<'a> {
@@ -119,6 +122,7 @@ impl Queries for Worker<'_> {
         while !self.server.is_stopped() {
             let server = self.server;
             let (job, permit) = server.inbox.pop(self.thread, |job| server.permit(&job.size))?;
+            server.counters.waits(&job.size).note_queue(server.now_us().saturating_sub(job.queued_us));
             if let Some(at) = self.place(job, permit) {
                 self.server.running.fetch_add(1, Ordering::Relaxed);
                 return Some(at);
@@ -148,7 +152,8 @@ impl Queries for Worker<'_> {
         &query.vector
     }
 
-    fn ended(&mut self, number: usize, step: Step, state: &QueryState, _: Times) {
+    fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times) {
+        self.server.counters.waits(&self.running[number].size).note_run(&times);
         let run = self.leave(number, Some(state));
         if matches!(step, Step::HandOver(_)) {
             self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
@@ -172,8 +177,9 @@ impl Queries for Worker<'_> {
         !query.is_abandoned && !self.has_stopped && self.server.now_us() < query.expires_at_us
     }
 
-    fn is_background(&mut self, number: usize, spent_ns: u64) -> bool {
-        self.running[number].size.is_heavy || spent_ns > LONG_NS
+    fn is_background(&mut self, number: usize, stats: &QueryStats) -> bool {
+        let comparisons = stats.code_comparisons + FULL_COST * stats.full_comparisons;
+        self.running[number].size.is_heavy || comparisons > LONG_COMPARISONS
     }
 
     fn extra_bytes(&mut self, number: usize) -> Option<usize> {

@@ -1,12 +1,13 @@
 //! Turns: completed reads are taken between admissions, and no query holds up the others.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, Scratch, Step, StoreId};
+use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId};
 use stratann_engine::build::Kind;
-use stratann_engine::driver::{Driver, Queries, START_READS, STEPS_PER_TURN, Times};
+use stratann_engine::driver::{Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
 use stratann_engine::tier::{Buffer, Completion, MemoryTier, Tier};
 use stratann_engine::{DType, Metric};
 
@@ -77,6 +78,8 @@ struct Recorded {
     dropped: Vec<usize>,
     is_wanted: fn(usize) -> bool,
     background: fn(usize) -> bool,
+    /// Queries in flight that are not in the background.
+    usual: Arc<AtomicUsize>,
 }
 
 impl Recorded {
@@ -92,6 +95,7 @@ impl Recorded {
             dropped: Vec::with_capacity(count),
             is_wanted: |_| true,
             background: |_| false,
+            usual: Arc::default(),
         }
     }
 }
@@ -107,12 +111,14 @@ impl Queries for Recorded {
     }
 
     fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        self.usual.fetch_add(usize::from(!(self.background)(number)), Ordering::Relaxed);
         state.restart(Params { approach_width, width, ..self.params }, self.budget);
         self.asked.row(number % ASKED)
     }
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
         assert_eq!(state.outcome(), Outcome::Complete);
+        self.usual.fetch_sub(usize::from(!(self.background)(number)), Ordering::Relaxed);
         self.waited.push((self.next.min(self.count) - 1 - number, state.stats().reads));
     }
 
@@ -127,7 +133,7 @@ impl Queries for Recorded {
         self.dropped.push(number);
     }
 
-    fn is_background(&mut self, number: usize, _: u64) -> bool {
+    fn is_background(&mut self, number: usize, _: &QueryStats) -> bool {
         (self.background)(number)
     }
 }
@@ -181,7 +187,7 @@ fn long_queries_take_turns() {
     assert!(first_turn(1) < last_turn(0) && first_turn(2) < last_turn(0), "{turns:?}");
 }
 
-/// While others are ready, one query in the background has a turn in each round.
+/// While others are ready, a query in the background has a turn once the background is behind its share.
 #[test]
 fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     const DIM: usize = 1024;
@@ -193,13 +199,130 @@ fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
     let mut asked = Recorded { budget: view.budget(), asked: rows, ..Recorded::new(Params::flat(10), 6) };
     asked.background = |number| number < 2;
-    Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
+    // After each turn of another query the background is behind its share.
+    let options = DriverOptions { turn_ns: 1, ..options(3, 1) };
+    Driver::new(view, Some(&cache), tier, options).run(&mut asked).unwrap();
     let turns = &asked.turns;
     let last_turn = |number| turns.iter().rposition(|&n| n == number).expect("each query has a turn");
     // The first of the others begins beside both; from then on each round has turns of others.
     let others = &turns[turns.iter().position(|&n| n == 2).unwrap()..=last_turn(5)];
     assert!(others.iter().any(|&n| n < 2), "{turns:?}");
     assert!(others.windows(2).all(|pair| pair[0] >= 2 || pair[1] >= 2), "{turns:?}");
+}
+
+/// A tier whose reads complete at the next poll after they were started.
+struct Started {
+    inner: MemoryTier,
+    depth: usize,
+    queued: Vec<(u64, StoreId, u64, Buffer)>,
+}
+
+impl Tier for Started {
+    fn room(&self) -> usize {
+        self.inner.room() - self.queued.len()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.inner.store_bytes(store)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        self.queued.push((tag, store, offset, buffer));
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        self.queued.drain(..).for_each(|(tag, store, at, buffer)| self.inner.submit(tag, store, at, buffer));
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        if wait {
+            self.start()?;
+        }
+        while self.inner.room() < self.depth {
+            self.inner.poll(true, done)?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        "started"
+    }
+}
+
+/// Eight queries in the background compute all the time. Four others, one after the other, wait for each read.
+#[test]
+fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
+    const BACKGROUND: usize = 8;
+    // A cache of all blocks but some: the background always finds something to compute.
+    for cache in [None, Some(nearly_full(50))] {
+        let inner = MemoryTier::new(place().blocks.clone(), 256, 1);
+        let tier = Box::new(Started { inner, depth: 256, queued: Vec::new() });
+        let mut asked = Recorded::new(params(Mode::Barrier), BACKGROUND + 4);
+        asked.background = |number| number < BACKGROUND;
+        let options = DriverOptions { turn_ns: 1, ..options(BACKGROUND + 1, 1) };
+        Driver::new(place().built.index.view(), cache.as_ref(), tier, options).run(&mut asked).unwrap();
+        assert_eq!(asked.waited.len(), BACKGROUND + 4);
+        let turns = &asked.turns;
+        let is_other = |&n: &usize| n >= BACKGROUND;
+        let (first, last) = (turns.iter().position(is_other), turns.iter().rposition(is_other));
+        let others = &turns[first.unwrap()..=last.unwrap()];
+        let longest = others.split(is_other).map(<[usize]>::len).max();
+        assert!(longest.is_some_and(|steps| (1..=2).contains(&steps)), "{longest:?} steps: {turns:?}");
+    }
+}
+
+/// A tier that completes one read at each poll, the oldest. It records the most reads under way while usual queries are
+/// in flight.
+struct Slow {
+    inner: MemoryTier,
+    under_way: VecDeque<(u64, StoreId, u64, Buffer)>,
+    usual: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Tier for Slow {
+    fn room(&self) -> usize {
+        512 - self.under_way.len()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        self.inner.store_bytes(store)
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        self.under_way.push_back((tag, store, offset, buffer));
+        if self.usual.load(Ordering::Relaxed) > 0 {
+            self.most.fetch_max(self.under_way.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn poll(&mut self, _: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        let Some((tag, store, offset, buffer)) = self.under_way.pop_front() else { return Ok(()) };
+        self.inner.submit(tag, store, offset, buffer);
+        self.inner.poll(true, done)
+    }
+
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+}
+
+#[test]
+fn while_usual_queries_are_in_flight_the_background_has_few_reads_under_way() {
+    const USUAL: usize = 4;
+    const WIDTH: usize = 8;
+    let (usual, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let inner = MemoryTier::new(place().blocks.clone(), 1, 1);
+    let tier = Box::new(Slow { inner, under_way: VecDeque::new(), usual: usual.clone(), most: most.clone() });
+    let mut asked = Recorded::new(params(Mode::Barrier), USUAL + 16);
+    (asked.background, asked.usual) = (|number| number >= USUAL, usual);
+    Driver::new(place().built.index.view(), None, tier, options(USUAL + 16, WIDTH as u32))
+        .run(&mut asked)
+        .unwrap();
+    assert_eq!(asked.waited.len(), USUAL + 16);
+    let most = most.load(Ordering::Relaxed);
+    assert!((WIDTH..=(USUAL + 1) * WIDTH).contains(&most), "{most} reads under way");
 }
 
 #[test]
