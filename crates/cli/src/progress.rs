@@ -111,7 +111,7 @@ impl Progress for ProgressPrinter {
     }
 
     fn expect(&self, now_s: f64, later_s: f64) {
-        let expected = (later_s > 0.0).then(|| Expected { from: Instant::now(), now_s, later_s });
+        let expected = (now_s + later_s > 0.0).then(|| Expected { from: Instant::now(), now_s, later_s });
         *self.expected.lock().unwrap_or_else(|e| e.into_inner()) = expected;
     }
 
@@ -171,7 +171,9 @@ impl Stage {
         self.next_line = now + NEXT_LINE;
         let seconds = (now - self.started).as_secs_f64();
         let (line, left_s) = line(&self.name, done, self.total, &self.unit, seconds);
-        let all = expected.map(|e| format!(", about {} in all", duration(e.left_s(left_s.unwrap_or(0.0)))));
+        let stage_s = left_s.unwrap_or(0.0);
+        let all_s = expected.map(|e| e.left_s(stage_s)).filter(|all_s| *all_s > 1.05 * stage_s + 0.1);
+        let all = all_s.map(|all_s| format!(", about {} in all", duration(all_s)));
         match &self.bar {
             Some(bar) => bar.set_prefix(all.unwrap_or_default()),
             None => eprint_line(&(line + &all.unwrap_or_default())),

@@ -87,21 +87,42 @@ pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     (if rotates { matrices + packed } else { 0 } + centroids) as u64
 }
 
+/// What training takes on a current machine, in seconds: work that threads share, and work of one thread.
+struct Work {
+    coarse_s: f64,
+    codes_s: f64,
+    decompositions_s: f64,
+}
+
+impl Work {
+    fn of(rows: f64, dim: f64, options: &CodebookOptions) -> Work {
+        let (rotates, refines) = rotation_of(options.kind, dim as usize);
+        let work = rotation::RotationWork::of(rows as usize, dim as usize);
+        let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
+        let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
+        let has_stages =
+            options.kind == CodeKind::ResidualOpq && rows >= (CENTROIDS * ROWS_PER_COARSE) as f64;
+        let coarse_rounds = if has_stages { STAGES * COARSE_ROUNDS } else { 0 } as f64;
+        let pairs = rows * CENTROIDS as f64 * 1e-9;
+        let group = (work.group as f64).min(dim);
+        let pca = if rotates { dim / group * group.powi(3) } else { 0.0 };
+        Work {
+            coarse_s: coarse_rounds * pairs * (PAIR_NS + dim * MULTIPLY_NS),
+            codes_s: rounds as f64 * pairs * (options.code_bytes as f64 * PAIR_NS + dim * MULTIPLY_NS),
+            decompositions_s: (pca + refined as f64 * dim.powi(3)) * DECOMPOSITION_NS * 1e-9,
+        }
+    }
+
+    fn coarse_share(&self) -> f64 {
+        let all_s = self.coarse_s + self.codes_s + self.decompositions_s;
+        if all_s > 0.0 { self.coarse_s / all_s } else { 0.0 }
+    }
+}
+
 /// Seconds of training on `rows` of `dim` components with so many threads, on a current machine.
 pub(crate) fn training_seconds(rows: f64, dim: f64, options: &CodebookOptions, threads: f64) -> f64 {
-    let (rotates, refines) = rotation_of(options.kind, dim as usize);
-    let work = rotation::RotationWork::of(rows as usize, dim as usize);
-    let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
-    let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
-    let has_stages = options.kind == CodeKind::ResidualOpq && rows >= (CENTROIDS * ROWS_PER_COARSE) as f64;
-    let coarse_rounds = if has_stages { STAGES * COARSE_ROUNDS } else { 0 } as f64;
-    let centroids = CENTROIDS as f64;
-    let coarse = rows * centroids * coarse_rounds * (PAIR_NS + dim * MULTIPLY_NS);
-    let codes = rounds as f64 * rows * centroids * (options.code_bytes as f64 * PAIR_NS + dim * MULTIPLY_NS);
-    let group = (work.group as f64).min(dim);
-    let decompositions =
-        if rotates { dim / group } else { 0.0 } * group.powi(3) + refined as f64 * dim.powi(3);
-    (coarse + codes) * 1e-9 / threads + decompositions * DECOMPOSITION_NS * 1e-9
+    let work = Work::of(rows, dim, options);
+    (work.coarse_s + work.codes_s) / threads + work.decompositions_s
 }
 
 /// Whether there is a rotation, and whether it is refined.
@@ -135,11 +156,12 @@ pub fn train(
     options: &CodebookOptions,
     progress: &dyn Progress,
 ) -> Result<Codebook> {
-    let mut percent = Percent { progress, done: 0 };
+    let work = Work::of((sample.len() / dim.max(1)) as f64, dim as f64, options);
+    let mut percent = Percent { progress, done: 0, coarse_share: work.coarse_share() };
     percent.reach(0.0)?;
     let for_correction = even_part(&sample, dim);
     let mut rows = sample;
-    let coarse = coarse_stages(&mut rows, dim, options, progress)?;
+    let coarse = coarse_stages(&mut rows, dim, options, &mut percent)?;
     let prefix = if coarse.len() > dim { coarse.len().div_ceil(CENTROIDS * dim) + 1 } else { 0 };
     let m = options.code_bytes.saturating_sub(prefix).clamp(1, dim);
     let mut book = Codebook {
@@ -166,6 +188,8 @@ pub fn train(
 struct Percent<'a> {
     progress: &'a dyn Progress,
     done: u64,
+    // What part of the work the coarse stages are.
+    coarse_share: f64,
 }
 
 impl Percent<'_> {
@@ -173,11 +197,21 @@ impl Percent<'_> {
     ///
     /// # Errors
     /// An interruption.
-    fn reach(&mut self, share: f32) -> Result<()> {
+    fn reach(&mut self, share: f64) -> Result<()> {
         let now = ((share * 100.0) as u64).max(self.done);
         self.progress.advance(now - self.done);
         self.done = now;
         if self.progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+    }
+
+    /// The same for the share of the coarse stages that is done.
+    fn reach_coarse(&mut self, share: f64) -> Result<()> {
+        self.reach(share * self.coarse_share)
+    }
+
+    /// The same for the share of what comes after them.
+    fn reach_fine(&mut self, share: f64) -> Result<()> {
+        self.reach(self.coarse_share + share * (1.0 - self.coarse_share))
     }
 }
 
@@ -195,8 +229,9 @@ fn coarse_stages(
     rows: &mut [f32],
     dim: usize,
     options: &CodebookOptions,
-    progress: &dyn Progress,
+    percent: &mut Percent<'_>,
 ) -> Result<Vec<f32>> {
+    let progress = percent.progress;
     let mut centre = vec![0f32; dim];
     mean(rows.chunks_exact(dim), &mut centre);
     let k = CENTROIDS.min(rows.len() / dim / ROWS_PER_COARSE);
@@ -217,6 +252,7 @@ fn coarse_stages(
         }
         subtract_nearest(rows, dim, &centroids, progress)?;
         coarse.extend(centroids);
+        percent.reach_coarse((stage + 1) as f64 / stages as f64)?;
     }
     Ok(coarse)
 }
@@ -247,7 +283,7 @@ fn fit(
     let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
     first_centroids(book, rows, options.seed);
     for round in 0..rounds {
-        percent.reach((round + 1) as f32 / (rounds + 2) as f32)?;
+        percent.reach_fine((round + 1) as f64 / (rounds + 2) as f64)?;
         let codes = encode_rotated_rows(book, rows, percent.progress)?;
         update_centroids(book, rows, &codes, options.seed.wrapping_add(round as u64));
         if round < refined
