@@ -150,7 +150,8 @@ impl Drop for ProgressPrinter {
 fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(8));
     let style = format!(
-        "{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, {{eta}} left{{prefix}}"
+        "{{msg:24}} [{{bar:30}}] {{percent:>3}} %  {{human_pos}}/{{human_len}} {unit}, {{per_sec}}, \
+         {{eta}} left{{prefix}}"
     );
     if let Ok(style) = ProgressStyle::with_template(&style) {
         bar.set_style(style.progress_chars("=> "));

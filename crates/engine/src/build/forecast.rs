@@ -94,8 +94,8 @@ impl Size {
     }
 }
 
-/// Work in nanoseconds on a current processor: a byte of the scan; a multiplication within a product of matrices; a pair
-/// of vectors beside its multiplications.
+/// Work in nanoseconds on a current processor: a byte of the scan; a multiplication within a product of matrices; a
+/// pair of vectors beside its multiplications.
 const SCAN_NS: f64 = 0.5;
 pub(crate) const MULTIPLY_NS: f64 = 0.03;
 pub(crate) const PAIR_NS: f64 = 1.0;

@@ -64,8 +64,9 @@ pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     kinds::plan(base, options)
 }
 
-/// Seconds that a build of `base` is expected to take on a current machine. Once it runs, the first stages tell how fast
-/// this machine is.
+/// Seconds that a build of `base` is expected to take on a current machine.
+///
+/// Once it runs, the first stages tell how fast this machine is.
 pub fn expected_seconds(base: &Reader, options: &BuildOptions, plan: &BuildPlan) -> f64 {
     kinds::forecast(&base.shape(), options, plan).total_s()
 }
@@ -125,6 +126,7 @@ fn run(
     let external = options.ids.as_ref().map(|path| dataset::read_ids(path, base.shape().rows)).transpose()?;
     let mut build = Build::new(base, options, plan, &mut partial, number, progress);
     build.external = external;
+    build.forecast = kinds::forecast(&base.shape(), options, plan);
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;
     if options.kind().has_curve() {

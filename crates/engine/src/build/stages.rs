@@ -115,7 +115,7 @@ impl<'a> Build<'a> {
             partial,
             number,
             report: BuildReport::default(),
-            forecast: crate::kinds::forecast(&base.shape(), options, plan),
+            forecast: Forecast::default(),
             external: None,
             largest_id: 0,
             drawn: Vec::new(),

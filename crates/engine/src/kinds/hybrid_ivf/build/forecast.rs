@@ -8,8 +8,8 @@ use crate::build::plan::BuildPlan;
 use crate::dataset::Shape;
 use crate::kinds::hybrid_ivf::options::ListOptions;
 
-/// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of a
-/// byte of it; of a code that the calibration compares, and of a byte of it.
+/// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of
+/// a byte of it; of a code that the calibration compares, and of a byte of it.
 const GRAPH_PAIR_NS: f64 = 14.0;
 const GRAPH_COMPONENT_NS: f64 = 0.1;
 const ROW_NS: f64 = 1000.0;
