@@ -38,9 +38,9 @@ pub(crate) fn measure(
     let variant = best_variant(index, &known, &options, progress)?;
     let hardest = hardest_classes(&known, k);
     let mut points = Vec::new();
-    for path in &grid.paths {
+    for (number, path) in (0..).zip(&grid.paths) {
         for &(effort, stop) in path {
-            let mut point = Point { effort, stop, ..Point::default() };
+            let mut point = Point { effort, stop, path: Some(number), ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
             let answers =
                 index.search_each(&known.queries, params, &|q| known.hidden(q), &options, progress)?;
@@ -49,7 +49,7 @@ pub(crate) fn measure(
             }
             fill(&mut point, index, &known, &hardest, &answers);
             points.push(point);
-            if point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max {
+            if point.safe_recall(k) > RECALL_ENOUGH || point.reads > grid.reads_max {
                 break;
             }
         }

@@ -37,10 +37,27 @@ impl StopRule {
         StopRule { slack, share, margin: None, idle_share: 0.0 }
     }
 
-    /// What rules of one path have in common: they differ in the margin alone.
-    fn path(&self) -> StopRule {
+    /// What rules of one path have in common where points do not name it: they differ in the margin alone.
+    fn family(&self) -> StopRule {
         StopRule { margin: self.margin.map(|_| 0.0), ..*self }
     }
+
+    /// The rule at `share` of the way from this one to another one of its path.
+    fn mix(&self, to: &StopRule, share: f64) -> StopRule {
+        let mix = |a: f32, b: f32| mix(a.into(), b.into(), share) as f32;
+        let mix_both = |a: Option<f32>, b: Option<f32>| Some(mix(a?, b?));
+        StopRule {
+            slack: mix_both(self.slack, to.slack),
+            share: mix(self.share, to.share),
+            margin: mix_both(self.margin, to.margin),
+            idle_share: mix(self.idle_share, to.idle_share),
+        }
+    }
+}
+
+/// The number at `share` of the way from `a` to `b`.
+fn mix(a: f64, b: f64, share: f64) -> f64 {
+    a + share * (b - a)
 }
 
 /// One measured setting.
@@ -49,6 +66,9 @@ pub struct Point {
     /// The effort, in the unit of the kind: the length of a beam, or the clusters visited.
     #[serde(rename = "search_list")]
     pub effort: u32,
+    /// The path of settings that it belongs to; absent in older indexes, where rules tell paths apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<u32>,
     /// When to stop before.
     pub stop: StopRule,
     /// Mean recall@k.
@@ -71,6 +91,7 @@ impl Point {
     /// The search of everything: its recall is 1.
     pub(crate) const EXACT: Point = Point {
         effort: u32::MAX,
+        path: None,
         stop: StopRule::by_slack(None, 0.0),
         recall: 1.0,
         hardest: None,
@@ -79,20 +100,32 @@ impl Point {
         comparisons: None,
     };
 
+    /// Whether both are on one path: a sequence of settings of ascending cost and recall.
+    fn shares_path(&self, other: &Point) -> bool {
+        self.path == other.path && (self.path.is_some() || self.stop.family() == other.stop.family())
+    }
+
     /// Whether it is the search of everything.
     pub(crate) fn is_exact(&self) -> bool {
         self.effort == u32::MAX
     }
 
-    /// The recall that queries of any kind may expect: that of the hardest, up to [`HARDEST_ENOUGH`].
-    pub(crate) fn safe_recall(&self) -> f64 {
-        self.hardest.filter(|&hardest| hardest < HARDEST_ENOUGH).unwrap_or(self.recall)
+    /// The recall at k that queries of any kind may expect: such that the hardest miss at most [`HARDEST_MISSES`] times
+    /// as many; from [`HARDEST_ENOUGH`] on the mean.
+    pub(crate) fn safe_recall(&self, k: u32) -> f64 {
+        // Hits of a single neighbour vary most, and a rule of `hybrid-ivf` follows a query less closely.
+        let is_steady = k > 1 && self.vectors.is_none();
+        let misses = if is_steady { HARDEST_MISSES } else { 1.0 };
+        let safe = self.hardest.map(|hardest| 1.0 - (1.0 - hardest) / misses);
+        safe.filter(|&safe| safe < HARDEST_ENOUGH).map_or(self.recall, |safe| safe.min(self.recall))
     }
 
     /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
-    /// go with the comparisons, and are none where lists are resident.
+    /// go with the comparisons, and are none where lists are resident. Vectors count twice: they are read in any case,
+    /// and the last percent of them takes many lists.
     fn cost(&self) -> f64 {
-        self.vectors.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
+        let comparisons = self.comparisons.unwrap_or(1.0);
+        self.vectors.map_or(self.reads.max(0.1), |vectors| vectors.max(0.1).powi(2)) * comparisons
     }
 }
 
@@ -117,22 +150,22 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The cheapest setting with which even the hardest queries reach `recall`, over all paths of stop rules; between
-    /// two measured points of a path effort and margin are interpolated. `None` when no point reaches it.
+    /// The cheapest setting with which even the hardest queries reach `recall`, over all paths; between two measured
+    /// points of a path effort and stop rule are interpolated. `None` when no point reaches it.
     pub fn setting(&self, recall: f64) -> Option<Point> {
-        let mut paths: Vec<StopRule> = Vec::new();
+        let mut paths: Vec<&Point> = Vec::new();
         self.points.iter().for_each(|p| {
-            if !paths.contains(&p.stop.path()) {
-                paths.push(p.stop.path())
+            if !paths.iter().any(|path| path.shares_path(p)) {
+                paths.push(p)
             }
         });
         let reached = paths.iter().filter_map(|&path| self.setting_of(path, recall));
         reached.min_by(|a, b| a.cost().total_cmp(&b.cost()).then(a.effort.cmp(&b.effort)))
     }
 
-    fn setting_of(&self, path: StopRule, recall: f64) -> Option<Point> {
-        let points: Vec<&Point> = self.points.iter().filter(|p| p.stop.path() == path).collect();
-        let reaches = |p: &&Point| p.safe_recall() >= recall;
+    fn setting_of(&self, path: &Point, recall: f64) -> Option<Point> {
+        let points: Vec<&Point> = self.points.iter().filter(|p| p.shares_path(path)).collect();
+        let reaches = |p: &&Point| p.safe_recall(self.k) >= recall;
         let first = match points.iter().all(|p| p.hardest.is_some()) {
             // A point that is beaten by a later one was lucky.
             true => points.iter().rposition(|p| !reaches(p)).map_or(0, |below| below + 1),
@@ -143,15 +176,14 @@ impl Curve {
         let Some(below) = first.checked_sub(1).and_then(|at| points.get(at)) else { return Some(**above) };
         // Misses, not hits, shrink evenly as the effort grows.
         let misses = |r: f64| (1.0 - r).max(1e-4).ln();
-        let (from, to) = (misses(below.safe_recall()), misses(above.safe_recall()));
+        let (from, to) = (misses(below.safe_recall(self.k)), misses(above.safe_recall(self.k)));
         let share = if from > to { ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
-        let mix = |a: f64, b: f64| a + share * (b - a);
+        let mix = |a: f64, b: f64| mix(a, b, share);
         let mix_both = |a: Option<f64>, b: Option<f64>| Some(mix(a?, b?));
-        let wide = |margin: Option<f32>| margin.map(f64::from);
-        let margin = mix_both(wide(below.stop.margin), wide(above.stop.margin)).map(|m| m as f32);
         Some(Point {
             effort: mix(f64::from(below.effort), f64::from(above.effort)).ceil() as u32,
-            stop: StopRule { margin, ..path },
+            path: above.path,
+            stop: below.stop.mix(&above.stop, share),
             recall: mix(below.recall, above.recall),
             hardest: mix_both(below.hardest, above.hardest),
             reads: mix(below.reads, above.reads),
@@ -243,7 +275,10 @@ const MISSES_AIMED: f64 = 0.95;
 /// Rows, even hidden ones, turn out to be a little easier than queries that the index has never seen.
 const MISSES_AIMED_ROWS: f64 = 0.82;
 
-/// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
+/// How many times as many of its neighbours the hardest fifth may miss as was asked. What this brings is in
+/// `decisions/`.
+const HARDEST_MISSES: f64 = 1.5;
+/// The safe recall by the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
 /// each, two or three misses are as good as none.
 const HARDEST_ENOUGH: f64 = 0.98;
 

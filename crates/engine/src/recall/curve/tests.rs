@@ -4,7 +4,7 @@ const FULL: StopRule = StopRule::by_slack(None, 0.0);
 const EARLY: StopRule = StopRule::by_slack(Some(0.0), 0.2);
 
 fn point(effort: u32, stop: StopRule, recall: f64, reads: f64) -> Point {
-    Point { effort, stop, recall, hardest: None, reads, vectors: None, comparisons: None }
+    Point { effort, stop, recall, reads, ..Point::default() }
 }
 
 fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
@@ -61,11 +61,42 @@ fn the_hardest_queries_decide() {
         (point.hardest, point.comparisons) = (Some(hardest), Some(100.0));
     }
     c.source = FROM_MIXTURE.into();
-    assert_eq!(choose(std::slice::from_ref(&c), 10, 0.95).unwrap().effort, 30);
+    c.k = 1;
+    assert_eq!(choose(std::slice::from_ref(&c), 1, 0.95).unwrap().effort, 30);
     // A lucky point is not taken.
     c.points[0].hardest = Some(0.96);
     c.points[1].hardest = Some(0.94);
-    assert!(choose(std::slice::from_ref(&c), 10, 0.95).unwrap().effort > 30);
+    assert!(choose(std::slice::from_ref(&c), 1, 0.95).unwrap().effort > 30);
+}
+
+#[test]
+fn of_several_neighbours_the_hardest_may_miss_half_as_many_again() {
+    let at = |recall, hardest| Point { recall, hardest: Some(hardest), ..Point::default() };
+    let is_near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    assert!(is_near(at(0.95, 0.85).safe_recall(10), 0.9) && is_near(at(0.95, 0.85).safe_recall(1), 0.85));
+    // Never more than the mean, and the mean where a fifth tells no more.
+    assert!(
+        is_near(at(0.88, 0.85).safe_recall(10), 0.88) && is_near(at(0.991, 0.975).safe_recall(100), 0.991)
+    );
+    let of_lists = Point { vectors: Some(3.0), ..at(0.95, 0.85) };
+    assert!(is_near(of_lists.safe_recall(10), 0.85));
+}
+
+#[test]
+fn all_of_a_rule_is_interpolated_between_points_of_a_named_path() {
+    let named = |path, effort, slack, share, recall, reads| Point {
+        path: Some(path),
+        ..point(effort, StopRule::by_slack(Some(slack), share), recall, reads)
+    };
+    let mut c = curve(&[]);
+    c.points = vec![named(0, 10, 0.5, 0.2, 0.8, 10.0), named(0, 30, 1.5, 0.4, 0.95, 30.0)];
+    let middle = c.setting(0.9).unwrap();
+    let (slack, share) = (middle.stop.slack.unwrap(), middle.stop.share);
+    assert!((0.9..1.1).contains(&slack) && (0.28..0.32).contains(&share), "{middle:?}");
+    assert_eq!(middle.path, Some(0));
+    // Another path, though its rule is that of a point of the first.
+    c.points.push(named(1, 12, 1.5, 0.4, 0.91, 11.0));
+    assert_eq!((c.setting(0.9).unwrap().effort, c.setting(0.95).unwrap().effort), (12, 30));
 }
 
 #[test]
