@@ -12,6 +12,8 @@ import subprocess
 import sys
 
 RECALLS = ("0.9", "0.95", "0.99")
+# Slacks of bounds of the fixed settings.
+SLACKS = ("1", "1.5", "2.5")
 # The recall reached may be lower than asked by so much, and its cost higher than the cheapest by this factor.
 MISS_MAX = 0.02
 COST_MAX = 1.15
@@ -29,18 +31,17 @@ def search(args, k, *effort):
     return json.loads(done.stdout)["runs"]
 
 
-def fixed_runs(args, k):
-    """Runs with fixed efforts, in ascending order."""
+def fixed_paths(args, k):
+    """Runs with fixed efforts: for each of the other settings, in ascending order of effort."""
     if args.kind == "disk-graph":
         lists = sorted({max(k, round(k * (1 + 0.5 * i) + 2**i)) for i in range(0, 11)})
-        return search(args, k, "--search-list", ",".join(map(str, lists)))
+        return [search(args, k, "--search-list", ",".join(map(str, lists)))]
     lists = ",".join(str(2**i) for i in range(1, args.probes + 1))
     orders = ("evidence", "expected")
     return [
-        run
+        search(args, k, "--nprobe", lists, "--order", order, "--stop-slack", slack)
         for order in orders
-        for slack in ("1", "1.5")
-        for run in search(args, k, "--nprobe", lists, "--order", order, "--stop-slack", slack)
+        for slack in SLACKS
     ]
 
 
@@ -52,16 +53,21 @@ def cost(run, counter):
     return per_query["code_comparisons"]
 
 
-def cheapest(runs, recall, counter):
-    """The cost at which fixed efforts reach a recall, interpolated by misses; None where they do not."""
-    frontier = sorted((run["recall"], cost(run, counter)) for run in runs)
+def cheapest(paths, recall, counter):
+    """The cost at which fixed efforts reach a recall; None where they do not.
+
+    Between two efforts of a path that follow each other it is interpolated by misses. Efforts farther apart would give
+    a cost that no setting between them has.
+    """
     best = math.inf
-    for index, (high, dear) in enumerate(frontier):
-        if high < recall:
-            continue
-        best = min(best, dear)
-        for low, cheap in frontier[:index]:
-            if low < recall and cheap < dear:
+    for runs in paths:
+        for index, run in enumerate(runs):
+            high, dear = run["recall"], cost(run, counter)
+            if high < recall:
+                continue
+            best = min(best, dear)
+            low, cheap = (runs[index - 1]["recall"], cost(runs[index - 1], counter)) if index else (high, dear)
+            if low < recall:
                 miss = [math.log(max(1 - r, 1e-4)) for r in (low, recall, high)]
                 share = (miss[0] - miss[1]) / (miss[0] - miss[2]) if miss[0] > miss[2] else 1.0
                 best = min(best, cheap + share * (dear - cheap))
@@ -84,7 +90,7 @@ def main():
     is_good = True
     print(f"{'k':>4} {'asked':>6} {'got':>7} {'reads':>8} {'cheapest':>9} {'ratio':>6} {'codes':>8} {'ratio':>6}")
     for k in map(int, args.k.split(",")):
-        fixed = fixed_runs(args, k)
+        fixed = fixed_paths(args, k)
         for asked, run in zip(RECALLS, search(args, k, "--recall", ",".join(RECALLS)), strict=True):
             least = {counter: cheapest(fixed, run["recall"], counter) for counter in ("reads", "codes")}
             ratio = {c: cost(run, c) / least[c] if least[c] else math.nan for c in least}

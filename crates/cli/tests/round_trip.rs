@@ -110,6 +110,29 @@ fn recall_is_a_setting() {
 }
 
 #[test]
+fn an_exact_search_says_before_what_it_costs() {
+    let data = Data::new(1500, 16, "f32");
+    for kind in ["disk-graph", "hybrid-ivf", "flat"] {
+        let index = data.path(kind);
+        json(&["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--calibration-queries", "100"]);
+        let asked = ["search", arg(&index), arg(&data.queries), "--cache-budget", "0", "--recall"];
+        let searched = |recall: &str| run(&[&asked[..], &[recall, "--json"]].concat());
+        let output = searched("1");
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let counter = |name: &str| run["runs"][0]["per_query"][name].as_f64().unwrap();
+        let text = stderr(&output);
+        let note = text.lines().next().unwrap();
+        let words = match kind {
+            "hybrid-ivf" => format!("{} lists, ", counter("lists")),
+            _ => format!("{} blocks, {:.1} KiB", counter("reads"), counter("bytes_read") / 1024.0),
+        };
+        assert!(note.starts_with("note: this search is exact") && note.contains(&words), "{words}: {text}");
+        assert_eq!(note.contains("up to"), kind == "hybrid-ivf");
+        assert!(!stderr(&searched("0.8")).contains("is exact"), "{kind}");
+    }
+}
+
+#[test]
 fn floats_of_either_width_are_taken() {
     let wide = Data::new(1500, 16, "f32");
     let narrow = Data::new(1500, 16, "f16");

@@ -294,6 +294,8 @@ trait Searcher {
     fn count(&self) -> usize;
     /// Vectors in the index.
     fn rows(&self) -> u64;
+    /// The cost of a search of everything, in words; `None` for other searches.
+    fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>>;
     /// Runs all queries with one setting. Passes each part's first query number and answers to `take`.
     fn run(
         &mut self,
@@ -387,6 +389,9 @@ fn run_all<'a>(
     let mut runs = Vec::new();
     let mut shown = Vec::new();
     for (i, options) in settings.iter().enumerate() {
+        if let Some(cost) = searcher.exact_cost(options)? {
+            output.note(&cost);
+        }
         printer.stage(&format!("searching, {} of {}", i + 1, settings.len()), count as u64, "queries");
         let run = searcher.run(options, &printer, &mut |first, answers| {
             if i + 1 == settings.len() {

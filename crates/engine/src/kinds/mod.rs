@@ -35,6 +35,7 @@ use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
+use crate::search::ExactCost;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result};
 use disk_graph::open::GraphTables;
@@ -196,13 +197,27 @@ impl KindIndex {
         matches!(self, KindIndex::HybridIvf(_))
     }
 
+    /// What a query that searches everything goes through.
+    pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
+        match self {
+            KindIndex::Flat | KindIndex::DiskGraph(_) => {
+                let count = u64::from(base.manifest.blocks.count);
+                let bytes = count * base.block.block_bytes as u64;
+                ExactCost { count, unit: "blocks", bytes, vector_bytes_max: 0 }
+            }
+            KindIndex::HybridIvf(lists) => lists.tables.exact_cost(),
+        }
+    }
+
     /// The settings that calibration measures for k results.
     pub(crate) fn grid(&self, base: &Base, k: u32) -> Grid {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => {
                 disk_graph::calibration::grid(k, base.manifest.blocks.count)
             }
-            KindIndex::HybridIvf(lists) => hybrid_ivf::calibration::grid(lists.tables.directory.clusters()),
+            KindIndex::HybridIvf(lists) => {
+                hybrid_ivf::calibration::grid(k, lists.tables.directory.clusters())
+            }
         }
     }
 
@@ -276,6 +291,17 @@ pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>
         Kind::Flat => Params::flat(k),
         Kind::DiskGraph => disk_graph::calibration::params(k, point),
         Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
+    }
+}
+
+/// Whether a query searches everything, of a kind that need not.
+pub(crate) fn is_exact(params: &KindParams) -> bool {
+    match params {
+        KindParams::Flat(_) => false,
+        KindParams::DiskGraph(own) => own.scan,
+        KindParams::HybridIvf(own) => own.exact,
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => false,
     }
 }
 

@@ -42,10 +42,10 @@ pub(crate) fn measure(
     let points = Vec::new();
     let mut curve =
         Curve { k, queries: count, source: source.into(), kth_distance, variant: variant_name, points };
-    for path in &grid.paths {
+    for (number, path) in (0..).zip(&grid.paths) {
         let earlier = curve.clone();
         for &(effort, stop) in path {
-            let mut point = Point { effort, stop, ..Point::default() };
+            let mut point = Point { effort, stop, path: Some(number), ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
             let answers =
                 index.search_each(&known.queries, params, &|q| known.hidden(q), &options, progress)?;
@@ -53,9 +53,19 @@ pub(crate) fn measure(
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
             fill(&mut point, index, &known, &hardest, &answers);
-            curve.points.push(point);
-            let has_ended = point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max;
-            if has_ended || earlier.is_far_cheaper(&point) {
+            let variant_name = variant.map(str::to_string);
+            let kth_distance = known.far_kth_distance(k);
+            let points = Vec::new();
+            let mut curve = Curve {
+                k,
+                queries: count,
+                source: source.into(),
+                kth_distance,
+                variant: variant_name,
+                points,
+            };
+            for (number, path) in (0..).zip(&grid.paths) {
+                let earlier = curve.clone();
                 break;
             }
         }

@@ -37,10 +37,27 @@ impl StopRule {
         StopRule { slack, share, margin: None, idle_share: 0.0 }
     }
 
-    /// What rules of one path have in common: they differ in the margin alone.
-    fn path(&self) -> StopRule {
+    /// What rules of one path have in common where points do not name it: they differ in the margin alone.
+    fn family(&self) -> StopRule {
         StopRule { margin: self.margin.map(|_| 0.0), ..*self }
     }
+
+    /// The rule at `share` of the way from this one to another one of its path.
+    fn mix(&self, to: &StopRule, share: f64) -> StopRule {
+        let mix = |a: f32, b: f32| mix(a.into(), b.into(), share) as f32;
+        let mix_both = |a: Option<f32>, b: Option<f32>| Some(mix(a?, b?));
+        StopRule {
+            slack: mix_both(self.slack, to.slack),
+            share: mix(self.share, to.share),
+            margin: mix_both(self.margin, to.margin),
+            idle_share: mix(self.idle_share, to.idle_share),
+        }
+    }
+}
+
+/// The number at `share` of the way from `a` to `b`.
+fn mix(a: f64, b: f64, share: f64) -> f64 {
+    a + share * (b - a)
 }
 
 /// One measured setting.
@@ -49,6 +66,9 @@ pub struct Point {
     /// The effort, in the unit of the kind: the length of a beam, or the clusters visited.
     #[serde(rename = "search_list")]
     pub effort: u32,
+    /// The path of settings that it belongs to; absent in older indexes, where rules tell paths apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<u32>,
     /// When to stop before.
     pub stop: StopRule,
     /// Mean recall@k.
@@ -71,6 +91,7 @@ impl Point {
     /// The search of everything: its recall is 1.
     pub(crate) const EXACT: Point = Point {
         effort: u32::MAX,
+        path: None,
         stop: StopRule::by_slack(None, 0.0),
         recall: 1.0,
         hardest: None,
@@ -78,6 +99,11 @@ impl Point {
         vectors: None,
         comparisons: None,
     };
+
+    /// Whether both are on one path: a sequence of settings of ascending cost and recall.
+    fn shares_path(&self, other: &Point) -> bool {
+        self.path == other.path && (self.path.is_some() || self.stop.family() == other.stop.family())
+    }
 
     /// Whether it is the search of everything.
     pub(crate) fn is_exact(&self) -> bool {
@@ -90,9 +116,11 @@ impl Point {
     }
 
     /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
-    /// go with the comparisons, and are none where lists are resident.
+    /// go with the comparisons, and are none where lists are resident. Vectors count twice: they are read in any case,
+    /// and the last percent of them takes many lists.
     fn cost(&self) -> f64 {
-        self.vectors.unwrap_or(self.reads).max(0.1) * self.comparisons.unwrap_or(1.0)
+        let comparisons = self.comparisons.unwrap_or(1.0);
+        self.vectors.map_or(self.reads.max(0.1), |vectors| vectors.max(0.1).powi(2)) * comparisons
     }
 }
 
@@ -117,13 +145,13 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The cheapest setting with which even the hardest queries reach `recall`, over all paths of stop rules; between
-    /// two measured points of a path effort and margin are interpolated. `None` when no point reaches it.
+    /// The cheapest setting with which even the hardest queries reach `recall`, over all paths; between two measured
+    /// points of a path effort and stop rule are interpolated. `None` when no point reaches it.
     pub fn setting(&self, recall: f64) -> Option<Point> {
-        let mut paths: Vec<StopRule> = Vec::new();
+        let mut paths: Vec<&Point> = Vec::new();
         self.points.iter().for_each(|p| {
-            if !paths.contains(&p.stop.path()) {
-                paths.push(p.stop.path())
+            if !paths.iter().any(|path| path.shares_path(p)) {
+                paths.push(p)
             }
         });
         let reached = paths.iter().filter_map(|&path| self.setting_of(path, recall));
@@ -132,11 +160,12 @@ impl Curve {
 
     /// Whether its points reach the recall of `point` at a small part of the cost.
     pub(crate) fn is_far_cheaper(&self, point: &Point) -> bool {
-        self.setting(point.safe_recall()).is_some_and(|own| FAR_CHEAPER * own.cost() < point.cost())
+        let times = if point.vectors.is_some() { FAR_CHEAPER.powi(3) } else { FAR_CHEAPER };
+        self.setting(point.safe_recall()).is_some_and(|own| times * own.cost() < point.cost())
     }
 
-    fn setting_of(&self, path: StopRule, recall: f64) -> Option<Point> {
-        let points: Vec<&Point> = self.points.iter().filter(|p| p.stop.path() == path).collect();
+    fn setting_of(&self, path: &Point, recall: f64) -> Option<Point> {
+        let points: Vec<&Point> = self.points.iter().filter(|p| p.shares_path(path)).collect();
         let reaches = |p: &&Point| p.safe_recall() >= recall;
         let first = match points.iter().all(|p| p.hardest.is_some()) {
             // A point that is beaten by a later one was lucky.
@@ -150,13 +179,12 @@ impl Curve {
         let misses = |r: f64| (1.0 - r).max(1e-4).ln();
         let (from, to) = (misses(below.safe_recall()), misses(above.safe_recall()));
         let share = if from > to { ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
-        let mix = |a: f64, b: f64| a + share * (b - a);
+        let mix = |a: f64, b: f64| mix(a, b, share);
         let mix_both = |a: Option<f64>, b: Option<f64>| Some(mix(a?, b?));
-        let wide = |margin: Option<f32>| margin.map(f64::from);
-        let margin = mix_both(wide(below.stop.margin), wide(above.stop.margin)).map(|m| m as f32);
         Some(Point {
             effort: mix(f64::from(below.effort), f64::from(above.effort)).ceil() as u32,
-            stop: StopRule { margin, ..path },
+            path: above.path,
+            stop: below.stop.mix(&above.stop, share),
             recall: mix(below.recall, above.recall),
             hardest: mix_both(below.hardest, above.hardest),
             reads: mix(below.reads, above.reads),
@@ -253,7 +281,8 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 const HARDEST_ENOUGH: f64 = 0.98;
 
 /// How many times the cost is too much: the rest of such a path would not be chosen. A point that costs somewhat more
-/// may be followed by one that costs less, because few hundred queries make curves uneven.
+/// may be followed by one that costs less, because few hundred queries make curves uneven. The cost of lists is a
+/// product of three.
 const FAR_CHEAPER: f64 = 2.0;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a

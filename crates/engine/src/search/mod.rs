@@ -20,6 +20,7 @@ pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
+pub use params::ExactCost;
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

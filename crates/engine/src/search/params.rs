@@ -2,13 +2,37 @@
 
 use stratann_core::query::{MAX_K, Params};
 
-use super::SearchOptions;
+use super::{Effort, SearchOptions};
 use crate::index::Index;
 use crate::kinds;
 use crate::recall::curve;
 use crate::{Error, Result};
 
+/// What each query of an exact search goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExactCost {
+    /// Blocks, or inverted lists.
+    pub count: u64,
+    /// Their name.
+    pub unit: &'static str,
+    /// Their bytes: whole blocks, or the codes of lists.
+    pub bytes: u64,
+    /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
+    pub vector_bytes_max: u64,
+}
+
 impl Index {
+    /// What each query costs that searches everything: at recall 1, and where the curve ends below the recall. `None`
+    /// for other searches.
+    ///
+    /// # Errors
+    /// As [`Index::params`].
+    pub fn exact_cost(&self, options: &SearchOptions) -> Result<Option<ExactCost>> {
+        let params = self.params(options)?;
+        let is_exact = kinds::is_exact(&params.kind) || options.effort == Effort::Recall(1.0);
+        Ok(is_exact.then(|| self.kind.exact_cost(&self.base)))
+    }
+
     /// The parameters that `options` come to on this index.
     ///
     /// # Errors

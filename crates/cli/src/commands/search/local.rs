@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use stratann_engine::budget::size;
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
@@ -10,7 +11,7 @@ use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use super::{Run, Searcher, Sum};
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{memory, truth};
@@ -167,6 +168,16 @@ impl Searcher for Bench {
 
     fn rows(&self) -> u64 {
         self.index.manifest().rows
+    }
+
+    fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
+        let Some(cost) = self.index.exact_cost(options)? else { return Ok(None) };
+        let lists = format!("{} {}, {}", count(cost.count), cost.unit, size(cost.bytes));
+        let vectors = match cost.vector_bytes_max {
+            0 => String::new(),
+            most => format!(", and vectors that no bound prunes, up to {}", size(most)),
+        };
+        Ok(Some(format!("note: this search is exact: each query goes through {lists}{vectors}")))
     }
 
     fn run(

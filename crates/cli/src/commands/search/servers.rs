@@ -68,6 +68,11 @@ impl Searcher for Servers {
         self.remote.rows
     }
 
+    /// Servers do not say how much they store.
+    fn exact_cost(&self, _: &SearchOptions) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     fn run(
         &mut self,
         options: &SearchOptions,

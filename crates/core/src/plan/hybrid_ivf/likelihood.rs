@@ -57,10 +57,14 @@ pub(crate) fn log_expected(members: u32, cosine: f32) -> f32 {
 const COSINE_OF_ONE: f32 = 0.5;
 const STEEPNESS: f32 = 10.0;
 
+/// The most that one fruitless cluster counts. A cluster of one member is out of reach wherever the query is not at
+/// it, which tells nothing of others.
+const FRUITLESS_MAX: f32 = 8.0;
+
 /// How much it tells that a cluster brought nothing: little where something was to be expected there no less than in
 /// others before, much where it was out of reach.
 pub(crate) fn fruitless_weight(cosine: f32) -> f32 {
-    exp2(core::f32::consts::LOG2_E * STEEPNESS * (cosine - COSINE_OF_ONE))
+    exp2(core::f32::consts::LOG2_E * STEEPNESS * (cosine - COSINE_OF_ONE)).min(FRUITLESS_MAX)
 }
 
 /// 2^x within 2e-4 for x from −126 to 127, the same on every machine.
@@ -111,7 +115,11 @@ mod tests {
         assert_eq!(cosine_l2(9.0, 4.0, 1e9), -1.0);
         assert_eq!((cosine_l2(9.0, 0.0, 1.0), cosine_l2(9.0, 0.0, 10.0)), (COSINE_MAX, -1.0));
         assert_eq!(cosine_ip(-4.0, 2.0, 4.0, -6.0), 0.5);
-        assert!(fruitless_weight(0.5) > 0.99 && fruitless_weight(0.9) > 30.0 && fruitless_weight(0.1) < 0.05);
+        assert!(
+            fruitless_weight(0.5) > 0.99
+                && fruitless_weight(COSINE_MAX) <= FRUITLESS_MAX
+                && fruitless_weight(0.1) < 0.05
+        );
         assert!(
             log_expected(100, 0.3) > log_expected(10, 0.3) && log_expected(10, 0.1) > log_expected(10, 0.3)
         );

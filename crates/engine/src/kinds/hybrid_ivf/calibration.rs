@@ -9,17 +9,14 @@ use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
 use crate::{Error, Result};
 
-/// Clusters that are tried; the last number stands for all.
-const NPROBES: [u32; 13] = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, u32::MAX];
-/// Slack of bounds, and the share of fruitless clusters that ends the visits. Clusters that cannot be expected to hold
-/// a result count more than one, so that a share above 1 has a meaning.
-const STOP_RULES: [StopRule; 5] = [
-    StopRule::by_slack(Some(1.0), 0.15),
-    StopRule::by_slack(Some(1.0), 0.5),
-    StopRule::by_slack(Some(1.0), 2.0),
-    StopRule::by_slack(Some(1.5), 0.5),
-    StopRule::by_slack(Some(2.5), 2.0),
-];
+/// Slacks of bounds, in ascending order. The clusters of a path double from one to the next, so that neither misses
+/// much more than the other.
+const SLACKS: [f32; 14] = [-0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.25, 2.75, 3.5, 4.5, 6.0];
+/// Paths: the clusters at the first slack, and the share of fruitless ones that ends the visits. Without it, which is
+/// 0, a path comes to visit all clusters.
+const PATHS: [(f32, f32); 4] = [(2.0, 0.25), (8.0, 0.25), (32.0, 0.25), (16.0, 0.0)];
+/// The paths for a single result: its estimate alone tells too little to stop as early as others do.
+const PATHS_OF_ONE: [(f32, f32); 2] = [PATHS[2], PATHS[3]];
 
 /// The orders of clusters that are compared, and the point that they are compared at.
 pub(crate) const VARIANTS: (&[&str], Point) = (
@@ -27,12 +24,22 @@ pub(crate) const VARIANTS: (&[&str], Point) = (
     Point { effort: 16, stop: StopRule::by_slack(Some(1.0), 0.0), ..Point::EXACT },
 );
 
-/// What is measured on an index of so many clusters.
-pub(crate) fn grid(clusters: u32) -> Grid {
-    let mut efforts: Vec<u32> = NPROBES.iter().map(|&n| n.min(clusters).min(MAX_PROBES)).collect();
-    efforts.dedup();
-    let path = |&rule: &StopRule| efforts.iter().map(|&effort| (effort, rule)).collect();
-    Grid { paths: STOP_RULES.iter().map(path).collect(), reads_max: f64::INFINITY }
+/// What is measured for k results on an index of so many clusters.
+pub(crate) fn grid(k: u32, clusters: u32) -> Grid {
+    let path = |&(first, share): &(f32, f32)| {
+        (0..)
+            .zip(SLACKS)
+            .map(|(step, slack)| point(clusters, first * 2f32.powi(step), slack, share))
+            .collect()
+    };
+    let paths = if k == 1 { &PATHS_OF_ONE[..] } else { &PATHS };
+    Grid { paths: paths.iter().map(path).collect(), reads_max: f64::INFINITY }
+}
+
+/// A point with this many of all clusters. Where there are fewer, the share grows instead.
+fn point(clusters: u32, wanted: f32, slack: f32, share: f32) -> (u32, StopRule) {
+    let effort = wanted.min(clusters.clamp(1, MAX_PROBES) as f32);
+    (effort as u32, StopRule::by_slack(Some(slack), share * wanted / effort))
 }
 
 /// The parameters of a point: its effort is the number of clusters, its share that of fruitless clusters that end the

@@ -18,6 +18,7 @@ use super::lists::ListReader;
 use crate::base::read_role;
 use crate::budget::Account;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
+use crate::search::ExactCost;
 use crate::{Error, Result, files};
 
 /// Most bytes of one read that a manifest may ask for. Builds choose up to 63 pages.
@@ -108,6 +109,18 @@ impl ListTables {
     pub(crate) fn centroid(&self, cluster: u32) -> &[u8] {
         let size = 2 * self.shape.dim;
         &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
+    }
+
+    /// What a query that visits every list goes through.
+    pub(crate) fn exact_cost(&self) -> ExactCost {
+        let members = |list| self.directory.members(list) as usize;
+        let lists = 0..self.directory.list_count();
+        ExactCost {
+            count: u64::from(self.directory.list_count()),
+            unit: "lists",
+            bytes: lists.clone().map(|list| self.shape.list_codes_bytes(members(list)) as u64).sum(),
+            vector_bytes_max: lists.map(|list| (members(list) * self.shape.record_bytes()) as u64).sum(),
+        }
     }
 
     /// Longest read, in pages.

@@ -4,7 +4,7 @@ const FULL: StopRule = StopRule::by_slack(None, 0.0);
 const EARLY: StopRule = StopRule::by_slack(Some(0.0), 0.2);
 
 fn point(effort: u32, stop: StopRule, recall: f64, reads: f64) -> Point {
-    Point { effort, stop, recall, hardest: None, reads, vectors: None, comparisons: None }
+    Point { effort, stop, recall, reads, ..Point::default() }
 }
 
 fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
@@ -66,6 +66,31 @@ fn the_hardest_queries_decide() {
     c.points[0].hardest = Some(0.96);
     c.points[1].hardest = Some(0.94);
     assert!(choose(std::slice::from_ref(&c), 10, 0.95).unwrap().effort > 30);
+}
+
+#[test]
+fn a_path_is_left_where_others_cost_half() {
+    let c = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]);
+    let costing = |recall, reads| Point { recall, reads, ..Point::default() };
+    assert!(c.is_far_cheaper(&costing(0.95, 61.0)) && !c.is_far_cheaper(&costing(0.95, 59.0)));
+    assert!(c.is_far_cheaper(&costing(0.7, 21.0)) && !c.is_far_cheaper(&costing(0.96, 1000.0)));
+}
+
+#[test]
+fn all_of_a_rule_is_interpolated_between_points_of_a_named_path() {
+    let named = |path, effort, slack, share, recall, reads| Point {
+        path: Some(path),
+        ..point(effort, StopRule::by_slack(Some(slack), share), recall, reads)
+    };
+    let mut c = curve(&[]);
+    c.points = vec![named(0, 10, 0.5, 0.2, 0.8, 10.0), named(0, 30, 1.5, 0.4, 0.95, 30.0)];
+    let middle = c.setting(0.9).unwrap();
+    let (slack, share) = (middle.stop.slack.unwrap(), middle.stop.share);
+    assert!((0.9..1.1).contains(&slack) && (0.28..0.32).contains(&share), "{middle:?}");
+    assert_eq!(middle.path, Some(0));
+    // Another path, though its rule is that of a point of the first.
+    c.points.push(named(1, 12, 1.5, 0.4, 0.91, 11.0));
+    assert_eq!((c.setting(0.9).unwrap().effort, c.setting(0.95).unwrap().effort), (12, 30));
 }
 
 #[test]
