@@ -67,8 +67,10 @@ const FINAL_ROUNDS: usize = 8;
 const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
-/// Nanoseconds of a decomposition, by the cube of its components. One thread does it.
-const DECOMPOSITION_NS: f64 = 4.0;
+/// Nanoseconds of a decomposition, by the cube of its components, on one thread; and of comparing a part of a row with a
+/// centroid, beside the multiplications.
+const DECOMPOSITION_NS: f64 = 3.5;
+const CODE_BYTE_NS: f64 = 0.33;
 
 /// Bytes of training per row of its sample: the row, the part of it kept for the corrections, codes and numbers.
 pub(crate) const fn training_bytes(dim: usize) -> u64 {
@@ -108,7 +110,8 @@ impl Work {
         let pca = if rotates { dim / group * group.powi(3) } else { 0.0 };
         Work {
             coarse_s: coarse_rounds * pairs * (PAIR_NS + dim * MULTIPLY_NS),
-            codes_s: rounds as f64 * pairs * (options.code_bytes as f64 * PAIR_NS + dim * MULTIPLY_NS),
+            codes_s: rounds as f64 * pairs * (options.code_bytes as f64 * CODE_BYTE_NS + dim * MULTIPLY_NS)
+                + 2.0 * refined as f64 * rows * dim * dim * MULTIPLY_NS * 1e-9,
             decompositions_s: (pca + refined as f64 * dim.powi(3)) * DECOMPOSITION_NS * 1e-9,
         }
     }

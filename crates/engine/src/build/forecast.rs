@@ -84,7 +84,7 @@ impl Size {
     /// Encoding all rows.
     pub(crate) fn encoding_s(&self, kind: CodeKind) -> f64 {
         let centroids = if kind == CodeKind::ResidualOpq { 5.0 } else { 1.0 } * 256.0;
-        self.shared_s(self.rows * self.dim * (centroids + self.dim) * MULTIPLY_NS)
+        self.shared_s(self.rows * self.dim * (centroids + self.dim) * ENCODING_NS)
     }
 
     /// Two scans for exact neighbours of the calibration queries.
@@ -97,8 +97,10 @@ impl Size {
 /// Work in nanoseconds on a current processor: a byte of the scan; a multiplication within a product of matrices; a
 /// pair of vectors beside its multiplications.
 const SCAN_NS: f64 = 0.5;
-pub(crate) const MULTIPLY_NS: f64 = 0.03;
-pub(crate) const PAIR_NS: f64 = 1.0;
+pub(crate) const MULTIPLY_NS: f64 = 0.027;
+pub(crate) const PAIR_NS: f64 = 2.8;
+/// The same for a multiplication while rows are encoded.
+const ENCODING_NS: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {

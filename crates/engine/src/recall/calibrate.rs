@@ -53,19 +53,9 @@ pub(crate) fn measure(
                 return Err(Error::corrupt(format!("calibration query {query}: {why}")));
             }
             fill(&mut point, index, &known, &hardest, &answers);
-            let variant_name = variant.map(str::to_string);
-            let kth_distance = known.far_kth_distance(k);
-            let points = Vec::new();
-            let mut curve = Curve {
-                k,
-                queries: count,
-                source: source.into(),
-                kth_distance,
-                variant: variant_name,
-                points,
-            };
-            for (number, path) in (0..).zip(&grid.paths) {
-                let earlier = curve.clone();
+            curve.points.push(point);
+            let has_ended = point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max;
+            if has_ended || earlier.is_far_cheaper(&point) {
                 break;
             }
         }

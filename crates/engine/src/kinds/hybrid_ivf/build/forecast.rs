@@ -10,8 +10,8 @@ use crate::kinds::hybrid_ivf::options::ListOptions;
 
 /// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of
 /// a byte of it; of a code that the calibration compares, and of a byte of it.
-const GRAPH_PAIR_NS: f64 = 14.0;
-const GRAPH_COMPONENT_NS: f64 = 0.1;
+const GRAPH_PAIR_NS: f64 = 55.0;
+const GRAPH_COMPONENT_NS: f64 = 0.59;
 const ROW_NS: f64 = 1000.0;
 const ROW_BYTE_NS: f64 = 2.0;
 const CODE_NS: f64 = 5.0;
@@ -19,7 +19,7 @@ const CODE_BYTE_NS: f64 = 0.4;
 /// Pairs in the graphs from which the costs of local indexes are fitted.
 const FITTED_PAIRS: f64 = 2e7;
 /// Shares of all codes that a calibration query compares in all settings, for each k, together.
-const CODES_SHARE: f64 = 12.0;
+const CODES_SHARE: f64 = 55.0;
 
 pub(crate) fn forecast(
     shape: &Shape,
