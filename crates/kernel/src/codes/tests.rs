@@ -1,7 +1,6 @@
 use super::lanes;
 use super::*;
 use crate::distance::l2_f32;
-use crate::isa::Isa;
 use proptest::prelude::*;
 
 /// Uniform in [−1, 1).
