@@ -7,7 +7,6 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 
-use super::forecast::{MULTIPLY_NS, PAIR_NS};
 use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
 use crate::{Error, Progress, Result};
 
@@ -67,10 +66,13 @@ const FINAL_ROUNDS: usize = 8;
 const CORRECTION_ROWS: usize = 8192;
 const CORRECTION_PART: usize = 4;
 
-/// Nanoseconds of a decomposition, by the cube of its components, on one thread; and of comparing a part of a row with a
-/// centroid, beside the multiplications.
-const DECOMPOSITION_NS: f64 = 3.5;
+/// Nanoseconds on a current processor: of a multiplication within a product of matrices, of a pair of vectors beside
+/// its multiplications, of comparing a part of a row with a centroid, and of a decomposition, by the cube of its
+/// components, on one thread.
+pub(crate) const MULTIPLY_NS: f64 = 0.027;
+pub(crate) const PAIR_NS: f64 = 2.8;
 const CODE_BYTE_NS: f64 = 0.33;
+const DECOMPOSITION_NS: f64 = 3.5;
 
 /// Bytes of training per row of its sample: the row, the part of it kept for the corrections, codes and numbers.
 pub(crate) const fn training_bytes(dim: usize) -> u64 {

@@ -1,6 +1,6 @@
 //! How long a build takes: expected from the size of the set, and corrected by what the first stages took.
 
-use super::codebook::{CodeKind, CodebookOptions, training_seconds};
+use super::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use crate::dataset::Shape;
@@ -94,12 +94,8 @@ impl Size {
     }
 }
 
-/// Work in nanoseconds on a current processor: a byte of the scan; a multiplication within a product of matrices; a
-/// pair of vectors beside its multiplications.
+/// Nanoseconds on a current processor: of a byte of the scan, and of a multiplication while rows are encoded.
 const SCAN_NS: f64 = 0.5;
-pub(crate) const MULTIPLY_NS: f64 = 0.027;
-pub(crate) const PAIR_NS: f64 = 2.8;
-/// The same for a multiplication while rows are encoded.
 const ENCODING_NS: f64 = 0.05;
 
 #[cfg(test)]

@@ -16,11 +16,10 @@ pub(crate) mod options;
 mod params;
 mod truth;
 
-pub use crate::kinds::effort::Effort;
+pub use crate::kinds::effort::{Effort, ExactCost};
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
-pub use params::ExactCost;
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

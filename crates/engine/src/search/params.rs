@@ -2,24 +2,11 @@
 
 use stratann_core::query::{MAX_K, Params};
 
-use super::{Effort, SearchOptions};
+use super::{Effort, ExactCost, SearchOptions};
 use crate::index::Index;
 use crate::kinds;
 use crate::recall::curve;
 use crate::{Error, Result};
-
-/// What each query of an exact search goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExactCost {
-    /// Blocks, or inverted lists.
-    pub count: u64,
-    /// Their name.
-    pub unit: &'static str,
-    /// Their bytes: whole blocks, or the codes of lists.
-    pub bytes: u64,
-    /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
-    pub vector_bytes_max: u64,
-}
 
 impl Index {
     /// What each query costs that searches everything: at recall 1, and where the curve ends below the recall. `None`

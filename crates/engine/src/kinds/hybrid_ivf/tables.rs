@@ -17,8 +17,8 @@ use super::facts::{ListFacts, PlanReport};
 use super::lists::ListReader;
 use crate::base::read_role;
 use crate::budget::Account;
+use crate::kinds::effort::ExactCost;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
-use crate::search::ExactCost;
 use crate::{Error, Result, files};
 
 /// Most bytes of one read that a manifest may ask for. Builds choose up to 63 pages.

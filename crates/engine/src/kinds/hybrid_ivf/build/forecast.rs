@@ -1,8 +1,8 @@
 //! What the stages of a `hybrid-ivf` are expected to take.
 
 use super::{clusters, nav, plan, residuals};
-use crate::build::codebook::{CodeKind, CodebookOptions};
-use crate::build::forecast::{Forecast, MULTIPLY_NS, PAIR_NS, Size};
+use crate::build::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS};
+use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::dataset::Shape;
