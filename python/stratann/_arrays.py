@@ -129,6 +129,26 @@ def byte_size(value: int | str | None, what: str) -> int | None:
     return int(value)
 
 
+def whole(value: Any, what: str, least: int = 0) -> int | None:
+    """Checks a whole number, or None for the default."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise InputError(f"{what} is {value!r}; give a whole number")
+    if value < least:
+        raise InputError(f"{what} is {value}; use {least} or more")
+    return int(value)
+
+
+def real(value: Any, what: str) -> float | None:
+    """Checks a number, or None for the default."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise InputError(f"{what} is {value!r}; give a number")
+    return float(value)
+
+
 def read_vectors(path: Path) -> NDArray[Any]:
     """Reads a whole vector file into an array of shape (n, d).
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import Path, byte_size, is_path, source
+from ._arrays import Path, byte_size, is_path, real, source, whole
 from ._errors import InputError
 from ._progress import Progress, listening
 
@@ -76,6 +76,20 @@ _OPTIONS = (
 )
 #: Those of `hybrid-ivf`, which not every function accepts.
 _CLUSTER_OPTIONS = ("clusters", "plan", "nav_samples")
+#: Those that are numbers.
+_WHOLE_OPTIONS = (
+    "seed",
+    "degree",
+    "build_list",
+    "passes",
+    "code_bytes",
+    "nodes_per_block",
+    "pages_per_block",
+    "cells",
+    "calibration_queries",
+    "clusters",
+)
+_REAL_OPTIONS = ("alpha", "head_share", "nav_samples")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +97,9 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     profile = given.get("profile")
     return {name: given[name] for name in _OPTIONS} | {
         **{name: given.get(name) for name in _CLUSTER_OPTIONS},
+        **{name: whole(given.get(name), name) for name in _WHOLE_OPTIONS},
+        **{name: real(given.get(name), name) for name in _REAL_OPTIONS},
+        "threads": whole(given["threads"], "threads", 1),
         "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
         "search_budget": byte_size(given.get("search_budget"), "search_budget"),
         "profile": None if profile is None else os.fspath(profile),
@@ -256,10 +273,10 @@ def groundtruth(
         columns, ids, distances = _stratann.groundtruth(
             source(base, "base"),
             source(queries, "queries"),
-            k,
+            whole(k, "k"),
             metric,
             byte_size(ram_budget, "ram_budget"),
-            threads,
+            whole(threads, "threads", 1),
             on_progress,
         )
     return Neighbors(ids.astype(np.uint64).reshape(-1, columns), distances.reshape(-1, columns))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, rows_of
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, real, rows_of, whole
 from ._build import Neighbors
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
@@ -160,16 +160,16 @@ class Index:
         """
         rows = self._queries(queries)
         how = {
-            "k": k,
-            "recall": recall,
-            "search_list": search_list,
-            "nprobe": nprobe,
-            "early_stop": early_stop,
-            "stop_slack": stop_slack,
-            "threads": threads,
+            "k": whole(k, "k"),
+            "recall": real(recall, "recall"),
+            "search_list": whole(search_list, "search_list"),
+            "nprobe": whole(nprobe, "nprobe"),
+            "early_stop": real(early_stop, "early_stop"),
+            "stop_slack": real(stop_slack, "stop_slack"),
+            "threads": whole(threads, "threads", 1),
             "mode": mode,
-            "width": width,
-            "in_flight": in_flight,
+            "width": whole(width, "width"),
+            "in_flight": whole(in_flight, "in_flight"),
             "io": io,
         }
         with listening(progress) as on_progress:

@@ -1,4 +1,4 @@
-"""The mistakes of a new user: each is an error of one line that says what, where and what to do, and changes no file."""
+"""The mistakes of a new user: an error of one line each, that says what, where and what to do, and changes nothing."""
 
 import numpy as np
 import pytest
@@ -71,13 +71,15 @@ MISTAKES = {
     "queries of three axes": (lambda p: search(p, np.zeros((1, 2, 16), np.float32)), ["(1, 2, 16)"]),
     "k of 0": (lambda p: search(p, k=0), ["k is 0", "1 to"]),
     "k of text": (lambda p: search(p, k="ten"), ["ten", "k"]),
+    "recall of text": (lambda p: search(p, recall="high"), ["recall is 'high'", "number"]),
+    "a degree of text": (lambda p: build(p, degree="many"), ["degree is 'many'", "whole number"]),
     "recall in percent": (lambda p: search(p, recall=95), ["95", "0.95"]),
     "recall of 0": (lambda p: search(p, recall=0), ["recall is 0"]),
-    "no threads": (lambda p: search(p, threads=0), ["threads", "1 to"]),
+    "no threads": (lambda p: search(p, threads=0), ["threads is 0", "1 or more"]),
     "clusters of a graph": (lambda p: search(p, nprobe=10), ["nprobe", "search_list"]),
     "an option that is misspelt": (lambda p: search(p, recal=0.9), ["recal"]),
     "queries as the truth": (
-        lambda p: stratann.open(p / "index").recall(search(p), p / "query.fbin"),
+        lambda p: stratann.open(p / "index").recall(vectors(2, 5, 16), search(p), p / "query.fbin"),
         ["query.fbin", "groundtruth"],
     ),
     "truth of other dimensions": (

@@ -29,7 +29,7 @@ impl Forecast {
 
     /// Seconds of a stage and of those after it, at the speed of the stages that have ended. Both are 0 for a stage
     /// that has no forecast.
-    pub(crate) fn from_stage(&self, name: &str) -> (f64, f64) {
+    pub(crate) fn left_from(&self, name: &str) -> (f64, f64) {
         let speed = (self.took_s + SHORT_S) / (self.expected_s + SHORT_S);
         let Some(at) = self.stages.iter().position(|stage| stage.0 == name) else { return (0.0, 0.0) };
         let later: f64 = self.stages[at + 1..].iter().map(|stage| stage.1).sum();
@@ -106,18 +106,18 @@ mod tests {
     fn a_slow_machine_is_noticed_after_a_stage() {
         let mut forecast =
             Forecast::new(vec![("scan", 0.1), ("codebook", 10.0), ("graph", 20.0), ("calibrate", 4.0)]);
-        assert_eq!(forecast.from_stage("codebook"), (10.0, 24.0));
+        assert_eq!(forecast.left_from("codebook"), (10.0, 24.0));
         assert!((forecast.total_s() - 34.1).abs() < 1e-9);
         forecast.ended("codebook", 30.0);
-        let (graph, later) = forecast.from_stage("graph");
+        let (graph, later) = forecast.left_from("graph");
         assert!((58.0..60.1).contains(&graph) && (11.6..12.1).contains(&later), "{graph} {later}");
-        assert_eq!(forecast.from_stage("unknown"), (0.0, 0.0));
+        assert_eq!(forecast.left_from("unknown"), (0.0, 0.0));
     }
 
     #[test]
     fn stages_without_a_forecast_change_nothing() {
         let mut forecast = Forecast::new(vec![("graph", 20.0)]);
         forecast.ended("numbered", 100.0);
-        assert_eq!(forecast.from_stage("graph"), (20.0, 0.0));
+        assert_eq!(forecast.left_from("graph"), (20.0, 0.0));
     }
 }

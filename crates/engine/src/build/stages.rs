@@ -133,7 +133,7 @@ impl<'a> Build<'a> {
             self.progress.note(&format!("{name}: done before"));
             return Ok(facts);
         }
-        let (now_s, later_s) = self.forecast.from_stage(name);
+        let (now_s, later_s) = self.forecast.left_from(name);
         self.progress.expect(now_s, later_s);
         let started = Instant::now();
         let facts = work(self)?;

@@ -41,7 +41,7 @@ pub(crate) fn forecast(
         seed: options.seed,
     };
     let graph_pair_ns = GRAPH_PAIR_NS + size.dim * GRAPH_COMPONENT_NS;
-    let nav_nodes = count * (1.0 + own.nav_samples as f64);
+    let nav_nodes = count * (1.0 + own.nav_samples);
     let nav_pairs = nav_nodes * (nav::LIST * nav::DEGREE) as f64 * 0.5;
     let lists = size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(CodeKind::Opq);
     let compared = options.calibration_queries as f64 * size.rows * CODES_SHARE;
