@@ -1,8 +1,8 @@
 //! Sums of table entries that the bytes of a code select: the hottest loop of a search.
 //!
-//! Plain loads, without a SIMD form: gather instructions took 1.2 to 1.6 times as long where they are microcoded (AMD
-//! Zen 4), are slower still where a processor is protected against data sampling (Intel before Sapphire Rapids), and
-//! gain little elsewhere.
+//! Plain loads, without a SIMD form: gather instructions took 1.2 to 1.6 times as long where they are microcoded (AMD),
+//! and are slower still where a processor is protected against data sampling. Processors whose gathers are fast were
+//! not measured.
 
 use super::CENTROIDS;
 
