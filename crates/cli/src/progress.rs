@@ -121,7 +121,7 @@ impl Progress for ProgressPrinter {
         if let Ok(mut stage) = self.stage.try_lock()
             && let Some(stage) = stage.as_mut()
         {
-            stage.show(done, *self.expected.lock().unwrap_or_else(|e| e.into_inner()));
+            stage.show(done, &self.expected);
         }
     }
 
@@ -161,7 +161,7 @@ fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
 }
 
 impl Stage {
-    fn show(&mut self, done: u64, expected: Option<Expected>) {
+    fn show(&mut self, done: u64, expected: &Mutex<Option<Expected>>) {
         if let Some(bar) = &self.bar {
             bar.set_position(done.min(self.total));
         }
@@ -173,6 +173,7 @@ impl Stage {
         let seconds = (now - self.started).as_secs_f64();
         let (line, left_s) = line(&self.name, done, self.total, &self.unit, seconds);
         let stage_s = left_s.unwrap_or(0.0);
+        let expected = *expected.lock().unwrap_or_else(|e| e.into_inner());
         let all_s = expected.map(|e| e.left_s(stage_s)).filter(|all_s| *all_s > 1.05 * stage_s + 0.1);
         let all = all_s.map(|all_s| format!(", about {} in all", duration(all_s)));
         match &self.bar {
