@@ -100,10 +100,9 @@ struct Work {
 
 impl Work {
     fn of(rows: f64, dim: f64, options: &CodebookOptions) -> Work {
-        let (rotates, refines) = rotation_of(options.kind, dim as usize);
+        let (rotates, _) = rotation_of(options.kind, dim as usize);
         let work = rotation::RotationWork::of(rows as usize, dim as usize);
-        let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
-        let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
+        let (rounds, refined) = rounds_of(options, dim as usize, work.rounds);
         let has_stages =
             options.kind == CodeKind::ResidualOpq && rows >= (CENTROIDS * ROWS_PER_COARSE) as f64;
         let coarse_rounds = if has_stages { STAGES * COARSE_ROUNDS } else { 0 } as f64;
@@ -128,6 +127,14 @@ impl Work {
 pub(crate) fn training_seconds(rows: f64, dim: f64, options: &CodebookOptions, threads: f64) -> f64 {
     let work = Work::of(rows, dim, options);
     (work.coarse_s + work.codes_s) / threads + work.decompositions_s
+}
+
+/// Rounds of training, and in how many of them the rotation is refined, of at most `worth`.
+fn rounds_of(options: &CodebookOptions, dim: usize, worth: usize) -> (usize, usize) {
+    match rotation_of(options.kind, dim) {
+        (_, true) => (options.iterations + FINAL_ROUNDS, options.iterations.min(worth)),
+        (_, false) => (options.iterations, 0),
+    }
 }
 
 /// Whether there is a rotation, and whether it is refined.
@@ -278,14 +285,13 @@ fn fit(
     percent: &mut Percent<'_>,
 ) -> Result<()> {
     let dim = book.dim;
-    let (rotates, refines) = rotation_of(options.kind, dim);
+    let (rotates, _) = rotation_of(options.kind, dim);
     let work = rotation::RotationWork::of(rows.len() / dim, dim);
+    let (rounds, refined) = rounds_of(options, dim, work.rounds);
     if rotates {
         book.rotation = rotation::pca(rows, dim, &book.starts, work.group, percent.progress)?;
         rotate_in_place(&book.rotation, dim, rows);
     }
-    let refined = if refines { options.iterations.min(work.rounds) } else { 0 };
-    let rounds = options.iterations + if refines { FINAL_ROUNDS } else { 0 };
     first_centroids(book, rows, options.seed);
     for round in 0..rounds {
         percent.reach_fine((round + 1) as f64 / (rounds + 2) as f64)?;
