@@ -129,9 +129,7 @@ impl Codebook {
             out.copy_from_slice(x);
             return;
         }
-        for (o, row) in out.iter_mut().zip(self.rotation.chunks_exact(self.dim)) {
-            *o = crate::distance::dot_f32(x, bytemuck::cast_slice(row));
-        }
+        crate::distance::block_dot_f32(x, &self.rotation, self.dim, out);
     }
 
     /// Encodes a rotated vector, and returns the correction s before it is quantised. `out` has

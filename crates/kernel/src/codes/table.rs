@@ -2,7 +2,7 @@
 
 use super::lanes::{self, Term};
 use super::{CENTROIDS, Codebook, look_up};
-use crate::distance::{block_dot_f32, dot_f32, l2_f32};
+use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 
 /// Distance in ids at which codes are prefetched.
 const PREFETCH_AHEAD: usize = 8;
@@ -100,14 +100,16 @@ impl Table {
     fn coarse_terms(&self, codebook: &Codebook, q: &[f32]) -> [f32; 256] {
         let mut terms = [0f32; 256];
         if self.wide > 0 {
-            let mut last = 0.0;
-            let mut rows = codebook.coarse.chunks_exact(codebook.dim).take(CENTROIDS);
-            for t in &mut terms {
-                if let Some(row) = rows.next() {
-                    last = if codebook.ip { -dot(q, row) } else { l2_f32(q, bytemuck::cast_slice(row)) };
-                }
-                *t = last;
+            let count = codebook.coarse_count().min(CENTROIDS);
+            let rows = &codebook.coarse[..count * codebook.dim];
+            let (known, surplus) = terms.split_at_mut(count);
+            if codebook.ip {
+                block_dot_f32(q, rows, codebook.dim, known);
+                known.iter_mut().for_each(|t| *t = -*t);
+            } else {
+                block_l2_f32(q, rows, codebook.dim, known);
             }
+            surplus.fill(known.last().copied().unwrap_or(0.0));
         }
         terms
     }

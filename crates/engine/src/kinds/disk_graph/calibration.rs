@@ -13,7 +13,7 @@ use crate::recall::curve::{Grid, Point, StopRule, check_slack};
 const MARGINS: [f32; 13] = [-0.1, -0.04, 0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.32, 0.5, 0.8, 1.2, 2.0];
 /// Paths: how many times as long as needed a beam is, and the share of reads that must have brought nothing. A longer
 /// beam finds more with the same reads and more comparisons. What they bring is in `decisions/`.
-const PATHS: [(f32, f32); 2] = [(1.0, 0.25), (3.0, 0.1)];
+const PATHS: [(f32, f32); 3] = [(0.25, 0.25), (1.0, 0.25), (3.0, 0.1)];
 /// The longest beam that is tried: about 100 KB a query.
 const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
