@@ -6,7 +6,7 @@ use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use stratann_engine::Progress;
+use stratann_engine::{Expected, Progress};
 
 use crate::output::{Output, count, duration, eprint_line};
 
@@ -39,22 +39,18 @@ pub(crate) struct ProgressPrinter {
     bars: bool,
     done: AtomicU64,
     stage: Mutex<Option<Stage>>,
-    expected: Mutex<Option<Expected>>,
+    expected: Mutex<Option<(Instant, Expected)>>,
 }
 
-/// What work of several stages is expected to take.
-#[derive(Clone, Copy)]
-struct Expected {
-    from: Instant,
-    now_s: f64,
-    later_s: f64,
-}
-
-impl Expected {
-    /// Seconds until everything is done, when the present stage needs `stage_s` more.
-    fn left_s(&self, stage_s: f64) -> f64 {
-        stage_s.max(self.now_s - self.from.elapsed().as_secs_f64()) + self.later_s
-    }
+/// Seconds until everything is done, `elapsed_s` after `expected` was told. The present stage is done to this share,
+/// and needs `stage_s` more at its rate.
+///
+/// The rate counts for more the longer it was observed: half-way through a stage for seven eighths.
+fn left_s(expected: &Expected, elapsed_s: f64, share: f64, stage_s: f64) -> f64 {
+    let forecast_s = expected.now_s - elapsed_s;
+    let weight = if expected.in_parts { 1.0 } else { (1.0 - share).powi(3) };
+    let now_s = weight * forecast_s + (1.0 - weight) * stage_s;
+    now_s.max(stage_s) + expected.later_s
 }
 
 struct Stage {
@@ -110,8 +106,8 @@ impl Progress for ProgressPrinter {
         });
     }
 
-    fn expect(&self, now_s: f64, later_s: f64) {
-        let expected = (now_s + later_s > 0.0).then(|| Expected { from: Instant::now(), now_s, later_s });
+    fn expect(&self, work: Expected) {
+        let expected = (work.now_s + work.later_s > 0.0).then(|| (Instant::now(), work));
         *self.expected.lock().unwrap_or_else(|e| e.into_inner()) = expected;
     }
 
@@ -161,7 +157,7 @@ fn bar(name: &str, total: u64, unit: &str) -> ProgressBar {
 }
 
 impl Stage {
-    fn show(&mut self, done: u64, expected: &Mutex<Option<Expected>>) {
+    fn show(&mut self, done: u64, expected: &Mutex<Option<(Instant, Expected)>>) {
         if let Some(bar) = &self.bar {
             bar.set_position(done.min(self.total));
         }
@@ -171,10 +167,12 @@ impl Stage {
         }
         self.next_line = now + NEXT_LINE;
         let seconds = (now - self.started).as_secs_f64();
-        let (line, left_s) = line(&self.name, done, self.total, &self.unit, seconds);
-        let stage_s = left_s.unwrap_or(0.0);
+        let (line, stage_s) = line(&self.name, done, self.total, &self.unit, seconds);
+        let stage_s = stage_s.unwrap_or(0.0);
         let expected = *expected.lock().unwrap_or_else(|e| e.into_inner());
-        let all_s = expected.map(|e| e.left_s(stage_s)).filter(|all_s| *all_s > 1.05 * stage_s + 0.1);
+        let share = done.min(self.total) as f64 / self.total.max(1) as f64;
+        let all_s = expected.map(|(from, work)| left_s(&work, (now - from).as_secs_f64(), share, stage_s));
+        let all_s = all_s.filter(|all_s| *all_s > 1.05 * stage_s + 0.1);
         let all = all_s.map(|all_s| format!(", about {} in all", duration(all_s)));
         match &self.bar {
             Some(bar) => bar.set_prefix(all.unwrap_or_default()),
@@ -223,10 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_in_all_is_never_less_than_what_is_left_of_a_stage() {
-        let expected = Expected { from: Instant::now(), now_s: 0.0, later_s: 5.0 };
-        assert_eq!(expected.left_s(3.0), 8.0);
-        let expected = Expected { now_s: 1000.0, ..expected };
-        assert!((990.0..=1005.0).contains(&expected.left_s(3.0)));
+    fn the_rate_replaces_the_forecast_as_a_stage_goes_on() {
+        let graph = Expected { now_s: 200.0, in_parts: false, later_s: 5.0 };
+        assert_eq!(left_s(&graph, 0.0, 0.0, 0.0), 205.0);
+        // Twice as fast as was expected: 30 s are left at 70 %.
+        assert!((35.0..40.0).contains(&left_s(&graph, 70.0, 0.7, 30.0)));
+        // Slower than expected: never less than at its rate.
+        assert_eq!(left_s(&graph, 199.0, 0.5, 199.0), 204.0);
+        let parts = Expected { in_parts: true, ..graph };
+        assert_eq!(left_s(&parts, 70.0, 0.7, 30.0), 135.0);
     }
 }

@@ -30,5 +30,5 @@ pub mod tier;
 pub mod verify;
 
 pub use error::{Error, ErrorKind, Result};
-pub use progress::{Progress, Quiet};
+pub use progress::{Expected, Progress, Quiet};
 pub use stratann_kernel::{DType, Metric};

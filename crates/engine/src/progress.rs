@@ -4,8 +4,8 @@
 pub trait Progress: Sync {
     /// Starts a stage of `total` units.
     fn stage(&self, name: &str, total: u64, unit: &str);
-    /// Tells what the present stages are expected to take together, and what comes after them, in seconds.
-    fn expect(&self, _now_s: f64, _later_s: f64) {}
+    /// Tells what the next stages are expected to take.
+    fn expect(&self, _work: Expected) {}
     /// Reports that `count` more units of the stage are done.
     fn advance(&self, count: u64);
     /// Reports a note.
@@ -13,6 +13,17 @@ pub trait Progress: Sync {
     /// Returns true once the user asked to stop: the work then ends with `ErrorKind::Interrupted` and publishes
     /// nothing.
     fn interrupted(&self) -> bool;
+}
+
+/// What work is expected to take.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Expected {
+    /// Seconds of the next stage, or of the next stages together.
+    pub now_s: f64,
+    /// Whether several stages share `now_s`, so that the rate of one of them says little about it.
+    pub in_parts: bool,
+    /// Seconds of all that comes after.
+    pub later_s: f64,
 }
 
 /// Ignores progress and never interrupts.

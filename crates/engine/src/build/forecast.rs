@@ -3,6 +3,7 @@
 use super::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
+use crate::Expected;
 use crate::dataset::Shape;
 
 /// The stages of a build in their order, each with the seconds that it is expected to take.
@@ -13,6 +14,9 @@ pub(crate) struct Forecast {
     expected_s: f64,
     took_s: f64,
 }
+
+/// Stages of a build that report their progress as several, of which none is most of the work.
+const IN_PARTS: [&str; 3] = ["calibrate", "clusters", "plan"];
 
 /// Stages of less than this say little about the machine.
 const SHORT_S: f64 = 0.2;
@@ -27,13 +31,19 @@ impl Forecast {
         self.stages.iter().map(|stage| stage.1).sum()
     }
 
-    /// Seconds of a stage and of those after it, at the speed of the stages that have ended. Both are 0 for a stage
-    /// that has no forecast.
-    pub(crate) fn left_from(&self, name: &str) -> (f64, f64) {
+    /// A stage and those after it, at the speed of the stages that have ended. Nothing is expected of a stage that has
+    /// no forecast.
+    pub(crate) fn left_from(&self, name: &str) -> Expected {
         let speed = (self.took_s + SHORT_S) / (self.expected_s + SHORT_S);
-        let Some(at) = self.stages.iter().position(|stage| stage.0 == name) else { return (0.0, 0.0) };
+        let Some(at) = self.stages.iter().position(|stage| stage.0 == name) else {
+            return Expected::default();
+        };
         let later: f64 = self.stages[at + 1..].iter().map(|stage| stage.1).sum();
-        (self.stages[at].1 * speed, later * speed)
+        Expected {
+            now_s: self.stages[at].1 * speed,
+            in_parts: IN_PARTS.contains(&name),
+            later_s: later * speed,
+        }
     }
 
     /// Takes in what a stage took.
@@ -106,18 +116,20 @@ mod tests {
     fn a_slow_machine_is_noticed_after_a_stage() {
         let mut forecast =
             Forecast::new(vec![("scan", 0.1), ("codebook", 10.0), ("graph", 20.0), ("calibrate", 4.0)]);
-        assert_eq!(forecast.left_from("codebook"), (10.0, 24.0));
+        let codebook = Expected { now_s: 10.0, in_parts: false, later_s: 24.0 };
+        assert_eq!(forecast.left_from("codebook"), codebook);
+        assert!(forecast.left_from("calibrate").in_parts);
         assert!((forecast.total_s() - 34.1).abs() < 1e-9);
         forecast.ended("codebook", 30.0);
-        let (graph, later) = forecast.left_from("graph");
+        let Expected { now_s: graph, later_s: later, .. } = forecast.left_from("graph");
         assert!((58.0..60.1).contains(&graph) && (11.6..12.1).contains(&later), "{graph} {later}");
-        assert_eq!(forecast.left_from("unknown"), (0.0, 0.0));
+        assert_eq!(forecast.left_from("unknown"), Expected::default());
     }
 
     #[test]
     fn stages_without_a_forecast_change_nothing() {
         let mut forecast = Forecast::new(vec![("graph", 20.0)]);
         forecast.ended("numbered", 100.0);
-        assert_eq!(forecast.left_from("graph"), (20.0, 0.0));
+        assert_eq!(forecast.left_from("graph").now_s, 20.0);
     }
 }

@@ -133,8 +133,7 @@ impl<'a> Build<'a> {
             self.progress.note(&format!("{name}: done before"));
             return Ok(facts);
         }
-        let (now_s, later_s) = self.forecast.left_from(name);
-        self.progress.expect(now_s, later_s);
+        self.progress.expect(self.forecast.left_from(name));
         let started = Instant::now();
         let facts = work(self)?;
         self.partial.finish(name, &facts)?;
