@@ -77,6 +77,35 @@ pub struct Crash {
     pub back_at_us: Option<u64>,
 }
 
+/// A link that loses all frames of two servers to each other for a while. Both reach the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// The two servers.
+    pub between: (u8, u8),
+    /// Time of the first loss, microseconds.
+    pub from_us: u64,
+    /// Time from which on frames arrive again, microseconds; `None` for never.
+    pub until_us: Option<u64>,
+}
+
+impl Cut {
+    /// The cuts that divide `servers` into those whose bit is set in `side` and the others.
+    pub fn partition(servers: u8, side: u64, from_us: u64, until_us: Option<u64>) -> Vec<Cut> {
+        let is_on_side = |server: u8| side >> server & 1 == 1;
+        let pairs = (0..servers).flat_map(|a| (0..a).map(move |b| (b, a)));
+        let cut = |between| Cut { between, from_us, until_us };
+        pairs.filter(|&(a, b)| is_on_side(a) != is_on_side(b)).map(cut).collect()
+    }
+
+    fn is_between(&self, a: u8, b: u8) -> bool {
+        self.between == (a, b) || self.between == (b, a)
+    }
+
+    fn is_open(&self, now_us: u64) -> bool {
+        now_us >= self.from_us && self.until_us.is_none_or(|until| now_us < until)
+    }
+}
+
 /// Delays and faults of a simulated cluster.
 #[derive(Clone, Debug)]
 pub struct FaultModel {
@@ -96,7 +125,10 @@ pub struct FaultModel {
     pub bad_disks: Vec<(u8, f64)>,
     /// Crashes.
     pub crashes: Vec<Crash>,
-    /// Microseconds until the others notice that a server has crashed or restarted.
+    /// Links that are cut.
+    pub cuts: Vec<Cut>,
+    /// Microseconds until the others notice that a server has crashed or restarted, and both ends that a link is cut or
+    /// mended.
     pub notice_us: u64,
     /// Limits of every server.
     pub limits: Limits,
@@ -118,6 +150,7 @@ impl Default for FaultModel {
             failing_reads: 0.0,
             bad_disks: Vec::new(),
             crashes: Vec::new(),
+            cuts: Vec::new(),
             notice_us: 2000,
             limits: Limits::default(),
             carry: Carry::default(),
@@ -166,6 +199,8 @@ pub struct Report {
     pub ended_us: u64,
     /// Frames that were refused.
     pub refused: u64,
+    /// Frames that a cut link lost.
+    pub cut_frames: u64,
 }
 
 /// Runs the cluster until no event is left.

@@ -85,6 +85,7 @@ enum Event {
     Crash(u8),
     Restart(u8),
     Notice { server: u8, other: u8, is_up: bool },
+    Link { between: (u8, u8), is_cut: bool },
 }
 
 struct Server {
@@ -148,6 +149,12 @@ impl<'a> World<'a> {
             world.schedule(crash.at_us, Event::Crash(crash.server));
             if let Some(at) = crash.back_at_us {
                 world.schedule(at, Event::Restart(crash.server));
+            }
+        }
+        for cut in &faults.cuts {
+            world.schedule(cut.from_us, Event::Link { between: cut.between, is_cut: true });
+            if let Some(at) = cut.until_us {
+                world.schedule(at, Event::Link { between: cut.between, is_cut: false });
             }
         }
         world
@@ -222,6 +229,10 @@ impl<'a> World<'a> {
                 query.origin
             }
             Event::Frame { from, to, bytes } => {
+                if self.is_cut(from, to) {
+                    self.report.cut_frames += 1;
+                    return;
+                }
                 let server = &mut self.servers[usize::from(to)];
                 if !server.is_up {
                     return;
@@ -246,7 +257,16 @@ impl<'a> World<'a> {
             }
             Event::Crash(server) => return self.crash(server),
             Event::Restart(server) => return self.restart(server),
+            Event::Link { between: (a, b), is_cut } => {
+                // Without jitter: that a link is mended must be noticed after that it was cut.
+                self.notice(a, b, !is_cut, 0);
+                return self.notice(b, a, !is_cut, 0);
+            }
             Event::Notice { server, other, is_up } => {
+                // A connection is made again only where it can be.
+                if is_up && (self.is_cut(server, other) || !self.servers[usize::from(other)].is_up) {
+                    return;
+                }
                 let s = &mut self.servers[usize::from(server)];
                 match is_up {
                     true => s.peer.up(other, &mut actions),
@@ -434,8 +454,23 @@ impl<'a> World<'a> {
     /// Lets the others notice a change, each a little later.
     fn announce(&mut self, server: u8, is_up: bool) {
         for other in (0..self.servers.len() as u8).filter(|&o| o != server) {
-            let at = self.now_us + self.faults.notice_us + self.delay((0, 500));
-            self.schedule(at, Event::Notice { server: other, other: server, is_up });
+            let jitter_us = self.delay((0, 500));
+            self.notice(other, server, is_up, jitter_us);
+            // A server that starts finds out which others it reaches.
+            if is_up && self.is_cut(server, other) {
+                self.notice(server, other, false, 0);
+            }
         }
+    }
+
+    /// Lets `server` notice later that it reaches `other`, or no longer does.
+    fn notice(&mut self, server: u8, other: u8, is_up: bool, jitter_us: u64) {
+        let at = self.now_us + self.faults.notice_us + jitter_us;
+        self.schedule(at, Event::Notice { server, other, is_up });
+    }
+
+    /// Whether frames between two servers are lost now.
+    fn is_cut(&self, a: u8, b: u8) -> bool {
+        self.faults.cuts.iter().any(|cut| cut.is_between(a, b) && cut.is_open(self.now_us))
     }
 }

@@ -17,7 +17,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{CodePlace, Kind};
 use stratann_kernel::Metric;
-use stratann_sim::{Cluster, Crash, FaultModel, Reply, Report, run};
+use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, run};
 
 #[test]
 fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
@@ -251,6 +251,11 @@ fn in_thousands_of_storms_every_client_gets_one_right_answer() {
     (1000..1000 + seeds).for_each(storm_of_width_1);
     storms_of_width(1000..1000 + seeds / 10, 4);
     storms_of_width(1000..1000 + seeds / 10, 8);
+    for width in [1, 4, 8] {
+        (1000..1000 + seeds / 2).for_each(|seed| {
+            storm_with_cuts(seed, width);
+        });
+    }
 }
 
 /// Deadlines that pass while queries run, on their origin or on another server.
@@ -287,6 +292,107 @@ fn without_replicas_a_dead_server_makes_answers_partial() {
         partial += usize::from(state.outcome() == Outcome::Partial);
     }
     assert!(partial > QUERIES / 2, "{partial} partial answers");
+}
+
+/// Both ends still reach the origins, and each finds another server with the blocks of the other.
+#[test]
+fn a_cut_link_between_two_servers_changes_no_answer_where_replicas_are_elsewhere() {
+    for (from_us, until_us) in [(0, None), (0, Some(4_000)), (700, Some(2_000)), (900, Some(1_400))] {
+        let cuts = vec![Cut { between: (1, 3), from_us, until_us }];
+        let faults = FaultModel { cuts, ..FaultModel::default() };
+        let report = simulate(&scattered(6, 3, 3), params(1), LONG_US, &faults);
+        assert!(report.cut_frames > 0, "{from_us}");
+        for query in 0..QUERIES {
+            let there = answer(&report, query);
+            assert_eq!(there.outcome(), Outcome::Complete, "{from_us}, query {query}");
+            assert_eq!(there.results(), alone(query, params(1)).results(), "{from_us}, query {query}");
+        }
+    }
+}
+
+/// Two servers with one replica each: across the cut nothing is reached, and answers say so. Once it is mended, they
+/// are whole again.
+#[test]
+fn a_partition_makes_answers_partial_until_it_heals() {
+    let outcomes = |until_us| {
+        let cuts = Cut::partition(4, 0b0011, 0, until_us);
+        assert_eq!(cuts.len(), 4);
+        let faults = FaultModel { cuts, notice_us: 0, ..FaultModel::default() };
+        let report = simulate(&scattered(4, 1, 3), params(1), LONG_US, &faults);
+        (0..QUERIES)
+            .map(|query| {
+                let state = answer(&report, query);
+                let is_whole = state.outcome() == Outcome::Complete;
+                assert_eq!(is_whole, state.stats().unreachable == 0);
+                assert!(!is_whole || state.results() == alone(query, params(1)).results());
+                is_whole
+            })
+            .collect::<Vec<_>>()
+    };
+    let lasting = outcomes(None);
+    assert!(lasting.iter().filter(|&&whole| whole).count() < QUERIES / 4, "{lasting:?}");
+    // It heals while the last queries are submitted.
+    let healed = outcomes(Some(50 * QUERIES as u64 * 3 / 4));
+    let late = healed[QUERIES * 9 / 10..].iter().filter(|&&whole| whole).count();
+    assert!(late == QUERIES / 10 && healed.iter().any(|whole| !whole), "{healed:?}");
+}
+
+/// Lost, doubled and late frames, a crash, a cut link and a partition, each for a while: an answer is right, or partial
+/// because its query met a server that reached no replica.
+fn storm_with_cuts(seed: u64, width: u32) -> (usize, usize) {
+    let servers = 4 + (hash(seed, 1, 0) % 4) as u8;
+    let drawn = |stream: u64, below: u64| hash(seed, stream, 1) % below;
+    let (from_us, until_us) = (drawn(2, 4_000), 4_000 + drawn(3, 40_000));
+    let side = 1 + drawn(4, (1 << servers) - 2);
+    let mut cuts = Cut::partition(servers, side, from_us, Some(until_us));
+    let one = drawn(5, servers.into()) as u8;
+    let between = (one, (one + 1) % servers);
+    cuts.push(Cut { between, from_us: drawn(6, 6_000), until_us: Some(60_000) });
+    let (server, at_us) = (drawn(7, servers.into()) as u8, drawn(8, 6_000));
+    let faults = FaultModel {
+        seed,
+        results: results_of(seed),
+        cuts,
+        link_us: (20, 3000),
+        drop: 0.01,
+        duplicate: 0.05,
+        crashes: vec![Crash { server, at_us, back_at_us: Some(at_us + 20_000) }],
+        limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
+        ..FaultModel::default()
+    };
+    let report = simulate(&scattered(servers.into(), 2, seed), params(width), 600_000_000, &faults);
+    let (mut whole, mut partial) = (0, 0);
+    for (query, replies) in report.replies.iter().enumerate() {
+        let was_lost = replies.is_empty() && query % usize::from(servers) == usize::from(server);
+        let [(_, Reply::Answer(state))] = replies.as_slice() else {
+            assert!(was_lost, "seed {seed}: query {query} got {replies:?}");
+            continue;
+        };
+        match state.outcome() {
+            Outcome::Complete if width > 1 => whole += 1,
+            Outcome::Complete => {
+                assert_eq!(state.results(), alone(query, params(1)).results(), "seed {seed}: query {query}");
+                whole += 1;
+            }
+            other => {
+                assert!(other == Outcome::Partial && state.stats().unreachable > 0, "seed {seed}: {other:?}");
+                partial += 1;
+            }
+        }
+    }
+    (whole, partial)
+}
+
+#[test]
+fn cut_links_and_partitions_give_one_answer_that_is_right_or_partial() {
+    for (seeds, width) in [(0..40, 1), (40..50, 4), (50..60, 8)] {
+        let (whole, partial) =
+            seeds.map(|seed| storm_with_cuts(seed, width)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        assert!(
+            whole.min(partial) > (whole + partial) / 5,
+            "width {width}: {whole} whole, {partial} partial"
+        );
+    }
 }
 
 /// Compares everything except the costs of a failed read: a round, and a hand-over to the replica where it is repeated.
