@@ -2,7 +2,8 @@
 //!
 //! Plain loads, without a SIMD form: gather instructions took 1.2 to 1.6 times as long where they are microcoded (AMD),
 //! and are slower still where a processor is protected against data sampling. Processors whose gathers are fast were
-//! not measured.
+//! not measured. Permutations of registers for 32 codes at once (AVX-512) spared a walk 4 % of its time and a scan of
+//! lists nothing: the codes themselves come from distant caches.
 
 use super::CENTROIDS;
 
