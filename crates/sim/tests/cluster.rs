@@ -310,6 +310,21 @@ fn a_cut_link_between_two_servers_changes_no_answer_where_replicas_are_elsewhere
     }
 }
 
+/// A query may end at a server that its origin does not reach. What it found goes by way of another one.
+#[test]
+fn answers_reach_an_origin_behind_a_cut_link() {
+    for results in [Results::Along, Results::Origin] {
+        let cut = |other| Cut { between: (0, other), from_us: 0, until_us: None };
+        let faults = FaultModel { cuts: vec![cut(1), cut(2), cut(3)], results, ..FaultModel::default() };
+        let report = simulate(&scattered(5, 4, 3), params(1), LONG_US, &faults);
+        for query in 0..QUERIES {
+            let there = answer(&report, query);
+            assert_eq!(there.outcome(), Outcome::Complete, "query {query}");
+            assert_eq!(there.results(), alone(query, params(1)).results(), "query {query}");
+        }
+    }
+}
+
 /// Two servers with one replica each: across the cut nothing is reached, and answers say so. Once it is mended, they
 /// are whole again.
 #[test]

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
-use super::{Action, Origin, Peer, Run};
+use super::{Action, Origin, Peer, Run, servers_in};
 use crate::place::bit;
 use crate::query::QueryState;
 
@@ -94,7 +94,7 @@ impl Peer {
 
     fn send_answer(&mut self, run: Run, state: Vec<u8>, out: &mut Vec<Action>) {
         let visited = self.hosted.get(&run.query).map_or(0, |hosted| hosted.visited);
-        self.send(run.query.origin, Message::Answer { run, visited, state }, out);
+        self.send(self.toward(run.query.origin), Message::Answer { run, visited, state }, out);
         if self.served.scatter_gather.is_some() {
             // No server hands it over to here again.
             self.forget(&run.query);
@@ -110,8 +110,31 @@ impl Peer {
                 self.pool.recycle_hits(hits);
             }
             Report::Remote { sequence, hits } => {
-                self.send(run.query.origin, Message::PartialResults { run, sequence, hits }, out);
+                self.send(
+                    self.toward(run.query.origin),
+                    Message::PartialResults { run, sequence, hits },
+                    out,
+                );
             }
+        }
+    }
+
+    /// The server to send what is for `origin` to: another one that reaches it where the link to it is down. With
+    /// scatter-gather an answer is known by its sender, so it goes straight.
+    fn toward(&self, origin: u8) -> u8 {
+        if self.live & bit(origin) != 0 || self.served.scatter_gather.is_some() {
+            return origin;
+        }
+        let reaches = |server: u8| self.statuses[usize::from(server)].map(|s| s.live & bit(origin) != 0);
+        let others = servers_in(self.live & !bit(self.server));
+        let known = others.filter(|&server| reaches(server) != Some(false));
+        known.max_by_key(|&server| reaches(server)).unwrap_or(origin)
+    }
+
+    /// Passes on what another server could not send to `origin`. It is passed on once, so that it cannot go round.
+    pub(super) fn relay(&mut self, origin: u8, message: Message<Vec<u8>>, out: &mut Vec<Action>) {
+        if self.live & bit(origin) != 0 && self.served.scatter_gather.is_none() {
+            self.send(origin, message, out);
         }
     }
 
