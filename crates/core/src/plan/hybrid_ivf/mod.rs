@@ -60,6 +60,13 @@ pub struct Scratch {
     nearest_lists: Vec<(u32, u32)>,
     /// Of the member of a local graph that is expanded: the edges to members not visited before.
     edges: Vec<local_graph::Edge>,
+    /// Lists that are to be read next and are on other servers, best first.
+    elsewhere: Vec<u32>,
+    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, and those that
+    /// can be read here.
+    group: Vec<Unread>,
+    left: Vec<Unread>,
+    here: Vec<Unread>,
     /// The lists scanned, where a trace is kept.
     scanned: Option<Vec<ScannedList>>,
 }
@@ -102,8 +109,17 @@ impl Kind for Marker {
             ReadKind::Edges { .. } => local_graph::take(cx, pending.read.at.offset, bytes),
         });
         if cx.q.outcome == Outcome::Running {
+            if cx.own.is_broken {
+                begin_again(cx);
+            }
             choose(cx);
         }
+    }
+
+    /// What took part in a lost read is not known list by list: the query begins again, and reads the list elsewhere.
+    fn requeue(state: &mut State, _: &View<'_>, _: u32) -> bool {
+        state.is_broken = true;
+        true
     }
 
     fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
@@ -148,6 +164,15 @@ impl Kind for Marker {
     }
 }
 
+/// Begins a query again; its budget, its counters and the lists that were lost stay.
+fn begin_again(cx: &mut Cx<'_, Marker>) {
+    cx.q.io.clear();
+    cx.q.top.hits.clear();
+    cx.q.top.reported_distances.clear();
+    cx.own.reset(cx.q.top.k);
+    navigate::navigate(cx);
+}
+
 /// The bounds of one query.
 fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
     BoundEstimator::new(cx.base, &cx.scratch.query, cx.params.bounds, cx.params.bound_slack)
@@ -155,6 +180,7 @@ fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
 
 /// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
 fn choose(cx: &mut Cx<'_, Marker>) {
+    cx.scratch.elsewhere.clear();
     let settled = rerank::settle(cx);
     let chosen = settled.and_then(|()| {
         loop {
@@ -167,7 +193,8 @@ fn choose(cx: &mut Cx<'_, Marker>) {
                 if may_read { rerank::choose(cx, at_most) } else { Some(()) }
             });
             // All candidates may have been pruned, or be in RAM, before all lists are scanned.
-            if chosen.is_none() || !cx.q.io.pending.is_empty() || !visit::is_scanning(cx) {
+            let waits = !cx.q.io.pending.is_empty() || !cx.scratch.elsewhere.is_empty();
+            if chosen.is_none() || waits || !visit::is_scanning(cx) {
                 break chosen;
             }
         }
@@ -175,12 +202,12 @@ fn choose(cx: &mut Cx<'_, Marker>) {
     if chosen.is_none() || (!cx.q.io.wants.is_empty() && cx.q.budget.hops == 0) {
         return cx.q.finish(Outcome::OutOfBudget);
     }
-    if !cx.q.io.wants.is_empty() {
-        cx.q.count_hop();
-    } else if cx.q.io.pending.is_empty() {
+    let elsewhere = core::mem::take(&mut cx.scratch.elsewhere);
+    if cx.q.io.pending.is_empty() && elsewhere.is_empty() {
         count_result_clusters(cx);
-        cx.q.finish(Outcome::Complete);
     }
+    cx.settle(&elsewhere);
+    cx.scratch.elsewhere = elsewhere;
 }
 
 /// Counts the visited clusters that hold a result: those that a perfect choice would have visited.

@@ -1,11 +1,17 @@
 //! Re-ranks candidates by their vectors: those with the smallest estimates first, near ones in one read.
+//!
+//! Over servers the rounds are the same. A server that holds only a part of a round scores what it has, also of later
+//! rounds, and hands the query over.
+
+use alloc::vec::Vec;
 
 use super::scan::prune_candidates;
 use super::visit::fetch;
-use super::{Marker, ReadKind, Scored, Unread};
+use super::{Marker, ReadKind, Scored, Scratch, Unread, View};
 use crate::format::inverted_list::Record;
+use crate::place::Reach;
 use crate::plan::Cx;
-use crate::search::{Hit, Mode, Pending, Tag};
+use crate::search::{Hit, Mode, Pending};
 use crate::verify::score_record;
 
 /// Asks for the candidates with the smallest estimates until at most `at_most` are left, `width` reads at a time.
@@ -19,6 +25,9 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>, at_most: usize) -> Option<()> {
     while cx.own.candidates.len() > at_most && cx.q.io.pending.len() < width {
         // The smallest estimate last, to be taken from the end.
         cx.own.candidates.sort_unstable_by(|a, b| b.estimate.total_cmp(&a.estimate).then(b.id.cmp(&a.id)));
+        if cx.base.here.is_some() && has_elsewhere(cx, width) {
+            return read_ahead(cx, width);
+        }
         let mut asked = false;
         for _ in cx.q.io.pending.len()..width {
             let Some(candidate) = cx.own.candidates.pop() else { break };
@@ -29,6 +38,64 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>, at_most: usize) -> Option<()> {
         }
         settle(cx)?;
     }
+    Some(())
+}
+
+/// Whether the next round needs records of other servers. Notes their lists, and what of the round can be read here.
+/// Candidates that no server can read are dropped.
+fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
+    let directory = cx.view.directory;
+    let mut candidates = core::mem::take(&mut cx.own.candidates);
+    candidates.retain(|c| {
+        let list = directory.list_of(c.id);
+        let is_lost = !is_known(cx, c.id) && cx.reach(list) == Reach::Nowhere;
+        if is_lost {
+            cx.q.give_up(list);
+        }
+        !is_lost
+    });
+    let Scratch { left, group, here, .. } = &mut *cx.scratch;
+    let [mut left, mut group, mut here] = [left, group, here].map(core::mem::take);
+    let noted = cx.scratch.elsewhere.len();
+    left.clone_from(&candidates);
+    here.clear();
+    for _ in cx.q.io.pending.len()..width {
+        let Some(candidate) = left.pop() else { break };
+        take_group(cx.view, cx.q.top.k, candidate, &mut left, &mut group);
+        for &c in &group {
+            let list = directory.list_of(c.id);
+            match cx.reach(list) {
+                _ if is_known(cx, c.id) => {}
+                Reach::Here => here.push(c),
+                Reach::Remote | Reach::Nowhere => cx.scratch.elsewhere.push(list),
+            }
+        }
+    }
+    cx.own.candidates = candidates;
+    (cx.scratch.left, cx.scratch.group, cx.scratch.here) = (left, group, here);
+    cx.scratch.elsewhere.len() > noted
+}
+
+/// Before the query leaves for records of other servers: asks for those of this one that the round needs, and that
+/// later rounds are likely to need, so that it need not come back. What is scored waits for its round.
+fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
+    let mut here = core::mem::take(&mut cx.scratch.here);
+    let limit = cx.own.estimates.kth();
+    here.extend(cx.own.candidates.iter().rev().filter(|c| c.lower <= limit));
+    for &candidate in &here {
+        if cx.q.io.pending.len() >= width {
+            break;
+        }
+        let is_awaited = cx.own.awaited.iter().any(|a| a.1 == candidate.id);
+        let is_here = cx.reach(cx.view.directory.list_of(candidate.id)) == Reach::Here;
+        if is_here && !is_awaited && !is_known(cx, candidate.id) {
+            if cx.q.mode == Mode::Eager {
+                cx.own.candidates.retain(|c| c.id != candidate.id);
+            }
+            read_group(cx, &[candidate])?;
+        }
+    }
+    cx.scratch.here = here;
     Some(())
 }
 
@@ -90,60 +157,80 @@ pub(super) fn keep_results(cx: &mut Cx<'_, Marker>) {
     cx.own.results.retain(|scored| hits.binary_search_by(|h| h.order(&hit(scored))).is_ok());
 }
 
-/// The records of a group that have to be read: their range in the file, and the first of them.
-struct Wanted {
-    start: u64,
-    end: u64,
-    first: u32,
+/// Adds a candidate, and others near it in the file that are likely to be read anyway, to the round. Asks for those
+/// whose distances are not known. Returns whether there are any.
+fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
+    let mut group = core::mem::take(&mut cx.scratch.group);
+    take_group(cx.view, cx.q.top.k, candidate, &mut cx.own.candidates, &mut group);
+    for candidate in &group {
+        if cx.q.mode == Mode::Barrier || is_known(cx, candidate.id) {
+            cx.own.round.push(candidate.id);
+        }
+    }
+    group.retain(|candidate| !is_known(cx, candidate.id));
+    let asked = read_group(cx, &group);
+    cx.scratch.group = group;
+    asked
 }
 
-/// Adds a candidate, and others near it in the file that are likely to be read anyway, to the round. Asks in one read
-/// for those whose distances are not known. Returns whether there are any.
-fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
-    let size = cx.view.shape.record_bytes() as u64;
-    let view = cx.view;
+/// Takes the candidates that are read with `candidate` out of the others, which are sorted. They depend on the
+/// candidates alone, not on which of them are known or where they are.
+fn take_group(
+    view: &View<'_>,
+    k: u32,
+    candidate: Unread,
+    candidates: &mut Vec<Unread>,
+    group: &mut Vec<Unread>,
+) {
+    let size = view.shape.record_bytes() as u64;
     let at = |c: &Unread| view.directory.record_at(&view.shape, c.id);
     let (mut start, mut end) = (at(&candidate), at(&candidate) + size);
-    let (gap, longest) = (u64::from(cx.view.gap_max), u64::from(cx.view.read_max));
-    let mut wanted = Wanted { start: u64::MAX, end: 0, first: candidate.id };
-    add(cx, &mut wanted, candidate.id, start);
-    let likely = cx.own.candidates.len().saturating_sub(2 * cx.q.top.k as usize);
-    let mut i = cx.own.candidates.len();
+    let (gap, longest) = (u64::from(view.gap_max), u64::from(view.read_max));
+    group.clear();
+    group.push(candidate);
+    let likely = candidates.len().saturating_sub(2 * k as usize);
+    let mut i = candidates.len();
     while i > likely {
         i -= 1;
-        let other = cx.own.candidates[i];
+        let other = candidates[i];
         let from = at(&other);
         let (low, high) = (start.min(from), end.max(from + size));
         let is_near = from <= end + gap && from + size + gap >= start;
         if is_near && high - low <= longest {
             (start, end) = (low, high);
-            cx.own.candidates.remove(i);
-            add(cx, &mut wanted, other.id, from);
+            candidates.remove(i);
+            group.push(other);
             // One that was too far from the first may be near to this one.
-            i = cx.own.candidates.len();
+            i = candidates.len();
         }
     }
-    if wanted.end == 0 {
-        return Some(false);
-    }
-    fetch(cx, wanted.start, wanted.end - wanted.start, ReadKind::Records { first: wanted.first })?;
-    Some(true)
 }
 
-/// Adds a candidate to the round, and to the next read when its distance is not known.
-fn add(cx: &mut Cx<'_, Marker>, wanted: &mut Wanted, id: u32, at: u64) {
-    let is_scored = cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok();
-    let is_known = is_scored || cx.view.record_in_ram(id).is_some();
-    if is_known || cx.q.mode == Mode::Barrier {
-        cx.own.round.push(id);
+/// Whether the distance of a candidate can be had without a read.
+fn is_known(cx: &Cx<'_, Marker>, id: u32) -> bool {
+    cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok() || cx.view.record_in_ram(id).is_some()
+}
+
+/// Asks for the records of near candidates: in one read, or over servers in one for each list, because what lies
+/// between two lists may be elsewhere. Returns whether there are any.
+fn read_group(cx: &mut Cx<'_, Marker>, group: &[Unread]) -> Option<bool> {
+    let list_of = |c: &Unread| cx.base.here.map(|_| cx.view.directory.list_of(c.id));
+    let lists =
+        group.iter().enumerate().filter(|&(i, c)| group[..i].iter().all(|b| list_of(b) != list_of(c)));
+    for list in lists.map(|(_, c)| list_of(c)) {
+        let (view, size) = (cx.view, cx.view.shape.record_bytes() as u64);
+        let members = || {
+            group
+                .iter()
+                .filter(|c| list_of(c) == list)
+                .map(|c| (view.directory.record_at(&view.shape, c.id), c.id))
+        };
+        let (start, first) = members().min()?;
+        let end = members().max()?.0 + size;
+        let tag = fetch(cx, start, end - start, ReadKind::Records { first })?;
+        cx.own.awaited.extend(members().map(|(_, id)| (tag, id)));
     }
-    if !is_known {
-        cx.own.awaited.push((Tag(cx.q.io.next_tag), id));
-        if at < wanted.start {
-            (wanted.start, wanted.first) = (at, id);
-        }
-        wanted.end = wanted.end.max(at + cx.view.shape.record_bytes() as u64);
-    }
+    Some(!group.is_empty())
 }
 
 /// Most members read by a query that are kept for learning.

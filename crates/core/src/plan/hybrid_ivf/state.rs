@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::format::directory::Directory;
 use crate::search::{Beam, IndexSize, KSmallest, Read, Tag};
 
 /// The purpose of a read.
@@ -18,20 +19,20 @@ pub(crate) enum ReadKind {
 }
 
 impl ReadKind {
-    /// The first unit, and the note, of a read of this purpose.
-    pub(crate) fn to_read(self) -> (u32, u64) {
-        let note = |kind: u64, count: u32| kind | u64::from(count) << 8;
+    /// The list whose place decides where it is read, and the note, of a read of this purpose.
+    pub(crate) fn to_read(self, directory: &Directory) -> (u32, u64) {
+        let note = |kind: u64, count: u32, first: u32| kind | u64::from(count) << 8 | u64::from(first) << 32;
         match self {
-            ReadKind::Lists { first, count } => (first, note(0, count)),
-            ReadKind::Records { first } => (first, note(1, 0)),
-            ReadKind::Run { first, count } => (first, note(2, count)),
-            ReadKind::Edges { cluster } => (cluster, note(3, 0)),
+            ReadKind::Lists { first, count } => (first, note(0, count, first)),
+            ReadKind::Records { first } => (directory.list_of(first), note(1, 0, first)),
+            ReadKind::Run { first, count } => (directory.list_of(first), note(2, count, first)),
+            ReadKind::Edges { cluster } => (directory.lists_of(cluster).start, note(3, 0, cluster)),
         }
     }
 
     /// The inverse of [`ReadKind::to_read`]; `None` for a note that it does not make.
     pub(crate) fn of(read: &Read) -> Option<ReadKind> {
-        let (first, count) = (read.unit, u32::try_from(read.note >> 8).ok()?);
+        let (first, count) = ((read.note >> 32) as u32, (read.note >> 8) as u32 & COUNT_MAX);
         match read.note & 0xff {
             0 => Some(ReadKind::Lists { first, count }),
             1 => Some(ReadKind::Records { first }),
@@ -40,7 +41,18 @@ impl ReadKind {
             _ => None,
         }
     }
+
+    /// Whether its number of lists or members can be noted.
+    pub(crate) fn is_short(self) -> bool {
+        match self {
+            ReadKind::Lists { count, .. } | ReadKind::Run { count, .. } => count <= COUNT_MAX,
+            ReadKind::Records { .. } | ReadKind::Edges { .. } => true,
+        }
+    }
 }
+
+/// Most lists or members of one read: the note has 24 bits for them.
+const COUNT_MAX: u32 = 0xff_ffff;
 
 /// A member that no bound has pruned and whose vector was not read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,6 +184,8 @@ pub struct State {
     pub(crate) upper_bounds: KSmallest,
     /// Members that the navigation found, ascending.
     pub(crate) navigated: Vec<u32>,
+    /// Whether a read was lost that another server may make; never travels.
+    pub(crate) is_broken: bool,
 }
 
 impl State {
@@ -193,6 +207,7 @@ impl State {
         self.read.clear();
         self.results.clear();
         self.navigated.clear();
+        self.is_broken = false;
         self.estimates.reset(k as usize);
         self.upper_bounds.reset(k as usize);
     }

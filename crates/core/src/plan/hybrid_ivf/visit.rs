@@ -15,6 +15,7 @@ use super::{FILE, Marker, QueuedLists, ReadKind, Scratch, State, Visit, bound_es
 use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
+use crate::place::Reach;
 use crate::plan::Cx;
 use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};
@@ -73,6 +74,19 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
             continue;
         }
         let Some(list) = cx.own.lists.pop() else { break };
+        match reach(cx, list) {
+            Reach::Here => {}
+            Reach::Remote => {
+                cx.own.lists.push(list);
+                want_elsewhere(cx);
+                break;
+            }
+            Reach::Nowhere => {
+                cx.q.give_up(list);
+                end_list(cx, list);
+                continue;
+            }
+        }
         if cx.params.bounds == Bounds::Off {
             begin_visit(cx, cx.view.directory.cluster_of(list));
             asked |= ask_for_members(cx, list)?;
@@ -88,13 +102,51 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
     Some(())
 }
 
+/// Where a list can be scanned: here where its codes are resident, if they are all that is needed.
+fn reach(cx: &Cx<'_, Marker>, list: u32) -> Reach {
+    let is_resident = cx.params.bounds != Bounds::Off && cx.view.resident_codes(list).is_some();
+    if is_resident { Reach::Here } else { cx.reach(list) }
+}
+
+/// Lists beside the next one that decide between its replicas.
+const LOOK_AHEAD: usize = 8;
+
+/// Notes the next lists, of which the first is on another server.
+fn want_elsewhere(cx: &mut Cx<'_, Marker>) {
+    let State { lists, ranked, begun, .. } = &*cx.own;
+    let later = ranked.iter().skip(*begun as usize).flat_map(|&cluster| cx.view.directory.lists_of(cluster));
+    cx.scratch.elsewhere.extend(lists.iter().rev().copied().chain(later).take(LOOK_AHEAD));
+}
+
+/// Where a cluster can be searched that is a graph: all its lists and edges are in one place.
+fn reach_of_graph(cx: &Cx<'_, Marker>, cluster: u32) -> Reach {
+    let mut lists = cx.view.directory.lists_of(cluster);
+    let first = lists.next().map_or(Reach::Here, |list| cx.reach(list));
+    let is_whole = first != Reach::Here || lists.all(|list| cx.reach(list) == Reach::Here);
+    if is_whole { first } else { Reach::Nowhere }
+}
+
 /// Puts the lists of the next cluster on the stack, or begins a local search of it. Returns false when the local
-/// search has to wait until the lists before it have taken effect.
+/// search has to wait until the lists before it have taken effect, or is to be made on another server.
 fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
     let is_local = !cx.params.exact && cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
         return Some(false);
+    }
+    if is_local {
+        match reach_of_graph(cx, cluster) {
+            Reach::Here => {}
+            Reach::Remote => {
+                want_elsewhere(cx);
+                return Some(false);
+            }
+            Reach::Nowhere => {
+                cx.q.give_up(cx.view.directory.lists_of(cluster).start);
+                cx.own.begun += 1;
+                return Some(true);
+            }
+        }
     }
     cx.own.begun += 1;
     let first = cx.own.lists.len();
@@ -174,7 +226,7 @@ fn ask_for_list(cx: &mut Cx<'_, Marker>, list: u32) -> Option<()> {
         let is_next = next == last + 1 && cx.view.directory.codes[next as usize] == end;
         // Lists that do not follow may lie before this one.
         let is_short = is_next && cx.view.list_end(next) - start <= u64::from(cx.view.read_max);
-        if !is_short || cx.view.resident_codes(next).is_some() {
+        if !is_short || cx.view.resident_codes(next).is_some() || cx.reach(next) != Reach::Here {
             break;
         }
         cx.own.lists.pop();
@@ -300,7 +352,7 @@ fn end_part(cx: &mut Cx<'_, Marker>, cluster: u32) {
 
 /// Asks for `length` bytes of the file. `None` when the budget allows no more reads.
 pub(super) fn fetch(cx: &mut Cx<'_, Marker>, offset: u64, length: u64, kind: ReadKind) -> Option<Tag> {
-    let bytes = u32::try_from(length).ok()?;
-    let (unit, note) = kind.to_read();
+    let bytes = u32::try_from(length).ok().filter(|_| kind.is_short())?;
+    let (unit, note) = kind.to_read(cx.view.directory);
     cx.fetch(Extent { store: FILE, offset, bytes }, unit, note)
 }
