@@ -248,3 +248,31 @@ fn what_cannot_be_simulated_is_refused() {
     ]);
     assert!(error.contains("made from another index"), "{error}");
 }
+
+/// Inverted lists on several servers: what is found, and what is compared and read for it, is that of one.
+#[test]
+fn lists_are_handed_over_and_cost_what_they_cost_on_one_server() {
+    let data = Data::new(2000, 16, "f32");
+    let index =
+        data.build("lists", &["--kind", "hybrid-ivf", "--clusters", "40", "--calibration-queries", "0"]);
+    let asked = ["simulate", arg(&index), arg(&data.queries), "--nprobe", "10", "--no-times"];
+    let runs = |more: &[&str]| json(&[&asked[..], more].concat())["runs"].as_array().unwrap().clone();
+    let all = runs(&["--servers", "1,3,10"]);
+    let key = |run: &Value, key: &str| number(run, &format!("/per_query/{key}"));
+    for run in &all {
+        assert_eq!((&run["nprobe"], &run["failed_queries"]), (&10.into(), &0.into()));
+        for counter in ["lists", "code_comparisons", "clusters"] {
+            assert_eq!(key(run, counter), key(&all[0], counter), "{counter}: {run}");
+        }
+        let [records, alone] = [run, &all[0]].map(|run| key(run, "full_comparisons"));
+        assert!((records / alone - 1.0).abs() < 0.03, "{records} {alone}");
+        assert_eq!(key(run, "hand_overs") > 1.0, run["servers"] != 1);
+    }
+    let copied = runs(&["--servers", "10", "--replicas", "3"]);
+    assert!(key(&copied[0], "hand_overs") < key(&all[2], "hand_overs"));
+    for (more, why) in [(["--overlap", "0.2"], "--replicas"), (["--entry", "any"], "fewer than 64 servers")] {
+        let servers = if more[0] == "--overlap" { "4" } else { "64" };
+        let error = refused(&[&asked[..], &["--servers", servers], &more[..]].concat(), 2);
+        assert!(error.contains(why), "{error}");
+    }
+}

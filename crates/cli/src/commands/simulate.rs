@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_core::place::Placement;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
@@ -185,7 +184,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let &[effort] = efforts.as_slice() else {
         return Err(Error::bad_input("simulate takes one --recall or --search-list"));
     };
-    let index = Index::open(&args.index, OpenOptions::default())?;
+    // A server has no room for the lists of others: none is resident, and every visit counts.
+    let index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
     let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
     let options = SearchOptions { k: args.k, effort, switches: switches.into(), ..SearchOptions::default() };
@@ -210,7 +210,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let mut job = Job { args, params, passes, prices: None, printer: &printer };
     // Impossible combinations are refused before anything is measured.
-    args.servers.iter().try_for_each(|&n| spread::plan(&args.index, &job.spread(n)).map(|_| ()))?;
+    args.servers.iter().try_for_each(|&n| spread::check_place(&index, &job.spread(n)))?;
+    if !args.times.no_times && !index.manifest().kind().is_some_and(|kind| kind.has_equal_reads()) {
+        printer.note(
+            "note: the disk is modelled by its reads, whatever their length: times of long lists are too good",
+        );
+    }
     job.prices = job.prices()?;
     let calibration = job.compare(&options)?;
     let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
@@ -303,9 +308,7 @@ impl Job<'_> {
         let threads = prices.threads.min(options::all_cores());
         let options = SearchOptions { threads, width: Width::Fixed(self.args.width), ..*options };
         let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.printer)?;
-        let blocks = self.passes.index.manifest().blocks.count as usize;
-        let here = Placement::new(1, vec![1; blocks])
-            .ok_or_else(|| Error::bad_input("the index has no blocks; build it again"))?;
+        let here = spread::place(self.passes.index, &self.spread(1), self.printer)?;
         let pass = self.passes.baton(&here, self.params)?;
         let costs = Costs { threads, ..prices.costs() };
         let timing = self.most(&pass.traces, &costs, IN_FLIGHT * threads, 1);
@@ -331,7 +334,7 @@ impl Job<'_> {
         let matches = self.args.scatter.match_recall;
         let needs_placement = matches || modes.iter().any(|&m| m != ModeName::ScatterGather);
         let placement = needs_placement
-            .then(|| spread::place(&self.args.index, &self.spread(servers), self.printer))
+            .then(|| spread::place(self.passes.index, &self.spread(servers), self.printer))
             .transpose()?;
         let mut handed_over = None;
         if let Some(placement) = placement.as_ref().filter(|_| matches || modes.contains(&ModeName::Baton)) {

@@ -1,5 +1,6 @@
 //! The effort of a search: a recall, or a number in the unit of a kind.
 
+use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 
@@ -25,6 +26,21 @@ impl Effort {
         match kind {
             Kind::HybridIvf => Effort::Clusters(16, None, None),
             Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
+        }
+    }
+
+    /// So many times the effort of parameters, without their stop rules for a beam.
+    pub fn times(params: &Params, times: u32) -> Effort {
+        match params.kind {
+            KindParams::HybridIvf(own) => {
+                let nprobe = own.nprobe.saturating_mul(times).min(MAX_PROBES);
+                let slack = Some(own.bound_slack).filter(|s| s.is_finite());
+                Effort::Clusters(nprobe, slack, Some(own.early_stop).filter(|s| s.is_finite()))
+            }
+            KindParams::DiskGraph(own) => {
+                Effort::List(own.search_list.saturating_mul(times).min(MAX_SEARCH_LIST), None)
+            }
+            _ => Effort::List(params.k.saturating_mul(times).min(MAX_SEARCH_LIST), None),
         }
     }
 

@@ -47,6 +47,14 @@ impl Kind {
         }
     }
 
+    /// Whether all reads of an index have the same length.
+    pub const fn has_equal_reads(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::Flat => true,
+            Kind::HybridIvf => false,
+        }
+    }
+
     /// Whether several processes can share a build.
     pub const fn is_built_in_tasks(self) -> bool {
         match self {

@@ -14,6 +14,7 @@ pub mod options;
 pub mod section;
 pub mod snapshot;
 pub mod split;
+pub(crate) mod units;
 
 use std::path::Path;
 
@@ -43,6 +44,7 @@ use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
 use options::{GraphOptions, KindOptions, Switches};
+use units::Units;
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -189,6 +191,14 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => 0.0,
             KindIndex::HybridIvf(lists) => lists.resident().share_of(&lists.tables.directory),
+        }
+    }
+
+    /// Its units and their groups, where they are not blocks of a graph.
+    pub(crate) fn units(&self) -> Option<Units> {
+        match self {
+            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::HybridIvf(lists) => Some(lists.tables.units()),
         }
     }
 

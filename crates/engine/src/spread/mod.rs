@@ -27,6 +27,7 @@ mod refine;
 pub mod scatter;
 mod shard;
 mod source;
+mod units;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,6 +44,7 @@ use crate::budget::{self, Account};
 use crate::build::{check_disk, claim_folder};
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
+use crate::index::Index;
 use crate::kinds::kind::Kind;
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
@@ -113,28 +115,7 @@ impl PartitionOptions {
 
     fn check(&self, folder: &Path, manifest: &Manifest) -> Result<()> {
         let wrong = |what: String| Err(Error::bad_input(what));
-        if !(1..=SERVERS_MAX).contains(&self.servers) {
-            return wrong(format!("servers is {}; use 1 to {SERVERS_MAX}", self.servers));
-        }
-        if !(1..=self.servers).contains(&self.replicas) {
-            return wrong(format!(
-                "replicas is {}; use 1 to the number of servers, {}",
-                self.replicas, self.servers
-            ));
-        }
-        if !(0.0..=1.0).contains(&self.overlap) {
-            return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
-        }
-        if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
-            return wrong(
-                "overlap copies blocks that one of several servers has; give it without --replicas, and with two \
-                 servers or more"
-                    .into(),
-            );
-        }
-        if self.threads == 0 {
-            return wrong("threads is 0; use 1 or more".into());
-        }
+        self.check_numbers()?;
         if let Some(spread) = &manifest.spread {
             return wrong(format!(
                 "{} is partitioned over {} servers already; give the index that it was made from",
@@ -156,6 +137,33 @@ impl PartitionOptions {
                 manifest.blocks.count,
                 self.servers
             ));
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::bad_input(what));
+        if !(1..=SERVERS_MAX).contains(&self.servers) {
+            return wrong(format!("servers is {}; use 1 to {SERVERS_MAX}", self.servers));
+        }
+        if !(1..=self.servers).contains(&self.replicas) {
+            return wrong(format!(
+                "replicas is {}; use 1 to the number of servers, {}",
+                self.replicas, self.servers
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.overlap) {
+            return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
+        }
+        if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
+            return wrong(
+                "overlap copies blocks that one of several servers has; give it without --replicas, and with two \
+                 servers or more"
+                    .into(),
+            );
+        }
+        if self.threads == 0 {
+            return wrong("threads is 0; use 1 or more".into());
         }
         Ok(())
     }
@@ -205,17 +213,37 @@ pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
     Ok(SpreadPlan::new(&manifest, options)?.account)
 }
 
-/// The replicas that [`partition`] would give the blocks of the newest version in `index`; nothing is written.
+/// Servers of all units of `index`: of its blocks, as [`partition`] would place them, or of its inverted lists. Nothing
+/// is written.
 ///
 /// # Errors
-/// As [`partition`], as far as they concern the index and the options.
-pub fn place(index: &Path, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
-    let (_, manifest) = Manifest::read(index)?;
-    options.check(index, &manifest)?;
+/// As [`partition`], as far as they concern the index and the options; an overlap of lists.
+pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+    if let Some(units) = index.kind.units() {
+        check_place(index, options)?;
+        return pool(options)?.install(|| units::place(&units, options, progress));
+    }
+    let (_, manifest) = Manifest::read(index.folder())?;
+    options.check(index.folder(), &manifest)?;
     let plan = SpreadPlan::new(&manifest, options)?;
-    let shape = shape(index, &manifest)?.3;
-    let source = Source::open(index, manifest, shape, progress)?;
+    let shape = shape(index.folder(), &manifest)?.3;
+    let source = Source::open(index.folder(), manifest, shape, progress)?;
     pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
+}
+
+/// Checks what [`place`] refuses before any work.
+///
+/// # Errors
+/// As [`place`].
+pub fn check_place(index: &Index, options: &PartitionOptions) -> Result<()> {
+    if index.kind.units().is_none() {
+        return plan(index.folder(), options).map(|_| ());
+    }
+    options.check_numbers()?;
+    if options.overlap > 0.0 {
+        return Err(Error::bad_input("overlap is for blocks; give --replicas for inverted lists"));
+    }
+    Ok(())
 }
 
 fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {

@@ -15,12 +15,11 @@ use serde::Serialize;
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{Message, QueryId, decode};
 use stratann_core::query::{
-    self, Arrival, Arrived, Budget, Extent, Loss, MAX_SEARCH_LIST, Params, QueryState, QueryStats, Scratch,
-    Step, Tag, Want, wire,
+    self, Arrival, Arrived, Budget, Extent, Loss, Params, QueryState, QueryStats, Scratch, Step, Tag, Want,
+    wire,
 };
 use stratann_engine::driver::Width;
 use stratann_engine::index::Index;
-use stratann_engine::kinds;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
@@ -63,9 +62,8 @@ pub(super) fn measure(
     let cores = options::all_cores();
     let threads = args.threads.unwrap_or(cores);
     let mut searches = Vec::new();
-    let list = kinds::setting(&params).search_list;
-    for list in [list, list.saturating_mul(2).min(MAX_SEARCH_LIST)] {
-        let effort = Effort::List(list, None);
+    for times in [1, 2] {
+        let effort = Effort::times(&params, times);
         let options = SearchOptions {
             k: params.k as usize,
             effort,

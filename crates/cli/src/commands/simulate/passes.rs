@@ -48,12 +48,15 @@ pub(super) struct Pass {
     pub(super) queries: usize,
     pub(super) failed: usize,
     pub(super) search_list: u32,
+    pub(super) nprobe: Option<u32>,
     pub(super) traces: Vec<Trace>,
 }
 
 impl Pass {
     fn new(servers: usize, params: &Params) -> Pass {
-        Pass { reads: vec![0; servers], search_list: kinds::setting(params).search_list, ..Pass::default() }
+        let setting = kinds::setting(params);
+        let (search_list, nprobe) = (setting.search_list, setting.nprobe);
+        Pass { reads: vec![0; servers], search_list, nprobe, ..Pass::default() }
     }
 
     /// Share of the true neighbours that were found.

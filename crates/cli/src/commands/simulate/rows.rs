@@ -17,6 +17,9 @@ pub(super) struct Row {
     servers: usize,
     mode: &'static str,
     search_list: u32,
+    /// Clusters visited at most, where the index has clusters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nprobe: Option<u32>,
     recall: Option<f64>,
     per_query: PerQuery,
     /// Hand-overs over rounds of reads (BatANN figure 3).
@@ -67,6 +70,7 @@ impl Row {
             servers: pass.reads.len(),
             mode: mode.name(),
             search_list: pass.search_list,
+            nprobe: pass.nprobe,
             recall: has_truth.then(|| pass.recall()),
             per_query,
             hand_over_share: stats.hand_overs as f64 / stats.hops.max(1) as f64,
@@ -109,7 +113,7 @@ type Cell = fn(&Row) -> String;
 const COUNTED: [(&str, Cell); 11] = [
     ("servers", |r| r.servers.to_string()),
     ("mode", |r| r.mode.into()),
-    ("list", |r| r.search_list.to_string()),
+    ("effort", |r| r.nprobe.map_or(r.search_list.to_string(), |nprobe| format!("{nprobe} lists"))),
     ("recall", |r| r.recall.map_or("-".into(), |x| format!("{x:.4}"))),
     ("reads", |r| format!("{:.1}", r.per_query.mean(|s| s.reads))),
     ("codes compared", |r| format!("{:.0}", r.per_query.mean(|s| s.code_comparisons))),

@@ -61,7 +61,7 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
     here.clear();
     for _ in cx.q.io.pending.len()..width {
         let Some(candidate) = left.pop() else { break };
-        take_group(cx.view, cx.q.top.k, candidate, &mut left, &mut group);
+        take_group(cx.view, (candidate, 2 * cx.q.top.k), &mut left, &mut group, |_| true);
         for &c in &group {
             let list = directory.list_of(c.id);
             match cx.reach(list) {
@@ -79,24 +79,36 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
 /// Before the query leaves for records of other servers: asks for those of this one that the round needs, and that
 /// later rounds are likely to need, so that it need not come back. What is scored waits for its round.
 fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
+    let directory = cx.view.directory;
     let mut here = core::mem::take(&mut cx.scratch.here);
+    let mut group = core::mem::take(&mut cx.scratch.group);
     let limit = cx.own.estimates.kth();
-    here.extend(cx.own.candidates.iter().rev().filter(|c| c.lower <= limit));
-    for &candidate in &here {
-        if cx.q.io.pending.len() >= width {
-            break;
-        }
-        let is_awaited = cx.own.awaited.iter().any(|a| a.1 == candidate.id);
-        let is_here = cx.reach(cx.view.directory.list_of(candidate.id)) == Reach::Here;
-        if is_here && !is_awaited && !is_known(cx, candidate.id) {
-            if cx.q.mode == Mode::Eager {
-                cx.own.candidates.retain(|c| c.id != candidate.id);
-            }
-            read_group(cx, &[candidate])?;
+    // Those of the round last, to be taken from the end.
+    let of_round = here.len();
+    for candidate in cx.own.candidates.iter().filter(|c| c.lower <= limit) {
+        if here[..of_round].iter().all(|c| c.id != candidate.id) {
+            here.push(*candidate);
         }
     }
-    cx.scratch.here = here;
-    Some(())
+    here.rotate_left(of_round);
+    here.retain(|c| {
+        let is_awaited = cx.own.awaited.iter().any(|a| a.1 == c.id);
+        !is_awaited && !is_known(cx, c.id) && cx.reach(directory.list_of(c.id)) == Reach::Here
+    });
+    let mut asked = Some(());
+    while asked.is_some() && cx.q.io.pending.len() < width {
+        let Some(candidate) = here.pop() else { break };
+        let list = directory.list_of(candidate.id);
+        take_group(cx.view, (candidate, u32::MAX), &mut here, &mut group, |c| {
+            directory.list_of(c.id) == list
+        });
+        if cx.q.mode == Mode::Eager {
+            cx.own.candidates.retain(|c| group.iter().all(|g| g.id != c.id));
+        }
+        asked = read_group(cx, &group).map(|_| ());
+    }
+    (cx.scratch.here, cx.scratch.group) = (here, group);
+    asked
 }
 
 /// Makes results of the candidates of a round.
@@ -161,7 +173,7 @@ pub(super) fn keep_results(cx: &mut Cx<'_, Marker>) {
 /// whose distances are not known. Returns whether there are any.
 fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
     let mut group = core::mem::take(&mut cx.scratch.group);
-    take_group(cx.view, cx.q.top.k, candidate, &mut cx.own.candidates, &mut group);
+    take_group(cx.view, (candidate, 2 * cx.q.top.k), &mut cx.own.candidates, &mut group, |_| true);
     for candidate in &group {
         if cx.q.mode == Mode::Barrier || is_known(cx, candidate.id) {
             cx.own.round.push(candidate.id);
@@ -173,14 +185,14 @@ fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
     asked
 }
 
-/// Takes the candidates that are read with `candidate` out of the others, which are sorted. They depend on the
-/// candidates alone, not on which of them are known or where they are.
+/// Takes the candidates that are read with `candidate` out of the others, which are sorted: of the last `likely` that
+/// may join. A round depends on its candidates alone, not on which of them are known or where they are.
 fn take_group(
     view: &View<'_>,
-    k: u32,
-    candidate: Unread,
+    (candidate, likely): (Unread, u32),
     candidates: &mut Vec<Unread>,
     group: &mut Vec<Unread>,
+    may_join: impl Fn(&Unread) -> bool,
 ) {
     let size = view.shape.record_bytes() as u64;
     let at = |c: &Unread| view.directory.record_at(&view.shape, c.id);
@@ -188,15 +200,15 @@ fn take_group(
     let (gap, longest) = (u64::from(view.gap_max), u64::from(view.read_max));
     group.clear();
     group.push(candidate);
-    let likely = candidates.len().saturating_sub(2 * k as usize);
+    let unlikely = candidates.len().saturating_sub(likely as usize);
     let mut i = candidates.len();
-    while i > likely {
+    while i > unlikely {
         i -= 1;
         let other = candidates[i];
         let from = at(&other);
         let (low, high) = (start.min(from), end.max(from + size));
         let is_near = from <= end + gap && from + size + gap >= start;
-        if is_near && high - low <= longest {
+        if is_near && high - low <= longest && may_join(&other) {
             (start, end) = (low, high);
             candidates.remove(i);
             group.push(other);

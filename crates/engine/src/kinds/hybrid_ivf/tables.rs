@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_core::format::edges::edge_bytes;
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::NavGraph;
@@ -18,6 +19,7 @@ use super::lists::ListReader;
 use crate::base::read_role;
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
+use crate::kinds::units::Units;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
 use crate::{Error, Result, files};
 
@@ -120,6 +122,27 @@ impl ListTables {
             unit: "lists",
             bytes: lists.clone().map(|list| self.shape.list_codes_bytes(members(list)) as u64).sum(),
             vector_bytes_max: lists.map(|list| (members(list) * self.shape.record_bytes()) as u64).sum(),
+        }
+    }
+
+    /// The lists of each cluster, with all that queries read of them.
+    pub(crate) fn units(&self) -> Units {
+        let (directory, record) = (&self.directory, self.shape.record_bytes());
+        let clusters = 0..directory.clusters();
+        let bytes_of = |cluster| {
+            let lists = directory.lists_of(cluster).map(|list| directory.members(list) as usize);
+            let members = directory.members_of(cluster).len();
+            let edges = if directory.has_edges(cluster) { edge_bytes(directory.degree as usize) } else { 0 };
+            (lists.map(|members| self.shape.list_codes_bytes(members)).sum::<usize>()
+                + members * (record + edges)) as u64
+        };
+        let centroids =
+            self.centroids.chunks_exact(2).map(|c| half::f16::from_le_bytes([c[0], c[1]]).to_f32());
+        Units {
+            group_of: (0..directory.list_count()).map(|list| directory.cluster_of(list)).collect(),
+            bytes: clusters.map(bytes_of).collect(),
+            dim: self.shape.dim,
+            points: centroids.collect(),
         }
     }
 
