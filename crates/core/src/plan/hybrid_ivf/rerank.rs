@@ -4,6 +4,7 @@
 //! rounds, and hands the query over.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::scan::prune_candidates;
 use super::visit::fetch;
@@ -61,7 +62,8 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
     here.clear();
     for _ in cx.q.io.pending.len()..width {
         let Some(candidate) = left.pop() else { break };
-        take_group(cx.view, (candidate, 2 * cx.q.top.k), &mut left, &mut group, |_| true);
+        let limit = cx.own.estimates.kth();
+        take_group(cx.view, (candidate, 2 * cx.q.top.k as usize, limit), &mut left, &mut group, |_| true);
         for &c in &group {
             let list = directory.list_of(c.id);
             match cx.reach(list) {
@@ -99,7 +101,7 @@ fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
     while asked.is_some() && cx.q.io.pending.len() < width {
         let Some(candidate) = here.pop() else { break };
         let list = directory.list_of(candidate.id);
-        take_group(cx.view, (candidate, u32::MAX), &mut here, &mut group, |c| {
+        take_group(cx.view, (candidate, usize::MAX, limit), &mut here, &mut group, |c| {
             directory.list_of(c.id) == list
         });
         if cx.q.mode == Mode::Eager {
@@ -173,7 +175,14 @@ pub(super) fn keep_results(cx: &mut Cx<'_, Marker>) {
 /// whose distances are not known. Returns whether there are any.
 fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
     let mut group = core::mem::take(&mut cx.scratch.group);
-    take_group(cx.view, (candidate, 2 * cx.q.top.k), &mut cx.own.candidates, &mut group, |_| true);
+    let limit = cx.own.estimates.kth();
+    take_group(
+        cx.view,
+        (candidate, 2 * cx.q.top.k as usize, limit),
+        &mut cx.own.candidates,
+        &mut group,
+        |_| true,
+    );
     for candidate in &group {
         if cx.q.mode == Mode::Barrier || is_known(cx, candidate.id) {
             cx.own.round.push(candidate.id);
@@ -185,35 +194,71 @@ fn ask(cx: &mut Cx<'_, Marker>, candidate: Unread) -> Option<bool> {
     asked
 }
 
-/// Takes the candidates that are read with `candidate` out of the others, which are sorted: of the last `likely` that
-/// may join. A round depends on its candidates alone, not on which of them are known or where they are.
+/// Takes the candidates that are read with `candidate` out of the others, which are sorted: its neighbours in the file,
+/// as long as one read can bring them. They are likely to be read anyway: they are among the last `likely`, or their
+/// lower bound is within `limit`. A round depends on its candidates alone, not on which are known or where they are.
 fn take_group(
     view: &View<'_>,
-    (candidate, likely): (Unread, u32),
+    (candidate, likely, limit): (Unread, usize, f32),
     candidates: &mut Vec<Unread>,
     group: &mut Vec<Unread>,
     may_join: impl Fn(&Unread) -> bool,
 ) {
-    let size = view.shape.record_bytes() as u64;
-    let at = |c: &Unread| view.directory.record_at(&view.shape, c.id);
-    let (mut start, mut end) = (at(&candidate), at(&candidate) + size);
-    let (gap, longest) = (u64::from(view.gap_max), u64::from(view.read_max));
+    let near = ids_near(view, candidate.id);
+    let unlikely = candidates.len().saturating_sub(likely);
     group.clear();
+    group.extend(candidates.iter().enumerate().filter_map(|(i, c)| {
+        let is_likely = i >= unlikely || c.lower <= limit;
+        (is_likely && near.contains(&c.id) && may_join(c)).then_some(*c)
+    }));
     group.push(candidate);
-    let unlikely = candidates.len().saturating_sub(likely as usize);
-    let mut i = candidates.len();
-    while i > unlikely {
-        i -= 1;
-        let other = candidates[i];
-        let from = at(&other);
-        let (low, high) = (start.min(from), end.max(from + size));
-        let is_near = from <= end + gap && from + size + gap >= start;
-        if is_near && high - low <= longest && may_join(&other) {
-            (start, end) = (low, high);
-            candidates.remove(i);
-            group.push(other);
-            // One that was too far from the first may be near to this one.
-            i = candidates.len();
+    group.sort_unstable_by_key(|c| view.directory.record_at(&view.shape, c.id));
+    let run = run_around(view, group, candidate.id);
+    group.truncate(run.end);
+    group.drain(..run.start);
+    if group.len() > 1 {
+        candidates.retain(|c| !near.contains(&c.id) || group.iter().all(|member| member.id != c.id));
+    }
+}
+
+/// The ids of all members whose records may be in one read with that of `id`, and of some others.
+fn ids_near(view: &View<'_>, id: u32) -> Range<u32> {
+    let (directory, longest) = (view.directory, u64::from(view.read_max));
+    let (own, at) = (directory.list_of(id), directory.record_at(&view.shape, id));
+    // Lists that have their records behind their codes lie apart from the others.
+    let is_whole = directory.is_whole(&view.shape, own);
+    let is_alike = |&list: &u32| directory.is_whole(&view.shape, list) == is_whole;
+    let starts_at = |list: u32| directory.records[list as usize];
+    let before = (0..own).rev().filter(is_alike).take_while(|&list| {
+        at - starts_at(list).min(at) < longest + u64::from(directory.members(list)) * record_bytes(view)
+    });
+    let after = (own + 1..directory.list_count()).filter(is_alike);
+    let after = after.take_while(|&list| starts_at(list).saturating_sub(at) < longest);
+    let (first, last) = (before.last().unwrap_or(own), after.last().unwrap_or(own));
+    directory.ids[first as usize]..directory.ids[last as usize + 1]
+}
+
+fn record_bytes(view: &View<'_>) -> u64 {
+    view.shape.record_bytes() as u64
+}
+
+/// Those of `sorted`, by their places in the file, that one read brings with the member `id`. It grows to the nearer
+/// side.
+fn run_around(view: &View<'_>, sorted: &[Unread], id: u32) -> Range<usize> {
+    let size = record_bytes(view);
+    let at = |i: usize| view.directory.record_at(&view.shape, sorted[i].id);
+    let skipped = |before: usize, after: usize| at(after).saturating_sub(at(before) + size);
+    let fits = |from: usize, to: usize| at(to) + size - at(from) <= u64::from(view.read_max);
+    let gap = u64::from(view.gap_max);
+    let own = sorted.iter().position(|c| c.id == id).unwrap_or(0);
+    let (mut low, mut high) = (own, own);
+    loop {
+        let before = (low > 0 && fits(low - 1, high)).then(|| skipped(low - 1, low));
+        let after = (high + 1 < sorted.len() && fits(low, high + 1)).then(|| skipped(high, high + 1));
+        match (before.filter(|&b| b <= gap), after.filter(|&a| a <= gap)) {
+            (Some(before), after) if after.is_none_or(|after| before < after) => low -= 1,
+            (_, Some(_)) => high += 1,
+            _ => return low..high + 1,
         }
     }
 }
