@@ -42,8 +42,8 @@ pub(crate) struct ProgressPrinter {
     expected: Mutex<Option<(Instant, Expected)>>,
 }
 
-/// Seconds until everything is done, `elapsed_s` after `expected` was told. The present stage is done to this share,
-/// and needs `stage_s` more at its rate.
+/// Seconds until everything is done, `elapsed_s` after the forecast was given. This share of the present stage is done,
+/// and the rest takes `stage_s` at its rate.
 ///
 /// The rate counts for more the longer it was observed: half-way through a stage for seven eighths.
 fn left_s(expected: &Expected, elapsed_s: f64, share: f64, stage_s: f64) -> f64 {

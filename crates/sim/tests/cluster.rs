@@ -294,6 +294,16 @@ fn without_replicas_a_dead_server_makes_answers_partial() {
     assert!(partial > QUERIES / 2, "{partial} partial answers");
 }
 
+/// Every answer is complete, and that of one server.
+#[track_caller]
+fn assert_all_right(report: &Report) {
+    for query in 0..QUERIES {
+        let there = answer(report, query);
+        assert_eq!(there.outcome(), Outcome::Complete, "query {query}");
+        assert_eq!(there.results(), alone(query, params(1)).results(), "query {query}");
+    }
+}
+
 /// Both ends still reach the origins, and each finds another server with the blocks of the other.
 #[test]
 fn a_cut_link_between_two_servers_changes_no_answer_where_replicas_are_elsewhere() {
@@ -302,11 +312,7 @@ fn a_cut_link_between_two_servers_changes_no_answer_where_replicas_are_elsewhere
         let faults = FaultModel { cuts, ..FaultModel::default() };
         let report = simulate(&scattered(6, 3, 3), params(1), LONG_US, &faults);
         assert!(report.cut_frames > 0, "{from_us}");
-        for query in 0..QUERIES {
-            let there = answer(&report, query);
-            assert_eq!(there.outcome(), Outcome::Complete, "{from_us}, query {query}");
-            assert_eq!(there.results(), alone(query, params(1)).results(), "{from_us}, query {query}");
-        }
+        assert_all_right(&report);
     }
 }
 
@@ -317,11 +323,7 @@ fn answers_reach_an_origin_behind_a_cut_link() {
         let cut = |other| Cut { between: (0, other), from_us: 0, until_us: None };
         let faults = FaultModel { cuts: vec![cut(1), cut(2), cut(3)], results, ..FaultModel::default() };
         let report = simulate(&scattered(5, 4, 3), params(1), LONG_US, &faults);
-        for query in 0..QUERIES {
-            let there = answer(&report, query);
-            assert_eq!(there.outcome(), Outcome::Complete, "query {query}");
-            assert_eq!(there.results(), alone(query, params(1)).results(), "query {query}");
-        }
+        assert_all_right(&report);
     }
 }
 

@@ -182,7 +182,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     check(args)?;
     let efforts = args.effort.each();
     let &[effort] = efforts.as_slice() else {
-        return Err(Error::bad_input("simulate takes one --recall or --search-list"));
+        return Err(Error::bad_input("simulate takes one --recall, --search-list or --nprobe"));
     };
     // A server has no room for the lists of others: none is resident, and every visit counts.
     let index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;

@@ -131,11 +131,11 @@ impl Peer {
         known.max_by_key(|&server| reaches(server)).unwrap_or(origin)
     }
 
-    /// Passes on what another server could not send to `origin`. It is passed on once, so that it cannot go round.
-    pub(super) fn relay(&mut self, origin: u8, message: Message<Vec<u8>>, out: &mut Vec<Action>) {
-        if self.live & bit(origin) != 0 && self.served.scatter_gather.is_none() {
-            self.send(origin, message, out);
-        }
+    /// Whether what arrived here is for another server and is passed on to it: its sender could not reach that one.
+    /// It is passed on once, so that it cannot loop.
+    pub(super) fn relays(&self, run: &Run) -> bool {
+        let origin = run.query.origin;
+        origin != self.server && self.live & bit(origin) != 0 && self.served.scatter_gather.is_none()
     }
 
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: Vec<u8>, out: &mut Vec<Action>) {

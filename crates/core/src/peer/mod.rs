@@ -239,18 +239,18 @@ impl Peer {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
             }
-            Message::Answer { run, visited, state } if run.query.origin != self.server => {
+            Message::Answer { run, visited, state } if self.relays(&run) => {
                 let mut bytes = self.pool.buffer();
                 self.pool.encoder.encode(&state, wire::Carry::Ids, &mut bytes);
                 self.pool.recycle_state(state);
-                self.relay(run.query.origin, Message::Answer { run, visited, state: bytes }, out);
+                self.send(run.query.origin, Message::Answer { run, visited, state: bytes }, out);
             }
             Message::Answer { run, visited, state } => self.end(run, from, visited, state, out),
-            Message::PartialResults { run, sequence, hits } if run.query.origin != self.server => {
+            Message::PartialResults { run, sequence, hits } if self.relays(&run) => {
                 let mut bytes = self.pool.buffer();
                 wire::write_hits(&hits, &mut bytes);
                 self.pool.recycle_hits(hits);
-                self.relay(run.query.origin, Message::PartialResults { run, sequence, hits: bytes }, out);
+                self.send(run.query.origin, Message::PartialResults { run, sequence, hits: bytes }, out);
             }
             Message::PartialResults { run, sequence, hits } => {
                 self.merge_report(run, sequence, &hits, out);

@@ -1,6 +1,5 @@
 //! The effort of a search: a recall, or a number in the unit of a kind.
 
-use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 
@@ -31,16 +30,11 @@ impl Effort {
 
     /// So many times the effort of parameters, without their stop rules for a beam.
     pub fn times(params: &Params, times: u32) -> Effort {
-        match params.kind {
-            KindParams::HybridIvf(own) => {
-                let nprobe = own.nprobe.saturating_mul(times).min(MAX_PROBES);
-                let slack = Some(own.bound_slack).filter(|s| s.is_finite());
-                Effort::Clusters(nprobe, slack, Some(own.early_stop).filter(|s| s.is_finite()))
-            }
-            KindParams::DiskGraph(own) => {
-                Effort::List(own.search_list.saturating_mul(times).min(MAX_SEARCH_LIST), None)
-            }
-            _ => Effort::List(params.k.saturating_mul(times).min(MAX_SEARCH_LIST), None),
+        let setting = super::setting(params);
+        let most = |effort: u32, limit| effort.saturating_mul(times).min(limit);
+        match setting.nprobe {
+            Some(nprobe) => Effort::Clusters(most(nprobe, MAX_PROBES), setting.slack, setting.early_stop),
+            None => Effort::List(most(setting.search_list, MAX_SEARCH_LIST), None),
         }
     }
 

@@ -220,7 +220,7 @@ pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
     if let Some(units) = index.kind.units() {
-        check_place(index, options)?;
+        units::check(&units, options)?;
         return pool(options)?.install(|| units::place(&units, options, progress));
     }
     let (_, manifest) = Manifest::read(index.folder())?;
@@ -236,14 +236,10 @@ pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress)
 /// # Errors
 /// As [`place`].
 pub fn check_place(index: &Index, options: &PartitionOptions) -> Result<()> {
-    if index.kind.units().is_none() {
-        return plan(index.folder(), options).map(|_| ());
+    match index.kind.units() {
+        Some(units) => units::check(&units, options),
+        None => plan(index.folder(), options).map(|_| ()),
     }
-    options.check_numbers()?;
-    if options.overlap > 0.0 {
-        return Err(Error::bad_input("overlap is for blocks; give --replicas for inverted lists"));
-    }
-    Ok(())
 }
 
 fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {

@@ -19,17 +19,30 @@ const ROUNDS: usize = 12;
 /// Bytes of the fullest server, over the mean.
 const FULLEST: f64 = 1.1;
 
-/// Places all units.
+/// Checks what cannot be placed.
 ///
 /// # Errors
-/// Fewer groups than servers, an interruption.
-pub(super) fn place(units: &Units, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+/// Numbers out of range, an overlap, fewer groups than servers.
+pub(super) fn check(units: &Units, options: &PartitionOptions) -> Result<()> {
+    options.check_numbers()?;
+    if options.overlap > 0.0 {
+        return Err(Error::bad_input("overlap is for blocks; give --replicas for inverted lists"));
+    }
     let (servers, groups) = (options.servers, units.bytes.len());
     if groups < servers {
         return Err(Error::bad_input(format!(
             "the index has {groups} clusters, fewer than {servers} servers; use fewer"
         )));
     }
+    Ok(())
+}
+
+/// Places all units, which were checked.
+///
+/// # Errors
+/// An interruption.
+pub(super) fn place(units: &Units, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+    let (servers, groups) = (options.servers, units.bytes.len());
     let costs = match options.method {
         Method::Random => by_hash(groups, servers, options.seed),
         Method::Cells | Method::Kmeans => by_distance(units, servers, options.seed, progress)?,
@@ -135,6 +148,7 @@ mod tests {
 
     #[test]
     fn fewer_groups_than_servers_are_refused() {
-        assert!(place(&units(3), &PartitionOptions::new(4), &Quiet).is_err());
+        assert!(check(&units(4), &PartitionOptions::new(4)).is_ok());
+        assert!(check(&units(3), &PartitionOptions::new(4)).is_err());
     }
 }

@@ -113,7 +113,7 @@ type Cell = fn(&Row) -> String;
 const COUNTED: [(&str, Cell); 11] = [
     ("servers", |r| r.servers.to_string()),
     ("mode", |r| r.mode.into()),
-    ("effort", |r| r.nprobe.map_or(r.search_list.to_string(), |nprobe| format!("{nprobe} lists"))),
+    ("effort", |r| r.nprobe.map_or(r.search_list.to_string(), |nprobe| format!("nprobe {nprobe}"))),
     ("recall", |r| r.recall.map_or("-".into(), |x| format!("{x:.4}"))),
     ("reads", |r| format!("{:.1}", r.per_query.mean(|s| s.reads))),
     ("codes compared", |r| format!("{:.0}", r.per_query.mean(|s| s.code_comparisons))),

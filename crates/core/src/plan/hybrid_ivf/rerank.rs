@@ -230,7 +230,7 @@ fn ids_near(view: &View<'_>, id: u32) -> Range<u32> {
     let is_alike = |&list: &u32| directory.is_whole(&view.shape, list) == is_whole;
     let starts_at = |list: u32| directory.records[list as usize];
     let before = (0..own).rev().filter(is_alike).take_while(|&list| {
-        at - starts_at(list).min(at) < longest + u64::from(directory.members(list)) * record_bytes(view)
+        at.saturating_sub(starts_at(list)) < longest + u64::from(directory.members(list)) * record_bytes(view)
     });
     let after = (own + 1..directory.list_count()).filter(is_alike);
     let after = after.take_while(|&list| starts_at(list).saturating_sub(at) < longest);
@@ -268,8 +268,8 @@ fn is_known(cx: &Cx<'_, Marker>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok() || cx.view.record_in_ram(id).is_some()
 }
 
-/// Asks for the records of near candidates: in one read, or over servers in one for each list, because what lies
-/// between two lists may be elsewhere. Returns whether there are any.
+/// Asks for the records of near candidates in one read. Where other servers hold lists, each list has a read of its
+/// own: the bytes between two lists may be on another server. Returns whether there are any.
 fn read_group(cx: &mut Cx<'_, Marker>, group: &[Unread]) -> Option<bool> {
     let list_of = |c: &Unread| cx.base.here.map(|_| cx.view.directory.list_of(c.id));
     let lists =
