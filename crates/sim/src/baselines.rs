@@ -113,7 +113,11 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
     let mut state = Vec::new();
     wire::encode(&QueryState::new(query.params, query.budget), wire::Carry::Ids, &mut state);
     let message = Message::Baton {
-        run: Run { query: QueryId { origin: query.origin, incarnation: 0, number: 0 }, attempt: 0 },
+        run: Run {
+            query: QueryId { origin: query.origin, incarnation: 0, number: 0 },
+            attempt: 0,
+            job: None,
+        },
         visited: 0,
         left_us: 0,
         vector: query.vector,
@@ -127,7 +131,7 @@ fn question_bytes(query: &SubmittedQuery<'_>) -> u32 {
 fn answer_bytes(state: &QueryState) -> u32 {
     let mut bytes = Vec::new();
     wire::encode(&state.answer(), wire::Carry::Ids, &mut bytes);
-    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0, job: None };
     let mut frame = Vec::new();
     Message::Answer { run, visited: 0, state: bytes }.encode(0, 0, &mut frame);
     frame.len() as u32

@@ -179,6 +179,12 @@ pub struct Report {
     pub baton_bytes: u64,
     /// Bytes of the vectors in them.
     pub vector_bytes: u64,
+    /// Jobs that were sent, repeated ones included.
+    pub jobs: u64,
+    /// Their bytes, headers included, without vectors.
+    pub job_bytes: u64,
+    /// Bytes of the replies to jobs.
+    pub score_bytes: u64,
     /// Frames with partial results.
     pub reports: u64,
     /// Their bytes.

@@ -3,7 +3,9 @@
 //! This is the only place of the simulator that knows how a state asks for bytes.
 
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Arrival, Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome};
+use stratann_core::query::{
+    Arrival, Arrived, Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, outcome, wire,
+};
 
 use crate::baselines::Partition;
 use crate::trace::Work;
@@ -22,6 +24,8 @@ pub(crate) struct Runner {
     scratch: Scratch,
     // The read, and whether the disk returned it.
     completed: Vec<(Pending, bool)>,
+    // Replies to jobs.
+    scored: Vec<(Tag, Result<Vec<u8>, Loss>)>,
 }
 
 impl Runner {
@@ -29,13 +33,23 @@ impl Runner {
     pub(crate) fn new(state: Box<QueryState>, view: &IndexView<'_>, vector: &[u8]) -> Runner {
         let mut scratch = Scratch::default();
         scratch.prepare(view, vector);
-        Runner { state, scratch, completed: Vec::new() }
+        Runner { state, scratch, completed: Vec::new(), scored: Vec::new() }
     }
 
     /// Notes a completed read. Returns whether the state can be stepped.
     pub(crate) fn complete(&mut self, pending: Pending, is_read: bool) -> bool {
         self.completed.push((pending, is_read));
-        self.state.is_ready(self.completed.len())
+        self.is_ready()
+    }
+
+    /// Notes the reply to a job. Returns whether the state can be stepped.
+    pub(crate) fn score(&mut self, tag: Tag, scores: Result<Vec<u8>, Loss>) -> bool {
+        self.scored.push((tag, scores));
+        self.is_ready()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.state.is_ready(self.completed.len() + self.scored.len())
     }
 
     /// Steps the state with the completed reads, whose bytes are verified.
@@ -47,8 +61,10 @@ impl Runner {
             (pending.tag, read.and_then(|bytes| view.verify(&pending.read, &bytes).map(|()| bytes)))
         };
         let held: Vec<(Tag, Result<Vec<u8>, Loss>)> = self.completed.drain(..).map(read).collect();
-        let arrivals: Vec<Arrival<'_>> =
-            held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
+        let scored = std::mem::take(&mut self.scored);
+        let scores = scored.iter().map(|(tag, scores)| Arrival { tag: *tag, what: arrived(scores) });
+        let reads = held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) });
+        let arrivals: Vec<Arrival<'_>> = reads.chain(scores).collect();
         let before = *self.state.stats();
         let step = self.state.step(view, &mut self.scratch, &arrivals);
         (step, Work::step(&before, self.state.stats(), arrivals.len()))
@@ -56,11 +72,16 @@ impl Runner {
 
     /// The reads that the last step asked for.
     pub(crate) fn wanted(&self) -> Vec<Pending> {
-        let pending = |&Want::Fetch { tag, .. }: &Want| {
-            let read = self.state.read_of(tag)?;
-            Some(Pending { tag, read })
-        };
-        self.state.wants().iter().filter_map(pending).collect()
+        let pending = |(tag, _)| Some(Pending { tag, read: self.state.read_of(tag)? });
+        self.state.fetches().filter_map(pending).collect()
+    }
+}
+
+/// The reply to a job as an arrival.
+fn arrived(scores: &Result<Vec<u8>, Loss>) -> Arrived<'_> {
+    match scores {
+        Ok(bytes) => wire::read_scores(bytes).map_or(Arrived::Lost(Loss::Damaged), Arrived::Scores),
+        Err(loss) => Arrived::Lost(*loss),
     }
 }
 

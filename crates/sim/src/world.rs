@@ -94,6 +94,8 @@ struct Server {
     is_up: bool,
     is_ticking: bool,
     running: BTreeMap<Run, Runner>,
+    // Value of `Peer::abandoned` when runs were last looked through.
+    abandoned: u64,
     pool: BufferPool,
 }
 
@@ -125,6 +127,7 @@ impl<'a> World<'a> {
             is_up: true,
             is_ticking: false,
             running: BTreeMap::new(),
+            abandoned: 0,
             pool: BufferPool::default(),
         };
         let mut world = World {
@@ -283,11 +286,38 @@ impl<'a> World<'a> {
             match action {
                 Action::Send { to, message } => self.send(server, to, message),
                 Action::Start { run, state } => self.start(server, run, state),
+                Action::Scored { run, tag, scores } => {
+                    let runner = self.servers[usize::from(server)].running.get_mut(&run);
+                    if runner.is_some_and(|runner| runner.score(tag, scores)) {
+                        self.advance(server, run);
+                    }
+                }
                 Action::Answer { number, state } => self.reply(server, number, Reply::Answer(state)),
                 Action::Fail { number, why } => self.reply(server, number, Reply::Failed(why)),
             }
         }
+        self.drop_unwanted(server);
         self.keep_ticking(server);
+    }
+
+    /// Drops the states that wait for what no longer comes: their queries have ended.
+    fn drop_unwanted(&mut self, server: u8) {
+        let s = &mut self.servers[usize::from(server)];
+        if s.peer.abandoned() == s.abandoned {
+            return;
+        }
+        s.abandoned = s.peer.abandoned();
+        let (now_us, peer) = (self.now_us, &s.peer);
+        let unwanted: Vec<Run> =
+            s.running.keys().filter(|run| !peer.is_wanted(now_us, run)).copied().collect();
+        for run in unwanted {
+            let s = &mut self.servers[usize::from(server)];
+            s.running.remove(&run);
+            let mut actions = Vec::new();
+            s.peer.dropped(now_us, &run, &mut actions);
+            self.report.dropped_runs += 1;
+            self.act(server, actions);
+        }
     }
 
     fn reply(&mut self, server: u8, number: u64, reply: Reply) {
@@ -326,6 +356,16 @@ impl<'a> World<'a> {
         let bytes = frame.len() as u64;
         let report = &mut self.report;
         let sent = match message {
+            Message::Baton { run, vector, .. } if run.job.is_some() => {
+                report.jobs += 1;
+                report.vector_bytes += vector.len() as u64;
+                report.job_bytes += bytes - vector.len() as u64;
+                Some((run.query, Sent::State))
+            }
+            Message::Scores { run, .. } => {
+                report.score_bytes += bytes;
+                Some((run.query, Sent::State))
+            }
             Message::Baton { run, vector, .. } => {
                 report.batons += 1;
                 report.vector_bytes += vector.len() as u64;
@@ -339,9 +379,10 @@ impl<'a> World<'a> {
             }
             Message::Answer { run, .. } => Some((run.query, Sent::State)),
             Message::Release { query } => Some((query, Sent::Release)),
-            Message::Status(_) => None,
+            Message::Status(_) | Message::NoScores { .. } => None,
         };
-        if !matches!(message, Message::Baton { .. } | Message::PartialResults { .. }) {
+        let is_counted = matches!(message, Message::Baton { .. } | Message::PartialResults { .. });
+        if !is_counted && !matches!(message, Message::Scores { .. }) {
             report.other_frames += 1;
             report.other_bytes += bytes;
         }
@@ -393,6 +434,11 @@ impl<'a> World<'a> {
             return self.act(server, actions);
         }
         let incarnation = s.incarnation;
+        let codec = s.peer.codec();
+        for job in runner.state.jobs() {
+            let asked = codec.job(run, job, (&view, &runner.state), &mut s.pool);
+            s.peer.ask(self.now_us, asked, &mut actions);
+        }
         let wanted = runner.wanted();
         if let Some(recorder) = &mut self.recorder {
             recorder.reads(&run.query, server, wanted.len());
@@ -405,6 +451,7 @@ impl<'a> World<'a> {
             let at = self.now_us + self.delay(self.faults.disk_us);
             self.schedule(at, Event::Read { server, incarnation, run, pending });
         }
+        self.act(server, actions);
     }
 
     fn read(&mut self, server: u8, incarnation: u32, run: Run, pending: Pending) {
@@ -441,6 +488,7 @@ impl<'a> World<'a> {
         s.is_up = true;
         s.is_ticking = false;
         s.running.clear();
+        s.abandoned = 0;
         s.peer = Peer::new(
             server,
             s.incarnation,

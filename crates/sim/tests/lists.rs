@@ -1,4 +1,5 @@
-//! Queries over inverted lists that are handed over between servers: along the ranked lists, then to the records.
+//! Queries over inverted lists on several servers. They are handed over along the ranked lists and then to the records,
+//! or ask other servers for scores.
 
 mod fixture;
 
@@ -20,6 +21,17 @@ use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, Submi
 
 const DIM: usize = 16;
 const ASKED: usize = 20;
+
+/// Sums over all queries: on one server and on several, and what several have besides.
+#[derive(Debug, Default)]
+struct Sums {
+    lists: [u64; 2],
+    records: [u64; 2],
+    pages: [u64; 2],
+    hand_overs: u64,
+    jobs: u64,
+    rounds: u64,
+}
 
 struct Place {
     built: Built,
@@ -69,6 +81,10 @@ impl Place {
     }
 
     fn run(&self, placement: &Placement, params: Params, faults: &FaultModel) -> Report {
+        self.run_on(&self.built.index, placement, params, faults)
+    }
+
+    fn run_on(&self, index: &Index, placement: &Placement, params: Params, faults: &FaultModel) -> Report {
         let query = |q: usize| SubmittedQuery {
             at_us: 50 * q as u64,
             origin: (q % placement.servers()) as u8,
@@ -78,21 +94,52 @@ impl Place {
             time_us: 60 * LONG_US,
         };
         let submitted: Vec<_> = (0..ASKED).map(query).collect();
-        let cluster = Cluster { view: self.built.index.view(), placement, stores: self };
+        let cluster = Cluster { view: index.view(), placement, stores: self };
         let report = run(&cluster, &submitted, faults);
         assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
         report
     }
 
+    /// Compares all answers with those of one server. Returns the sums of counters, of one server and of several.
+    fn compare(&self, servers: usize, report: &Report, params: Params) -> Sums {
+        self.compare_on(&self.built.index, servers, report, params)
+    }
+
+    fn compare_on(&self, index: &Index, servers: usize, report: &Report, params: Params) -> Sums {
+        let mut sums = Sums::default();
+        for query in 0..ASKED {
+            let (here, there) = (self.alone_on(index, query, params), answer(report, query));
+            let what = format!("{servers} servers, query {query}, {params:?}");
+            assert_eq!(there.outcome(), Outcome::Complete, "{what}");
+            assert_eq!(here.results(), there.results(), "{what}");
+            for (i, stats) in [here.stats(), there.stats()].into_iter().enumerate() {
+                sums.lists[i] += stats.lists;
+                sums.records[i] += stats.full_comparisons;
+                sums.pages[i] += stats.pages_read;
+            }
+            sums.hand_overs += there.stats().hand_overs;
+            sums.jobs += there.stats().score_jobs;
+            sums.rounds += there.stats().score_rounds;
+        }
+        sums
+    }
+
     fn alone(&self, query: usize, params: Params) -> QueryState {
-        let view = self.built.index.view();
+        self.alone_on(&self.built.index, query, params)
+    }
+
+    fn alone_on(&self, index: &Index, query: usize, params: Params) -> QueryState {
+        let view = index.view();
         run_plain(&view, &self.file, self.queries.row(query), params, Budget::default(), 1)
     }
 }
 
+/// Whether queries go to the lists, or ask for scores.
+const MOVES: [bool; 2] = [false, true];
+
 #[test]
 fn a_query_finds_the_same_on_any_number_of_servers() {
-    for local in LocalKind::ALL {
+    for (local, scores_remotely) in LocalKind::ALL.into_iter().flat_map(|l| MOVES.map(|m| (l, m))) {
         let place = place(local);
         for (servers, replicas, width, slack) in [
             (1, 1, 1, 1.0),
@@ -104,38 +151,58 @@ fn a_query_finds_the_same_on_any_number_of_servers() {
         ] {
             for bounds in [Bounds::Off, Bounds::Code, Bounds::Both] {
                 let params = Params { width, approach_width: width, ..Params::hybrid_ivf(10, 12) };
-                let params = with_lists(params, |own| (own.bounds, own.bound_slack) = (bounds, slack));
+                let params = with_lists(params, |own| {
+                    (own.bounds, own.bound_slack, own.scores_remotely) = (bounds, slack, scores_remotely);
+                });
                 let report = place.run(&place.scattered(servers, replicas), params, &FaultModel::default());
-                let (mut lists, mut records, mut all) = ([0, 0], [0, 0], 0);
-                for query in 0..ASKED {
-                    let (here, there) = (place.alone(query, params), answer(&report, query));
-                    let what =
-                        format!("{local:?}, {servers} servers, width {width}, {bounds:?}, query {query}");
-                    assert_eq!(there.outcome(), Outcome::Complete, "{what}");
-                    assert_eq!(here.results(), there.results(), "{what}");
-                    for (i, stats) in [here.stats(), there.stats()].into_iter().enumerate() {
-                        lists[i] += stats.lists;
-                        records[i] += stats.full_comparisons;
-                    }
-                    all += there.stats().hand_overs;
+                let sums = place.compare(servers, &report, params);
+                let what = format!("{local:?}, {servers} servers, width {width}, {bounds:?}: {sums:?}");
+                assert_eq!(sums.lists[0], sums.lists[1], "{what}");
+                assert!(sums.pages[1] as f64 <= 1.05 * sums.pages[0] as f64, "{what}");
+                assert_eq!((report.batons, report.jobs), (sums.hand_overs, sums.jobs), "{what}");
+                let travels = local == LocalKind::Graph || bounds == Bounds::Off;
+                if servers > 1 && scores_remotely && !travels {
+                    let asked = ASKED as u64;
+                    assert!(sums.hand_overs == 0 && (asked..=3 * asked).contains(&sums.rounds), "{what}");
+                } else {
+                    // Of lists that are read with their records a scorer scores more than one server would.
+                    let is_near = sums.records[1].abs_diff(sums.records[0]) as f64;
+                    assert!(is_near <= 0.03 * sums.records[0] as f64, "{what}");
+                    assert_eq!(sums.hand_overs > 0, servers > 1, "{what}");
                 }
-                assert_eq!(lists[0], lists[1], "{local:?}, {servers} servers, {bounds:?}");
-                let is_near = records[1].abs_diff(records[0]) as f64 <= 0.03 * records[0] as f64;
-                assert!(is_near, "{local:?}, {servers} servers, {bounds:?}: {records:?}");
-                assert_eq!((all, all > 0), (report.batons, servers > 1));
             }
         }
     }
 }
 
 #[test]
+fn vectors_of_other_servers_are_scored_there_where_all_list_codes_are_resident() {
+    let place = place(LocalKind::Flat);
+    let index = Index::open(place.built.dir.path(), OpenOptions::default()).unwrap();
+    for (servers, replicas, width) in [(3, 1, 1), (4, 2, 8), (10, 1, 4)] {
+        let params = Params { width, approach_width: width, ..Params::hybrid_ivf(10, 12) };
+        let params = with_lists(params, |own| own.scores_remotely = true);
+        let placement = place.scattered(servers, replicas);
+        let report = place.run_on(&index, &placement, params, &FaultModel::default());
+        let sums = place.compare_on(&index, servers, &report, params);
+        let what = format!("{servers} servers: {sums:?}");
+        assert!(sums.hand_overs == 0 && sums.jobs > 0 && sums.rounds <= 2 * ASKED as u64, "{what}");
+        assert_eq!(sums.lists[0], sums.lists[1], "{what}");
+        let records = sums.records.map(|records| records as f64);
+        assert!((records[1] - records[0]).abs() <= 0.03 * records[0], "{what}");
+    }
+}
+
+#[test]
 fn bad_disks_crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
-    let (mut whole, mut partial, mut lost) = (0, 0, 0);
-    for seed in 0..24 {
+    let (mut whole, mut partial, mut lost, mut jobs) = (0, 0, 0, 0);
+    for (seed, scores_remotely) in (0..24).flat_map(|seed| MOVES.map(|m| (seed, m))) {
         let place = place(LocalKind::ALL[seed as usize % 3]);
         let width = [1, 4, 8][seed as usize / 3 % 3];
         let params = Params { width, approach_width: width, ..Params::hybrid_ivf(10, 12) };
-        let params = with_lists(params, |own| own.bound_slack = 1.0);
+        let params = with_lists(params, |own| {
+            (own.bound_slack, own.scores_remotely) = (1.0, scores_remotely);
+        });
         let faults = FaultModel {
             seed,
             drop: 0.01,
@@ -149,6 +216,7 @@ fn bad_disks_crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
         };
         let report = place.run(&place.scattered(5, 3), params, &faults);
         lost += report.lost_reads;
+        jobs += report.jobs;
         for query in (0..ASKED).filter(|q| q % 5 != 4) {
             let [(_, Reply::Answer(state))] = report.replies[query].as_slice() else {
                 panic!("seed {seed}, query {query}: {:?}", report.replies[query]);
@@ -165,16 +233,20 @@ fn bad_disks_crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
             }
         }
     }
-    assert!(lost > 100 && whole > 10 * partial, "{whole} whole, {partial} partial, {lost} reads lost");
+    assert!(
+        jobs > 1000 && lost > 100 && whole > 10 * partial,
+        "{whole} whole, {partial} partial, {lost} reads lost, {jobs} jobs"
+    );
 }
 
 #[test]
 fn without_replicas_a_dead_server_makes_answers_partial() {
-    for local in LocalKind::ALL {
+    for (local, scores_remotely) in LocalKind::ALL.into_iter().flat_map(|l| MOVES.map(|m| (l, m))) {
         let place = place(local);
         let crashes = vec![Crash { server: 2, at_us: 0, back_at_us: None }];
         let faults = FaultModel { crashes, notice_us: 0, ..FaultModel::default() };
-        let report = place.run(&place.scattered(4, 1), Params::hybrid_ivf(10, 12), &faults);
+        let params = with_lists(Params::hybrid_ivf(10, 12), |own| own.scores_remotely = scores_remotely);
+        let report = place.run(&place.scattered(4, 1), params, &faults);
         let partial = (0..ASKED).filter(|q| q % 4 != 2).filter(|&query| {
             let state = answer(&report, query);
             assert_eq!(state.outcome() == Outcome::Partial, state.stats().unreachable > 0);

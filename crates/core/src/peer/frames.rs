@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 
 use super::message::{self, Message, Refused};
 use super::{BufferPool, Run, Served};
+use crate::plan::IndexView;
 use crate::query::wire::{self, Results};
-use crate::query::{Budget, Hit, Params, QueryState, Step};
+use crate::query::{Budget, Hit, Params, QueryState, Step, Tag};
 
 /// Encodes and decodes the frames of one server. Every thread has a copy.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,17 @@ pub(super) enum Leaves {
     Answer(Box<QueryState>),
     /// It has ended at a host.
     SendAnswer(Vec<u8>),
+    /// It was a job, which has ended.
+    SendScores(Vec<u8>),
+}
+
+/// A job for another server, encoded for [`Peer::ask`](super::Peer::ask).
+#[derive(Clone, Debug)]
+pub struct AskedJob {
+    pub(super) run: Run,
+    pub(super) tag: u32,
+    pub(super) to: u8,
+    pub(super) state: Vec<u8>,
 }
 
 /// Partial results for the origin.
@@ -111,6 +123,11 @@ impl FrameCodec {
         let leaves = match step {
             Step::Wait => return None,
             Step::HandOver(to) => self.hand_over(&run, to, state, pool),
+            Step::Done if run.job.is_some() => {
+                let mut scores = pool.buffer();
+                wire::write_scores(state, &mut scores);
+                Leaves::SendScores(scores)
+            }
             Step::Done => {
                 let mut answer = pool.state();
                 answer.become_answer_of(state);
@@ -127,10 +144,26 @@ impl FrameCodec {
         Some(Departure { run, leaves })
     }
 
+    /// Encodes the job that a [`Want::Score`](crate::query::Want::Score) of a run's last step asks for.
+    pub fn job(
+        &self,
+        run: Run,
+        (tag, to): (Tag, u8),
+        (view, state): (&IndexView<'_>, &QueryState),
+        pool: &mut BufferPool,
+    ) -> AskedJob {
+        let mut job = pool.state();
+        state.job(view, tag, &mut job);
+        let mut bytes = pool.buffer();
+        pool.encoder.encode(&job, self.served.carry, &mut bytes);
+        pool.recycle_state(job);
+        AskedJob { run, tag: tag.0, to, state: bytes }
+    }
+
     fn hand_over(&self, run: &Run, to: u8, state: &QueryState, pool: &mut BufferPool) -> Leaves {
         let origin = run.query.origin;
         // Results travel with the state when it goes to its origin.
-        let is_reported = self.served.results == Results::Origin && to != origin;
+        let is_reported = self.served.results == Results::Origin && to != origin && run.job.is_none();
         let mut reports_sent = is_reported.then_some(state.q.top.reports_sent);
         let mut report = None;
         if is_reported && !state.q.top.hits.is_empty() {
@@ -164,7 +197,8 @@ impl FrameCodec {
             Message::Answer { state: bytes, .. } | Message::PartialResults { hits: bytes, .. } => {
                 pool.recycle_buffer(bytes);
             }
-            Message::Status(_) | Message::Release { .. } => {}
+            Message::Scores { scores, .. } => pool.recycle_buffer(scores),
+            Message::Status(_) | Message::Release { .. } | Message::NoScores { .. } => {}
         }
         frame
     }
@@ -182,6 +216,10 @@ impl FrameCodec {
                     return Err(Refused::Content);
                 }
                 let state = self.baton(state, pool)?;
+                if state.is_job() != run.job.is_some() {
+                    pool.recycle_state(state);
+                    return Err(Refused::Content);
+                }
                 Message::Baton { run, visited, left_us, vector: vector.to_vec(), state }
             }
             Message::Answer { run, visited, state } => {
@@ -192,6 +230,11 @@ impl FrameCodec {
                 wire::read_hits(bytes, &mut hits)?;
                 Message::PartialResults { run, sequence, hits }
             }
+            Message::Scores { run, visited, scores } => {
+                wire::read_scores(scores)?;
+                Message::Scores { run, visited, scores: pool.copy(scores) }
+            }
+            Message::NoScores { run, why } => Message::NoScores { run, why },
             Message::Status(status) => Message::Status(status),
             Message::Release { query } => Message::Release { query },
         };

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
-use super::{Action, Origin, Peer, Run, servers_in};
+use super::{Action, JobId, Origin, Peer, Run, servers_in};
 use crate::place::bit;
 use crate::query::QueryState;
 
@@ -18,13 +18,33 @@ pub(super) struct HostedQuery {
     pub(super) visited: u64,
     // (attempt, hand-overs) of the last accepted baton.
     accepted: Option<(u8, u64)>,
-    // Whether a state runs or waits here.
+    // States of its attempts that run or wait here. An outdated attempt may wait for replies that never come.
+    here: u32,
+    // Jobs of the query that this server accepted.
+    pub(super) jobs: Vec<AcceptedJob>,
+}
+
+/// A job that was accepted.
+pub(super) struct AcceptedJob {
+    pub(super) attempt: u8,
+    pub(super) id: JobId,
+    // Whether its state runs or waits here.
     pub(super) is_here: bool,
 }
 
 impl HostedQuery {
     pub(super) fn new(vector: Vec<u8>, expires_at_us: u64, visited: u64) -> HostedQuery {
-        HostedQuery { vector, expires_at_us, visited, accepted: None, is_here: false }
+        HostedQuery { vector, expires_at_us, visited, accepted: None, here: 0, jobs: Vec::new() }
+    }
+
+    /// The accepted job of a run.
+    pub(super) fn job(&mut self, attempt: u8, id: &JobId) -> Option<&mut AcceptedJob> {
+        self.jobs.iter_mut().find(|j| j.attempt == attempt && j.id.asker == id.asker && j.id.tag == id.tag)
+    }
+
+    /// The number of its states and jobs that run or wait here.
+    pub(super) fn states_here(&self) -> u64 {
+        u64::from(self.here) + self.jobs.iter().filter(|job| job.is_here).count() as u64
     }
 }
 
@@ -44,6 +64,9 @@ impl Peer {
     pub fn begin(&mut self, now_us: u64, run: &Run) -> Option<Begun<'_>> {
         let hosted = self.hosted.get(&run.query).filter(|hosted| now_us < hosted.expires_at_us)?;
         let begun = Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us };
+        if run.job.is_some() {
+            return Some(begun);
+        }
         if run.query.origin != self.server {
             let is_outdated = hosted.accepted.is_some_and(|accepted| accepted.0 > run.attempt);
             return (!is_outdated).then_some(begun);
@@ -65,6 +88,7 @@ impl Peer {
     pub fn stepped(&mut self, now_us: u64, departure: Departure, out: &mut Vec<Action>) {
         let Departure { run, leaves } = departure;
         self.set_here(&run, false);
+        self.forget_jobs(&run);
         match leaves {
             Leaves::HandOver { to, state, report } => {
                 if let Some(report) = report {
@@ -74,6 +98,7 @@ impl Peer {
             }
             Leaves::Answer(state) => self.end(run, self.server, 0, state, out),
             Leaves::SendAnswer(state) => self.send_answer(run, state, out),
+            Leaves::SendScores(scores) => self.send_scores(run, scores, out),
         }
     }
 
@@ -81,14 +106,21 @@ impl Peer {
     /// reply.
     pub fn dropped(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
         self.set_here(run, false);
+        self.forget_jobs(run);
+        if run.job.is_some() {
+            return;
+        }
         if self.own(&run.query).is_some_and(|origin| now_us >= origin.expires_at_us) {
             self.expire(run.query.number, out);
         }
     }
 
     pub(super) fn set_here(&mut self, run: &Run, is_here: bool) {
-        if let Some(hosted) = self.hosted.get_mut(&run.query) {
-            hosted.is_here = is_here;
+        let Some(hosted) = self.hosted.get_mut(&run.query) else { return };
+        match &run.job {
+            None if is_here => hosted.here += 1,
+            None => hosted.here = hosted.here.saturating_sub(1),
+            Some(id) => hosted.job(run.attempt, id).into_iter().for_each(|job| job.is_here = is_here),
         }
     }
 
@@ -154,7 +186,8 @@ impl Peer {
     /// Drops a query's vector. Returns the servers that have it.
     pub(super) fn forget(&mut self, query: &QueryId) -> u64 {
         let Some(hosted) = self.hosted.remove(query) else { return 0 };
-        self.abandoned += u64::from(hosted.is_here);
+        self.abandoned += hosted.states_here();
+        self.jobs.forget_query(query, &mut self.pool);
         self.pool.recycle_buffer(hosted.vector);
         hosted.visited
     }
@@ -190,7 +223,7 @@ impl Peer {
         let is_new = hosted.accepted.is_none_or(|accepted| accepted.0 < run.attempt);
         hosted.visited = if is_new { visited } else { hosted.visited | visited };
         hosted.accepted = Some(number);
-        hosted.is_here = true;
+        hosted.here += 1;
         if !vector.is_empty() {
             self.pool.recycle_buffer(core::mem::replace(&mut hosted.vector, vector));
         }

@@ -6,14 +6,18 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results |
+//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results, 5 scores, 6 no scores |
 //! | 1 | queries that run or wait at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: origin, incarnation of the origin, number at the origin |
 //! | 1 | attempt; absent in a release |
-//! | 8 | a bit for every server that has the query's vector; absent in a release and in partial results |
+//! | 1 | whether this is a job of the query: 0 or 1; absent in a release |
+//! | 1 + 4 + 1 | job: the server that asked, tag, times sent before; absent where it is none |
+//! | 8 | a bit for every server that has the query's vector; absent in a release, partial results and no scores |
 //! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
 //! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: the ended state |
 //! | 4 + … | partial results: sequence number, then hits |
+//! | … | scores: as [`crate::query::wire::write_scores`] writes them |
+//! | 1 | no scores: 0 busy, 1 the vector is missing |
 //!
 //! A status has these fields in place of the query and everything after it:
 //!
@@ -30,10 +34,10 @@ use crate::codec::Reader;
 pub use crate::codec::Refused;
 use crate::hash::checksum;
 
-use super::{PeerStatus, Run};
+use super::{JobId, PeerStatus, Run};
 
 /// The version written and understood.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
 /// Longest frame that is accepted. A beam of the greatest length and a vector of 4,096 f32 need far less.
@@ -48,6 +52,15 @@ pub struct QueryId {
     pub incarnation: u32,
     /// Number of the query in that incarnation.
     pub number: u64,
+}
+
+/// Why a server does not do a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoScores {
+    /// It has too much to do: to be asked later.
+    Busy,
+    /// It does not have the query's vector: to be sent again with it.
+    Missing,
 }
 
 /// One message. `B` holds bytes, `S` a state and `H` partial results: in a frame and before it is sent all of them are
@@ -85,6 +98,22 @@ pub enum Message<B, S = B, H = B> {
         /// Hits.
         hits: H,
     },
+    /// A job has ended.
+    Scores {
+        /// The attempt and the job.
+        run: Run,
+        /// Servers that have the query's vector, to be released.
+        visited: u64,
+        /// The scores.
+        scores: B,
+    },
+    /// A job is not done.
+    NoScores {
+        /// The attempt and the job.
+        run: Run,
+        /// The reason.
+        why: NoScores,
+    },
     /// The sender's status among the servers of this build.
     Status(PeerStatus),
     /// The query has ended: forget it.
@@ -92,6 +121,20 @@ pub enum Message<B, S = B, H = B> {
         /// The query.
         query: QueryId,
     },
+}
+
+impl<B, S, H> Message<B, S, H> {
+    /// The attempt, and the job, that it belongs to.
+    pub fn run(&self) -> Option<Run> {
+        match self {
+            Message::Baton { run, .. }
+            | Message::Answer { run, .. }
+            | Message::PartialResults { run, .. }
+            | Message::Scores { run, .. }
+            | Message::NoScores { run, .. } => Some(*run),
+            Message::Status(_) | Message::Release { .. } => None,
+        }
+    }
 }
 
 impl<B: AsRef<[u8]>> Message<B> {
@@ -109,7 +152,7 @@ impl<B: AsRef<[u8]>> Message<B> {
             Message::Baton { run, visited, left_us, vector, state } => {
                 let vector = vector.as_ref();
                 head(0, &run.query, out);
-                out.push(run.attempt);
+                put_run(run, out);
                 out.extend_from_slice(&visited.to_le_bytes());
                 out.extend_from_slice(&left_us.to_le_bytes());
                 out.extend_from_slice(&(vector.len() as u32).to_le_bytes());
@@ -118,16 +161,27 @@ impl<B: AsRef<[u8]>> Message<B> {
             }
             Message::Answer { run, visited, state } => {
                 head(1, &run.query, out);
-                out.push(run.attempt);
+                put_run(run, out);
                 out.extend_from_slice(&visited.to_le_bytes());
                 out.extend_from_slice(state.as_ref());
             }
             Message::Release { query } => head(2, query, out),
             Message::PartialResults { run, sequence, hits } => {
                 head(4, &run.query, out);
-                out.push(run.attempt);
+                put_run(run, out);
                 out.extend_from_slice(&sequence.to_le_bytes());
                 out.extend_from_slice(hits.as_ref());
+            }
+            Message::Scores { run, visited, scores } => {
+                head(5, &run.query, out);
+                put_run(run, out);
+                out.extend_from_slice(&visited.to_le_bytes());
+                out.extend_from_slice(scores.as_ref());
+            }
+            Message::NoScores { run, why } => {
+                head(6, &run.query, out);
+                put_run(run, out);
+                out.push(*why as u8);
             }
             Message::Status(status) => {
                 out.extend_from_slice(&[3, load]);
@@ -188,23 +242,64 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused>
     }
     let message = match number {
         0 => {
-            let (attempt, visited, left_us) = (r.u8()?, r.u64()?, r.u32()?);
+            let run = take_run(query, &mut r)?;
+            let (visited, left_us) = (r.u64()?, r.u32()?);
             let length = r.u32()? as usize;
             let (vector, state) = r.0.split_at_checked(length).ok_or(Refused::Length)?;
-            Message::Baton { run: Run { query, attempt }, visited, left_us, vector, state }
+            Message::Baton { run, visited, left_us, vector, state }
         }
         1 => {
-            let run = Run { query, attempt: r.u8()? };
+            let run = take_run(query, &mut r)?;
             Message::Answer { run, visited: r.u64()?, state: r.0 }
         }
         2 if r.0.is_empty() => Message::Release { query },
         4 => {
-            let run = Run { query, attempt: r.u8()? };
+            let run = take_run(query, &mut r)?;
             Message::PartialResults { run, sequence: r.u32()?, hits: r.0 }
+        }
+        5 => {
+            let run = take_run(query, &mut r)?;
+            Message::Scores { run, visited: r.u64()?, scores: r.0 }
+        }
+        6 => {
+            let run = take_run(query, &mut r)?;
+            let why = match r.u8()? {
+                0 => NoScores::Busy,
+                1 => NoScores::Missing,
+                _ => return Err(Refused::Content),
+            };
+            if r.0.is_empty() { Message::NoScores { run, why } } else { return Err(Refused::Length) }
         }
         _ => return Err(Refused::Content),
     };
-    Ok((message, load))
+    let is_job = matches!(message, Message::Scores { .. } | Message::NoScores { .. });
+    let is_query = matches!(message, Message::Answer { .. } | Message::PartialResults { .. });
+    match message.run() {
+        Some(run) if run.job.is_some() && is_query || run.job.is_none() && is_job => Err(Refused::Content),
+        _ => Ok((message, load)),
+    }
+}
+
+fn put_run(run: &Run, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[run.attempt, u8::from(run.job.is_some())]);
+    if let Some(job) = run.job {
+        out.push(job.asker);
+        out.extend_from_slice(&job.tag.to_le_bytes());
+        out.push(job.sends);
+    }
+}
+
+fn take_run(query: QueryId, r: &mut Reader<'_>) -> Result<Run, Refused> {
+    let attempt = r.u8()?;
+    let job = match r.u8()? {
+        0 => None,
+        1 => Some(JobId { asker: r.u8()?, tag: r.u32()?, sends: r.u8()? }),
+        _ => return Err(Refused::Content),
+    };
+    if job.is_some_and(|job| usize::from(job.asker) >= crate::place::SERVERS_MAX) {
+        return Err(Refused::Content);
+    }
+    Ok(Run { query, attempt, job })
 }
 
 #[cfg(test)]
@@ -215,7 +310,7 @@ mod tests {
 
     const QUERY: QueryId = QueryId { origin: 3, incarnation: 7, number: 9 };
     const BATON: Message<&[u8]> = Message::Baton {
-        run: Run { query: QUERY, attempt: 1 },
+        run: Run { query: QUERY, attempt: 1, job: None },
         visited: 5,
         left_us: 99,
         vector: &[1, 2],
@@ -230,15 +325,24 @@ mod tests {
 
     #[test]
     fn messages_survive_encoding() {
-        let answer =
-            Message::Answer { run: Run { query: QUERY, attempt: 2 }, visited: 6, state: &[4u8; 9][..] };
+        let answer = Message::Answer {
+            run: Run { query: QUERY, attempt: 2, job: None },
+            visited: 6,
+            state: &[4u8; 9][..],
+        };
         let status = Message::Status(PeerStatus { live: 0b101, is_drained: true });
         let report = Message::PartialResults {
-            run: Run { query: QUERY, attempt: 1 },
+            run: Run { query: QUERY, attempt: 1, job: None },
             sequence: 3,
             hits: &[5u8; 7][..],
         };
-        for message in [BATON, answer, Message::Release { query: QUERY }, status, report] {
+        let job = JobId { asker: 2, tag: 0x1_0203, sends: 4 };
+        let run = Run { query: QUERY, attempt: 1, job: Some(job) };
+        let part = Message::Baton { run, visited: 5, left_us: 99, vector: &[][..], state: &[3; 40][..] };
+        let scores = Message::Scores { run, visited: 3, scores: &[6u8; 11][..] };
+        let none = Message::NoScores { run, why: NoScores::Missing };
+        let release = Message::Release { query: QUERY };
+        for message in [BATON, answer, release, status, report, part, scores, none] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
@@ -266,7 +370,7 @@ mod tests {
             let mut bytes = vec![0; HEADER];
             if is_ours {
                 bytes.extend_from_slice(&77u64.to_le_bytes());
-                bytes.push(body.len() as u8 % 6);
+                bytes.push(body.len() as u8 % 8);
             }
             bytes.extend(body);
             let (length, sum) = ((bytes.len() - HEADER) as u32, checksum(&bytes[HEADER..]));

@@ -13,6 +13,7 @@
 mod buffer_pool;
 mod frames;
 mod host;
+mod jobs;
 pub mod message;
 mod origin;
 mod partial_results;
@@ -25,14 +26,15 @@ use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;
 
 pub use self::buffer_pool::{BufferPool, POOL_BYTES, THREAD_POOL_BYTES};
-pub use self::frames::{Departure, FrameCodec, NewQuery, Outgoing, Received};
+pub use self::frames::{AskedJob, Departure, FrameCodec, NewQuery, Outgoing, Received};
 pub use self::host::Begun;
 use self::host::HostedQuery;
+use self::jobs::Jobs;
 use self::origin::Origin;
 pub use self::rollout::{DRAIN_US_MAX, Rollout, RolloutStep, STUCK_US};
 pub use self::status::PeerStatus;
 use crate::place::{SERVERS_MAX, bit};
-use crate::query::{IndexSize, Outcome, QueryState, wire};
+use crate::query::{IndexSize, Loss, Outcome, QueryState, Tag, wire};
 use message::{Message, QueryId};
 
 /// One attempt at a query, as the driver runs it.
@@ -42,6 +44,26 @@ pub struct Run {
     pub query: QueryId,
     /// Number of the attempt.
     pub attempt: u8,
+    /// A job for this attempt; `None` for the query itself.
+    pub job: Option<JobId>,
+}
+
+impl Run {
+    /// The attempt itself, not one of its jobs.
+    pub fn of_query(query: QueryId, attempt: u8) -> Run {
+        Run { query, attempt, job: None }
+    }
+}
+
+/// A job of an attempt: a state that ends with scores for the server that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobId {
+    /// The server whose state waits for the scores.
+    pub asker: u8,
+    /// The tag that the state knows the job by.
+    pub tag: u32,
+    /// Times that the job was sent before. The first reply counts.
+    pub sends: u8,
 }
 
 /// Work for the driver.
@@ -61,6 +83,15 @@ pub enum Action {
         run: Run,
         /// The state.
         state: Box<QueryState>,
+    },
+    /// A job that the state of a run waits for has ended: step the state when it has all that it waits for.
+    Scored {
+        /// The attempt.
+        run: Run,
+        /// The tag of the job.
+        tag: Tag,
+        /// The scores, for [`wire::read_scores`].
+        scores: Result<Vec<u8>, Loss>,
     },
     /// Give a client its answer.
     Answer {
@@ -154,6 +185,7 @@ pub struct Peer {
     limits: Limits,
     origins: BTreeMap<u64, Origin>,
     hosted: BTreeMap<QueryId, HostedQuery>,
+    jobs: Jobs,
     abandoned: u64,
     pool: BufferPool,
 }
@@ -173,6 +205,7 @@ impl Peer {
             limits,
             origins: BTreeMap::new(),
             hosted: BTreeMap::new(),
+            jobs: Jobs::default(),
             abandoned: 0,
             pool: BufferPool::new(POOL_BYTES),
         }
@@ -235,6 +268,12 @@ impl Peer {
     pub fn received(&mut self, now_us: u64, from: u8, frame: Received, out: &mut Vec<Action>) {
         let Received { load, message } = frame;
         match message {
+            Message::Baton { run, visited, left_us, vector, state } if run.job.is_some() => {
+                let expires_at_us = now_us.saturating_add(u64::from(left_us));
+                self.accept_job(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
+            }
+            Message::Scores { run, visited, scores } => self.scored(run, visited, scores, out),
+            Message::NoScores { run, why } => self.not_scored(now_us, run, why, out),
             Message::Baton { run, visited, left_us, vector, state } => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
@@ -281,10 +320,11 @@ impl Peer {
         for number in due {
             self.retry_or_expire(now_us, number, out);
         }
+        self.send_late_jobs(now_us, out);
         let abandoned = &mut self.abandoned;
         self.hosted.retain(|_, hosted| {
             let is_kept = now_us < hosted.expires_at_us;
-            *abandoned += u64::from(!is_kept && hosted.is_here);
+            *abandoned += if is_kept { 0 } else { hosted.states_here() };
             is_kept
         });
         // A load ages: a server that was avoided for it, and has sent nothing since, is tried again.
@@ -302,6 +342,7 @@ impl Peer {
         self.statuses[usize::from(server)] = None;
         self.send_status(out);
         self.lose_parts(server, out);
+        self.lose_jobs(server, out);
         let handed_over = self.origins.values_mut().filter(|o| o.has_begun && o.gather.is_none());
         handed_over.for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);

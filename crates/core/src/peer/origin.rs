@@ -62,7 +62,7 @@ impl Peer {
             self.ask_parts(now_us, number, &origin, missing, out);
         }
         self.origins.insert(number, origin);
-        self.start(Run { query: self.id(number), attempt: 0 }, state, out);
+        self.start(Run::of_query(self.id(number), 0), state, out);
     }
 
     /// A client no longer waits: its query ends without an answer. A query that was handed over is released on all
@@ -169,6 +169,11 @@ impl Peer {
         if origin.gather.is_some() {
             return self.ask_again(now_us, number, out);
         }
+        if self.jobs.is_asking(&query, origin.attempt) {
+            // Its state waits here and cannot be lost. Jobs are sent again one by one.
+            origin.give_up_at_us = self.limits.patience(now_us, origin.attempt).min(origin.expires_at_us);
+            return;
+        }
         origin.attempt += 1;
         origin.partial_results = PartialResults::new(origin.attempt);
         origin.has_begun = false;
@@ -181,6 +186,6 @@ impl Peer {
         }
         let mut state = self.pool.state();
         state.restart(params, budget);
-        self.start(Run { query, attempt }, state, out);
+        self.start(Run::of_query(query, attempt), state, out);
     }
 }

@@ -107,7 +107,7 @@ impl Peer {
     ) {
         let query = self.id(number);
         let Some(gather) = &origin.gather else { return };
-        let run = Run { query, attempt: origin.attempt };
+        let run = Run::of_query(query, origin.attempt);
         let left_us = left_us(now_us, origin.expires_at_us);
         for to in servers_in(asked & !bit(self.server)) {
             let Some(hosted) = self.hosted.get(&query) else { return };

@@ -61,7 +61,7 @@ fn started(out: &mut Vec<Action>) -> (Run, Box<QueryState>) {
 }
 
 fn baton(state: &[u8], vector: &[u8], build: u64) -> Vec<u8> {
-    let run = Run { query: QueryId { origin: 1, incarnation: 1, number: 0 }, attempt: 0 };
+    let run = Run { query: QueryId { origin: 1, incarnation: 1, number: 0 }, attempt: 0, job: None };
     let mut frame = vec![];
     Message::Baton { run, visited: 2, left_us: 9, vector, state }.encode(build, 0, &mut frame);
     frame
@@ -115,7 +115,7 @@ fn frames_and_states_of_another_build_version_or_kind_are_refused_with_the_reaso
     let mut flat = vec![];
     wire::encode(&QueryState::new(Params::flat(1), Budget::default()), Carry::Ids, &mut flat);
     assert_eq!(refused(&baton(&flat, &vector, BUILD)), Refused::Kind(0));
-    let run = Run { query: QueryId { origin: 0, incarnation: 1, number: 0 }, attempt: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 1, number: 0 }, attempt: 0, job: None };
     let mut answer = vec![];
     Message::Answer { run, visited: 2, state: flat }.encode(BUILD, 0, &mut answer);
     assert_eq!(refused(&answer), Refused::Kind(0));

@@ -17,6 +17,7 @@ use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
 use crate::search::{
     Arrival, Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
+    Want,
 };
 use crate::view::Base;
 
@@ -49,6 +50,30 @@ pub(crate) trait Kind: Sized {
     /// Makes what waited for a lost unit wait for another replica. Returns false where the kind has no replicas.
     fn requeue(_state: &mut Self::State, _view: &Self::View<'_>, _unit: u32) -> bool {
         false
+    }
+
+    /// Makes `job` the job of this tag, which another server scores. Its parameters, `k` and limits are those of the
+    /// query; it was reset.
+    fn job(_state: &Self::State, _view: &Self::View<'_>, _tag: Tag, _job: &mut Self::State) {}
+
+    /// Whether the state is a job: it ends with scores for the query that asked, not with an answer.
+    fn is_job(_state: &Self::State) -> bool {
+        false
+    }
+
+    /// Appends the scores of a job that has ended.
+    fn encode_scores(_state: &Self::State, _w: &mut Writer<'_>) {}
+
+    /// Uses the scores of the job of this tag from a server, or notes that they were lost.
+    ///
+    /// # Errors
+    /// Content that no scorer writes for this job. It counts as lost then.
+    fn take_scores(
+        _cx: &mut Cx<'_, Self>,
+        _job: (Tag, u8),
+        _scores: Result<&mut Reader<'_>, Loss>,
+    ) -> Result<(), Refused> {
+        Err(Refused::Content)
     }
 
     /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every
@@ -142,6 +167,16 @@ impl<K: Kind> Cx<'_, K> {
         Some(self.q.io.fetch(read))
     }
 
+    /// Asks another server for scores. `None` when the budget allows no more.
+    pub(crate) fn score(&mut self, to: u8) -> Option<Tag> {
+        if self.q.budget.hand_overs == 0 {
+            return None;
+        }
+        self.q.budget.hand_overs -= 1;
+        self.q.stats.score_jobs += 1;
+        Some(self.q.io.score(to))
+    }
+
     /// Where a unit can be read: here, where the whole index is local.
     pub(crate) fn reach(&self, unit: u32) -> Reach {
         self.base.here.as_ref().map_or(Reach::Here, |here| here.reach(unit, self.q.lost_units.tried(unit)))
@@ -152,6 +187,8 @@ impl<K: Kind> Cx<'_, K> {
     /// there, so a query cannot be passed around for ever.
     pub(crate) fn settle(&mut self, remote_units: &[u32]) {
         if !self.q.io.wants.is_empty() {
+            let asks = self.q.io.wants.iter().any(|want| matches!(want, Want::Score { .. }));
+            self.q.stats.score_rounds += u64::from(asks);
             return self.q.count_hop();
         }
         if !self.q.io.pending.is_empty() {
@@ -181,8 +218,13 @@ impl<K: Kind> Cx<'_, K> {
     ) {
         for arrival in arrived.iter() {
             let Some(pending) = self.q.io.take(arrival.tag) else { continue };
+            if let Some(scorer) = pending.scorer {
+                self.take_scores((pending.tag, scorer), arrival.what);
+                continue;
+            }
             let lost = match arrival.what {
                 Arrived::Lost(loss) => Some(loss),
+                Arrived::Scores(_) => Some(Loss::Damaged),
                 Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
             };
             match lost {
@@ -197,6 +239,26 @@ impl<K: Kind> Cx<'_, K> {
                 }
             }
         }
+    }
+
+    /// Gives the reply to a job to the kind. Scores that make no sense are lost.
+    fn take_scores(&mut self, job: (Tag, u8), what: Arrived<'_>) {
+        let loss = match what {
+            Arrived::Scores(scores) if scores.is_complete => {
+                let taken = K::take_scores(self, job, Ok(&mut Reader(scores.content)));
+                if taken.is_ok() {
+                    self.q.stats.add(&scores.stats);
+                    let reads = u32::try_from(scores.stats.reads).unwrap_or(u32::MAX);
+                    self.q.budget.reads = self.q.budget.reads.saturating_sub(reads);
+                    return;
+                }
+                Loss::Damaged
+            }
+            Arrived::Lost(loss) => loss,
+            Arrived::Scores(_) | Arrived::Bytes(_) => Loss::Failed,
+        };
+        // A kind that asks for scores also takes that there are none.
+        let _ = K::take_scores(self, job, Err(loss));
     }
 
     /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost
@@ -366,6 +428,29 @@ macro_rules! kinds {
 
             pub(crate) fn has_distances(&self) -> bool {
                 match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::has_distances(state),)* }
+            }
+
+            /// Makes `job`, which was reset for the same parameters, the job of this tag.
+            pub(crate) fn job(&self, view: &KindView<'_>, tag: Tag, job: &mut KindState) {
+                match (self, view, job) {
+                    $($(#[$attr])* (
+                        KindState::$variant(state),
+                        KindView::$variant(view),
+                        KindState::$variant(job),
+                    ) => $module::Marker::job(state, view, tag, job),)*
+                    #[allow(unreachable_patterns, reason = "a sum of one kind")]
+                    _ => {}
+                }
+            }
+
+            pub(crate) fn is_job(&self) -> bool {
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::is_job(state),)* }
+            }
+
+            pub(crate) fn encode_scores(&self, w: &mut Writer<'_>) {
+                match self {
+                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::encode_scores(state, w),)*
+                }
             }
 
             pub(crate) fn memory_bytes(&self) -> usize {

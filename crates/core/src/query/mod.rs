@@ -12,5 +12,5 @@ pub use state::{QueryState, Scratch};
 pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{
     Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Mode, Outcome, Progress,
-    QueryStats, Read, Step, StoreId, Tag, TopK, Want, visited_bytes,
+    QueryStats, Read, Scores, Step, StoreId, Tag, TopK, Want, visited_bytes,
 };

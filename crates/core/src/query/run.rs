@@ -4,9 +4,10 @@ use alloc::vec::Vec;
 
 use super::{QueryState, Scratch};
 use crate::plan::IndexView;
-use crate::search::{Arrival, Arrived, Extent, Loss, Step, Tag, Want};
+use crate::search::{Arrival, Arrived, Extent, Loss, Step, Tag};
 
-/// Steps `state` until it hands over or is done. `read` returns the bytes of an extent; they are verified here.
+/// Steps `state` until it hands over or is done. `read` returns the bytes of an extent; they are verified here. The
+/// state must not ask other servers for scores: nothing replies here.
 pub fn run<B: AsRef<[u8]>>(
     state: &mut QueryState,
     view: &IndexView<'_>,
@@ -22,7 +23,7 @@ pub fn run<B: AsRef<[u8]>>(
             return step;
         }
         arrived.clear();
-        for &Want::Fetch { tag, at } in state.wants() {
+        for (tag, at) in state.fetches() {
             let what = state.read_of(tag);
             let verified =
                 |bytes: &B| what.map_or(Err(Loss::Failed), |what| view.verify(&what, bytes.as_ref()));

@@ -12,8 +12,8 @@ use stratann_kernel::distance::Exact;
 use super::Params;
 use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, hybrid_ivf};
 use crate::search::{
-    Arrival, Budget, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read, Step, Tag,
-    TopK, Want,
+    Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
+    Step, Tag, TopK, Want,
 };
 
 /// What can be rebuilt from the query on any machine.
@@ -128,14 +128,43 @@ impl QueryState {
         &self.q.io.wants
     }
 
-    /// Reads asked for that have not arrived.
+    /// The reads that the last step asked for.
+    pub fn fetches(&self) -> impl Iterator<Item = (Tag, Extent)> {
+        self.q.io.wants.iter().filter_map(|want| match *want {
+            Want::Fetch { tag, at } => Some((tag, at)),
+            Want::Score { .. } => None,
+        })
+    }
+
+    /// The jobs that the last step asked for, and the servers that are to score them.
+    pub fn jobs(&self) -> impl Iterator<Item = (Tag, u8)> {
+        self.q.io.wants.iter().filter_map(|want| match *want {
+            Want::Score { tag, to } => Some((tag, to)),
+            Want::Fetch { .. } => None,
+        })
+    }
+
+    /// Reads and jobs asked for that have not arrived.
     pub fn pending(&self) -> usize {
         self.q.io.pending.len()
     }
 
     /// What a pending read will bring.
     pub fn read_of(&self, tag: Tag) -> Option<Read> {
-        self.q.io.get(tag).map(|p| p.read)
+        self.q.io.get(tag).filter(|p| p.scorer.is_none()).map(|p| p.read)
+    }
+
+    /// Makes `job` the job that a [`Want::Score`] of the last step asks for. Another server steps it to its end and
+    /// replies with [`super::wire::write_scores`].
+    pub(crate) fn job(&self, view: &IndexView<'_>, tag: Tag, job: &mut QueryState) {
+        job.restart(self.params, Budget { hand_overs: 0, ..self.q.budget });
+        job.q.started = true;
+        self.own.job(&view.kind, tag, &mut job.own);
+    }
+
+    /// Whether it is a job of another query.
+    pub(crate) fn is_job(&self) -> bool {
+        self.own.is_job()
     }
 
     /// Notes that a cache answers a pending read: it is counted as a hit and no longer as a read.

@@ -14,7 +14,7 @@
 //! | 4 + … | counters: a bit for each that is not 0, then those, a varint each |
 //! | … | results: count, then the difference to the distance before, and the external id, a varint each |
 //! | … | with the flag: number of reports, count, then the difference to the distance before, a varint each |
-//! | … | reads pending: count, then tag (4 bytes), store (1 byte), offset, bytes, unit and note (a varint each) |
+//! | … | reads and jobs pending: count, then tag (4 bytes), the server that scores or 255 (1 byte), store (1 byte), offset, bytes, unit and note (a varint each) |
 //! | … | with the flag: lost units: count, then unit (varint), the servers that tried (varint), reason (1 byte) each |
 //! | … | the kind's own section, described in its room |
 //!
@@ -32,11 +32,11 @@ pub use crate::plan::Carry;
 use crate::plan::KindParams;
 use crate::search::{
     Budget, Candidate, Extent, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome, Pending,
-    QueryStats, Read, StoreId, Tag,
+    QueryStats, Read, Scores, StoreId, Tag,
 };
 
 /// The version written and understood.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 const HEADER: usize = 16;
 
 /// Where the results of a query that is handed over go (BatANN, §8).
@@ -172,6 +172,28 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
     if r.0.is_empty() { Ok(()) } else { Err(Refused::Length) }
 }
 
+/// Appends the reply of a job that has ended: whether it is complete (1 byte), its counters, and what the kind writes.
+pub fn write_scores(job: &QueryState, out: &mut Vec<u8>) {
+    let mut w = Writer(out);
+    w.u8(u8::from(job.q.outcome == Outcome::Complete));
+    write_stats(&job.q.stats, &mut w);
+    job.own.encode_scores(&mut w);
+}
+
+/// Reads the reply to a job. Its content is checked by the query that asked.
+///
+/// # Errors
+/// Bytes that no job replies.
+pub fn read_scores(bytes: &[u8]) -> Result<Scores<'_>, Refused> {
+    let mut r = Reader(bytes);
+    let is_complete = match r.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(Refused::Content),
+    };
+    Ok(Scores { is_complete, stats: read_stats(&mut r)?, content: r.0 })
+}
+
 /// Appends hits to `out`, for [`read_hits`].
 pub(crate) fn write_hits(hits: &[Hit], out: &mut Vec<u8>) {
     put_hits(hits, &mut Writer(out));
@@ -224,10 +246,14 @@ fn take_distances(r: &mut Reader<'_>, most: u32, out: &mut Vec<f32>) -> Result<(
     Ok(())
 }
 
+/// In place of the server that scores, for a read.
+const NO_SCORER: u8 = u8::MAX;
+
 fn write_pending(pending: &[Pending], w: &mut Writer<'_>) {
     w.varint(pending.len() as u64);
     for p in pending {
         w.u32(p.tag.0);
+        w.u8(p.scorer.unwrap_or(NO_SCORER));
         let Read { at, unit, note } = p.read;
         w.u8(at.store.0);
         w.varint(at.offset);
@@ -242,10 +268,11 @@ const PENDING_MAX: u32 = 64 * MAX_WIDTH;
 
 fn read_pending(r: &mut Reader<'_>, pending: &mut Vec<Pending>) -> Result<(), Refused> {
     for _ in 0..r.count(PENDING_MAX)? {
-        let tag = Tag(r.u32()?);
+        let (tag, scorer) = (Tag(r.u32()?), r.u8()?);
+        let scorer = (scorer != NO_SCORER).then_some(scorer);
         let at = Extent { store: StoreId(r.u8()?), offset: r.varint()?, bytes: r.varint_u32()? };
         let read = Read { at, unit: r.varint_u32()?, note: r.varint()? };
-        pending.push(Pending { tag, read });
+        pending.push(Pending { tag, read, scorer });
     }
     Ok(())
 }

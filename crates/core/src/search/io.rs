@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::QueryStats;
 use crate::PAGE;
 
 /// Ties an arrival to the want that it answers; unique within a query.
@@ -50,6 +51,13 @@ pub enum Want {
         /// The extent.
         at: Extent,
     },
+    /// Scores of vectors of another server. The job is the state that `QueryState::job` makes for the tag.
+    Score {
+        /// To be repeated in the arrival.
+        tag: Tag,
+        /// The server.
+        to: u8,
+    },
 }
 
 /// Why a want was not met.
@@ -71,8 +79,21 @@ pub enum Loss {
 pub enum Arrived<'a> {
     /// The bytes, verified by [`crate::plan::IndexView::verify`].
     Bytes(&'a [u8]),
+    /// What a scorer found, read by [`crate::query::wire::read_scores`].
+    Scores(Scores<'a>),
     /// Nothing will come.
     Lost(Loss),
+}
+
+/// The reply to a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    /// Whether the job was done. What could not be read is named in the content.
+    pub is_complete: bool,
+    /// What the job cost.
+    pub stats: QueryStats,
+    /// The content, as the kind writes it.
+    pub(crate) content: &'a [u8],
 }
 
 /// The answer to one want.
@@ -102,14 +123,16 @@ impl Read {
     }
 }
 
-/// A read that is under way.
+/// A read or a job that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) tag: Tag,
     pub(crate) read: Read,
+    /// The server that scores; `None` for a read.
+    pub(crate) scorer: Option<u8>,
 }
 
-/// The reads of one query: what it asked for and what is under way.
+/// The reads and jobs of one query: what it asked for and what is under way.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Io {
     pub(crate) next_tag: u32,
@@ -133,14 +156,33 @@ impl Io {
 
     /// Asks for an extent.
     pub(crate) fn fetch(&mut self, read: Read) -> Tag {
-        let tag = Tag(self.next_tag);
-        self.next_tag = self.next_tag.wrapping_add(1);
-        self.pending.push(Pending { tag, read });
+        let tag = self.tag();
+        self.pending.push(Pending { tag, read, scorer: None });
         self.wants.push(Want::Fetch { tag, at: read.at });
         tag
     }
 
-    /// The read of this tag, when it is under way.
+    /// Asks a server for scores.
+    pub(crate) fn score(&mut self, to: u8) -> Tag {
+        let tag = self.tag();
+        let read = Read { at: Extent::default(), unit: 0, note: 0 };
+        self.pending.push(Pending { tag, read, scorer: Some(to) });
+        self.wants.push(Want::Score { tag, to });
+        tag
+    }
+
+    fn tag(&mut self) -> Tag {
+        let tag = Tag(self.next_tag);
+        self.next_tag = self.next_tag.wrapping_add(1);
+        tag
+    }
+
+    /// The number of reads under way.
+    pub(crate) fn reads(&self) -> usize {
+        self.pending.iter().filter(|p| p.scorer.is_none()).count()
+    }
+
+    /// The read or job of this tag, when it is under way.
     pub(crate) fn get(&self, tag: Tag) -> Option<&Pending> {
         self.pending.iter().find(|p| p.tag == tag)
     }
@@ -150,7 +192,7 @@ impl Io {
         self.pending.iter().any(|p| p.read.unit == unit)
     }
 
-    /// Removes and returns the read of this tag.
+    /// Removes and returns the read or job of this tag.
     pub(crate) fn take(&mut self, tag: Tag) -> Option<Pending> {
         let at = self.pending.iter().position(|p| p.tag == tag)?;
         Some(self.pending.swap_remove(at))

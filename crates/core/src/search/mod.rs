@@ -10,7 +10,7 @@ mod topk;
 mod visited;
 
 pub use beam::{Beam, Candidate, Progress};
-pub use io::{Arrival, Arrived, Extent, Loss, Read, StoreId, Tag, Want};
+pub use io::{Arrival, Arrived, Extent, Loss, Read, Scores, StoreId, Tag, Want};
 pub(crate) use io::{Io, Pending};
 pub(crate) use lost_units::{LOST_UNITS_MAX, LostUnit, LostUnits};
 pub(crate) use smallest::KSmallest;
@@ -58,7 +58,7 @@ pub struct Budget {
     pub hops: u32,
     /// Reads.
     pub reads: u32,
-    /// Hand-overs to another server.
+    /// Hand-overs to another server, and jobs for others.
     pub hand_overs: u32,
 }
 

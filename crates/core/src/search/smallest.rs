@@ -17,6 +17,12 @@ impl KSmallest {
         self.values.clear();
     }
 
+    /// Becomes a copy of `other`, keeping the memory.
+    pub(crate) fn copy(&mut self, other: &KSmallest) {
+        self.k = other.k;
+        self.values.clone_from(&other.values);
+    }
+
     /// Offers a number. Returns whether it is among the k smallest so far.
     pub(crate) fn offer(&mut self, value: f32) -> bool {
         let at = if value < self.kth() {

@@ -95,6 +95,10 @@ counters! {
     pinned_hits,
     /// Vectors of resident lists that did not have to be read.
     resident_hits,
+    /// Jobs that other servers scored. What they cost is in the other counters.
+    score_jobs,
+    /// Times that the query waited for other servers: rounds with jobs.
+    score_rounds,
 }
 
 impl QueryStats {

@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step};
+use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag};
 
 use self::buffers::BufferPool;
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
@@ -86,6 +86,14 @@ pub trait Queries {
     fn merged(&mut self, _reads: MergedReads) {}
     /// Notes that a read failed; its query learns of it as well.
     fn lost(&mut self, _read: Read, _loss: Loss) {}
+    /// Asks another server for the scores of a job, which [`Queries::scored`] gives later. Returns false where there is
+    /// no other server.
+    fn score(&mut self, _number: usize, _job: (Tag, u8), _view: &IndexView<'_>, _state: &QueryState) -> bool {
+        false
+    }
+    /// Adds the scores that have arrived since the last call: the query's number, the tag of the job and what
+    /// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
+    fn scored(&mut self, _out: &mut Vec<(usize, Tag, Result<Vec<u8>, Loss>)>) {}
     /// In a cluster: a bit for every server that answers, and the load of each.
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
@@ -145,6 +153,7 @@ pub struct Driver<'a> {
     has_urgent: bool,
     completions: Vec<Completion>,
     deliveries: Vec<Delivery>,
+    scores: Vec<(usize, Tag, Result<Vec<u8>, Loss>)>,
     arrivals: Arrivals,
 }
 
@@ -187,6 +196,7 @@ impl<'a> Driver<'a> {
             has_urgent: false,
             completions: Vec::new(),
             deliveries: Vec::new(),
+            scores: Vec::new(),
             arrivals: Arrivals::new(),
         }
     }
@@ -210,6 +220,7 @@ impl<'a> Driver<'a> {
             if queries.has_unwanted() {
                 self.drop_unwanted(queries);
             }
+            self.collect_scores(queries);
             let turns = self.ready.len() + self.background.len();
             let has_admitted = self.admit(queries)?;
             self.take_turns(has_admitted, queries)?;

@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, Tag, Want};
 
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
-use super::slot::ReadResult;
+use super::slot::{ReadResult, seen};
 use super::{Driver, MergedReads, Queries};
 use crate::tier::Completion;
 
@@ -66,7 +66,13 @@ impl<'a> Driver<'a> {
     /// Begins to meet the wants of a query's last step.
     pub(super) fn fetch_wants(&mut self, slot: usize, queries: &mut dyn Queries) {
         for i in 0..self.slots[slot].state.wants().len() {
-            let Want::Fetch { tag, at } = self.slots[slot].state.wants()[i];
+            let (tag, at) = match self.slots[slot].state.wants()[i] {
+                Want::Fetch { tag, at } => (tag, at),
+                Want::Score { tag, to } => {
+                    self.score(slot, (tag, to), queries);
+                    continue;
+                }
+            };
             let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
             let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
                 self.slots[slot].state.count_cache_hit(tag);
@@ -85,6 +91,30 @@ impl<'a> Driver<'a> {
                 self.slots[slot].results.push((tag, result));
             }
         }
+    }
+
+    /// Asks another server for the scores of a job.
+    fn score(&mut self, slot: usize, job: (Tag, u8), queries: &mut dyn Queries) {
+        let own = &mut self.slots[slot];
+        let view = seen(&self.view, own.snapshot.as_ref());
+        if !queries.score(own.number, job, &view, &own.state) {
+            own.results.push((job.0, ReadResult::Lost(Loss::Failed)));
+        }
+    }
+
+    /// Gives scores that have arrived to the queries that wait for them.
+    pub(super) fn collect_scores(&mut self, queries: &mut dyn Queries) {
+        let mut scores = std::mem::take(&mut self.scores);
+        queries.scored(&mut scores);
+        for (number, tag, scores) in scores.drain(..) {
+            let at = self.slots.iter().position(|slot| slot.is_active && slot.number == number);
+            let Some(at) = at else { continue };
+            self.slots[at].results.push((tag, scores.map_or_else(ReadResult::Lost, ReadResult::Scores)));
+            if self.slots[at].is_ready() {
+                self.enqueue(at);
+            }
+        }
+        self.scores = scores;
     }
 
     /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag};
+use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, wire};
 
 use super::Times;
 use super::buffers::BufferPool;
@@ -21,6 +21,8 @@ pub(super) enum ReadResult<'a> {
     Shared(Arc<[u8]>),
     /// Bytes from the cache.
     Cached(Cached<'a>),
+    /// The reply of another server to a job.
+    Scores(Vec<u8>),
     /// No bytes.
     Lost(Loss),
 }
@@ -97,10 +99,7 @@ impl<'a> Slot<'a> {
         let mut arrived: Vec<Arrival<'_>> = std::mem::take(arrivals);
         arrived
             .extend(self.results.iter().map(|(tag, result)| Arrival { tag: *tag, what: result.arrived() }));
-        let mut view = *view;
-        if let Some(snapshot) = &self.snapshot {
-            snapshot.apply(&mut view);
-        }
+        let view = seen(view, self.snapshot.as_ref());
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);
         self.release(buffers);
@@ -137,12 +136,24 @@ impl<'a> Slot<'a> {
     }
 }
 
+/// What a query with this snapshot sees of the index.
+pub(super) fn seen<'v>(view: &IndexView<'v>, snapshot: Option<&'v Snapshot>) -> IndexView<'v> {
+    let mut view = *view;
+    if let Some(snapshot) = snapshot {
+        snapshot.apply(&mut view);
+    }
+    view
+}
+
 impl ReadResult<'_> {
     fn arrived(&self) -> Arrived<'_> {
         match self {
             ReadResult::Buffer(buffer, range) => Arrived::Bytes(&buffer.bytes()[range.clone()]),
             ReadResult::Shared(bytes) => Arrived::Bytes(bytes),
             ReadResult::Cached(bytes) => Arrived::Bytes(bytes),
+            ReadResult::Scores(bytes) => {
+                wire::read_scores(bytes).map_or(Arrived::Lost(Loss::Damaged), Arrived::Scores)
+            }
             ReadResult::Lost(loss) => Arrived::Lost(*loss),
         }
     }

@@ -113,7 +113,7 @@ fn pair() -> (Node, Node) {
 
 /// A frame with `length` bytes of state.
 fn frame(number: u64, length: usize) -> Vec<u8> {
-    let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0, job: None };
     let state = vec![number as u8; length];
     let mut out = Vec::new();
     Message::Answer { run, visited: 0, state }.encode(BUILD, 0, &mut out);

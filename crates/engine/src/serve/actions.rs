@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
-use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step};
+use stratann_core::plan::IndexView;
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag};
 
 use super::inbox::{Job, Place};
 use super::lock;
@@ -110,6 +111,21 @@ impl ServerState {
         );
     }
 
+    /// The state of a run on this thread waits for a job.
+    pub(super) fn ask_job(
+        &self,
+        (run, thread): (Run, usize),
+        job: (Tag, u8),
+        from: (&IndexView<'_>, &QueryState),
+    ) {
+        self.scores.ask(run, thread);
+        self.counters.jobs_out.fetch_add(1, Ordering::Relaxed);
+        self.with_codec(
+            |codec, pool| Some(codec.job(run, job, from, pool)),
+            |peer, now_us, asked, out| peer.ask(now_us, asked, out),
+        );
+    }
+
     fn perform(&self, action: Action, pool: &mut BufferPool) {
         match action {
             Action::Send { to, message } => {
@@ -122,7 +138,15 @@ impl ServerState {
                 if state.stats().hand_overs > 0 {
                     self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
                 }
+                if run.job.is_some() {
+                    self.counters.jobs_in.fetch_add(1, Ordering::Relaxed);
+                }
                 self.start(run, state);
+            }
+            Action::Scored { run, tag, scores } => {
+                if let Some(thread) = self.scores.put((run, tag, scores)) {
+                    self.inbox.wake(thread);
+                }
             }
             Action::Answer { number, state } => {
                 self.answer(number, &state);

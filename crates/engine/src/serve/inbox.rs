@@ -55,7 +55,7 @@ const HEAVY_TURN: u64 = 4;
 
 #[derive(Default)]
 struct Waiting {
-    // Handed-over queries go first: this keeps the number of begun queries small, and the memory of all servers with
+    // Handed-over queries, and jobs of others, go first: this keeps the number of begun queries small, and the memory of all servers with
     // it.
     batons: VecDeque<Job>,
     light: Clients,
@@ -187,7 +187,7 @@ impl Inbox {
     /// Adds a query, and wakes a thread that waits.
     pub(super) fn push(&self, job: Job) {
         let mut waiting = self.lock();
-        if job.state.stats().hand_overs > 0 {
+        if job.state.stats().hand_overs > 0 || job.run.job.is_some() {
             waiting.batons.push_back(job);
         } else if job.size.is_heavy {
             waiting.heavy.push(job);
@@ -276,6 +276,11 @@ impl Inbox {
         may
     }
 
+    /// Wakes a thread.
+    pub(super) fn wake(&self, thread: usize) {
+        self.threads.get(thread).and_then(|t| t.waker.get()).into_iter().for_each(Waker::wake);
+    }
+
     /// Wakes all threads.
     pub(super) fn wake_all(&self) {
         self.threads.iter().filter_map(|t| t.waker.get()).for_each(Waker::wake);
@@ -304,7 +309,7 @@ mod tests {
     use stratann_core::peer::message::QueryId;
 
     fn job(request: u64, number: u64, is_heavy: bool) -> Job {
-        let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0 };
+        let run = Run { query: QueryId { origin: 0, incarnation: 1, number }, attempt: 0, job: None };
         let size = Size { extra_bytes: u64::from(is_heavy), buffers_bytes: 0, is_heavy };
         Job {
             run,

@@ -14,6 +14,7 @@ mod actions;
 mod inbox;
 mod options;
 mod question;
+mod scores;
 mod served_index;
 mod state;
 mod status;

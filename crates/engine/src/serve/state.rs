@@ -12,6 +12,7 @@ use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 
 use super::inbox::{Inbox, Place, Size};
+use super::scores::Scores;
 use super::served_index::ServedIndex;
 use super::waits::Waits;
 use super::worker::Worker;
@@ -53,6 +54,8 @@ pub(super) struct Counters {
     pub(super) dropped_runs: AtomicU64,
     pub(super) hand_overs_out: AtomicU64,
     pub(super) hand_overs_in: AtomicU64,
+    pub(super) jobs_out: AtomicU64,
+    pub(super) jobs_in: AtomicU64,
     pub(super) refused_batons: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
@@ -119,6 +122,7 @@ pub(super) struct ServerState {
     pub(super) abandoned: AtomicU64,
     loads: Mutex<[u8; SERVERS_MAX]>,
     pub(super) inbox: Inbox,
+    pub(super) scores: Scores,
     pub(super) link: OnceLock<Link>,
     pub(super) clients: Mutex<HashMap<u64, Client>>,
     pub(super) next_client: AtomicU64,
@@ -217,6 +221,7 @@ impl ServerState {
             abandoned: AtomicU64::new(0),
             loads: Mutex::new([0; SERVERS_MAX]),
             inbox: Inbox::new(options.threads),
+            scores: Scores::new(options.threads),
             link: OnceLock::new(),
             clients: Mutex::default(),
             next_client: AtomicU64::new(0),

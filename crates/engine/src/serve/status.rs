@@ -56,6 +56,10 @@ pub struct Status {
     pub hand_overs_out: u64,
     /// Queries handed over from another server.
     pub hand_overs_in: u64,
+    /// Jobs that other servers were asked to score.
+    pub jobs_out: u64,
+    /// Jobs scored for other servers.
+    pub jobs_in: u64,
     /// Frames and states from other servers that were dropped, because there was no memory for them.
     pub refused_batons: u64,
     /// Reads of blocks that failed.
@@ -145,6 +149,8 @@ impl Status {
             in_flight: state.running.load(Ordering::Relaxed),
             hand_overs_out: count(&state.counters.hand_overs_out),
             hand_overs_in: count(&state.counters.hand_overs_in),
+            jobs_out: count(&state.counters.jobs_out),
+            jobs_in: count(&state.counters.jobs_in),
             refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),

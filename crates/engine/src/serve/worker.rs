@@ -4,9 +4,11 @@ use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
 use stratann_core::place::SERVERS_MAX;
-use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step};
+use stratann_core::plan::IndexView;
+use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag};
 
 use super::inbox::{Job, Size};
+use super::scores::Scored;
 use super::state::{Permit, ServerState};
 use crate::driver::{MergedReads, Queries, Times};
 use crate::kinds::Learning;
@@ -22,6 +24,8 @@ pub(super) struct Worker<'a> {
     abandoned: u64,
     // Whether running queries were told that the server stops.
     has_stopped: bool,
+    // Memory for scores that have arrived.
+    arrived: Vec<Scored>,
 }
 
 /// Comparisons after which the turns of any query come after those of others: a few milliseconds of computing. Not a
@@ -37,6 +41,8 @@ struct RunningQuery<'a> {
     vector: Vec<u8>,
     expires_at_us: u64,
     is_abandoned: bool,
+    // Whether it has asked other servers for scores.
+    has_asked: bool,
     // Its number among the queries that count for learning.
     number: Option<u64>,
     size: Size,
@@ -51,6 +57,7 @@ impl<'a> RunningQuery<'a> {
             vector: Vec::new(),
             expires_at_us: 0,
             is_abandoned: false,
+            has_asked: false,
             number: None,
             size: Size::default(),
             permit: None,
@@ -60,7 +67,15 @@ impl<'a> RunningQuery<'a> {
 
 impl<'a> Worker<'a> {
     pub(super) fn new(server: &'a ServerState, thread: usize) -> Worker<'a> {
-        Worker { server, thread, running: Vec::new(), free: Vec::new(), abandoned: 0, has_stopped: false }
+        Worker {
+            server,
+            thread,
+            running: Vec::new(),
+            free: Vec::new(),
+            abandoned: 0,
+            has_stopped: false,
+            arrived: Vec::new(),
+        }
     }
 
     /// Begins a job. `None` when its answer is no longer wanted.
@@ -73,7 +88,8 @@ impl<'a> Worker<'a> {
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let number = learning(self.server).and_then(Learning::number_now);
+        // A job is a part of a query, which counts where it began.
+        let number = learning(self.server).filter(|_| run.job.is_none()).and_then(Learning::number_now);
         let at = self.free.pop().unwrap_or(self.running.len());
         if at == self.running.len() {
             self.running.push(RunningQuery::new(run));
@@ -106,6 +122,9 @@ impl<'a> Worker<'a> {
         // The memory of a large query is released once its slot has freed it.
         if query.size.extra_bytes == 0 {
             query.permit = None;
+        }
+        if std::mem::take(&mut query.has_asked) {
+            self.server.scores.forget(&query.run);
         }
         self.free.push(number);
         self.server.running.fetch_sub(1, Ordering::Relaxed);
@@ -209,12 +228,33 @@ impl Queries for Worker<'_> {
         self.server.note_lost(read.unit(), loss);
     }
 
+    fn score(&mut self, number: usize, job: (Tag, u8), view: &IndexView<'_>, state: &QueryState) -> bool {
+        let query = &mut self.running[number];
+        query.has_asked = true;
+        self.server.ask_job((query.run, self.thread), job, (view, state));
+        true
+    }
+
+    fn scored(&mut self, out: &mut Vec<(usize, Tag, Result<Vec<u8>, Loss>)>) {
+        if !self.server.scores.has_any(self.thread) {
+            return;
+        }
+        self.server.scores.take(self.thread, &mut self.arrived);
+        for (run, tag, scores) in self.arrived.drain(..) {
+            let at = self.running.iter().position(|query| query.has_asked && query.run == run);
+            out.extend(at.map(|number| (number, tag, scores)));
+        }
+    }
+
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         let loads = self.server.lock_loads();
         (self.server.live.load(Ordering::Relaxed), *loads)
     }
 
     fn may_wait(&mut self, has_room: bool) -> bool {
+        if self.server.scores.has_any(self.thread) {
+            return false;
+        }
         // While the server stops, the driver ends by itself once nothing is in flight.
         !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread)
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_core::build::hash;
 use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_ivf};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag, Want,
+    Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag,
 };
 use stratann_engine::build::{BuildOptions, GraphOptions, Kind, KindOptions, ListOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
@@ -259,7 +259,7 @@ pub fn run(
 
 /// The reads that the last step asked for.
 pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
-    state.wants().iter().map(|&Want::Fetch { tag, .. }| (tag, state.read_of(tag).expect("pending"))).collect()
+    state.fetches().map(|(tag, _)| (tag, state.read_of(tag).expect("pending"))).collect()
 }
 
 /// What comes of a read of a file that is in memory.

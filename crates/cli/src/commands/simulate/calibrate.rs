@@ -15,8 +15,7 @@ use serde::Serialize;
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{Message, QueryId, decode};
 use stratann_core::query::{
-    self, Arrival, Arrived, Budget, Extent, Loss, Params, QueryState, QueryStats, Scratch, Step, Tag, Want,
-    wire,
+    self, Arrival, Arrived, Budget, Extent, Loss, Params, QueryState, QueryStats, Scratch, Step, Tag, wire,
 };
 use stratann_engine::driver::Width;
 use stratann_engine::index::Index;
@@ -172,7 +171,7 @@ fn walk(
         if step != Step::Wait || state.wants().is_empty() {
             return (first, *state.stats());
         }
-        came = state.wants().iter().map(|&Want::Fetch { tag, at }| (tag, at)).collect();
+        came = state.fetches().collect();
         for &(tag, at) in &came {
             held.entry(at).or_insert_with(|| read(index, &state.read_of(tag)?));
         }
@@ -249,7 +248,7 @@ fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
     let mut wire_pair = loopback().ok();
     let (mut bytes, mut frame) = (Vec::new(), Vec::new());
     let carry = index.carry(None).unwrap_or(wire::Carry::Distances);
-    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0 };
+    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0, job: None };
     let started = Instant::now();
     for _ in 0..MESSAGES {
         bytes.clear();

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
-use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch, Want};
+use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
@@ -192,7 +192,7 @@ impl Passes<'_> {
         scratch.prepare(&view, vector);
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
-        let first = state.wants().first().and_then(|&Want::Fetch { tag, .. }| state.read_of(tag));
+        let first = state.fetches().next().and_then(|(tag, _)| state.read_of(tag));
         let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
         let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
         if shard.holds(block) {

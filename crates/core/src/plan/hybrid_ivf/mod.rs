@@ -7,6 +7,7 @@
 //! [`local_graph`] for clusters that are graphs · verify = [`crate::verify::BoundEstimator`] before vectors are read,
 //! [`rerank`] after
 
+mod batch;
 pub mod check;
 pub mod learn;
 mod likelihood;
@@ -26,10 +27,13 @@ use alloc::vec::Vec;
 use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::search::{Beam, Budget, Candidate, IndexSize, Outcome, QueryStats, Read, StoreId, Visited};
+use crate::search::{
+    Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, StoreId, Tag, Visited,
+};
 use crate::verify::{BoundEstimator, Bounds};
 use crate::view::Base;
 
+pub(crate) use batch::{Batch, Job};
 pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
 pub use state::State;
 pub(crate) use state::{LocalCodes, LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
@@ -62,11 +66,15 @@ pub struct Scratch {
     edges: Vec<local_graph::Edge>,
     /// Lists that are to be read next and are on other servers, best first.
     elsewhere: Vec<u32>,
-    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, and those that
-    /// can be read here.
+    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, those of it that
+    /// can be read here, and those that are to be scored elsewhere.
     group: Vec<Unread>,
     left: Vec<Unread>,
     here: Vec<Unread>,
+    remote: Vec<Unread>,
+    /// Servers with the lists or members that they score; and what one has replied.
+    targets: Vec<(u8, u32)>,
+    scored: Vec<Scored>,
     /// The lists scanned, where a trace is kept.
     scanned: Option<Vec<ScannedList>>,
 }
@@ -103,23 +111,58 @@ impl Kind for Marker {
             navigate::navigate(cx);
         }
         cx.take_in(arrived, |cx, pending, bytes| match ReadKind::of(&pending.read)? {
+            ReadKind::Lists { first, count } if cx.own.batch.awaits(pending.tag) => {
+                batch::take(cx, (pending.tag, first, count), bytes)
+            }
             ReadKind::Lists { first, count } => visit::take(cx, (pending.tag, first, count), bytes),
             ReadKind::Records { .. } => rerank::take(cx, pending, bytes),
             ReadKind::Run { first, count } => scan::take_run(cx, (first, count), bytes),
             ReadKind::Edges { .. } => local_graph::take(cx, pending.read.at.offset, bytes),
         });
-        if cx.q.outcome == Outcome::Running {
-            if cx.own.is_broken {
-                begin_again(cx);
-            }
-            choose(cx);
+        if cx.q.outcome != Outcome::Running {
+            return;
         }
+        let is_broken = core::mem::take(&mut cx.own.is_broken);
+        if cx.own.batch.job != Job::None {
+            return batch::choose_job(cx);
+        }
+        // A list of a batch is asked for again on its own.
+        if is_broken && cx.own.batch.lists.is_empty() {
+            begin_again(cx);
+        }
+        choose(cx);
     }
 
     /// What took part in a lost read is not known list by list: the query begins again, and reads the list elsewhere.
     fn requeue(state: &mut State, _: &View<'_>, _: u32) -> bool {
         state.is_broken = true;
         true
+    }
+
+    fn job(state: &State, view: &View<'_>, tag: Tag, job: &mut State) {
+        batch::job(state, view, tag, job);
+    }
+
+    fn is_job(state: &State) -> bool {
+        state.batch.job != Job::None
+    }
+
+    fn encode_scores(state: &State, w: &mut Writer<'_>) {
+        batch::encode_scores(state, w);
+    }
+
+    fn take_scores(
+        cx: &mut Cx<'_, Self>,
+        (tag, scorer): (Tag, u8),
+        scores: Result<&mut Reader<'_>, Loss>,
+    ) -> Result<(), Refused> {
+        match scores {
+            Ok(r) => batch::take_scores(cx, (tag, scorer), r),
+            Err(loss) => {
+                batch::lose_scores(cx, (tag, scorer), loss);
+                Ok(())
+            }
+        }
     }
 
     fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {

@@ -61,6 +61,9 @@ pub struct Params {
     pub bounds: Bounds,
     /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
     pub exact: bool,
+    /// Over servers: lists and vectors of other servers are scored there, those of all servers at once. Otherwise the
+    /// query is handed over.
+    pub scores_remotely: bool,
     /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
     pub bound_slack: f32,
 }
@@ -86,6 +89,7 @@ impl Params {
             local_list: LOCAL_LIST,
             bounds: Bounds::Both,
             exact: false,
+            scores_remotely: false,
             bound_slack: f32::INFINITY,
         }
     }

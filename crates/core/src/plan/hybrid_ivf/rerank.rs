@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::batch;
 use super::scan::prune_candidates;
 use super::visit::fetch;
 use super::{Marker, ReadKind, Scored, Scratch, Unread, View};
@@ -27,6 +28,10 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>, at_most: usize) -> Option<()> {
         // The smallest estimate last, to be taken from the end.
         cx.own.candidates.sort_unstable_by(|a, b| b.estimate.total_cmp(&a.estimate).then(b.id.cmp(&a.id)));
         if cx.base.here.is_some() && has_elsewhere(cx, width) {
+            if cx.params.scores_remotely {
+                cx.scratch.elsewhere.clear();
+                batch::ask_records(cx)?;
+            }
             return read_ahead(cx, width);
         }
         let mut asked = false;
@@ -55,11 +60,12 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
         }
         !is_lost
     });
-    let Scratch { left, group, here, .. } = &mut *cx.scratch;
-    let [mut left, mut group, mut here] = [left, group, here].map(core::mem::take);
+    let Scratch { left, group, here, remote, .. } = &mut *cx.scratch;
+    let [mut left, mut group, mut here, mut remote] = [left, group, here, remote].map(core::mem::take);
     let noted = cx.scratch.elsewhere.len();
     left.clone_from(&candidates);
     here.clear();
+    remote.clear();
     for _ in cx.q.io.pending.len()..width {
         let Some(candidate) = left.pop() else { break };
         let limit = cx.own.estimates.kth();
@@ -69,18 +75,22 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
             match cx.reach(list) {
                 _ if is_known(cx, c.id) => {}
                 Reach::Here => here.push(c),
-                Reach::Remote | Reach::Nowhere => cx.scratch.elsewhere.push(list),
+                Reach::Remote | Reach::Nowhere => {
+                    remote.push(c);
+                    cx.scratch.elsewhere.push(list);
+                }
             }
         }
     }
     cx.own.candidates = candidates;
-    (cx.scratch.left, cx.scratch.group, cx.scratch.here) = (left, group, here);
+    (cx.scratch.left, cx.scratch.group) = (left, group);
+    (cx.scratch.here, cx.scratch.remote) = (here, remote);
     cx.scratch.elsewhere.len() > noted
 }
 
 /// Before the query leaves for records of other servers: asks for those of this one that the round needs, and that
 /// later rounds are likely to need, so that it need not come back. What is scored waits for its round.
-fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
+pub(super) fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
     let directory = cx.view.directory;
     let mut here = core::mem::take(&mut cx.scratch.here);
     let mut group = core::mem::take(&mut cx.scratch.group);
@@ -129,6 +139,20 @@ pub(super) fn settle(cx: &mut Cx<'_, Marker>) -> Option<()> {
     cx.own.round = round;
     prune_candidates(cx);
     Some(())
+}
+
+/// Scores all candidates whose records are in RAM.
+pub(super) fn score_those_in_ram(cx: &mut Cx<'_, Marker>) {
+    let candidates = core::mem::take(&mut cx.own.candidates);
+    for candidate in &candidates {
+        let Err(at) = cx.own.scored.binary_search_by_key(&candidate.id, |s| s.id) else { continue };
+        let record = cx.view.record_in_ram(candidate.id);
+        if let Some(record) = record.and_then(|bytes| Record::open(&cx.view.shape, bytes)) {
+            let scored = score_in_ram(cx, candidate.id, &record);
+            cx.own.scored.insert(at, scored);
+        }
+    }
+    cx.own.candidates = candidates;
 }
 
 /// Scores a record that is in RAM.
@@ -264,7 +288,7 @@ fn run_around(view: &View<'_>, sorted: &[Unread], id: u32) -> Range<usize> {
 }
 
 /// Whether the distance of a candidate can be had without a read.
-fn is_known(cx: &Cx<'_, Marker>, id: u32) -> bool {
+pub(super) fn is_known(cx: &Cx<'_, Marker>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok() || cx.view.record_in_ram(id).is_some()
 }
 

@@ -30,6 +30,44 @@ pub(super) fn codes_of<'a>(
 /// along.
 pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Option<&[u8]>) -> Option<()> {
     let estimator = bound_estimator(cx);
+    let first = codes.first_id();
+    let mut fruitful = false;
+    let before = cx.own.candidates.len();
+    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
+    let done = each_member(cx, codes, (&estimator, cut), |cx, slot, bounds, by_pivot| {
+        let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
+        fruitful |= is_among_best;
+        let Some(lower) = lower else { return Some(()) };
+        let id = first.wrapping_add(slot);
+        cx.own.candidates.push(Unread { estimate: bounds.estimate, lower, id });
+        records.map_or(Some(()), |bytes| score_whole(cx, id, slot, bytes))
+    });
+    if fruitful {
+        let directory = cx.view.directory;
+        mark_fruitful(cx, directory.cluster_of(directory.list_of(first)));
+    }
+    let list = cx.view.directory.list_of(first);
+    let kept = (cx.own.candidates.len() - before) as u32;
+    cx.scratch.trace_scanned(|| ScannedList {
+        cluster: cx.view.directory.cluster_of(list),
+        list: Some(list),
+        members: codes.count() as u32,
+        kept,
+        fruitful,
+        in_ram: cx.view.resident_codes(list).is_some(),
+    });
+    prune_candidates(cx);
+    done
+}
+
+/// Calls `take` with the slot, the bounds and the lower bound by the centroid of each member of a list that may be
+/// within the cut. Ends with the first `None`.
+pub(super) fn each_member(
+    cx: &mut Cx<'_, Marker>,
+    codes: &ListCodes<'_>,
+    (estimator, cut): (&BoundEstimator, f32),
+    mut take: impl FnMut(&mut Cx<'_, Marker>, u32, DistanceBounds, f32) -> Option<()>,
+) -> Option<()> {
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
     let first = codes.first_id();
     let mut distances = core::mem::take(&mut cx.scratch.distances);
@@ -38,9 +76,6 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
     cx.scratch.query.table.distances(codes.codes(), &cx.scratch.ids, &mut distances);
     cx.q.stats.code_comparisons += codes.count() as u64;
     cx.q.stats.lists += 1;
-    let mut fruitful = false;
-    let before = cx.own.candidates.len();
-    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
     let mut done = Some(());
     let mut navigated = navigated_from(cx, first);
     let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
@@ -62,36 +97,21 @@ pub(super) fn scan(cx: &mut Cx<'_, Marker>, codes: &ListCodes<'_>, records: Opti
             true => estimator.lower_by_centroid(base, from_centroid),
             false => f32::NEG_INFINITY,
         };
-        let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
-        fruitful |= is_among_best;
-        let Some(lower) = lower else { continue };
-        cx.own.candidates.push(Unread { estimate: bounds.estimate, lower, id });
-        if let Some(bytes) = records {
-            let size = cx.view.shape.record_bytes();
-            let record = bytes.get(slot as usize * size..).and_then(|b| Record::open(&cx.view.shape, b));
-            done = record.map(|record| rerank::score_ahead(cx, id, &record));
-            if done.is_none() {
-                break;
-            }
+        done = take(cx, slot, bounds, by_pivot);
+        if done.is_none() {
+            break;
         }
     }
     cx.scratch.distances = distances;
-    if fruitful {
-        let directory = cx.view.directory;
-        mark_fruitful(cx, directory.cluster_of(directory.list_of(first)));
-    }
-    let list = cx.view.directory.list_of(first);
-    let kept = (cx.own.candidates.len() - before) as u32;
-    cx.scratch.trace_scanned(|| ScannedList {
-        cluster: cx.view.directory.cluster_of(list),
-        list: Some(list),
-        members: codes.count() as u32,
-        kept,
-        fruitful,
-        in_ram: cx.view.resident_codes(list).is_some(),
-    });
-    prune_candidates(cx);
     done
+}
+
+/// Scores a member whose record came with its list.
+pub(super) fn score_whole(cx: &mut Cx<'_, Marker>, id: u32, slot: u32, records: &[u8]) -> Option<()> {
+    let at = slot as usize * cx.view.shape.record_bytes();
+    let record = records.get(at..).and_then(|bytes| Record::open(&cx.view.shape, bytes))?;
+    rerank::score_ahead(cx, id, &record);
+    Some(())
 }
 
 /// The place in the navigation's members, which ascend, of the first one from `id` on.

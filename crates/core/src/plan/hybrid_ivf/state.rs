@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::Batch;
 use crate::format::directory::Directory;
 use crate::search::{Beam, IndexSize, KSmallest, Read, Tag};
 
@@ -184,6 +185,8 @@ pub struct State {
     pub(crate) upper_bounds: KSmallest,
     /// Members that the navigation found, ascending.
     pub(crate) navigated: Vec<u32>,
+    /// Lists that are scored together, here and on other servers; or the job of another query.
+    pub(crate) batch: Batch,
     /// Whether a read was lost that another server may make; never travels.
     pub(crate) is_broken: bool,
 }
@@ -207,6 +210,7 @@ impl State {
         self.read.clear();
         self.results.clear();
         self.navigated.clear();
+        self.batch.reset(k);
         self.is_broken = false;
         self.estimates.reset(k as usize);
         self.upper_bounds.reset(k as usize);
@@ -223,7 +227,8 @@ impl State {
             .chain(self.read.iter().map(|read| read.0))
             .chain(self.navigated.iter().copied());
         let mut clusters = self.ranked.iter().copied().chain(self.visits.iter().map(|visit| visit.cluster));
-        self.queue.is_empty()
+        self.batch.fits(size)
+            && self.queue.is_empty()
             && self.round.is_empty()
             && self.awaited.is_empty()
             && !self.local.is_on
@@ -248,6 +253,7 @@ impl State {
             + self.awaited.capacity() * size_of::<(Tag, u32)>()
             + 4 * self.round.capacity()
             + self.read.capacity() * size_of::<(u32, f32)>()
+            + self.batch.memory_bytes()
             + 4 * (self.estimates.values.capacity() + self.upper_bounds.values.capacity())
     }
 

@@ -7,6 +7,7 @@
 //! No vector is read meanwhile: whether a cluster is fruitless shows in its codes. A cluster that is a graph is
 //! searched in [`super::local_graph`] instead.
 
+use super::batch;
 use super::likelihood;
 use super::local_graph;
 use super::navigate::to_centroid;
@@ -29,15 +30,20 @@ const QUEUE_MAX: usize = 64;
 
 /// Whether clusters are left to visit, or lists of those that have begun.
 pub(super) fn is_scanning(cx: &Cx<'_, Marker>) -> bool {
-    !cx.own.lists.is_empty() || !cx.own.queue.is_empty() || cx.own.local.is_on || has_clusters(cx)
+    let own = &*cx.own;
+    !own.lists.is_empty()
+        || !own.queue.is_empty()
+        || !own.batch.lists.is_empty()
+        || own.local.is_on
+        || has_clusters(cx)
 }
 
-fn has_clusters(cx: &Cx<'_, Marker>) -> bool {
+pub(super) fn has_clusters(cx: &Cx<'_, Marker>) -> bool {
     (cx.own.begun as usize) < cx.own.ranked.len() && !is_fruitless(cx)
 }
 
 /// Whether enough clusters in a row were fruitless to end the visits.
-fn is_fruitless(cx: &Cx<'_, Marker>) -> bool {
+pub(super) fn is_fruitless(cx: &Cx<'_, Marker>) -> bool {
     cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
 }
 
@@ -51,6 +57,13 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
         && cx.own.candidates.len() <= CANDIDATES_MAX
         && cx.own.queue.len() < QUEUE_MAX
     {
+        if batch::is_used(cx) {
+            match batch::choose(cx)? {
+                batch::Next::Waits => break,
+                batch::Next::Settled => continue,
+                batch::Next::None => {}
+            }
+        }
         if cx.own.local.codes.lists_left > 0 {
             // The codes of a graph are read before it is searched.
             let Some(list) = cx.own.lists.pop() else { break };
@@ -128,7 +141,7 @@ fn reach_of_graph(cx: &Cx<'_, Marker>, cluster: u32) -> Reach {
 
 /// Puts the lists of the next cluster on the stack, or begins a local search of it. Returns false when the local
 /// search has to wait until the lists before it have taken effect, or is to be made on another server.
-fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
+pub(super) fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
     let is_local = !cx.params.exact && cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
@@ -169,7 +182,7 @@ fn begin_cluster(cx: &mut Cx<'_, Marker>) -> Option<bool> {
 }
 
 /// Begins a visit: the first list of the cluster takes effect, or its local search begins.
-fn begin_visit(cx: &mut Cx<'_, Marker>, cluster: u32) {
+pub(super) fn begin_visit(cx: &mut Cx<'_, Marker>, cluster: u32) {
     let Some(at) = cx.own.visits.iter().position(|v| v.cluster == cluster && !v.has_begun) else { return };
     let weight = weight_of(cx, cluster);
     cx.own.visits[at] = Visit { has_begun: true, weight, ..cx.own.visits[at] };
@@ -303,15 +316,7 @@ fn may_scan(cx: &mut Cx<'_, Marker>, list: u32, end: u32) -> bool {
     if cx.q.mode == Mode::Eager {
         return true;
     }
-    let cluster = cx.view.directory.cluster_of(list);
-    let has_begun = cx.own.visits.iter().any(|v| v.cluster == cluster && v.has_begun);
-    if !has_begun && is_fruitless(cx) {
-        let visited = cx.own.ranked.iter().position(|&c| c == cluster).unwrap_or(0);
-        cx.own.ranked.truncate(visited);
-        cx.own.begun = visited as u32;
-        cx.own.lists.clear();
-        cx.own.queue.clear();
-        cx.own.visits.clear();
+    if stops_before(cx, list) {
         return false;
     }
     if cx.own.candidates.len() > CANDIDATES_MAX {
@@ -320,6 +325,23 @@ fn may_scan(cx: &mut Cx<'_, Marker>, list: u32, end: u32) -> bool {
         lists.extend((list..end).rev());
         return false;
     }
+    true
+}
+
+/// Whether the visits end before this list, the next one by rank: enough clusters were fruitless. All that was to
+/// follow is dropped then.
+pub(super) fn stops_before(cx: &mut Cx<'_, Marker>, list: u32) -> bool {
+    let cluster = cx.view.directory.cluster_of(list);
+    let has_begun = cx.own.visits.iter().any(|v| v.cluster == cluster && v.has_begun);
+    if has_begun || !is_fruitless(cx) {
+        return false;
+    }
+    let visited = cx.own.ranked.iter().position(|&c| c == cluster).unwrap_or(0);
+    cx.own.ranked.truncate(visited);
+    cx.own.begun = visited as u32;
+    cx.own.lists.clear();
+    cx.own.queue.clear();
+    cx.own.visits.clear();
     true
 }
 
@@ -333,7 +355,7 @@ fn scan_resident(cx: &mut Cx<'_, Marker>, list: u32) -> Option<()> {
 }
 
 /// Ends a list. With the last of its cluster the visit ends.
-fn end_list(cx: &mut Cx<'_, Marker>, list: u32) {
+pub(super) fn end_list(cx: &mut Cx<'_, Marker>, list: u32) {
     end_part(cx, cx.view.directory.cluster_of(list));
 }
 

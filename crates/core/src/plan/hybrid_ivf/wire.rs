@@ -16,15 +16,17 @@
 //! | … | members among the results: count, then member, distance (4 bytes each) and external id (varint) each |
 //! | … | smallest estimates, smallest upper bounds: k, count, 4 bytes each |
 //! | … | members that the navigation found: count, 4 bytes each |
+//! | 1 + … | job (0 none, 1 lists, 2 records, 3 no batch, and nothing follows); lists: count, 4 bytes each; asked for: count, then tag and list (4 bytes each); threshold (4 bytes); scored lists: count, then list (4 bytes), entries: count, then member, estimate, lower and upper bound (4 bytes each); smallest estimates and upper bounds of the batch, as above |
 //!
 //! Counts are varints. Lists hold at most what a query of these parameters can have.
 
 use alloc::vec::Vec;
 
-use super::{MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
+use super::batch::Entry;
+use super::{Batch, Job, MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
 use crate::search::{Candidate, KSmallest, Progress, Tag};
-use crate::verify::Bounds;
+use crate::verify::{Bounds, DistanceBounds};
 
 /// Most lists of clusters that were begun. A query scans those of one cluster before it begins the next.
 const LISTS_MAX: u32 = 1 << 22;
@@ -39,9 +41,12 @@ const MEMBERS_MAX: u32 = 1 << 26;
 /// Most bytes of the codes of such a cluster.
 const CODES_BYTES_MAX: u32 = 1 << 30;
 /// Most candidates: a scanned list may add all its members before some are read.
-const CANDIDATES_MAX: u32 = 1 << 24;
+pub(super) const CANDIDATES_MAX: u32 = 1 << 24;
 /// Most members kept for learning.
 const READ_MAX: u32 = 1 << 16;
+
+/// In place of the job, for a query without a batch.
+const NO_BATCH: u8 = 3;
 
 pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     [p.nprobe, p.sample_hits, p.local_lists, p.local_list].into_iter().for_each(|x| w.u32(x));
@@ -49,7 +54,7 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.bound_slack.to_bits());
     w.u8(p.order as u8);
     w.u8(p.bounds as u8);
-    w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1);
+    w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1 | u8::from(p.scores_remotely) << 2);
 }
 
 pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
@@ -64,10 +69,10 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         _ => return Err(Refused::Content),
     };
     let flags = r.u8()?;
-    if flags > 3 {
+    if flags > 7 {
         return Err(Refused::Content);
     }
-    let (weighed, exact) = (flags & 1 != 0, flags & 2 != 0);
+    let (weighed, exact, scores_remotely) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
     Ok(Params {
         nprobe,
         sample_hits,
@@ -78,6 +83,7 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         local_list,
         bounds,
         exact,
+        scores_remotely,
         bound_slack,
     })
 }
@@ -123,6 +129,7 @@ pub(super) fn encode(s: &State, w: &mut Writer<'_>) {
     put_smallest(&s.estimates, w);
     put_smallest(&s.upper_bounds, w);
     put_words(&s.navigated, w);
+    put_batch(&s.batch, w);
 }
 
 pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
@@ -160,10 +167,76 @@ pub(super) fn decode(s: &mut State, params: &Params, k: u32, r: &mut Reader<'_>)
     take_smallest(r, k, &mut s.estimates)?;
     take_smallest(r, k, &mut s.upper_bounds)?;
     take_words(r, params.sample_hits, &mut s.navigated)?;
+    take_batch(r, k, &mut s.batch)?;
     if s.navigated.is_sorted() { Ok(()) } else { Err(Refused::Content) }
 }
 
-fn put_scored(scored: &[Scored], w: &mut Writer<'_>) {
+fn put_batch(batch: &Batch, w: &mut Writer<'_>) {
+    let is_empty = batch.job == Job::None && batch.lists.is_empty();
+    w.u8(if is_empty { NO_BATCH } else { batch.job as u8 });
+    if is_empty {
+        return;
+    }
+    put_words(&batch.lists, w);
+    w.varint(batch.asked.len() as u64);
+    for &(tag, list) in &batch.asked {
+        w.u32(tag.0);
+        w.u32(list);
+    }
+    w.u32(batch.at_most.to_bits());
+    put_lists(batch, w);
+    put_smallest(&batch.estimates, w);
+    put_smallest(&batch.upper_bounds, w);
+}
+
+fn take_batch(r: &mut Reader<'_>, k: u32, batch: &mut Batch) -> Result<(), Refused> {
+    batch.job = match r.u8()? {
+        NO_BATCH => return Ok(()),
+        0 => Job::None,
+        1 => Job::Lists,
+        2 => Job::Records,
+        _ => return Err(Refused::Content),
+    };
+    take_words(r, LISTS_MAX, &mut batch.lists)?;
+    for _ in 0..r.count(LISTS_MAX)? {
+        batch.asked.push((Tag(r.u32()?), r.u32()?));
+    }
+    batch.at_most = f32::from_bits(r.u32()?);
+    take_lists(r, batch)?;
+    take_smallest(r, k, &mut batch.estimates)?;
+    take_smallest(r, k, &mut batch.upper_bounds)
+}
+
+/// Writes the lists of a batch that were scored, with their entries.
+pub(super) fn put_lists(batch: &Batch, w: &mut Writer<'_>) {
+    w.varint(batch.scored.len() as u64);
+    let mut start = 0;
+    for &(list, end) in &batch.scored {
+        w.u32(list);
+        w.varint(u64::from(end) - start as u64);
+        for Entry { id, bounds } in &batch.entries[start..end as usize] {
+            let numbers = [*id, bounds.estimate.to_bits(), bounds.lower.to_bits(), bounds.upper.to_bits()];
+            numbers.into_iter().for_each(|x| w.u32(x));
+        }
+        start = end as usize;
+    }
+}
+
+/// Adds what [`put_lists`] wrote.
+pub(super) fn take_lists(r: &mut Reader<'_>, batch: &mut Batch) -> Result<(), Refused> {
+    for _ in 0..r.count(LISTS_MAX)? {
+        let list = r.u32()?;
+        for _ in 0..r.count(CANDIDATES_MAX)? {
+            let (id, estimate) = (r.u32()?, f32::from_bits(r.u32()?));
+            let (lower, upper) = (f32::from_bits(r.u32()?), f32::from_bits(r.u32()?));
+            batch.entries.push(Entry { id, bounds: DistanceBounds { estimate, lower, upper } });
+        }
+        batch.scored.push((list, batch.entries.len() as u32));
+    }
+    Ok(())
+}
+
+pub(super) fn put_scored(scored: &[Scored], w: &mut Writer<'_>) {
     w.varint(scored.len() as u64);
     for one in scored {
         w.u32(one.id);
@@ -172,7 +245,7 @@ fn put_scored(scored: &[Scored], w: &mut Writer<'_>) {
     }
 }
 
-fn take_scored(r: &mut Reader<'_>, most: u32, out: &mut Vec<Scored>) -> Result<(), Refused> {
+pub(super) fn take_scored(r: &mut Reader<'_>, most: u32, out: &mut Vec<Scored>) -> Result<(), Refused> {
     for _ in 0..r.count(most)? {
         out.push(Scored { id: r.u32()?, distance: f32::from_bits(r.u32()?), external_id: r.varint()? });
     }

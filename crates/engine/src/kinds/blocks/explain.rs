@@ -5,7 +5,7 @@ use stratann_core::format::block;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{
     Arrival, Arrived, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats, Scratch, Step,
-    Tag, Want,
+    Tag,
 };
 
 use crate::base::Base;
@@ -162,9 +162,9 @@ impl Tracer<'_> {
     /// Reads what the last step asked for, and steps.
     fn round(&mut self) -> (Round, Step) {
         let view = self.view;
-        let wants: Vec<Want> = self.state.wants().to_vec();
+        let wants: Vec<Tag> = self.state.fetches().map(|(tag, _)| tag).collect();
         let mut reads = Vec::new();
-        for Want::Fetch { tag, .. } in wants {
+        for tag in wants {
             let Some(block) = self.state.read_of(tag).map(|read| read.unit()) else { continue };
             let arrived = self.base.read_block(block);
             let nodes = match &arrived {

@@ -11,7 +11,7 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
 use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
-    Arrival, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step, Tag, Want, outcome,
+    Arrival, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step, Tag, outcome,
 };
 use stratann_kernel::Metric;
 
@@ -304,9 +304,9 @@ impl Tracer<'_> {
 
     /// Reads what the last step asked for, and steps.
     fn round(&mut self) -> (Round, Step) {
-        let wants: Vec<Want> = self.state.wants().to_vec();
+        let wants: Vec<Tag> = self.state.fetches().map(|(tag, _)| tag).collect();
         let (mut reads, mut held) = (Vec::new(), Vec::new());
-        for Want::Fetch { tag, .. } in wants {
+        for tag in wants {
             let Some(read) = self.state.read_of(tag) else { continue };
             held.push((tag, self.fetch(&read)));
             let (offset, pages) = (read.at.first_page() * PAGE as u64, read.at.pages() as u32);
