@@ -121,6 +121,9 @@ pub struct FaultModel {
     pub duplicate: f64,
     /// Share of reads that fail.
     pub failing_reads: f64,
+    /// Share of replies to jobs whose content is changed or cut, as by a scorer with a fault that no checksum shows. Answers
+    /// may be wrong then.
+    pub wrong_scores: f64,
     /// Servers with a bad disk, and the share of blocks that can never be read there.
     pub bad_disks: Vec<(u8, f64)>,
     /// Crashes.
@@ -148,6 +151,7 @@ impl Default for FaultModel {
             drop: 0.0,
             duplicate: 0.0,
             failing_reads: 0.0,
+            wrong_scores: 0.0,
             bad_disks: Vec::new(),
             crashes: Vec::new(),
             cuts: Vec::new(),

@@ -286,7 +286,10 @@ impl<'a> World<'a> {
             match action {
                 Action::Send { to, message } => self.send(server, to, message),
                 Action::Start { run, state } => self.start(server, run, state),
-                Action::Scored { run, tag, scores } => {
+                Action::Scored { run, tag, mut scores } => {
+                    if let Ok(bytes) = &mut scores {
+                        self.spoil(bytes);
+                    }
                     let runner = self.servers[usize::from(server)].running.get_mut(&run);
                     if runner.is_some_and(|runner| runner.score(tag, scores)) {
                         self.advance(server, run);
@@ -317,6 +320,19 @@ impl<'a> World<'a> {
             s.peer.dropped(now_us, &run, &mut actions);
             self.report.dropped_runs += 1;
             self.act(server, actions);
+        }
+    }
+
+    /// Changes or cuts the scores of a faulty scorer.
+    fn spoil(&mut self, scores: &mut Vec<u8>) {
+        if self.faults.wrong_scores == 0.0 || self.draw() >= self.faults.wrong_scores || scores.is_empty() {
+            return;
+        }
+        let at = (self.draw() * scores.len() as f64) as usize;
+        match (self.draw() * 3.0) as u32 {
+            0 => scores.truncate(at),
+            1 => scores.push(scores[at]),
+            _ => scores[at] = (self.draw() * 256.0) as u8,
         }
     }
 

@@ -219,10 +219,12 @@ impl HostedQuery {
     fn accept_job(&mut self, attempt: u8, id: JobId) -> Result<bool, NoScores> {
         let is_full = self.jobs.len() >= JOBS_MAX;
         match self.job(attempt, &id) {
-            Some(known) if known.is_here || known.id.sends >= id.sends => Ok(false),
             Some(known) => {
-                (known.id, known.is_here) = (id, true);
-                Ok(true)
+                // While it runs, a later send is answered by the reply that comes.
+                let is_new = !known.is_here && known.id.sends < id.sends;
+                known.id.sends = known.id.sends.max(id.sends);
+                known.is_here |= is_new;
+                Ok(is_new)
             }
             None if is_full => Err(NoScores::Busy),
             None => {
@@ -230,5 +232,204 @@ impl HostedQuery {
                 Ok(true)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{VECTOR_BYTES, frames, receive, served};
+    use super::super::{BufferPool, Limits, Served};
+    use super::*;
+    use crate::peer::message::Refused;
+    use crate::plan::KindState;
+    use crate::plan::hybrid_ivf::Job;
+    use crate::query::wire::{self, Carry, Results};
+    use crate::query::{Budget, IndexSize, Params, Step};
+    use alloc::vec;
+
+    const HYBRID_IVF: u8 = 2;
+
+    fn peer(server: u8, hosted: usize) -> Peer {
+        let size = IndexSize { nodes: 1000, units: 100, clusters: 10 };
+        let served = Served { kind: HYBRID_IVF, size, ..served(Carry::Distances, Results::Along) };
+        let limits = Limits { hosted, origins: 1, patience_us: 100, attempts: 3 };
+        Peer::new(server, 1, served, 0b11, limits)
+    }
+
+    /// The state of a job for these lists.
+    fn state(lists: &[u32]) -> Vec<u8> {
+        let mut state = QueryState::new(Params::hybrid_ivf(3, 4), Budget::default());
+        state.q.started = true;
+        if let KindState::HybridIvf(own) = &mut state.own {
+            own.batch.job = Job::Lists;
+            own.batch.lists.extend_from_slice(lists);
+        }
+        let mut bytes = vec![];
+        wire::encode(&state, Carry::Distances, &mut bytes);
+        bytes
+    }
+
+    /// Server 0 with a query that runs.
+    fn asker() -> (Peer, Run) {
+        let (mut peer, mut out) = (peer(0, 10), vec![]);
+        let what = (Params::hybrid_ivf(3, 4), Budget::default());
+        let mut pool = BufferPool::default();
+        let query = peer.codec().new_query(5, what, &[7; VECTOR_BYTES], 1_000_000, &mut pool);
+        peer.submit(0, query, &mut out);
+        let Some(Action::Start { run, .. }) = out.pop() else { panic!("it starts") };
+        assert!(peer.begin(0, &run).is_some());
+        (peer, run)
+    }
+
+    fn ask(peer: &mut Peer, run: Run, tag: u32, to: u8) -> Vec<Action> {
+        let mut out = vec![];
+        peer.ask(0, AskedJob { run, tag, to, state: state(&[7, 99]) }, &mut out);
+        out
+    }
+
+    /// The job that starts among the actions of a scorer.
+    fn started(out: &[Action]) -> Option<Run> {
+        out.iter().find_map(|action| match action {
+            Action::Start { run, .. } => Some(*run),
+            _ => None,
+        })
+    }
+
+    /// Ends a job at a scorer. Returns the reply.
+    fn reply(scorer: &mut Peer, run: Run) -> Vec<u8> {
+        let (mut out, mut pool) = (vec![], BufferPool::default());
+        let mut ended = QueryState::new(Params::hybrid_ivf(3, 4), Budget::default());
+        ended.q.finish(crate::query::Outcome::Complete);
+        let departure = scorer.codec().departure(run, Step::Done, &ended, &mut pool).expect("it has ended");
+        scorer.stepped(0, departure, &mut out);
+        frames(scorer, out).remove(0).1
+    }
+
+    /// What the state that waits is told.
+    fn told(out: &[Action]) -> Vec<(u32, Result<(), Loss>)> {
+        let told = |action: &Action| match action {
+            Action::Scored { tag, scores, .. } => Some((tag.0, scores.as_ref().map(|_| ()).map_err(|&l| l))),
+            _ => None,
+        };
+        out.iter().filter_map(told).collect()
+    }
+
+    #[test]
+    fn a_job_runs_once_and_its_first_reply_counts() {
+        let ((mut asker, run), mut scorer) = (asker(), peer(1, 10));
+        let out = ask(&mut asker, run, 3, 1);
+        let sent = frames(&asker, out);
+        let job = started(&receive(&mut scorer, 0, &sent[0].1).unwrap()).expect("it runs");
+        assert_eq!(job.job, Some(JobId { asker: 0, tag: 3, sends: 0 }));
+        assert!(scorer.begin(0, &job).is_some() && scorer.is_wanted(0, &job));
+        // Twice on its way, and sent again while it runs.
+        assert_eq!(started(&receive(&mut scorer, 0, &sent[0].1).unwrap()), None);
+        let mut out = vec![];
+        asker.tick(100, &mut out);
+        let again = frames(&asker, out);
+        assert_eq!(started(&receive(&mut scorer, 0, &again[0].1).unwrap()), None);
+
+        let first = reply(&mut scorer, job);
+        // Its reply may be lost: only what was sent later runs again.
+        assert_eq!(started(&receive(&mut scorer, 0, &sent[0].1).unwrap()), None);
+        assert_eq!(started(&receive(&mut scorer, 0, &again[0].1).unwrap()), None, "it ran when this came");
+        assert_eq!(told(&receive(&mut asker, 1, &first).unwrap()), [(3, Ok(()))]);
+        assert_eq!(told(&receive(&mut asker, 1, &first).unwrap()), [], "twice");
+        let mut other = Run { attempt: 1, ..job };
+        let late = reply(&mut scorer, other);
+        assert_eq!(told(&receive(&mut asker, 1, &late).unwrap()), [], "of another attempt");
+        other = Run { job: Some(JobId { asker: 1, tag: 3, sends: 0 }), ..job };
+        let mut out = vec![];
+        asker.scored(other, 0, vec![], &mut out);
+        assert!(out.is_empty(), "another server asked");
+    }
+
+    #[test]
+    fn a_scorer_without_the_vector_gets_it() {
+        let ((mut asker, run), mut scorer) = (asker(), peer(1, 10));
+        let first = ask(&mut asker, run, 0, 1);
+        drop(first);
+        // The frame with the vector is lost; the next job goes without.
+        let out = ask(&mut asker, run, 1, 1);
+        let sent = frames(&asker, out);
+        let out = receive(&mut scorer, 0, &sent[0].1).unwrap();
+        assert_eq!(started(&out), None);
+        let missing = frames(&scorer, out);
+        let out = receive(&mut asker, 1, &missing[0].1).unwrap();
+        let sent = frames(&asker, out);
+        let job = started(&receive(&mut scorer, 0, &sent[0].1).unwrap()).expect("it runs");
+        assert_eq!(job.job, Some(JobId { asker: 0, tag: 1, sends: 1 }));
+        assert_eq!(scorer.begin(0, &job).map(|begun| begun.vector.len()), Some(VECTOR_BYTES));
+    }
+
+    #[test]
+    fn scores_that_never_come_are_lost() {
+        let (mut asker, run) = asker();
+        assert_eq!(told(&ask(&mut asker, run, 0, 0)), [(0, Err(Loss::Failed))], "itself");
+        drop(ask(&mut asker, run, 1, 1));
+        let (mut out, mut sends) = (vec![], 0);
+        for now_us in [99, 100, 299, 300, 699] {
+            asker.tick(now_us, &mut out);
+            assert_eq!(told(&out), [], "{now_us}");
+            sends += frames(&asker, core::mem::take(&mut out)).len();
+        }
+        assert_eq!(sends, 2);
+        asker.tick(700, &mut out);
+        assert_eq!(told(&out), [(1, Err(Loss::Expired))]);
+        drop(ask(&mut asker, run, 2, 1));
+        out.clear();
+        asker.down(700, 1, &mut out);
+        assert_eq!(told(&out), [(2, Err(Loss::Failed))]);
+        assert_eq!(told(&ask(&mut asker, run, 3, 1)), [(3, Err(Loss::Failed))], "it is down");
+        // A query that has ended waits for nothing.
+        asker.up(1, &mut out);
+        drop(ask(&mut asker, run, 4, 1));
+        asker.cancel(5, &mut out);
+        out.clear();
+        asker.tick(100_000, &mut out);
+        assert!(out.is_empty() && asker.held() == (0, 0), "{out:?}");
+    }
+
+    #[test]
+    fn a_scorer_that_is_full_is_asked_later() {
+        let ((mut asker, run), mut scorer) = (asker(), peer(1, 0));
+        let filler = JobId { asker: 0, tag: 0, sends: 0 };
+        let other = Run { query: QueryId { number: 77, ..run.query }, attempt: 0, job: Some(filler) };
+        let boxed = || Box::new(wire::decode(&state(&[1])).unwrap());
+        let mut out = vec![];
+        scorer.accept_job(other, boxed(), HostedQuery::new(vec![1; VECTOR_BYTES], 500, 1), &mut out);
+        assert_eq!(started(&out), Some(other));
+        let asked = ask(&mut asker, run, 1, 1);
+        let sent = frames(&asker, asked);
+        let busy = receive(&mut scorer, 0, &sent[0].1).unwrap();
+        assert_eq!(started(&busy), None);
+        let busy = frames(&scorer, busy);
+        assert!(receive(&mut asker, 1, &busy[0].1).unwrap().is_empty());
+        let mut out = vec![];
+        asker.tick(25, &mut out);
+        let sent = frames(&asker, out);
+        let mut dropped = vec![];
+        scorer.tick(500, &mut dropped);
+        assert!(started(&receive(&mut scorer, 0, &sent[0].1).unwrap()).is_some(), "the other has expired");
+    }
+
+    #[test]
+    fn jobs_that_cannot_be_are_refused() {
+        let (_, run) = asker();
+        let refused = |run: Run, state: &[u8]| {
+            let mut frame = vec![];
+            let vector = &[0; VECTOR_BYTES][..];
+            Message::Baton { run, visited: 1, left_us: 9, vector, state }.encode(7, 0, &mut frame);
+            receive(&mut peer(1, 10), 0, &frame).map(|out| started(&out).is_some())
+        };
+        let of_job = |asker| Run { job: Some(JobId { asker, tag: 0, sends: 0 }), ..run };
+        assert_eq!(refused(of_job(0), &state(&[7, 99])), Ok(true));
+        assert_eq!(refused(of_job(0), &state(&[100])), Err(Refused::Content), "no such list");
+        assert_eq!(refused(of_job(64), &state(&[7])), Err(Refused::Content), "no such server");
+        assert_eq!(refused(run, &state(&[7])), Err(Refused::Content), "a job as a query");
+        let query = QueryState::new(Params::hybrid_ivf(3, 4), Budget::default());
+        let mut bytes = vec![];
+        wire::encode(&query, Carry::Distances, &mut bytes);
+        assert_eq!(refused(of_job(0), &bytes), Err(Refused::Content), "a query as a job");
     }
 }
