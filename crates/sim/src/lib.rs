@@ -133,6 +133,8 @@ pub struct FaultModel {
     /// Microseconds until the others notice that a server has crashed or restarted, and both ends that a link is cut or
     /// mended.
     pub notice_us: u64,
+    /// Whether every state is encoded and decoded while it waits, as if it moved.
+    pub reencodes: bool,
     /// Limits of every server.
     pub limits: Limits,
     /// How batons carry their candidates.
@@ -156,6 +158,7 @@ impl Default for FaultModel {
             crashes: Vec::new(),
             cuts: Vec::new(),
             notice_us: 2000,
+            reencodes: false,
             limits: Limits::default(),
             carry: Carry::default(),
             results: Results::default(),

@@ -3,17 +3,36 @@
 use std::collections::BTreeMap;
 
 use stratann_core::peer::message::QueryId;
+use stratann_core::peer::{JobId, Run};
 
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
+
+/// A state as it goes from task to task: the query, or one of its jobs.
+#[derive(Default)]
+struct Strand {
+    // Work since the last task.
+    work: Work,
+    // The last task of a thread.
+    thought: Option<TaskId>,
+    // Tasks that the next one waits for.
+    tail: Vec<TaskId>,
+}
+
+impl Strand {
+    fn think(&mut self, draft: &mut Draft, server: u8) -> TaskId {
+        let work = std::mem::take(&mut self.work);
+        let thought = draft.add(server, Task::Think(work), &self.tail);
+        self.thought = Some(thought);
+        thought
+    }
+}
 
 /// The trace of one query, as it grows.
 #[derive(Default)]
 struct Open {
     draft: Draft,
-    // Work on the query since its last task.
-    work: Work,
-    // Tasks that the next one waits for.
-    tail: Vec<TaskId>,
+    own: Strand,
+    jobs: BTreeMap<JobId, Strand>,
     // Received reports that the answer waits for.
     reports: Vec<TaskId>,
     // Servers that are released, and the bytes of the messages.
@@ -22,9 +41,13 @@ struct Open {
 }
 
 impl Open {
-    fn think(&mut self, server: u8) -> TaskId {
-        let work = std::mem::take(&mut self.work);
-        self.draft.add(server, Task::Think(work), &self.tail)
+    /// The strand of a run, and the draft of all.
+    fn strand(&mut self, run: &Run) -> (&mut Strand, &mut Draft) {
+        let strand = match run.job {
+            None => &mut self.own,
+            Some(id) => self.jobs.entry(id).or_default(),
+        };
+        (strand, &mut self.draft)
     }
 }
 
@@ -35,8 +58,10 @@ pub(crate) enum Sent {
     State,
     /// Partial results.
     Report,
-    /// The release of a query.
-    Release,
+    /// A job of the query.
+    Job,
+    /// The scores of a job.
+    Scores,
 }
 
 /// The traces of all queries, as they grow.
@@ -59,42 +84,66 @@ impl Recorder {
         self.open.get_mut(*self.numbers.get(query)?)
     }
 
-    pub(crate) fn worked(&mut self, query: &QueryId, work: &Work) {
-        if let Some(open) = self.of(query) {
-            open.work.add(work);
+    pub(crate) fn worked(&mut self, run: &Run, work: &Work) {
+        if let Some(open) = self.of(&run.query) {
+            open.strand(run).0.work.add(work);
         }
     }
 
-    pub(crate) fn reads(&mut self, query: &QueryId, server: u8, count: usize) {
-        if let Some(open) = self.of(query) {
-            let thought = open.think(server);
-            open.tail = (0..count).map(|_| open.draft.add(server, Task::Read, &[thought])).collect();
+    pub(crate) fn reads(&mut self, run: &Run, server: u8, count: usize) {
+        if let Some(open) = self.of(&run.query) {
+            let (strand, draft) = open.strand(run);
+            let thought = strand.think(draft, server);
+            strand.tail = (0..count).map(|_| draft.add(server, Task::Read, &[thought])).collect();
         }
     }
 
-    pub(crate) fn sent(&mut self, query: &QueryId, from: u8, to: u8, kind: Sent, bytes: usize) {
-        let Some(open) = self.of(query) else { return };
-        let bytes = bytes as u32;
-        if kind == Sent::Release {
-            return open.releases.push((to, bytes));
+    /// A query is to be released on a server.
+    pub(crate) fn released(&mut self, query: &QueryId, to: u8, bytes: usize) {
+        if let Some(open) = self.of(query) {
+            open.releases.push((to, bytes as u32));
         }
-        open.work.messages += 1;
-        let thought = open.think(from);
-        if kind == Sent::Report {
-            let sent = open.draft.add(from, Task::Send { bytes }, &[thought]);
-            open.reports.push(open.draft.add(to, Task::Think(Work::messages(1)), &[sent]));
-            open.tail = vec![thought];
+    }
+
+    pub(crate) fn sent(&mut self, run: &Run, from: u8, to: u8, kind: Sent, bytes: usize) {
+        let Some(open) = self.of(&run.query) else { return };
+        let task = Task::Send { bytes: bytes as u32 };
+        if kind == Sent::Job {
+            // The state has computed, and waits: for its reads, and for the scores.
+            let after: Vec<TaskId> = open.own.thought.into_iter().collect();
+            open.own.work.messages += 1;
+            let sent = open.draft.add(from, task, &after);
+            let (job, _) = open.strand(run);
+            job.tail = vec![sent];
+            job.work.messages += 1;
             return;
         }
-        open.tail = vec![open.draft.add(from, Task::Send { bytes }, &[thought])];
-        open.work.messages += 1;
+        let (strand, draft) = open.strand(run);
+        strand.work.messages += 1;
+        let thought = strand.think(draft, from);
+        let sent = draft.add(from, task, &[thought]);
+        match kind {
+            Sent::Report => {
+                let received = draft.add(to, Task::Think(Work::messages(1)), &[sent]);
+                strand.tail = vec![thought];
+                open.reports.push(received);
+            }
+            Sent::Scores => {
+                open.own.tail.push(sent);
+                open.own.work.messages += 1;
+            }
+            Sent::State | Sent::Job => {
+                strand.tail = vec![sent];
+                strand.work.messages += 1;
+            }
+        }
     }
 
     /// The client of query `q` has its answer from `server`. The other servers are released after that.
     pub(crate) fn answered(&mut self, q: usize, server: u8) {
         let Some(open) = self.open.get_mut(q).filter(|o| o.answered.is_none()) else { return };
-        open.tail.append(&mut open.reports);
-        let answered = open.think(server);
+        open.own.tail.append(&mut open.reports);
+        let answered = open.own.think(&mut open.draft, server);
         open.answered = Some(answered);
         let releases = std::mem::take(&mut open.releases);
         if releases.is_empty() {

@@ -65,9 +65,20 @@ impl Runner {
         let scores = scored.iter().map(|(tag, scores)| Arrival { tag: *tag, what: arrived(scores) });
         let reads = held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) });
         let arrivals: Vec<Arrival<'_>> = reads.chain(scores).collect();
-        let before = *self.state.stats();
+        // What scorers counted is their work.
+        let mut before = *self.state.stats();
+        for scores in scored.iter().filter_map(|(_, scores)| wire::read_scores(scores.as_ref().ok()?).ok()) {
+            before.add(&scores.stats);
+        }
         let step = self.state.step(view, &mut self.scratch, &arrivals);
         (step, Work::step(&before, self.state.stats(), arrivals.len()))
+    }
+
+    /// Encodes and decodes the state, as if it had moved. Wants do not travel: they were submitted before.
+    pub(crate) fn reencode(&mut self) {
+        let mut bytes = Vec::new();
+        wire::encode(&self.state, wire::Carry::Distances, &mut bytes);
+        self.state = Box::new(wire::decode(&bytes).expect("a state that was encoded can be decoded"));
     }
 
     /// The reads that the last step asked for.

@@ -28,8 +28,8 @@ impl Work {
         let codes = |s: &QueryStats| s.code_comparisons + s.rescored;
         Work {
             steps: 1,
-            code_comparisons: (codes(after) - codes(before)) as u32,
-            full_comparisons: (after.full_comparisons - before.full_comparisons) as u32,
+            code_comparisons: codes(after).saturating_sub(codes(before)) as u32,
+            full_comparisons: after.full_comparisons.saturating_sub(before.full_comparisons) as u32,
             reads: blocks as u32,
             ..Work::default()
         }

@@ -376,25 +376,28 @@ impl<'a> World<'a> {
                 report.jobs += 1;
                 report.vector_bytes += vector.len() as u64;
                 report.job_bytes += bytes - vector.len() as u64;
-                Some((run.query, Sent::State))
+                Some((run, Sent::Job))
             }
             Message::Scores { run, .. } => {
                 report.score_bytes += bytes;
-                Some((run.query, Sent::State))
+                Some((run, Sent::Scores))
             }
             Message::Baton { run, vector, .. } => {
                 report.batons += 1;
                 report.vector_bytes += vector.len() as u64;
                 report.baton_bytes += bytes - vector.len() as u64;
-                Some((run.query, Sent::State))
+                Some((run, Sent::State))
             }
             Message::PartialResults { run, .. } => {
                 report.reports += 1;
                 report.report_bytes += bytes;
-                Some((run.query, Sent::Report))
+                Some((run, Sent::Report))
             }
-            Message::Answer { run, .. } => Some((run.query, Sent::State)),
-            Message::Release { query } => Some((query, Sent::Release)),
+            Message::Answer { run, .. } => Some((run, Sent::State)),
+            Message::Release { query } => {
+                self.recorder.iter_mut().for_each(|recorder| recorder.released(&query, to, frame.len()));
+                None
+            }
             Message::Status(_) | Message::NoScores { .. } => None,
         };
         let is_counted = matches!(message, Message::Baton { .. } | Message::PartialResults { .. });
@@ -402,8 +405,8 @@ impl<'a> World<'a> {
             report.other_frames += 1;
             report.other_bytes += bytes;
         }
-        if let (Some(recorder), Some((query, sent))) = (&mut self.recorder, sent) {
-            recorder.sent(&query, from, to, sent, frame.len());
+        if let (Some(recorder), Some((run, sent))) = (&mut self.recorder, sent) {
+            recorder.sent(&run, from, to, sent, frame.len());
         }
     }
 
@@ -414,7 +417,7 @@ impl<'a> World<'a> {
         let Some(begun) = s.peer.begin(self.now_us, &run) else { return };
         let runner = Runner::new(state, &view, begun.vector);
         if let Some(recorder) = &mut self.recorder {
-            recorder.worked(&run.query, &Work { prepared: 1, ..Work::default() });
+            recorder.worked(&run, &Work { prepared: 1, ..Work::default() });
         }
         s.running.insert(run, runner);
         self.advance(server, run);
@@ -439,7 +442,7 @@ impl<'a> World<'a> {
         let Some(runner) = s.running.get_mut(&run) else { return };
         let (step, work) = runner.step(&view, stores);
         if let Some(recorder) = &mut self.recorder {
-            recorder.worked(&run.query, &work);
+            recorder.worked(&run, &work);
         }
         if step != Step::Wait {
             let Some(runner) = s.running.remove(&run) else { return };
@@ -451,13 +454,16 @@ impl<'a> World<'a> {
         }
         let incarnation = s.incarnation;
         let codec = s.peer.codec();
-        for job in runner.state.jobs() {
+        let (wanted, jobs): (_, Vec<_>) = (runner.wanted(), runner.state.jobs().collect());
+        if self.faults.reencodes {
+            runner.reencode();
+        }
+        for job in jobs {
             let asked = codec.job(run, job, (&view, &runner.state), &mut s.pool);
             s.peer.ask(self.now_us, asked, &mut actions);
         }
-        let wanted = runner.wanted();
         if let Some(recorder) = &mut self.recorder {
-            recorder.reads(&run.query, server, wanted.len());
+            recorder.reads(&run, server, wanted.len());
         }
         for pending in wanted {
             let unit = pending.read.unit();

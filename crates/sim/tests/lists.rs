@@ -154,7 +154,8 @@ fn a_query_finds_the_same_on_any_number_of_servers() {
                 let params = with_lists(params, |own| {
                     (own.bounds, own.bound_slack, own.scores_remotely) = (bounds, slack, scores_remotely);
                 });
-                let report = place.run(&place.scattered(servers, replicas), params, &FaultModel::default());
+                let faults = FaultModel { reencodes: width > 1, ..FaultModel::default() };
+                let report = place.run(&place.scattered(servers, replicas), params, &faults);
                 let sums = place.compare(servers, &report, params);
                 let what = format!("{local:?}, {servers} servers, width {width}, {bounds:?}: {sums:?}");
                 assert_eq!(sums.lists[0], sums.lists[1], "{what}");

@@ -7,6 +7,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
@@ -114,6 +115,8 @@ struct ScatterArgs {
 enum ModeName {
     /// One index; a query is handed over to the server that holds its next blocks.
     Baton,
+    /// One index; lists and vectors of other servers are scored there, those of all servers at once (hybrid-ivf).
+    Score,
     /// One index per server; a query is sent to all, and the origin merges their results.
     ScatterGather,
     /// One index; a query stays on one server and fetches remote blocks.
@@ -124,6 +127,7 @@ impl ModeName {
     fn name(self) -> &'static str {
         match self {
             ModeName::Baton => "baton",
+            ModeName::Score => "score",
             ModeName::ScatterGather => "scatter-gather",
             ModeName::Fetch => "fetch",
         }
@@ -179,13 +183,13 @@ fn truth(
 
 /// Runs `stratann simulate`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    check(args)?;
     let efforts = args.effort.each();
     let &[effort] = efforts.as_slice() else {
         return Err(Error::bad_input("simulate takes one --recall, --search-list or --nprobe"));
     };
     // A server has no room for the lists of others: none is resident, and every visit counts.
     let index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
+    check(args, index.manifest().kind())?;
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
     let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
     let options = SearchOptions { k: args.k, effort, switches: switches.into(), ..SearchOptions::default() };
@@ -238,13 +242,16 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 /// Checks for options that exclude each other.
-fn check(args: &Args) -> Result<()> {
+fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     let wrong = |what: String| Err(Error::bad_input(what));
     if let Some(rate) = args.rate.iter().find(|&r| !(f64::MIN_POSITIVE..=1e9).contains(r)) {
         return wrong(format!("--rate is {rate}; use queries a second, above 0 and up to 1e9"));
     }
     let scatters = args.mode.contains(&ModeName::ScatterGather);
     let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
+    if args.mode.contains(&ModeName::Score) && kind != Some(Kind::HybridIvf) {
+        return wrong("--mode score is for hybrid-ivf; use baton".into());
+    }
     if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {
         return wrong(
             "--partitions, --partition-list and --match-recall belong to --mode scatter-gather; add it"
@@ -344,6 +351,10 @@ impl Job<'_> {
         for &mode in modes {
             let other = match mode {
                 ModeName::Baton => None,
+                ModeName::Score => {
+                    let params = kinds::scoring_remotely(self.params);
+                    placement.as_ref().map(|p| self.passes.baton(p, params)).transpose()?
+                }
                 ModeName::ScatterGather => Some(self.scatter(servers, handed_over.as_ref())?),
                 ModeName::Fetch => {
                     placement.as_ref().map(|p| self.passes.fetch(p, self.params)).transpose()?

@@ -387,6 +387,17 @@ pub struct Setting {
     pub early_stop: Option<f32>,
 }
 
+/// The same search, with lists and vectors of other servers scored there, for kinds that can.
+pub fn scoring_remotely(params: Params) -> Params {
+    let kind = match params.kind {
+        KindParams::HybridIvf(own) => {
+            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { scores_remotely: true, ..own })
+        }
+        other => other,
+    };
+    Params { kind, ..params }
+}
+
 /// The setting that these parameters are.
 pub fn setting(params: &Params) -> Setting {
     match params.kind {

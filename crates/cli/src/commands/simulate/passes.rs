@@ -206,8 +206,13 @@ impl Passes<'_> {
         let mut pass = Pass {
             baton_bytes: report.baton_bytes + report.report_bytes,
             vector_bytes: report.vector_bytes,
-            bytes: report.baton_bytes + report.report_bytes + report.vector_bytes + report.other_bytes,
-            messages: report.batons + report.reports + report.other_frames,
+            bytes: report.baton_bytes
+                + report.job_bytes
+                + report.score_bytes
+                + report.report_bytes
+                + report.vector_bytes
+                + report.other_bytes,
+            messages: report.batons + 2 * report.jobs + report.reports + report.other_frames,
             reads: report.reads.clone(),
             queries: report.replies.len(),
             traces,

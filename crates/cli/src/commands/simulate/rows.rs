@@ -63,7 +63,8 @@ impl Row {
         let stats = &pass.stats;
         let mut per_query = PerQuery::of(stats, pass.queries);
         per_query.bytes_sent = each(pass.bytes);
-        per_query.round_trips = (pass.fetched > 0).then(|| each(pass.fetched));
+        let waited = pass.fetched + stats.score_rounds;
+        per_query.round_trips = (waited > 0).then(|| each(waited));
         let busiest = pass.reads.iter().copied().max().unwrap_or(0) as f64;
         let mean = pass.reads.iter().sum::<u64>() as f64 / pass.reads.len().max(1) as f64;
         Row {
@@ -110,7 +111,7 @@ impl Row {
 
 type Cell = fn(&Row) -> String;
 
-const COUNTED: [(&str, Cell); 11] = [
+const COUNTED: [(&str, Cell); 12] = [
     ("servers", |r| r.servers.to_string()),
     ("mode", |r| r.mode.into()),
     ("effort", |r| r.nprobe.map_or(r.search_list.to_string(), |nprobe| format!("nprobe {nprobe}"))),
@@ -118,6 +119,7 @@ const COUNTED: [(&str, Cell); 11] = [
     ("reads", |r| format!("{:.1}", r.per_query.mean(|s| s.reads))),
     ("codes compared", |r| format!("{:.0}", r.per_query.mean(|s| s.code_comparisons))),
     ("hand-overs", |r| format!("{:.2}", r.per_query.mean(|s| s.hand_overs))),
+    ("round trips", |r| r.per_query.round_trips.map_or("-".into(), |x| format!("{x:.2}"))),
     ("share of hops", |r| format!("{:.1} %", 100.0 * r.hand_over_share)),
     ("messages", |r| format!("{:.1}", r.messages_per_query)),
     ("bytes sent", |r| format!("{:.0}", r.per_query.bytes_sent)),

@@ -143,10 +143,11 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<Next> {
     Some(Next::Settled)
 }
 
-/// Takes the next lists, as far as it is known that they are scanned.
+/// Takes the next lists, as far as it is likely that they are scanned: until the visits would end, were all clusters
+/// fruitless.
 fn begin(cx: &mut Cx<'_, Marker>) -> Option<()> {
     let left = cx.params.fruitless_limit(cx.own.ranked.len()) - cx.own.fruitless;
-    let mut clusters = 0;
+    let mut weight = 0.0;
     while cx.own.batch.lists.len() < LISTS_MAX {
         if let Some(list) = cx.own.lists.pop() {
             cx.own.batch.lists.push(list);
@@ -154,12 +155,10 @@ fn begin(cx: &mut Cx<'_, Marker>) -> Option<()> {
         }
         let next = cx.own.ranked.get(cx.own.begun as usize).filter(|_| visit::has_clusters(cx));
         let is_graph = |cluster: u32| !cx.params.exact && cx.view.directory.has_edges(cluster);
-        let is_certain = clusters == 0 || (clusters as f32) < left;
-        if next.is_none_or(|&cluster| is_graph(cluster)) || !is_certain {
-            break;
-        }
+        let Some(&cluster) = next.filter(|&&cluster| !is_graph(cluster) && weight < left) else { break };
+        // If all before it were fruitless, they would count so much; with no threshold yet, one each.
+        weight += Some(visit::weight_of(cx, cluster)).filter(|&weight| weight > 0.0).unwrap_or(1.0);
         visit::begin_cluster(cx)?;
-        clusters += 1;
     }
     cx.own.batch.at_most = threshold(cx);
     let State { batch, estimates, upper_bounds, .. } = &mut *cx.own;
