@@ -255,9 +255,12 @@ pub(crate) fn decode_map(bytes: &[u8]) -> Option<BlockMap> {
     BlockMap::from_counts(bytes.chunks_exact(2).map(|c| u32::from(u16::from_le_bytes([c[0], c[1]]))))
 }
 
+/// Bytes of a placement before its units.
+pub(crate) const PLACEMENT_HEADER: usize = 8;
+
 pub(crate) fn encode_placement(placement: &Placement) -> Vec<u8> {
     let width = placement.servers().div_ceil(8);
-    let mut out = Vec::with_capacity(8 + width * placement.all().len());
+    let mut out = Vec::with_capacity(PLACEMENT_HEADER + width * placement.all().len());
     out.extend_from_slice(&(placement.servers() as u32).to_le_bytes());
     out.extend_from_slice(&(placement.all().len() as u32).to_le_bytes());
     placement.all().iter().for_each(|homes| out.extend_from_slice(&homes.to_le_bytes()[..width]));

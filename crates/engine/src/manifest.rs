@@ -185,6 +185,11 @@ impl Manifest {
         files::part(self.data_role(), server)
     }
 
+    /// The file with the units of one server.
+    pub fn part_name(&self, server: usize) -> Option<&str> {
+        self.file(&self.part_role(server)).ok().map(|found| found.0)
+    }
+
     /// Number of units that servers hold as a whole: of blocks, or of inverted lists.
     pub fn units(&self) -> u32 {
         self.section.lists().map_or(self.blocks.count, |section| section.facts.lists)

@@ -178,16 +178,16 @@ impl Index {
     /// What batons of this index carry of their candidates; `asked` where that was chosen.
     ///
     /// # Errors
-    /// Ids alone, where blocks carry the codes: the receiver has no codes to compute distances from.
+    /// Ids alone, where codes are on disk or with the lists: the receiver has none to compute distances from.
     pub fn carry(&self, asked: Option<Carry>) -> Result<Carry> {
         match (self.view().rescores(), asked) {
             (true, asked) => Ok(asked.unwrap_or_default()),
             (false, None | Some(Carry::Distances)) => Ok(Carry::Distances),
             (false, Some(Carry::Ids)) => Err(Error::bad_input(format!(
                 "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry \
-                 distances, or build with \
-                 --codes ram",
-                self.base.folder.display()
+                 distances{}",
+                self.base.folder.display(),
+                if self.kind.has_lists() { "" } else { ", or build with --codes ram" }
             ))),
         }
     }

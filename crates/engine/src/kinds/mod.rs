@@ -45,7 +45,7 @@ use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
 use options::{GraphOptions, KindOptions, Switches};
-use units::{Held, HeldRanges, Units};
+use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -409,6 +409,20 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     match kind {
         Kind::HybridIvf => UnitTables::load(folder, manifest, &block).map(Some),
         Kind::Flat | Kind::DiskGraph => Ok(None),
+    }
+}
+
+/// The ranges of all units in the data file of a whole index.
+///
+/// # Errors
+/// As [`read_units`].
+pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
+    let (kind, .., block) = shape(folder, manifest)?;
+    match kind {
+        Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
+        Kind::Flat | Kind::DiskGraph => {
+            Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
+        }
     }
 }
 

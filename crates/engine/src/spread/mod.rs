@@ -20,6 +20,7 @@ mod cells;
 pub(crate) mod check;
 mod copies;
 mod divide;
+pub mod moved;
 mod parts;
 mod placing;
 mod plan;

@@ -60,13 +60,8 @@ impl ListTables {
             .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
             .ok_or_else(|| files::senseless(&path))?;
         let shape = list_layout(manifest, block, &facts);
-        let (nodes, bytes_of_lists) =
-            (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
-        let (path, bytes) = read(files::DIRECTORY)?;
-        let directory = files::decode_directory(&bytes)
-            .filter(|d| d.is_consistent(&shape, nodes, bytes_of_lists))
-            .ok_or_else(|| files::senseless(&path))?;
-        let clusters = directory.clusters();
+        let directory = read_directory(folder, manifest, &shape)?;
+        let (nodes, clusters) = (manifest.rows as u32, directory.clusters());
         let (path, centroids) = read(files::CENTROIDS)?;
         if centroids.len() != clusters as usize * 2 * shape.dim {
             return Err(files::senseless(&path));
@@ -275,8 +270,32 @@ impl ListTables {
     }
 }
 
+fn data_bytes(manifest: &Manifest) -> u64 {
+    u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64
+}
+
+fn read_directory(folder: &Path, manifest: &Manifest, shape: &ListLayout) -> Result<Directory> {
+    let (path, bytes) = read_role(folder, manifest, files::DIRECTORY)?;
+    files::decode_directory(&bytes)
+        .filter(|d| d.is_consistent(shape, manifest.rows as u32, data_bytes(manifest)))
+        .ok_or_else(|| files::senseless(&path))
+}
+
+/// Reads where all lists are in the file of a whole index.
+///
+/// # Errors
+/// A directory that is missing or damaged.
+pub(crate) fn read_unit_ranges(
+    folder: &Path,
+    manifest: &Manifest,
+    block: &block::BlockLayout,
+) -> Result<UnitRanges> {
+    let shape = list_layout(manifest, block, &manifest.lists(folder)?.facts);
+    Ok(unit_ranges(&read_directory(folder, manifest, &shape)?, &shape, manifest))
+}
+
 /// The ranges of all lists in the file of a whole index.
-pub(crate) fn unit_ranges(directory: &Directory, shape: &ListLayout, manifest: &Manifest) -> UnitRanges {
+fn unit_ranges(directory: &Directory, shape: &ListLayout, manifest: &Manifest) -> UnitRanges {
     let graphs = (0..directory.clusters()).filter(|&c| directory.has_edges(c));
     let edges = graphs.filter(|&c| !directory.members_of(c).is_empty());
     let edges = edges.map(|c| (directory.edges[c as usize], u64::from(directory.lists_of(c).start)));
@@ -288,7 +307,7 @@ pub(crate) fn unit_ranges(directory: &Directory, shape: &ListLayout, manifest: &
             starts.push((directory.records[at], u64::from(list)));
         }
     }
-    UnitRanges::sorted(starts, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64)
+    UnitRanges::sorted(starts, data_bytes(manifest))
 }
 
 fn sublist_bytes(sublists: &SubLists) -> u64 {
