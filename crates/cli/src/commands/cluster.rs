@@ -31,9 +31,9 @@ enum Command {
 
 /// Partition a finished disk-graph or hybrid-ivf index over servers
 ///
-/// What a query reads one after the other stays together, so that queries are rarely handed over: blocks with many edges
-/// between them, or near inverted lists; a cluster of lists stays whole. What says where to go is on every server (as
-/// hard links where the file system allows): codes, block map and head graph of a disk-graph; navigation graph,
+/// What a query reads one after the other stays together, so that queries are rarely handed over: blocks with many
+/// edges between them, or near inverted lists; a cluster of lists stays whole. What says where to go is on every server
+/// (as hard links where the file system allows): codes, block map and head graph of a disk-graph; navigation graph,
 /// centroids and directory of a hybrid-ivf; the codebook of both. The source is not changed. Equal index, options and
 /// seed give equal files, whatever the number of threads.
 #[derive(clap::Args)]

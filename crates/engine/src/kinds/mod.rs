@@ -489,8 +489,8 @@ pub(crate) fn verify(
     }
 }
 
-/// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and does
-/// nothing, where they are.
+/// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and
+/// does nothing, where they are.
 pub(crate) fn verify_parts(
     folder: &Path,
     manifest: &Manifest,

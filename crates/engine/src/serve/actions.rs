@@ -193,8 +193,8 @@ impl ServerState {
     }
 }
 
-/// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one; `one` is the name
-/// of a unit.
+/// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one; `one` is the
+/// name of a unit.
 fn verdict(state: &QueryState, partial: bool, one: &str) -> Result<(), Unanswered> {
     match state.outcome() {
         Outcome::Complete => Ok(()),
