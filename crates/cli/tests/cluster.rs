@@ -47,6 +47,50 @@ fn an_index_is_spread_checked_and_described() {
 }
 
 #[test]
+fn lists_are_spread_checked_and_described() {
+    let data = Data::new(2000, 16, "f32");
+    let index = data.path("lists");
+    let build =
+        ["build", arg(&data.base), "-o", arg(&index), "--kind", "hybrid-ivf", "--plan", "uniform-ivf"];
+    json(&[&build[..], &["--clusters", "20", "--calibration-queries", "0", "--threads", "2"]].concat());
+    let before = files(&index);
+    let out = data.path("spread");
+    let document = json(&partition(arg(&index), arg(&out), &["--servers", "4", "--replicas", "2"]));
+    for key in ["seconds", "peak_rss_bytes", "cut_share", "largest_over_mean", "overlap", "copies", "blocks"]
+    {
+        assert!(document[key].is_number(), "{key}: {document}");
+    }
+    let info = json(&["info", arg(&out)]);
+    assert_eq!((&document["unit"], &document["blocks"]), (&"lists".into(), &info["clusters"]["lists"]));
+    let held = info["cluster"]["held"].as_array().unwrap();
+    let copies: u64 = held.iter().map(|lists| lists.as_u64().unwrap()).sum();
+    assert_eq!((document["copies"].as_u64(), held.len()), (Some(copies), 4));
+    assert_eq!(copies, 2 * document["blocks"].as_u64().unwrap());
+    assert_eq!(files(&index), before, "the source is left as it was");
+    let text = String::from_utf8(run(&["info", arg(&out)]).stdout).unwrap();
+    assert!(text.contains("lists each, 2 replicas of a list"), "{text}");
+    let verified = json(&["verify", arg(&out)]);
+    assert_eq!((&verified["violations_found"], &verified["lists"]), (&0.into(), &document["blocks"]));
+    let again = data.path("again");
+    let output = run(&partition(arg(&index), arg(&again), &["--servers", "4"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("lists on 4 servers") && text.contains("of the edges between lists"), "{text}");
+    let refusal = |more: &[&str]| refused(&partition(arg(&index), arg(&data.path("no")), more), 2);
+    assert!(refusal(&["--servers", "3", "--overlap", "0.2"]).contains("overlap is for blocks"));
+    assert!(refusal(&["--servers", "21"]).contains("20 clusters"));
+    assert!(refusal(&["--servers", "3", "--scatter-gather"]).contains("only disk-graph"));
+    assert!(refusal(&["--servers", "3", "--ram-budget", "1MiB"]).contains("--ram-budget"));
+    assert!(!data.path("no").exists());
+    let part = file_of(&out, "lists-03.bin");
+    let mut bytes = std::fs::read(&part).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let output = run(&["verify", arg(&out)]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("lists-03.bin, list"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let data = Data::new(1200, 16, "f32");
     let index = data.build("graph", &[]);
@@ -68,7 +112,10 @@ fn what_cannot_be_is_refused() {
 
     let flat = data.path("flat");
     json(&["build", arg(&data.base), "-o", arg(&flat), "--kind", "flat"]);
-    assert!(refused(&partition(arg(&flat), arg(&out), &["--servers", "3"]), 2).contains("kind flat"));
+    assert!(
+        refused(&partition(arg(&flat), arg(&out), &["--servers", "3"]), 2)
+            .contains("kind flat; only disk-graph and hybrid-ivf")
+    );
     json(&partition(arg(&index), arg(&out), &["--servers", "3"]));
     assert!(refused(&partition(arg(&index), arg(&out), &["--servers", "4"]), 2).contains("--force"));
     assert_eq!(json(&["info", arg(&out)])["cluster"]["servers"], 3);

@@ -255,7 +255,7 @@ fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBu
     let path = folder.join(name);
     let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
     let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
-    // A server's file holds as many blocks as its placement says, which the caller knows.
+    // A server's file holds as much as its placement says, which the caller knows.
     let expected = match &manifest.spread {
         Some(_) => entry.bytes,
         None => u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64,

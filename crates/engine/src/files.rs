@@ -25,12 +25,16 @@
 //! (u8, c). Those of the navigation graph: clusters (n), members (n), terms (n), radii (n), neighbours (n × degree),
 //! codes (m).
 //!
-//! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin`
+//! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin` or `vN-lists.bin`
 //!
 //! | file | content |
 //! |---|---|
-//! | `vN-placement.bin` | u32: servers n, blocks; for each block ⌈n / 8⌉ bytes, little-endian, bit s for server s |
+//! | `vN-placement.bin` | u32: servers n, units; for each unit ⌈n / 8⌉ bytes, little-endian, bit s for server s |
 //! | `vN-blocks-SS.bin` | the blocks that server SS (from 00) holds, whole, ascending by number |
+//! | `vN-lists-SS.bin` | all bytes of the lists that server SS holds, in the order of `vN-lists.bin`; whole pages |
+//!
+//! A unit is a block or an inverted list. The bytes of a list are its codes, its records, and for the first list of a
+//! graph the edges; bytes between two of these ranges belong to the one before them.
 
 use std::path::Path;
 
@@ -70,16 +74,16 @@ pub(crate) const NAV: &str = "nav.bin";
 /// What a `hybrid-ivf` has learnt from queries; no version of the index names it.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
-/// The role that all servers' files of blocks share; [`part`] is that of one.
-pub(crate) const PARTS: &str = "blocks-SS.bin";
+/// The role that the files of one server share; [`part`] is that of one.
+pub(crate) const PARTS: &str = "data-SS.bin";
 
 /// Those that builds make.
 pub(crate) const BUILT: [&str; 11] =
     [BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV];
 
-/// The role of the file with a server's blocks.
-pub(crate) fn part(server: usize) -> String {
-    format!("blocks-{server:02}.bin")
+/// The role of a server's part of the file with the role `whole`.
+pub(crate) fn part(whole: &str, server: usize) -> String {
+    format!("{}-{server:02}.bin", whole.trim_end_matches(".bin"))
 }
 
 /// The name of a file in version `number` of an index.
@@ -90,7 +94,8 @@ pub(crate) fn name(number: u64, role: &str) -> String {
 /// The role that a name says.
 pub(crate) fn role(name: &str) -> Option<&'static str> {
     let (_, role) = name.split_once('-')?;
-    let server = role.strip_prefix("blocks-").and_then(|r| r.strip_suffix(".bin"));
+    let of_server = ["blocks-", "lists-"].into_iter().find_map(|prefix| role.strip_prefix(prefix));
+    let server = of_server.and_then(|r| r.strip_suffix(".bin"));
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
@@ -250,9 +255,12 @@ pub(crate) fn decode_map(bytes: &[u8]) -> Option<BlockMap> {
     BlockMap::from_counts(bytes.chunks_exact(2).map(|c| u32::from(u16::from_le_bytes([c[0], c[1]]))))
 }
 
+/// Bytes of a placement before its units.
+pub(crate) const PLACEMENT_HEADER: usize = 8;
+
 pub(crate) fn encode_placement(placement: &Placement) -> Vec<u8> {
     let width = placement.servers().div_ceil(8);
-    let mut out = Vec::with_capacity(8 + width * placement.all().len());
+    let mut out = Vec::with_capacity(PLACEMENT_HEADER + width * placement.all().len());
     out.extend_from_slice(&(placement.servers() as u32).to_le_bytes());
     out.extend_from_slice(&(placement.all().len() as u32).to_le_bytes());
     placement.all().iter().for_each(|homes| out.extend_from_slice(&homes.to_le_bytes()[..width]));
@@ -388,7 +396,8 @@ mod tests {
         assert_eq!(decode_placement(&[0; 8]), None);
         assert_eq!(decode_placement(&[255; 8]), None);
         assert_eq!(decode_placement(&[3, 0, 0, 0, 1, 0, 0, 0, 8]), None);
-        assert_eq!(role("v12-blocks-07.bin"), Some(PARTS));
+        assert_eq!((role("v12-blocks-07.bin"), role("v1-lists-63.bin")), (Some(PARTS), Some(PARTS)));
+        assert_eq!((part(BLOCKS, 7), part(LISTS, 63)), ("blocks-07.bin".into(), "lists-63.bin".into()));
         assert_eq!((role("v1-blocks-7.bin"), role("v1-blocks-SS.bin")), (None, None));
     }
 }

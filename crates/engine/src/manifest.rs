@@ -59,19 +59,20 @@ fn is_unseeded(seed: &u64) -> bool {
 pub struct SpreadFacts {
     /// Number of servers.
     pub servers: usize,
-    /// Servers that hold each block, at least.
+    /// Servers that hold each block or list, at least.
     pub replicas: usize,
     /// Share of the blocks that were copied to one server more.
     pub overlap: f64,
-    /// How the blocks were divided.
+    /// How they were divided.
     pub method: String,
     /// Seed of that.
     pub seed: u64,
     /// `build_id` of the index that was spread.
     pub source: String,
-    /// Number of blocks that each server holds.
+    /// Number of blocks, or of inverted lists, that each server holds.
     pub held: Vec<u32>,
-    /// Share of the edges that leave their block and lead to one without a common home.
+    /// Of the edges that leave their block, the share that leads to one without a common server; of inverted lists that
+    /// of the edges of the navigation graph that leave their cluster.
     pub cut_share: f64,
 }
 
@@ -105,7 +106,7 @@ pub struct Manifest {
     /// What its kind adds.
     #[serde(flatten)]
     pub section: Section,
-    /// Present when the blocks lie in one file for each server.
+    /// Present when blocks or lists lie in one file for each server.
     #[serde(rename = "cluster", default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<SpreadFacts>,
     /// Manifests of newer versions in the folder that are damaged: this version is used in their place.
@@ -179,6 +180,26 @@ impl Manifest {
         self.kind().map_or(files::BLOCKS, Kind::data_role)
     }
 
+    /// The role of a server's part of that file.
+    pub(crate) fn part_role(&self, server: usize) -> String {
+        files::part(self.data_role(), server)
+    }
+
+    /// The file with the units of one server.
+    pub fn part_name(&self, server: usize) -> Option<&str> {
+        self.file(&self.part_role(server)).ok().map(|found| found.0)
+    }
+
+    /// Number of units that servers hold as a whole: of blocks, or of inverted lists.
+    pub fn units(&self) -> u32 {
+        self.section.lists().map_or(self.blocks.count, |section| section.facts.lists)
+    }
+
+    /// Number of groups of units that stay together: of blocks, or of the clusters of a `hybrid-ivf`.
+    pub(crate) fn groups(&self) -> u32 {
+        self.section.lists().map_or(self.blocks.count, |section| section.facts.clusters())
+    }
+
     /// What opening will take, from the manifest alone.
     pub fn planned_account(&self, cache_budget: u64) -> Account {
         let mut account = Account::new();
@@ -195,7 +216,12 @@ impl Manifest {
                 }
                 Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
-                Some(files::PLACEMENT) => account.add("placement", placement_bytes(self.blocks.count)),
+                Some(files::PLACEMENT) => {
+                    account.add("placement", placement_bytes(self.units()));
+                    if let Some(facts) = self.section.lists().map(|section| section.facts) {
+                        account.add("ranges of lists", facts.ranges_bytes());
+                    }
+                }
                 _ => {}
             }
         }
@@ -271,7 +297,7 @@ impl Manifest {
                 "the index is partitioned over {servers} servers, there is no server {server}"
             )));
         }
-        let own = server.map(files::part);
+        let own = server.map(|server| self.part_role(server));
         let is_needed = |name: &str| {
             let role = name.split_once('-').map(|(_, role)| role);
             own.is_none() || files::role(name) != Some(files::PARTS) || role == own.as_deref()
@@ -306,8 +332,8 @@ pub(crate) const LIST_CHOICE_BYTES: u64 = 256 << 10;
 pub(crate) const BLOCKS_PER_RANK: usize = 64;
 
 /// What a placement and its ranks take in memory.
-pub(crate) fn placement_bytes(blocks: u32) -> u64 {
-    u64::from(blocks) * 8 + u64::from(blocks).div_ceil(BLOCKS_PER_RANK as u64) * 4
+pub(crate) fn placement_bytes(units: u32) -> u64 {
+    u64::from(units) * 8 + u64::from(units).div_ceil(BLOCKS_PER_RANK as u64) * 4
 }
 
 /// Where an unfinished build keeps its stages, inside the index folder.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use common::{Built, Set, arrival, clustered, graph_options, queries, quick, wanted};
-use stratann_core::query::{Arrival, Budget, Params, QueryState, Read, Scratch, Step, StoreId, Tag};
+use stratann_core::query::{Arrival, Budget, Extent, Params, QueryState, Read, Scratch, Step, StoreId, Tag};
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
@@ -111,13 +111,14 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
     let mut next = 0;
     for block in 0..view.kind.disk_graph().unwrap().blocks {
         let here = view.base.here.unwrap().holds(block);
-        assert_eq!(shard.offset(block), here.then_some(next));
-        tier.submit(u64::from(block), StoreId(0), u64::from(block) * size as u64, Buffer::new(size));
-        let mut done = Vec::new();
-        tier.poll(true, &mut done).unwrap();
-        let expected = if here { size } else { 0 };
-        assert_eq!(*done[0].result.as_ref().unwrap(), expected, "block {block}");
-        if here {
+        let at = Extent { store: StoreId(0), offset: u64::from(block) * size as u64, bytes: size as u32 };
+        let located = tier.locate(at);
+        assert_eq!(located, here.then_some(Extent { offset: next, ..at }), "block {block}");
+        if let Some(located) = located {
+            tier.submit(u64::from(block), StoreId(0), located.offset, Buffer::new(size));
+            let mut done = Vec::new();
+            tier.poll(true, &mut done).unwrap();
+            assert_eq!(*done[0].result.as_ref().unwrap(), size, "block {block}");
             let at = block as usize * size;
             assert_eq!(&part[next as usize..next as usize + size], &whole[at..at + size]);
             assert_eq!(done[0].buffer.bytes(), &whole[at..at + size]);
@@ -153,8 +154,8 @@ fn hand_over(shards: &[Shard], blocks: &[u8], query: &[u8], params: Params, mut 
             }
             Step::Wait => {
                 arrived = wanted(&state);
-                let offsets = arrived.iter().map(|a| shards[server].offset(a.1.unit()));
-                assert!(offsets.into_iter().all(|o| o.is_some()), "a read of what another server holds");
+                let located = arrived.iter().map(|a| shards[server].locate(a.1.at));
+                assert!(located.into_iter().all(|o| o.is_some()), "a read of what another server holds");
             }
         }
     }

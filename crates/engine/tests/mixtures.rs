@@ -8,7 +8,7 @@ use std::path::Path;
 use common::{Set, clustered, graph_options, list_options, queries, quick, run_plain};
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::query::{Budget, Outcome, Params, StoreId};
+use stratann_core::query::{Budget, Extent, Outcome, Params, StoreId};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
@@ -100,9 +100,11 @@ fn search_shards(folder: &Path, asked: &Set) -> Answers {
     let mut blocks = vec![0u8; size * count as usize];
     for shard in &shards {
         let mut tier = shard.tier(4, IoChoice::Pread).unwrap();
-        for block in (0..count).filter(|&block| shard.offset(block).is_some()) {
+        for block in 0..count {
             let at = u64::from(block) * size as u64;
-            tier.submit(0, StoreId(0), at, Buffer::new(size));
+            let whole = Extent { store: StoreId(0), offset: at, bytes: size as u32 };
+            let Some(located) = tier.locate(whole) else { continue };
+            tier.submit(0, StoreId(0), located.offset, Buffer::new(size));
             let mut done = Vec::new();
             tier.poll(true, &mut done).unwrap();
             blocks[at as usize..at as usize + size].copy_from_slice(done[0].buffer.bytes());

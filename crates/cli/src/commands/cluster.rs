@@ -29,11 +29,13 @@ enum Command {
     Up(up::Up),
 }
 
-/// Partition the blocks of a finished disk-graph index over servers
+/// Partition a finished disk-graph or hybrid-ivf index over servers
 ///
-/// Blocks with many edges between them stay together, so that queries are rarely handed over. Codes, codebook, block
-/// map and head graph go to every server (as hard links where the file system allows); the source is not changed. Equal
-/// index, options and seed give equal files, whatever the number of threads.
+/// What a query reads one after the other stays together, so that queries are rarely handed over: blocks with many
+/// edges between them, or near inverted lists; a cluster of lists stays whole. What says where to go is on every server
+/// (as hard links where the file system allows): codes, block map and head graph of a disk-graph; navigation graph,
+/// centroids and directory of a hybrid-ivf; the codebook of both. The source is not changed. Equal index, options and
+/// seed give equal files, whatever the number of threads.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 struct Partition {
@@ -45,10 +47,10 @@ struct Partition {
     /// Number of servers, 1 to 64
     #[arg(long, value_name = "N")]
     servers: usize,
-    /// Servers that hold each block; further replicas are placed where they save hand-overs
+    /// Servers that hold each block or list; further replicas are placed where they save hand-overs
     #[arg(long, default_value_t = 1, value_name = "R")]
     replicas: usize,
-    /// Share of the blocks with one additional replica: those with the most cut edges [default: 0]
+    /// Share of the blocks with one additional replica: those with the most cut edges; not for lists [default: 0]
     #[arg(
         long,
         value_name = "SHARE",
@@ -62,7 +64,8 @@ struct Partition {
     method: MethodName,
     /// Limit of all memory of this command, such as 512MiB [default: no limit]
     ///
-    /// When memory is short, incoming edges have no weights and there are fewer cells: a few more edges are cut.
+    /// When memory is short, incoming edges of blocks have no weights and there are fewer cells: a few more edges are
+    /// cut.
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
     /// Seed of all random choices
@@ -76,8 +79,8 @@ struct Partition {
     force: bool,
     /// Build a separate index per server over its own rows instead, for scatter-gather (to compare)
     ///
-    /// Rows are divided like blocks, and each server's index is built with the parameters of the source. DIR/server-00,
-    /// DIR/server-01, … are ordinary indexes.
+    /// For a disk-graph. Rows are divided like blocks, and each server's index is built with the parameters of the
+    /// source. DIR/server-00, DIR/server-01, … are ordinary indexes.
     #[arg(long, conflicts_with_all = ["replicas", "overlap"])]
     scatter_gather: bool,
 }
@@ -85,9 +88,9 @@ struct Partition {
 /// `--method`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum MethodName {
-    /// A graph partition of many small cells, refined block by block.
+    /// A graph partition of many small cells, refined block by block; for lists as kmeans.
     Cells,
-    /// Balanced k-means with one centroid per server.
+    /// k-means with one centroid per server, balanced.
     Kmeans,
     /// By hash (to compare).
     Random,
@@ -176,10 +179,11 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
     let mut rows: Vec<Vec<String>> =
         report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
     rows.push(vec!["all".into(), duration(report.seconds)]);
+    let unit = report.unit;
     let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
     format!(
-        "{}\n{}: {} blocks on {} servers, {} replicas in all; at most {} of blocks on a server and {} shared by all; \
-         peak memory {}\n{:.1} % of the edges between blocks are cut, the largest server holds {:.3} times the mean\n",
+        "{}\n{}: {} {unit} on {} servers, {} replicas in all; at most {} of {unit} on a server and {} shared by all; \
+         peak memory {}\n{:.1} % of the edges between {unit} are cut, the largest server holds {:.3} times the mean\n",
         table(&["stage", "time"], &rows),
         args.output.display(),
         count(u64::from(report.blocks)),

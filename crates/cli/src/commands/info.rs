@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Result, verify};
 
@@ -135,9 +136,10 @@ fn blocks(m: &Manifest) -> String {
 /// Describes the partition over servers, if there is one.
 fn cluster(m: &Manifest) -> String {
     let Some(c) = &m.spread else { return String::new() };
+    let (unit, units) = m.kind().map_or(("block", "blocks"), Kind::unit_names);
     let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
     format!(
-        "partitioned over {} servers by {} (seed {}): {} to {} blocks each, {} replicas of a block, \
+        "partitioned over {} servers by {} (seed {}): {} to {} {units} each, {} replicas of a {unit}, \
          {:.0} % with one more, {:.1} % of the edges cut; made from build {}\n\n",
         c.servers,
         c.method,

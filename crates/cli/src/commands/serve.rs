@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::index::CacheBudget;
-use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
 use stratann_engine::manifest::Manifest;
@@ -26,6 +25,7 @@ use crate::output::{Output, print};
 
 mod caps;
 mod config;
+mod learning;
 mod sources;
 mod watch;
 use caps::CapArgs;
@@ -83,6 +83,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     epoch_queries: Option<u32>,
     /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
+    ///
+    /// Servers of a partitioned index neither learn nor use what was learnt.
     #[arg(long)]
     frozen: bool,
     /// Neither use nor update what a hybrid-ivf has learnt
@@ -142,6 +144,8 @@ struct Setup {
     folder: PathBuf,
     version: u64,
     etcd: Option<EtcdOptions>,
+    // Whether options say how to learn.
+    asks_for_learning: bool,
     // Held as long as the process lives: it reserves this server's number.
     _claim: Option<Claim>,
 }
@@ -162,6 +166,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )),
         _ => e,
     })?;
+    if let Some(why) = learning::why_ignored(&server).filter(|_| setup.asks_for_learning) {
+        log(&format!("note: {why}"));
+    }
     let versions = Versions::of(server, setup.version, Arc::clone(&log));
     let front = Front::start(
         Arc::clone(&versions),
@@ -304,6 +311,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let sources = config.sources();
     let keys = config.caps();
+    let (learning, asks_for_learning) =
+        (learning::learning(args, &config)?, learning::is_asked(args, &config));
     if !index.as_os_str().is_empty() && sources.store.is_some() {
         return Err(Error::bad_input("both index and store are set; remove one of them"));
     }
@@ -345,7 +354,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         caps,
         ledger: Some(Arc::clone(&ledger)),
         may_change: sources.store.is_some(),
-        learning: learning(args, config.learning.as_deref(), config.epoch_queries)?,
+        learning,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
         patience: ServeOptions::default().patience,
@@ -354,7 +363,19 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);
     let folder = folder.to_path_buf();
-    Ok(Setup { http, engine, limits, http_threads, ledger, sources, folder, version, etcd, _claim: claim })
+    Ok(Setup {
+        http,
+        engine,
+        limits,
+        http_threads,
+        ledger,
+        sources,
+        folder,
+        version,
+        etcd,
+        asks_for_learning,
+        _claim: claim,
+    })
 }
 
 /// Bytes of the cache. With a RAM budget there is one only when it was asked for: what the budget leaves is shared by
@@ -370,25 +391,6 @@ fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
 }
 
 /// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.
-fn learning(args: &Args, configured: Option<&str>, epoch_queries: Option<u32>) -> Result<LearnOptions> {
-    let learn = match (args.no_learning, args.frozen, configured) {
-        (true, ..) | (_, false, Some("off")) => Learn::Off,
-        (_, true, _) | (_, _, Some("frozen")) => Learn::Frozen,
-        (_, _, None | Some("on")) => Learn::On,
-        (_, _, Some(other)) => {
-            return Err(Error::bad_input(format!(
-                "learning is {other:?}; use \"on\", \"frozen\" or \"off\""
-            )));
-        }
-    };
-    let usual = LearnOptions::default();
-    let epoch_queries = args.epoch_queries.or(epoch_queries).unwrap_or(usual.epoch_queries);
-    if epoch_queries == 0 {
-        return Err(Error::bad_input("epoch_queries is 0; use 1 or more"));
-    }
-    Ok(LearnOptions { learn, epoch_queries, ..usual })
-}
-
 fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());

@@ -8,10 +8,18 @@ use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
 use stratann_engine::durable::{hex, sync_folder};
 use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::spread::moved::PartOf;
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Store;
+
+mod before;
+
+use before::Before;
+
+/// Bytes that are read or written at a time.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// A version on this machine's disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,15 +28,31 @@ pub struct Fetched {
     pub number: u64,
     /// The folder to open.
     pub folder: PathBuf,
-    /// Downloaded bytes; all other files were there.
+    /// Bytes that were asked of the store; all others were here.
     pub downloaded_bytes: u64,
+    /// Bytes that were copied from the files of another version here.
+    pub copied_bytes: u64,
     /// What to say about newer versions in the store that are damaged.
     pub warning: Option<String>,
 }
 
+impl Fetched {
+    /// How much was downloaded, in words.
+    pub fn text(&self) -> String {
+        match self.copied_bytes {
+            0 => format!("{} bytes downloaded", self.downloaded_bytes),
+            copied => {
+                format!("{} bytes downloaded, {copied} copied from the version before", self.downloaded_bytes)
+            }
+        }
+    }
+}
+
 impl Store {
     /// Downloads the files of the newest version that `server` needs (all of them for `None`) to a folder under `home`,
-    /// named after the build. Undamaged files are kept, so that an interrupted download continues.
+    /// named after the build. Undamaged files are kept, so that an interrupted download continues. What a version
+    /// under `home` has that was partitioned from the same index is copied: files with the same content, and of the
+    /// server's part the units that it held before.
     ///
     /// # Errors
     /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged;
@@ -44,19 +68,51 @@ impl Store {
         std::fs::create_dir_all(&folder).map_err(|e| Error::io("creating", &folder, &e))?;
         let needed = manifest.needed_by(server.map(usize::from))?;
         progress.stage("fetching", needed.iter().map(|(_, f)| f.bytes).sum(), "bytes");
-        let mut downloaded_bytes = 0;
-        for (name, entry) in needed {
-            if is_sound(&folder.join(name), entry, progress)? {
+        let mut fetched = Fetched {
+            number,
+            folder: folder.clone(),
+            downloaded_bytes: 0,
+            copied_bytes: 0,
+            warning: manifest.damaged_note(number),
+        };
+        let server = server.map(usize::from);
+        let before = server.and_then(|_| Before::find(home, &folder, &manifest));
+        let own = server.and_then(|server| manifest.part_name(server));
+        // The part is last: what it is compared by is in the other files.
+        let (parts, shared): (Vec<_>, Vec<_>) = needed.into_iter().partition(|file| Some(file.0) == own);
+        for (name, entry) in shared.into_iter().chain(parts) {
+            let path = folder.join(name);
+            if is_sound(&path, entry, progress)? {
                 progress.advance(entry.bytes);
-            } else {
-                self.download(&manifest.build_id, name, entry, &folder, progress)?;
-                downloaded_bytes += entry.bytes;
+                continue;
             }
+            if let Some(before) = &before {
+                if before.link(entry, &path, progress)? {
+                    fetched.copied_bytes += entry.bytes;
+                    progress.advance(entry.bytes);
+                    continue;
+                }
+                let new = server.filter(|_| own == Some(name)).map(|server| PartOf {
+                    folder: &folder,
+                    manifest: &manifest,
+                    server,
+                });
+                if let Some(new) = new
+                    && let Some((copied, downloaded)) =
+                        self.update_part(before, new, entry, &path, progress)?
+                {
+                    fetched.copied_bytes += copied;
+                    fetched.downloaded_bytes += downloaded;
+                    continue;
+                }
+            }
+            self.download(&manifest.build_id, name, entry, &folder, progress)?;
+            fetched.downloaded_bytes += entry.bytes;
         }
         if stratann_engine::manifest::newest(&folder)? != Some(number) {
             manifest.publish(&folder, number)?;
         }
-        Ok(Fetched { number, folder, downloaded_bytes, warning: manifest.damaged_note(number) })
+        Ok(fetched)
     }
 
     fn download(
@@ -108,7 +164,7 @@ fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Resu
         return Ok(false);
     }
     let mut sum = Xxh3::new();
-    let mut chunk = vec![0; 1 << 20];
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         if progress.interrupted() {
             return Err(Error::interrupted());
@@ -144,13 +200,10 @@ pub fn newest_fetched(home: &FilePath, server: Option<u8>) -> Result<Option<(u64
     Ok(complete.max_by_key(|found| found.0))
 }
 
-/// The number of the server whose blocks a folder holds, when they are those of one server.
+/// The number of the server whose units a folder holds, when they are those of one server.
 pub fn only_part(folder: &FilePath, manifest: &Manifest) -> Option<usize> {
     let servers = manifest.spread.as_ref()?.servers;
-    let has = |server: &usize| {
-        let suffix = format!("-blocks-{server:02}.bin");
-        manifest.files.keys().any(|name| name.ends_with(&suffix) && folder.join(name).is_file())
-    };
+    let has = |server: &usize| manifest.part_name(*server).is_some_and(|name| folder.join(name).is_file());
     let mut held = (0..servers).filter(has);
     held.next().filter(|_| held.next().is_none())
 }

@@ -22,6 +22,8 @@ const START_AFTER_NS: u64 = 500_000;
 /// A read that the tier makes for this thread.
 pub(super) struct TierRead {
     read: Read,
+    // The page offset of its first byte in the store.
+    skip: usize,
     asker: Asker,
     // Whether others may have joined it.
     is_shared: bool,
@@ -120,7 +122,7 @@ impl<'a> Driver<'a> {
     /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be
     /// no such read.
     fn read(&mut self, asker: Asker, read: Read, queries: &mut dyn Queries) -> Option<Loss> {
-        let at = read.at;
+        let Some(at) = self.tier.locate(read.at) else { return Some(Loss::Short) };
         match self.tier.store_bytes(at.store) {
             None => return Some(Loss::Failed),
             Some(store_bytes) if at.end() > store_bytes => return Some(Loss::Short),
@@ -140,7 +142,8 @@ impl<'a> Driver<'a> {
         let buffer = self.buffers.take(at.pages() as usize * PAGE);
         self.background_reads += usize::from(is_background);
         let is_shared = share == Share::Read;
-        let tag = self.reads.add(TierRead { read, asker, is_shared, is_background });
+        let skip = (at.offset % PAGE as u64) as usize;
+        let tag = self.reads.add(TierRead { read, skip, asker, is_shared, is_background });
         self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
         self.unstarted += 1;
         None
@@ -164,7 +167,7 @@ impl<'a> Driver<'a> {
         let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
         (!is_background || self.background_reads < most)
             && self.tier.room() > 0
-            && self.buffers.has_room(read.at.pages() as usize * PAGE)
+            && self.buffers.has_room(self.tier.locate(read.at).unwrap_or(read.at).pages() as usize * PAGE)
     }
 
     fn postponed(&mut self, is_background: bool) -> &mut VecDeque<(Asker, Read)> {
@@ -243,10 +246,11 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
-        let Some(TierRead { read, asker, is_shared, is_background }) = self.reads.remove(tag) else { return };
+        let Some(TierRead { read, skip, asker, is_shared, is_background }) = self.reads.remove(tag) else {
+            return;
+        };
         self.background_reads -= usize::from(is_background);
         let at = read.at;
-        let skip = (at.offset % PAGE as u64) as usize;
         let range = skip..skip + at.bytes as usize;
         let checked = match result {
             Err(_) => Err(Loss::Failed),

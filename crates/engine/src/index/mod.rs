@@ -19,6 +19,7 @@ use crate::base::Base;
 use crate::budget::{Account, release_freed};
 use crate::cache::ExtentCache;
 use crate::driver::SharedReads;
+use crate::kinds::units::Held;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
 use crate::tier::Buffer;
@@ -59,28 +60,29 @@ impl Index {
     ) -> Result<Index> {
         if let Some(spread) = &manifest.spread {
             return Err(Error::bad_input(format!(
-                "{} is partitioned over {} servers, none of which holds all of its blocks; search the index that it \
+                "{} is partitioned over {} servers, none of which holds all of its {}; search the index that it \
                  was made from, or run its servers",
                 folder.display(),
-                spread.servers
+                spread.servers,
+                manifest.kind().map_or("blocks", |kind| kind.unit_names().1)
             )));
         }
-        let role = manifest.data_role();
-        Index::from_role(folder, number, manifest, role, options)
+        Index::from_units(folder, number, manifest, None, options)
     }
 
-    /// Opens what a manifest describes, with its blocks in the file of this role: all of them, or those of one server.
-    pub(crate) fn from_role(
+    /// Opens what a manifest describes, with all of its units or with those of one server.
+    pub(crate) fn from_units(
         folder: &Path,
         number: u64,
         manifest: Manifest,
-        blocks_role: &str,
+        held: Option<Held<'_>>,
         options: OpenOptions,
     ) -> Result<Index> {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
-        let base = Base::open(folder, number, manifest, blocks_role)?;
+        let role = held.map_or_else(|| manifest.data_role().into(), |held| manifest.part_role(held.server));
+        let base = Base::open(folder, number, manifest, &role)?;
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
-        let kind = KindIndex::open(&base, &options, &mut warnings)?;
+        let kind = KindIndex::open(&base, held, &options, &mut warnings)?;
         let cache = kind.cache(&base, options.cache_budget);
         // Reading the files has left freed memory.
         release_freed();
@@ -176,16 +178,16 @@ impl Index {
     /// What batons of this index carry of their candidates; `asked` where that was chosen.
     ///
     /// # Errors
-    /// Ids alone, where blocks carry the codes: the receiver has no codes to compute distances from.
+    /// Ids alone, where codes are on disk or with the lists: the receiver has none to compute distances from.
     pub fn carry(&self, asked: Option<Carry>) -> Result<Carry> {
         match (self.view().rescores(), asked) {
             (true, asked) => Ok(asked.unwrap_or_default()),
             (false, None | Some(Carry::Distances)) => Ok(Carry::Distances),
             (false, Some(Carry::Ids)) => Err(Error::bad_input(format!(
                 "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry \
-                 distances, or build with \
-                 --codes ram",
-                self.base.folder.display()
+                 distances{}",
+                self.base.folder.display(),
+                if self.kind.has_lists() { "" } else { ", or build with --codes ram" }
             ))),
         }
     }

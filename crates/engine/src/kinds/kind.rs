@@ -39,11 +39,35 @@ impl Kind {
         }
     }
 
-    /// Whether its blocks can be partitioned over servers.
+    /// Whether it can be partitioned over servers.
     pub const fn is_spreadable(self) -> bool {
         match self {
-            Kind::DiskGraph => true,
-            Kind::HybridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf => true,
+            Kind::Flat => false,
+        }
+    }
+
+    /// What a server holds as a whole: the name of one, and of several.
+    pub const fn unit_names(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::DiskGraph | Kind::Flat => ("block", "blocks"),
+            Kind::HybridIvf => ("list", "lists"),
+        }
+    }
+
+    /// What stays together on a server, several of them.
+    pub const fn group_name(self) -> &'static str {
+        match self {
+            Kind::DiskGraph | Kind::Flat => "blocks",
+            Kind::HybridIvf => "clusters",
+        }
+    }
+
+    /// Whether an open index can learn from its queries.
+    pub const fn learns(self) -> bool {
+        match self {
+            Kind::DiskGraph | Kind::Flat => false,
+            Kind::HybridIvf => true,
         }
     }
 

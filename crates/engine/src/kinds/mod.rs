@@ -19,6 +19,7 @@ pub(crate) mod units;
 use std::path::Path;
 
 use stratann_core::check::Blocks;
+use stratann_core::place::Placement;
 use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::Params;
 
@@ -26,7 +27,7 @@ pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use hybrid_ivf::learning::Learning;
 
-use crate::base::{Base, OpenOptions};
+use crate::base::{Base, OpenOptions, shape};
 use crate::budget::Account;
 use crate::build::forecast::Forecast;
 use crate::build::options::BuildOptions;
@@ -37,14 +38,14 @@ use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use crate::recall::curve::{Grid, Point};
 use crate::verify::report::Report;
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, files};
 use disk_graph::open::GraphTables;
 use effort::ExactCost;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
 use options::{GraphOptions, KindOptions, Switches};
-use units::Units;
+use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -68,15 +69,20 @@ pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
 }
 
 impl KindIndex {
-    /// Opens what the kind holds in RAM. Adds warnings.
+    /// Opens what the kind holds in RAM, of a whole index or of the units that one server holds. Adds warnings.
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn open(base: &Base, options: &OpenOptions, warnings: &mut Vec<String>) -> Result<KindIndex> {
+    pub(crate) fn open(
+        base: &Base,
+        held: Option<Held<'_>>,
+        options: &OpenOptions,
+        warnings: &mut Vec<String>,
+    ) -> Result<KindIndex> {
         Ok(match base.kind {
             Kind::Flat => KindIndex::Flat,
             Kind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
-            Kind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, options, warnings)?),
+            Kind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
         })
     }
 
@@ -199,6 +205,14 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => None,
             KindIndex::HybridIvf(lists) => Some(lists.tables.units()),
+        }
+    }
+
+    /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
+    pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
+        match self {
+            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::HybridIvf(lists) => lists.tables.held_ranges(),
         }
     }
 
@@ -370,6 +384,48 @@ pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQue
     }
 }
 
+/// The files besides the data file that every server of a partitioned index needs whole.
+pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
+    match manifest.kind() {
+        Some(Kind::HybridIvf) => {
+            vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
+        }
+        Some(Kind::Flat | Kind::DiskGraph) | None => {
+            let codes = if manifest.blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
+            vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
+        }
+    }
+}
+
+/// The tables that describe units which are not blocks of a graph.
+pub(crate) use hybrid_ivf::tables::ListTables as UnitTables;
+
+/// Reads the tables of the units of an index; `None` where they are blocks of a graph.
+///
+/// # Errors
+/// A file that is missing or damaged.
+pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<UnitTables>> {
+    let (kind, .., block) = shape(folder, manifest)?;
+    match kind {
+        Kind::HybridIvf => UnitTables::load(folder, manifest, &block).map(Some),
+        Kind::Flat | Kind::DiskGraph => Ok(None),
+    }
+}
+
+/// The ranges of all units in the data file of a whole index.
+///
+/// # Errors
+/// As [`read_units`].
+pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
+    let (kind, .., block) = shape(folder, manifest)?;
+    match kind {
+        Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
+        Kind::Flat | Kind::DiskGraph => {
+            Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
+        }
+    }
+}
+
 /// What a query was run with, for a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
@@ -441,6 +497,23 @@ pub(crate) fn verify(
         Some(Kind::Flat | Kind::DiskGraph) | None => {
             blocks::verify::check(folder, number, manifest, progress, report)
         }
+    }
+}
+
+/// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and
+/// does nothing, where they are.
+pub(crate) fn verify_parts(
+    folder: &Path,
+    manifest: &Manifest,
+    placement: &Placement,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<bool> {
+    match manifest.kind() {
+        Some(Kind::HybridIvf) => {
+            hybrid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
+        }
+        Some(Kind::Flat | Kind::DiskGraph) | None => Ok(false),
     }
 }
 

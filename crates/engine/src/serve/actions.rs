@@ -22,7 +22,7 @@ use crate::ledger::Part;
 const DECODED_PER_BYTE: u64 = 12;
 /// Most bytes of a decoded state: its counts are checked against their limits.
 const DECODED_MAX: u64 = 2 << 20;
-/// Blocks whose failed reads are logged in one line.
+/// Units whose failed reads are logged in one line.
 const UNREADABLE_RANGE: u32 = 1024;
 
 fn describe(loss: Loss) -> &'static str {
@@ -175,7 +175,7 @@ impl ServerState {
     fn answer(&self, number: u64, state: &QueryState) {
         let Some(client) = lock(&self.clients).remove(&number) else { return };
         let Client { reply, asked, partial, .. } = client;
-        let verdict = verdict(state, partial);
+        let verdict = verdict(state, partial, self.index.index().base.kind.unit_names().0);
         let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         reply(verdict.map(|()| Answer {
@@ -187,21 +187,22 @@ impl ServerState {
         }));
     }
 
-    /// Counts a failed read, and logs it once for a range of blocks: a disk that fails does so again and again.
-    pub(super) fn note_lost(&self, block: u32, loss: Loss) {
+    /// Counts a failed read, and logs it once for a range of units: a disk that fails does so again and again.
+    pub(super) fn note_lost(&self, unit: u32, loss: Loss) {
         self.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
-        let range = block / UNREADABLE_RANGE;
+        let range = unit / UNREADABLE_RANGE;
         if !lock(&self.unreadable).insert(range) {
             return;
         }
         let first = range * UNREADABLE_RANGE;
+        let (one, _) = self.index.index().base.kind.unit_names();
         let next = match self.index {
             ServedIndex::Whole(_) => "queries that need it fail",
             ServedIndex::Shard(_) => "queries go on at another server that holds it",
             ServedIndex::ScatterGather(..) => "answers lack what this server has",
         };
         (self.options.log)(&format!(
-            "block {block} (of {first} to {}) of {} cannot be read: {}; {next}; \
+            "{one} {unit} (of {first} to {}) of {} cannot be read: {}; {next}; \
              run `stratann verify`, then restore the file",
             first.saturating_add(UNREADABLE_RANGE - 1),
             self.index.index().base.blocks_path.display(),
@@ -216,14 +217,15 @@ impl ServerState {
     }
 }
 
-/// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one.
-fn verdict(state: &QueryState, partial: bool) -> Result<(), Unanswered> {
+/// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one; `one` is the
+/// name of a unit.
+fn verdict(state: &QueryState, partial: bool, one: &str) -> Result<(), Unanswered> {
     match state.outcome() {
         Outcome::Complete => Ok(()),
         Outcome::Partial if partial => Ok(()),
         Outcome::Partial => Err(match state.unreadable() {
-            Some((block, loss)) => Unanswered::Failed(format!(
-                "block {block} could not be read on any server that holds it and answers ({}); \
+            Some((unit, loss)) => Unanswered::Failed(format!(
+                "{one} {unit} could not be read on any server that holds it and answers ({}); \
                  run `stratann verify` there",
                 describe(loss)
             )),
@@ -233,7 +235,7 @@ fn verdict(state: &QueryState, partial: bool) -> Result<(), Unanswered> {
             "the query ran out of its allowance of reads; ask for a lower recall".into(),
         )),
         Outcome::Lost { unit, loss, .. } => Err(Unanswered::Failed(format!(
-            "block {unit} could not be used ({}); run `stratann verify` on the servers that hold it",
+            "{one} {unit} could not be used ({}); run `stratann verify` on the servers that hold it",
             describe(loss)
         ))),
         Outcome::WrongKind => Err(Unanswered::Failed(

@@ -61,8 +61,7 @@ impl ServedIndex {
     pub(super) fn load_resident(&mut self, budget: u64) -> Result<()> {
         match self {
             ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => index.fill_memory(budget),
-            // A spread index has no inverted lists.
-            ServedIndex::Shard(_) => Ok(()),
+            ServedIndex::Shard(shard) => shard.fill_memory(budget),
         }
     }
 
@@ -143,7 +142,7 @@ impl ServedIndex {
         }
     }
 
-    /// The sets of servers that hold the same blocks.
+    /// The sets of servers that hold the same units.
     pub(super) fn replica_sets(&self) -> Vec<u64> {
         match self {
             ServedIndex::Whole(_) => Vec::new(),

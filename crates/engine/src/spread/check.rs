@@ -1,5 +1,5 @@
-//! Checks the blocks of an index that is partitioned over servers: all parts are read at once, in the order of the
-//! blocks.
+//! Checks the units of an index that is partitioned over servers. Parts of blocks are read all at once, in the order of
+//! the blocks.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -17,7 +17,7 @@ use crate::files::FileEntry;
 use crate::index::OpenOptions;
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::verify::report::{Finding, Report, damage_words, finding};
-use crate::{Error, Progress, Result, files};
+use crate::{Error, Progress, Result, kinds};
 
 /// One server's file while it is read.
 struct PartReader<'a> {
@@ -37,7 +37,7 @@ impl<'a> PartReader<'a> {
         size: usize,
         report: &mut Report,
     ) -> Option<Self> {
-        let (name, entry) = match manifest.file(&files::part(server)) {
+        let (name, entry) = match manifest.file(&manifest.part_role(server)) {
             Ok(found) => found,
             Err(e) => {
                 report.found(said(".", e.message));
@@ -111,12 +111,14 @@ pub(crate) fn check(
     let (Some(plain), Ok(placement)) = (PlainBlocks::new(manifest), read_placement(folder, manifest, spread))
     else {
         // That the placement is damaged was found when its file was read; its content may still make no sense.
-        report.found(said(
-            ".",
-            "the placement or the manifest makes no sense; its blocks were not checked".into(),
-        ));
+        let units = manifest.kind().map_or("blocks", |kind| kind.unit_names().1);
+        let what = format!("the placement or the manifest makes no sense; its {units} were not checked");
+        report.found(said(".", what));
         return Ok(());
     };
+    if kinds::verify_parts(folder, manifest, &placement, progress, report)? {
+        return Ok(());
+    }
     let size = plain.layout.block_bytes;
     let opened = Shard::open(folder, 0, OpenOptions::default());
     if let Err(e) = &opened {

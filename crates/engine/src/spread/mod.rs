@@ -1,8 +1,8 @@
-//! An index partitioned over servers: [`partition`] divides its blocks, [`Shard`] opens one server's share.
+//! An index partitioned over servers: [`partition`] divides its units, [`Shard`] opens one server's share.
 //!
-//! All servers hold what says where to go (codes unless blocks carry them, codebook, block map, head graph,
-//! placement); the blocks are divided. A query that needs a block on another server is handed over, so blocks that a
-//! search reads one after the other should lie together:
+//! All servers hold what says where to go, and the placement; the units are divided. A query that needs a unit on
+//! another server is handed over, so units that a search reads one after the other should lie together. The units of a
+//! `hybrid-ivf` are its inverted lists, which [`units`] places. Those of a `disk-graph` are its blocks:
 //!
 //! 1. First replicas: by hash, by balanced k-means (as CoTra does, BatANN §4.3), or from a cut through a graph of cells
 //!    (after Gottesbüren et al. 2024, as in BatANN).
@@ -13,13 +13,14 @@
 //! for its first replica, 2 for its cell, 2 for each server (edges into the block; left out under a small budget), 20
 //! for wishes of copies, 8 for its replicas; and the sample that trains the cells, and their graph.
 //!
-//! The result is a folder like any index's, with one file of blocks for each server. It is published like a build:
+//! The result is a folder like any index's, with one file of units for each server. It is published like a build:
 //! files first, synced; the manifest last, under a name that must be free.
 
 mod cells;
 pub(crate) mod check;
 mod copies;
 mod divide;
+pub mod moved;
 mod parts;
 mod placing;
 mod plan;
@@ -30,7 +31,7 @@ mod source;
 mod units;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -46,6 +47,7 @@ use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::index::Index;
 use crate::kinds::kind::Kind;
+use crate::kinds::{self, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
@@ -82,9 +84,9 @@ impl Method {
 pub struct PartitionOptions {
     /// Number of servers: 1 to 64.
     pub servers: usize,
-    /// Servers that hold each block.
+    /// Servers that hold each block or list.
     pub replicas: usize,
-    /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone.
+    /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone, and not of lists.
     pub overlap: f64,
     /// How first replicas are chosen.
     pub method: Method,
@@ -123,18 +125,25 @@ impl PartitionOptions {
                 spread.servers
             ));
         }
-        if !manifest.kind().is_some_and(Kind::is_spreadable) {
+        let Some(kind) = manifest.kind().filter(|kind| kind.is_spreadable()) else {
+            let kinds: Vec<&str> =
+                Kind::ALL.into_iter().filter(|kind| kind.is_spreadable()).map(Kind::name).collect();
             return wrong(format!(
-                "{} is of kind {}; only disk-graph can be partitioned over servers",
+                "{} is of kind {}; only {} can be partitioned over servers",
                 folder.display(),
-                manifest.kind
+                manifest.kind,
+                kinds.join(" and ")
             ));
+        };
+        if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
+            return wrong(OVERLAP_OF_LISTS.into());
         }
-        if (manifest.blocks.count as usize) < self.servers {
+        if (manifest.groups() as usize) < self.servers {
             return wrong(format!(
-                "{} has {} blocks, fewer than {} servers; use fewer",
+                "{} has {} {}, fewer than {} servers; use fewer",
                 folder.display(),
-                manifest.blocks.count,
+                manifest.groups(),
+                kind.group_name(),
                 self.servers
             ));
         }
@@ -169,12 +178,15 @@ impl PartitionOptions {
     }
 }
 
+/// Why lists have no overlap.
+const OVERLAP_OF_LISTS: &str = "overlap is for blocks; give --replicas for inverted lists";
+
 /// What a partition did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PartitionReport {
     /// Number of servers.
     pub servers: usize,
-    /// Servers that hold each block, at least.
+    /// Servers that hold each block or list, at least.
     pub replicas: usize,
     /// Share of the blocks with one replica more.
     pub overlap: f64,
@@ -184,16 +196,18 @@ pub struct PartitionReport {
     pub seconds: f64,
     /// Largest resident set of the process.
     pub peak_rss_bytes: u64,
-    /// Blocks of the index.
+    /// What is divided: `blocks` or `lists`.
+    pub unit: &'static str,
+    /// Blocks, or inverted lists, of the index.
     pub blocks: u32,
-    /// Blocks on all servers together.
+    /// Those on all servers together.
     pub copies: u64,
     /// Of the edges between different blocks, the share of those without a common server: what a query may have to be
-    /// handed over for.
+    /// handed over for. Of lists, that of the edges of the navigation graph between clusters.
     pub cut_share: f64,
-    /// Blocks of the fullest server over the mean.
+    /// Bytes of the fullest server over the mean.
     pub largest_over_mean: f64,
-    /// Bytes of each server's blocks.
+    /// Bytes of each server's units.
     pub server_bytes: Vec<u64>,
     /// Bytes of what every server holds besides.
     pub shared_bytes: u64,
@@ -210,7 +224,36 @@ pub struct PartitionReport {
 pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
-    Ok(SpreadPlan::new(&manifest, options)?.account)
+    Ok(Plan::new(&manifest, options)?.account().clone())
+}
+
+/// How an index is spread within its budget.
+enum Plan {
+    /// By blocks.
+    Blocks(SpreadPlan),
+    /// By units of another kind.
+    Units(Account),
+}
+
+impl Plan {
+    /// # Errors
+    /// `ErrorKind::Budget`, naming the smallest budget that works.
+    fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<Plan> {
+        match units::account(manifest, options) {
+            None => SpreadPlan::new(manifest, options).map(Plan::Blocks),
+            Some(account) => {
+                account.check(options.ram_budget, "spread this index")?;
+                Ok(Plan::Units(account))
+            }
+        }
+    }
+
+    fn account(&self) -> &Account {
+        match self {
+            Plan::Blocks(plan) => &plan.account,
+            Plan::Units(account) => account,
+        }
+    }
 }
 
 /// Servers of all units of `index`: of its blocks, as [`partition`] would place them, or of its inverted lists. Nothing
@@ -249,7 +292,7 @@ fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
         .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))
 }
 
-/// Spreads the blocks of the newest version in `index` over servers, and publishes the result in the folder `out`.
+/// Spreads the units of the newest version in `index` over servers, and publishes the result in the folder `out`.
 ///
 /// # Errors
 /// Options that cannot be, an index of another kind, a folder that holds an index already (unless `force`), a budget
@@ -264,7 +307,7 @@ pub fn partition(
     let started = Instant::now();
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
-    let plan = SpreadPlan::new(&manifest, options)?;
+    let plan = Plan::new(&manifest, options)?;
     if let (Ok(a), Ok(b)) = (index.canonicalize(), out.canonicalize())
         && a == b
     {
@@ -273,9 +316,8 @@ pub fn partition(
     let pool = pool(options)?;
     let is_new = !out.exists();
     let (number, lock) = claim_folder(out, options.force)?;
-    let mut job =
-        Job { index, out, number, options, progress, placing: Placing::new(options, plan, progress) };
-    let done = pool.install(|| job.run(manifest));
+    let mut job = Job { index, out, number, options, progress, stages: BTreeMap::new() };
+    let done = pool.install(|| job.run(manifest, plan));
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
     drop(lock);
     if done.is_err() && is_new {
@@ -295,11 +337,18 @@ struct Job<'a> {
     number: u64,
     options: &'a PartitionOptions,
     progress: &'a dyn Progress,
-    placing: Placing<'a>,
+    stages: BTreeMap<String, f64>,
+}
+
+/// What [`Job::publish`] needs of what was written.
+struct Written {
+    parts: Vec<FileEntry>,
+    placement: Placement,
+    cut_share: f64,
 }
 
 impl Job<'_> {
-    fn run(&mut self, manifest: Manifest) -> Result<PartitionReport> {
+    fn run(&mut self, manifest: Manifest, plan: Plan) -> Result<PartitionReport> {
         let partial = self.out.join(PARTIAL);
         if partial.exists() {
             std::fs::remove_dir_all(&partial).map_err(|e| Error::io("removing", &partial, &e))?;
@@ -307,23 +356,59 @@ impl Job<'_> {
         std::fs::create_dir_all(&partial).map_err(|e| Error::io("creating", &partial, &e))?;
         let bytes = f64::from(manifest.blocks.count) * manifest.blocks.bytes as f64;
         check_disk(self.out, (bytes * (self.options.replicas as f64 + self.options.overlap)) as u64)?;
-        let shape = shape(self.index, &manifest)?.3;
-        let mut files = self
-            .placing
-            .stage("shared", |_| share(self.index, &partial, self.number, &manifest, self.progress))?;
-        let source = Source::open(self.index, manifest, shape, self.progress)?;
-        let placement = self.placing.run(&source)?;
-        let path = |role: &str| partial.join(files::name(self.number, role));
-        files.insert(
-            files::name(self.number, files::PLACEMENT),
-            parts::write_placement(&placement, &path(files::PLACEMENT))?,
-        );
-        let written = {
-            let (number, size) = (self.number, shape.block_bytes);
-            let path = |server: usize| partial.join(files::name(number, &files::part(server)));
-            self.placing.stage("write", |_| parts::write(&source, &placement, size, path))?
+        let (index, number, progress) = (self.index, self.number, self.progress);
+        let mut files = self.stage("shared", || share(index, &partial, number, &manifest, progress))?;
+        let tables = match &plan {
+            Plan::Blocks(_) => None,
+            Plan::Units(_) => kinds::read_units(index, &manifest)?,
         };
-        self.publish(source.manifest, files, &written)
+        let written = match (plan, tables) {
+            (Plan::Blocks(plan), _) => self.write_blocks(&manifest, plan, &partial)?,
+            (Plan::Units(_), Some(tables)) => self.write_units(&manifest, &tables, &partial)?,
+            (Plan::Units(_), None) => return Err(Error::bad_input("the index has no units; report this")),
+        };
+        let path = partial.join(files::name(number, files::PLACEMENT));
+        files.insert(
+            files::name(number, files::PLACEMENT),
+            parts::write_placement(&written.placement, &path)?,
+        );
+        self.publish(manifest, files, &written)
+    }
+
+    /// Runs a stage and records its time.
+    fn stage<T>(&mut self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let done = work()?;
+        budget::release_freed();
+        self.stages.insert(name.into(), started.elapsed().as_secs_f64());
+        Ok(done)
+    }
+
+    fn write_blocks(&mut self, manifest: &Manifest, plan: SpreadPlan, partial: &Path) -> Result<Written> {
+        let shape = shape(self.index, manifest)?.3;
+        let source = Source::open(self.index, manifest.clone(), shape, self.progress)?;
+        let mut placing = Placing::new(self.options, plan, self.progress);
+        let placement = placing.run(&source)?;
+        self.stages.append(&mut placing.stages);
+        let path = part_path(manifest, partial, self.number);
+        let written = self.stage("write", || parts::write(&source, &placement, shape.block_bytes, path))?;
+        let cut_share = written.cut as f64 / written.edges.max(1) as f64;
+        Ok(Written { parts: written.parts, placement, cut_share })
+    }
+
+    fn write_units(&mut self, manifest: &Manifest, tables: &UnitTables, partial: &Path) -> Result<Written> {
+        let (index, options, progress) = (self.index, self.options, self.progress);
+        let placement = self.stage("divide", || {
+            let units = tables.units();
+            units::check(&units, options)?;
+            units::place(&units, options, progress)
+        })?;
+        let path = part_path(manifest, partial, self.number);
+        let parts = self.stage("write", || {
+            let ranges = tables.unit_ranges(manifest);
+            parts::write_ranges((index, manifest), &ranges, &placement, path, progress)
+        })?;
+        Ok(Written { parts, cut_share: units::cut_share(tables, &placement), placement })
     }
 
     /// Moves the files up and creates the manifest.
@@ -331,17 +416,18 @@ impl Job<'_> {
         &mut self,
         source: Manifest,
         mut entries: BTreeMap<String, FileEntry>,
-        written: &parts::Written,
+        written: &Written,
     ) -> Result<PartitionReport> {
         let shared_bytes = entries.values().map(|f| f.bytes).sum();
         let server_bytes: Vec<u64> = written.parts.iter().map(|p| p.bytes).collect();
-        let block = source.blocks.bytes as u64;
-        let held: Vec<u32> = server_bytes.iter().map(|b| (b / block) as u32).collect();
+        let count = |server: usize| written.placement.blocks_of(server).count() as u32;
+        let held: Vec<u32> = (0..self.options.servers).map(count).collect();
         for (server, entry) in written.parts.iter().enumerate() {
-            entries.insert(files::name(self.number, &files::part(server)), entry.clone());
+            entries.insert(files::name(self.number, &source.part_role(server)), entry.clone());
         }
         let copies: u64 = held.iter().map(|&h| u64::from(h)).sum();
-        let largest = f64::from(held.iter().copied().max().unwrap_or(0));
+        let largest = server_bytes.iter().copied().max().unwrap_or(0) as f64;
+        let all_bytes = server_bytes.iter().sum::<u64>().max(1) as f64;
         let spread = SpreadFacts {
             servers: self.options.servers,
             replicas: self.options.replicas,
@@ -350,17 +436,18 @@ impl Job<'_> {
             seed: self.options.seed,
             source: source.build_id.clone(),
             held,
-            cut_share: written.cut as f64 / written.edges.max(1) as f64,
+            cut_share: written.cut_share,
         };
         let mut report = PartitionReport {
             servers: spread.servers,
             replicas: spread.replicas,
             overlap: spread.overlap,
             method: spread.method.clone(),
-            blocks: source.blocks.count,
+            unit: source.kind().map_or("blocks", |kind| kind.unit_names().1),
+            blocks: source.units(),
             copies,
             cut_share: spread.cut_share,
-            largest_over_mean: largest * spread.servers as f64 / copies.max(1) as f64,
+            largest_over_mean: largest * spread.servers as f64 / all_bytes,
             server_bytes,
             shared_bytes,
             ..PartitionReport::default()
@@ -376,9 +463,15 @@ impl Job<'_> {
         manifest.publish(self.out, self.number)?;
         crate::manifest::remove_older(self.out, self.number, &manifest);
         report.build_id = manifest.build_id;
-        report.stages = std::mem::take(&mut self.placing.stages);
+        report.stages = std::mem::take(&mut self.stages);
         Ok(report)
     }
+}
+
+/// Where each server's file lies until it is published.
+fn part_path(manifest: &Manifest, partial: &Path, number: u64) -> impl Fn(usize) -> PathBuf + use<> {
+    let (role, partial) = (manifest.data_role(), partial.to_path_buf());
+    move |server| partial.join(files::name(number, &files::part(role, server)))
 }
 
 /// Checks the files that all servers share, and names them in the folder `partial`.
@@ -390,18 +483,14 @@ fn share(
     progress: &dyn Progress,
 ) -> Result<BTreeMap<String, FileEntry>> {
     let mut shared = BTreeMap::new();
-    for role in parts::shared(&manifest.blocks) {
+    for role in kinds::shared_roles(manifest) {
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
         let (name, entry) = manifest.file(role)?;
         let from = index.join(name);
         if files::entry(&from)? != *entry {
-            return Err(Error::corrupt(format!(
-                "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index \
-                 again",
-                from.display()
-            )));
+            return Err(parts::damaged(&from));
         }
         let name = files::name(number, role);
         parts::link(&from, &partial.join(&name))?;

@@ -1,28 +1,25 @@
-//! Writes what a partition leaves: the files that all servers share, the placement, and each server's blocks.
+//! Writes what a partition leaves: the files that all servers share, the placement, and each server's units.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use stratann_core::PAGE;
 use stratann_core::place::Placement;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::source::{Source, Targets};
+use super::source::{CHUNK_BYTES, Source, Targets};
 use crate::durable::{hex, write_synced};
-use crate::files::FileEntry;
-use crate::manifest::BlockShape;
-use crate::{Error, Result, files};
+use crate::files::{FileEntry, Sum};
+use crate::kinds::units::UnitRanges;
+use crate::manifest::Manifest;
+use crate::{Error, Progress, Result, files};
 
 /// Bytes that are gathered for a server before they are written.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
-/// Files that every server needs whole.
-pub(super) fn shared(blocks: &BlockShape) -> [&'static str; 4] {
-    let codes = if blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
-    [codes, files::CODEBOOK, files::MAP, files::HEAD]
-}
 
-/// One server's file of blocks.
+/// One server's file of units.
 struct Part {
     path: PathBuf,
     file: File,
@@ -37,10 +34,10 @@ impl Part {
         Ok(Part { path, file, hash: Xxh3::new(), buffer: Vec::new(), bytes: 0 })
     }
 
-    fn take(&mut self, block: &[u8]) -> Result<()> {
-        self.hash.update(block);
-        self.bytes += block.len() as u64;
-        self.buffer.extend_from_slice(block);
+    fn take(&mut self, piece: &[u8]) -> Result<()> {
+        self.hash.update(piece);
+        self.bytes += piece.len() as u64;
+        self.buffer.extend_from_slice(piece);
         if self.buffer.len() >= BUFFER_BYTES { self.flush() } else { Ok(()) }
     }
 
@@ -57,7 +54,7 @@ impl Part {
     }
 }
 
-/// What was written, by server, and how many edges led to blocks without a common server.
+/// What was written, by server, and how many edges led to units without a common server.
 pub(super) struct Written {
     pub(super) parts: Vec<FileEntry>,
     pub(super) edges: u64,
@@ -84,6 +81,76 @@ pub(super) fn write(
     })?;
     let parts = parts.into_par_iter().map(Part::finish).collect::<Result<_>>()?;
     Ok(Written { parts, edges, cut })
+}
+
+/// Writes every unit to the files of its replicas, of whole pages: copies the data file of a whole index, which is
+/// compared with the manifest meanwhile.
+///
+/// # Errors
+/// A file that is not what the manifest says, an I/O error, an interruption.
+pub(super) fn write_ranges(
+    (folder, manifest): (&Path, &Manifest),
+    ranges: &UnitRanges,
+    placement: &Placement,
+    path: impl Fn(usize) -> PathBuf,
+    progress: &dyn Progress,
+) -> Result<Vec<FileEntry>> {
+    let (name, entry) = manifest.file(manifest.data_role())?;
+    let from = folder.join(name);
+    let failed = |e: std::io::Error| Error::io("reading", &from, &e);
+    let parts: Result<Vec<Part>> = (0..placement.servers()).map(|s| Part::create(path(s))).collect();
+    let (mut parts, mut sum) = (parts?, Sum::default());
+    let mut file = File::open(&from).map_err(failed)?;
+    let (mut chunk, mut pieces) = (vec![0u8; CHUNK_BYTES], Vec::new());
+    let (mut at, mut number) = (0u64, 0);
+    progress.stage("writing", entry.bytes, "bytes");
+    loop {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let count = file.read(&mut chunk).map_err(failed)?;
+        if count == 0 {
+            break;
+        }
+        let (bytes, end) = (&chunk[..count], at + count as u64);
+        sum.add(bytes);
+        pieces.clear();
+        while number < ranges.len() {
+            let range = ranges.get(number);
+            let range_end = range.start + range.bytes;
+            let (from, to) = (range.start.max(at), range_end.min(end));
+            if from < to {
+                pieces.push((placement.replicas(range.unit), (from - at) as usize..(to - at) as usize));
+            }
+            if range_end > end {
+                break;
+            }
+            number += 1;
+        }
+        parts.par_iter_mut().enumerate().try_for_each(|(server, part)| {
+            let held = pieces.iter().filter(|(replicas, _)| replicas >> server & 1 == 1);
+            held.map(|piece| piece.1.clone()).try_for_each(|piece| part.take(&bytes[piece]))
+        })?;
+        at = end;
+        progress.advance(count as u64);
+    }
+    if sum.entry() != *entry {
+        return Err(damaged(&from));
+    }
+    let padded = parts.into_par_iter().map(|mut part| {
+        let end = part.bytes.next_multiple_of(PAGE as u64);
+        part.take(&[0; PAGE][..(end - part.bytes) as usize])?;
+        part.finish()
+    });
+    padded.collect()
+}
+
+/// A file of the source that is not what its manifest says.
+pub(super) fn damaged(file: &Path) -> Error {
+    Error::corrupt(format!(
+        "{} is damaged: its size or checksum is not what the manifest says; restore it or build the index again",
+        file.display()
+    ))
 }
 
 fn edges_cut(placement: &Placement, first: usize, targets: &Targets) -> u64 {

@@ -25,6 +25,7 @@ use crate::build::{self, BuildOptions, CodeKind, CodePlace, GraphOptions, KindOp
 use crate::dataset::{OnBadRow, Reader};
 use crate::durable::{hex, sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
+use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
 use crate::{DType, Error, Progress, Result};
 
@@ -93,6 +94,14 @@ pub fn scatter(
     let started = Instant::now();
     let (_, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
+    if !manifest.kind().is_some_and(Kind::has_adjacency_in_blocks) {
+        return Err(Error::bad_input(format!(
+            "{} is of kind {}; only {} can be divided into separate indexes",
+            index.display(),
+            manifest.kind,
+            Kind::DiskGraph.name()
+        )));
+    }
     if options.replicas > 1 || options.overlap > 0.0 {
         return Err(Error::bad_input(
             "separate indexes hold every row once; give --scatter-gather without --replicas and --overlap",

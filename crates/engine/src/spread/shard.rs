@@ -1,23 +1,29 @@
-//! One server's view of an index that is partitioned over several: what all servers hold, and its own blocks.
+//! One server's view of an index that is partitioned over several: what all servers hold, and its own units.
 
 use std::io;
 use std::path::Path;
 
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
-use stratann_core::query::StoreId;
+use stratann_core::query::{Extent, StoreId};
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
+use crate::kinds::options::LearnOptions;
+use crate::kinds::units::Held;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use crate::{Error, Result, files};
+
+/// The only store of an index.
+const DATA: StoreId = StoreId(0);
 
 /// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept
 /// for 64 blocks; within these the placement is counted.
 #[derive(Clone, Debug)]
 struct Ranks {
     server: usize,
+    /// Held blocks before each group.
     before: Vec<u32>,
     held: u32,
 }
@@ -45,21 +51,25 @@ impl Ranks {
     }
 }
 
-/// An open index with the blocks of one server.
+/// An open index with the units of one server: blocks, or inverted lists.
 #[derive(Debug)]
 pub struct Shard {
     index: Index,
     placement: Placement,
-    ranks: Ranks,
+    server: usize,
+    /// Of an index of blocks. The kind knows where other units are.
+    ranks: Option<Ranks>,
 }
 
 impl Shard {
-    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own blocks and what all servers
-    /// hold. The files of other servers need not be there.
+    /// Opens what `server` (from 0) needs of the newest version in `folder`: its own units and what all servers hold.
+    /// The files of other servers need not be there. It does not learn from queries, whatever the options say: servers
+    /// may share the folder, and each would learn something else.
     ///
     /// # Errors
     /// As [`Index::open`]; an index that is not partitioned over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
+        let options = OpenOptions { learning: LearnOptions::default(), ..options };
         open_newest(folder, |number, manifest| {
             Shard::from_manifest(folder, (number, manifest), server, options)
         })
@@ -87,10 +97,13 @@ impl Shard {
         // The budget is checked before anything large is read.
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let placement = read_placement(folder, &manifest, spread)?;
-        let ranks = Ranks::new(&placement, server);
-        let index = Index::from_role(folder, number, manifest, &files::part(server), options)?;
-        let (name, entry) = index.manifest().file(&files::part(server))?;
-        let expected = u64::from(ranks.held) * index.base.block.block_bytes as u64;
+        let held = Held { placement: &placement, server };
+        let index = Index::from_units(folder, number, manifest, Some(held), options)?;
+        let ranks = index.kind.held_ranges().is_none().then(|| Ranks::new(&placement, server));
+        let shard = Shard { index, placement, server, ranks };
+        let manifest = shard.index.manifest();
+        let (name, entry) = manifest.file(&manifest.part_role(server))?;
+        let expected = shard.part_bytes();
         if entry.bytes != expected {
             return Err(Error::corrupt(format!(
                 "{} has {} bytes, the placement says {expected}; spread the index again",
@@ -98,14 +111,26 @@ impl Shard {
                 entry.bytes
             )));
         }
-        Ok(Shard { index, placement, ranks })
+        Ok(shard)
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.index.base.block.block_bytes as u64
+    }
+
+    /// Bytes of this server's file, by the placement.
+    fn part_bytes(&self) -> u64 {
+        match (&self.ranks, self.index.kind.held_ranges()) {
+            (Some(ranks), _) => u64::from(ranks.held) * self.block_bytes(),
+            (None, ranges) => ranges.map_or(0, |ranges| ranges.file_bytes()),
+        }
     }
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
         let here = LocalShard {
             placement: &self.placement,
-            server: self.ranks.server as u8,
+            server: self.server as u8,
             live,
             loads: [0; SERVERS_MAX],
         };
@@ -114,19 +139,27 @@ impl Shard {
         view
     }
 
-    /// What was opened, with this server's blocks.
+    /// What was opened, with this server's units.
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
 
-    /// This server's number.
-    pub fn server(&self) -> usize {
-        self.ranks.server
+    /// Loads what its kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged.
+    pub(crate) fn fill_memory(&mut self, budget_bytes: u64) -> Result<()> {
+        self.index.fill_memory(budget_bytes)
     }
 
-    /// Blocks that it holds.
+    /// This server's number.
+    pub fn server(&self) -> usize {
+        self.server
+    }
+
+    /// Blocks or inverted lists that it holds.
     pub fn held(&self) -> u32 {
-        self.ranks.held
+        self.placement.blocks_of(self.server).count() as u32
     }
 
     /// Which servers hold what.
@@ -134,27 +167,34 @@ impl Shard {
         &self.placement
     }
 
-    /// What was opened; its blocks file is this server's, with offsets by [`Shard::offset`].
+    /// What was opened; its data file is this server's, with offsets by [`Shard::locate`].
     pub fn manifest(&self) -> &Manifest {
         self.index.manifest()
     }
 
-    /// Where a block (by its number in the whole index) begins in this server's file, bytes; `None` when it is not
-    /// there.
-    pub fn offset(&self, block: u32) -> Option<u64> {
-        let rank = self.ranks.of(&self.placement, block)?;
-        Some(u64::from(rank) * self.index.base.block.block_bytes as u64)
+    /// Where bytes of the whole index are in this server's file; `None` when it does not have all of them.
+    pub fn locate(&self, at: Extent) -> Option<Extent> {
+        let offset = match (&self.ranks, self.index.kind.held_ranges()) {
+            (Some(ranks), _) => {
+                let size = self.block_bytes();
+                let rank = ranks.of(&self.placement, u32::try_from(at.offset / size).ok()?)?;
+                let within = at.offset % size;
+                (within + u64::from(at.bytes) <= size).then_some(u64::from(rank) * size + within)?
+            }
+            (None, ranges) => ranges?.locate(at.offset, at.bytes.into())?,
+        };
+        Some(Extent { offset, ..at })
     }
 
     /// Bytes by component, of the open shard alone.
     pub fn account(&self) -> Account {
         let mut account = self.index.account();
-        account.add("placement", placement_bytes(self.index.manifest().blocks.count));
+        account.add("placement", placement_bytes(self.index.manifest().units()));
         account
     }
 
-    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It takes offsets as
-    /// in the file of all blocks, as the driver gives them.
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It locates extents of
+    /// the whole index.
     ///
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.
@@ -170,11 +210,11 @@ pub(crate) fn read_placement(folder: &Path, manifest: &Manifest, spread: &Spread
     let (name, entry) = manifest.file(files::PLACEMENT)?;
     let bytes = read_file(folder, name, entry)?;
     files::decode_placement(&bytes)
-        .filter(|p| p.servers() == spread.servers && p.all().len() == manifest.blocks.count as usize)
+        .filter(|p| p.servers() == spread.servers && p.all().len() == manifest.units() as usize)
         .ok_or_else(|| files::senseless(&folder.join(name)))
 }
 
-/// Finds blocks in a server's file.
+/// Finds units in a server's file.
 struct ShardTier<'a> {
     shard: &'a Shard,
     inner: Box<dyn Tier>,
@@ -186,17 +226,15 @@ impl Tier for ShardTier<'_> {
     }
 
     fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        let blocks = u64::from(self.shard.index.manifest().blocks.count);
-        self.inner.store_bytes(store).map(|_| blocks * self.shard.index.base.block.block_bytes as u64)
+        self.inner.store_bytes(store)
+    }
+
+    fn locate(&self, at: Extent) -> Option<Extent> {
+        if at.store == DATA { self.shard.locate(at) } else { Some(at) }
     }
 
     fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        let size = self.shard.index.base.block.block_bytes as u64;
-        let block = u32::try_from(offset / size).ok();
-        // A block that is not here is read from the end of the file: it comes back short, and its query ends as lost.
-        let end = u64::from(self.shard.held()) * size;
-        let at = block.and_then(|b| self.shard.offset(b)).unwrap_or(end);
-        self.inner.submit(tag, store, at, buffer);
+        self.inner.submit(tag, store, offset, buffer);
     }
 
     fn start(&mut self) -> io::Result<()> {

@@ -9,15 +9,58 @@ use stratann_core::build::hash;
 use stratann_core::place::Placement;
 use stratann_kernel::distance::block_l2_f32;
 
-use super::{Method, PartitionOptions};
+use super::parts::BUFFER_BYTES;
+use super::source::CHUNK_BYTES;
+use super::{Method, OVERLAP_OF_LISTS, PartitionOptions};
+use crate::budget::{Account, THREAD_BYTES};
 use crate::clusterings::kmeans::kmeans;
+use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::kinds::UnitTables;
 use crate::kinds::units::Units;
+use crate::manifest::Manifest;
 use crate::{Error, Progress, Result};
 
 /// Rounds of k-means.
 const ROUNDS: usize = 12;
 /// Bytes of the fullest server, over the mean.
 const FULLEST: f64 = 1.1;
+
+/// The memory of a partition, from the manifest alone; `None` where the units are blocks of a graph.
+pub(super) fn account(manifest: &Manifest, options: &PartitionOptions) -> Option<Account> {
+    let facts = manifest.section.lists()?.facts;
+    let (units, groups) = (u64::from(manifest.units()), u64::from(manifest.groups()));
+    let (dim, servers) = (manifest.dim as u64, options.servers as u64);
+    let mut account = manifest.planned_account(0);
+    account.add("threads", options.threads as u64 * THREAD_BYTES);
+    // The middle of each group, its bytes, its costs, its servers, its place in an order.
+    let placed = groups * (4 * dim + 4 * servers + 24) + 4 * units;
+    let kmeans = KmeansMemory { dim };
+    let training = match options.method {
+        Method::Random => 0,
+        Method::Cells | Method::Kmeans => {
+            groups * kmeans.row_bytes()
+                + servers * kmeans.centroid_bytes()
+                + options.threads as u64 * PRODUCT_BYTES
+        }
+    };
+    // Pieces of a chunk are whole ranges but for the first and the last.
+    let writing = 2 * facts.ranges_bytes() + CHUNK_BYTES as u64 + servers * 2 * BUFFER_BYTES as u64;
+    account.add("placement", 2 * 8 * units);
+    let (what, bytes) =
+        if placed + training > writing { ("clusters", placed + training) } else { ("lists", writing) };
+    account.add(what, bytes);
+    Some(account)
+}
+
+/// Of the edges of the navigation graph between clusters, the share of those without a common server.
+pub(super) fn cut_share(tables: &UnitTables, placement: &Placement) -> f64 {
+    let (mut edges, mut cut) = (0u64, 0u64);
+    tables.for_each_near_pair(|a, b| {
+        edges += 1;
+        cut += u64::from(placement.replicas(a) & placement.replicas(b) == 0);
+    });
+    cut as f64 / edges.max(1) as f64
+}
 
 /// Checks what cannot be placed.
 ///
@@ -26,7 +69,7 @@ const FULLEST: f64 = 1.1;
 pub(super) fn check(units: &Units, options: &PartitionOptions) -> Result<()> {
     options.check_numbers()?;
     if options.overlap > 0.0 {
-        return Err(Error::bad_input("overlap is for blocks; give --replicas for inverted lists"));
+        return Err(Error::bad_input(OVERLAP_OF_LISTS));
     }
     let (servers, groups) = (options.servers, units.bytes.len());
     if groups < servers {

@@ -17,7 +17,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use stratann_core::query::StoreId;
+use stratann_core::query::{Extent, StoreId};
 
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
@@ -60,6 +60,12 @@ pub trait Tier {
 
     /// Bytes of a store; `None` for one that this tier does not have.
     fn store_bytes(&self, store: StoreId) -> Option<u64>;
+
+    /// Where bytes of the index are in their store; elsewhere than they say where the store has a part of the index.
+    /// `None` when it does not have all of them.
+    fn locate(&self, at: Extent) -> Option<Extent> {
+        Some(at)
+    }
 
     /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of the page). It starts at once,
     /// with [`Tier::start`], or with the next [`Tier::poll`] that waits.

@@ -50,7 +50,12 @@ fn verify_newest(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         let file = format!("manifest-{}.json", damaged.number);
         report.found(Finding { file, what: damaged.why.clone(), ..Finding::default() });
     }
-    let again = manifest.file(roles::LISTS).map_or(0, |lists| lists.1.bytes);
+    // Lists are read once as files and once one by one.
+    let is_lists = |name: &str| {
+        manifest.section.lists().is_some() && matches!(roles::role(name), Some(roles::LISTS | roles::PARTS))
+    };
+    let lists = manifest.files.iter().filter(|(name, _)| is_lists(name));
+    let again = lists.fold(0u64, |sum, (_, f)| sum.saturating_add(f.bytes));
     let total = manifest.files.values().fold(again, |sum, f| sum.saturating_add(f.bytes));
     progress.stage("verifying", total, "bytes");
     let is_blocks = |name: &str| matches!(roles::role(name), Some(roles::BLOCKS | roles::PARTS));

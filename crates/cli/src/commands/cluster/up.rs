@@ -53,6 +53,14 @@ pub(super) struct Up {
     /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
+    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
+    ///
+    /// Servers of a partitioned index neither learn nor use what was learnt.
+    #[arg(long)]
+    frozen: bool,
+    /// Neither use nor update what a hybrid-ivf has learnt
+    #[arg(long, conflicts_with = "frozen")]
+    no_learning: bool,
     /// Longest time until all servers are ready, seconds
     #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
@@ -263,9 +271,9 @@ impl Running {
                 command.arg(name).arg(value.to_string());
             }
         }
-        if args.no_merge {
-            command.arg("--no-merge");
-        }
+        let switches =
+            [("--no-merge", args.no_merge), ("--frozen", args.frozen), ("--no-learning", args.no_learning)];
+        command.args(switches.iter().filter(|switch| switch.1).map(|switch| switch.0));
         if let Some(carry) = args.carry {
             command.args(["--carry", carry.name()]);
         }

@@ -94,10 +94,10 @@ impl Sources {
         let fetched = store.fetch(home, options.server, &Quiet)?;
         fetched.warning.iter().for_each(|warning| (options.log)(&format!("warning: {warning}")));
         (options.log)(&format!(
-            "version {} of {place}: {} bytes downloaded to {}",
+            "version {} of {place} is in {}: {}",
             fetched.number,
-            fetched.downloaded_bytes,
-            fetched.folder.display()
+            fetched.folder.display(),
+            fetched.text()
         ));
         // This process serves the new build, and no other uses this folder.
         drop_others(home, &fetched.folder)?;

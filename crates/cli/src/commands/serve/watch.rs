@@ -157,7 +157,7 @@ impl Watching {
             return Ok(());
         }
         let fetched = store.fetch(home, *server, &UntilStopped(&self.stopped))?;
-        log(&format!("version {} of {place}: {} bytes downloaded", fetched.number, fetched.downloaded_bytes));
+        log(&format!("version {} of {place}: {}", fetched.number, fetched.text()));
         let added = versions.add(fetched.number, fetched.folder);
         // A version that does not fit now will not fit at the next check; one that could not be read may then.
         if added.as_ref().err().is_none_or(|e| matches!(e.kind, ErrorKind::BadInput | ErrorKind::Budget)) {

@@ -376,7 +376,6 @@ pub(super) fn choose_job(cx: &mut Cx<'_, Marker>) {
 /// Scores the candidates of a job.
 fn read_records(cx: &mut Cx<'_, Marker>) -> Option<()> {
     cx.own.awaited.retain(|awaited| cx.q.io.get(awaited.0).is_some());
-    rerank::score_those_in_ram(cx);
     cx.scratch.here.clear();
     rerank::read_ahead(cx, cx.q.width as usize)
 }

@@ -73,7 +73,9 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
         for &c in &group {
             let list = directory.list_of(c.id);
             match cx.reach(list) {
-                _ if is_known(cx, c.id) => {}
+                _ if is_scored(cx, c.id) => {}
+                // In RAM here, and perhaps not on the next server.
+                _ if cx.view.record_in_ram(c.id).is_some() => here.push(c),
                 Reach::Here => here.push(c),
                 Reach::Remote | Reach::Nowhere => {
                     remote.push(c);
@@ -88,8 +90,8 @@ fn has_elsewhere(cx: &mut Cx<'_, Marker>, width: usize) -> bool {
     cx.scratch.elsewhere.len() > noted
 }
 
-/// Before the query leaves for records of other servers: asks for those of this one that the round needs, and that
-/// later rounds are likely to need, so that it need not come back. What is scored waits for its round.
+/// Before the query leaves for records of other servers: scores or asks for those of this one that the round needs, and
+/// that later rounds are likely to need, so that it need not come back. What is scored waits for its round.
 pub(super) fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
     let directory = cx.view.directory;
     let mut here = core::mem::take(&mut cx.scratch.here);
@@ -103,6 +105,13 @@ pub(super) fn read_ahead(cx: &mut Cx<'_, Marker>, width: usize) -> Option<()> {
         }
     }
     here.rotate_left(of_round);
+    for &Unread { id, .. } in &here {
+        let in_ram = cx.view.record_in_ram(id).filter(|_| !is_scored(cx, id));
+        if let Some(record) = in_ram.and_then(|bytes| Record::open(&cx.view.shape, bytes)) {
+            let scored = score_in_ram(cx, id, &record);
+            keep_ahead(cx, scored);
+        }
+    }
     here.retain(|c| {
         let is_awaited = cx.own.awaited.iter().any(|a| a.1 == c.id);
         !is_awaited && !is_known(cx, c.id) && cx.reach(directory.list_of(c.id)) == Reach::Here
@@ -139,20 +148,6 @@ pub(super) fn settle(cx: &mut Cx<'_, Marker>) -> Option<()> {
     cx.own.round = round;
     prune_candidates(cx);
     Some(())
-}
-
-/// Scores all candidates whose records are in RAM.
-pub(super) fn score_those_in_ram(cx: &mut Cx<'_, Marker>) {
-    let candidates = core::mem::take(&mut cx.own.candidates);
-    for candidate in &candidates {
-        let Err(at) = cx.own.scored.binary_search_by_key(&candidate.id, |s| s.id) else { continue };
-        let record = cx.view.record_in_ram(candidate.id);
-        if let Some(record) = record.and_then(|bytes| Record::open(&cx.view.shape, bytes)) {
-            let scored = score_in_ram(cx, candidate.id, &record);
-            cx.own.scored.insert(at, scored);
-        }
-    }
-    cx.own.candidates = candidates;
 }
 
 /// Scores a record that is in RAM.
@@ -287,9 +282,14 @@ fn run_around(view: &View<'_>, sorted: &[Unread], id: u32) -> Range<usize> {
     }
 }
 
+/// Whether a candidate is scored and waits for its round.
+fn is_scored(cx: &Cx<'_, Marker>, id: u32) -> bool {
+    cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok()
+}
+
 /// Whether the distance of a candidate can be had without a read.
 pub(super) fn is_known(cx: &Cx<'_, Marker>, id: u32) -> bool {
-    cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok() || cx.view.record_in_ram(id).is_some()
+    is_scored(cx, id) || cx.view.record_in_ram(id).is_some()
 }
 
 /// Asks for the records of near candidates in one read. Where other servers hold lists, each list has a read of its
@@ -320,7 +320,11 @@ const READ_MAX: usize = 1024;
 /// Scores a candidate before its round.
 pub(super) fn score_ahead(cx: &mut Cx<'_, Marker>, id: u32, record: &Record<'_>) {
     let scored = score(cx, id, record);
-    let at = cx.own.scored.partition_point(|s| s.id < id);
+    keep_ahead(cx, scored);
+}
+
+fn keep_ahead(cx: &mut Cx<'_, Marker>, scored: Scored) {
+    let at = cx.own.scored.partition_point(|s| s.id < scored.id);
     cx.own.scored.insert(at, scored);
 }
 

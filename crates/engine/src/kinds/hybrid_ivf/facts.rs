@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::units::ranges_bytes;
 use crate::profile::LocalCosts;
 
 /// The section of a `hybrid-ivf` in the manifest.
@@ -73,6 +74,18 @@ pub struct ListFacts {
     pub read_max: u32,
     /// Unwanted bytes that are read rather than splitting a read in two.
     pub gap_max: u32,
+}
+
+impl ListFacts {
+    /// Number of clusters.
+    pub(crate) fn clusters(&self) -> u32 {
+        self.kinds.iter().fold(0, |sum: u32, &count| sum.saturating_add(count))
+    }
+
+    /// Bytes of a table of the ranges of all lists: codes and records of each, edges of each graph.
+    pub(crate) fn ranges_bytes(&self) -> u64 {
+        ranges_bytes(2 * u64::from(self.lists) + u64::from(self.kinds[1]))
+    }
 }
 
 /// How the local indexes were chosen: kept in the manifest.

@@ -31,7 +31,14 @@ impl<'a> ListReader<'a> {
     }
 
     fn read(&mut self, offset: u64, length: usize) -> Result<&[u8]> {
-        let pages = Pages::of(offset, length as u64);
+        let at = self.tables.locate(offset, length as u64).ok_or_else(|| {
+            Error::bad_input(format!(
+                "{} does not have the {length} bytes that are at offset {offset} of all lists: another server \
+                 holds them",
+                self.path.display()
+            ))
+        })?;
+        let pages = Pages::of(at, length as u64);
         let bytes = pages.count as usize * PAGE;
         self.buffer.show(bytes);
         if self.buffer.bytes().len() < bytes {

@@ -60,7 +60,14 @@ fn run(
 ) -> Result<()> {
     let (shape, size) = (&tables.shape, tables.shape.record_bytes());
     let at = tables.directory.record_at(shape, first);
-    let pages = Pages::of(at, u64::from(count) * size as u64);
+    let bytes = u64::from(count) * size as u64;
+    let stored = tables.locate(at, bytes).ok_or_else(|| {
+        Error::bad_input(format!(
+            "another server holds vector {first}, {} does not",
+            base.blocks_path.display()
+        ))
+    })?;
+    let pages = Pages::of(stored, bytes);
     let mut buffer = Buffer::new(pages.count as usize * PAGE);
     base.blocks_file
         .read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)

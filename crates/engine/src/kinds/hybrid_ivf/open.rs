@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::hybrid_ivf::{Pinned, View};
+use stratann_core::plan::hybrid_ivf::View;
 
 use super::account::IN_FLIGHT_LOW_MEMORY;
 use super::facts::ListSection;
@@ -13,6 +13,7 @@ use super::tables::{ListTables, cost_model};
 use crate::Result;
 use crate::base::{Base, OpenOptions, Reserve};
 use crate::budget::{Account, release_freed, size, size_up};
+use crate::kinds::units::Held;
 
 /// See the module.
 pub(crate) struct ListIndex {
@@ -26,13 +27,23 @@ pub(crate) struct ListIndex {
 }
 
 impl ListIndex {
-    /// Reads and checks the files in RAM, and loads what the budget has room for. Adds warnings.
+    /// Reads and checks the files in RAM, and loads what the budget has room for: of all lists, or of those that one
+    /// server holds. Adds warnings.
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn open(base: &Base, options: &OpenOptions, warnings: &mut Vec<String>) -> Result<ListIndex> {
+    pub(crate) fn open(
+        base: &Base,
+        held: Option<Held<'_>>,
+        options: &OpenOptions,
+        warnings: &mut Vec<String>,
+    ) -> Result<ListIndex> {
         let section = base.manifest.lists(&base.folder)?.clone();
-        let tables = Arc::new(ListTables::load(&base.folder, &base.manifest, &base.block)?);
+        let mut tables = ListTables::load(&base.folder, &base.manifest, &base.block)?;
+        if let Some(held) = held {
+            tables.hold(held, &base.manifest);
+        }
+        let tables = Arc::new(tables);
         let source = LearningSource {
             tables: tables.clone(),
             file: base.blocks_file.clone(),
@@ -112,18 +123,9 @@ impl ListIndex {
     /// What queries see of it, learned state excluded.
     pub(crate) fn view(&self) -> View<'_> {
         View {
-            directory: &self.tables.directory,
-            shape: self.tables.shape,
-            codebook: &self.tables.codebook,
-            centroids: &self.tables.centroids,
-            lists_planned: &self.tables.lists_planned,
-            sublists: &self.tables.sublists,
-            nav: &self.tables.nav,
             resident: self.resident.codes(),
             resident_records: self.resident.records(),
-            pinned: Pinned::default(),
-            read_max: self.tables.facts.read_max,
-            gap_max: self.tables.facts.gap_max,
+            ..self.tables.view()
         }
     }
 

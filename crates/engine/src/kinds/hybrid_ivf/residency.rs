@@ -261,19 +261,19 @@ impl ListTables {
 
     /// The codes of the largest graph that have to be read before it is searched.
     pub(crate) fn local_codes_bytes(&self, resident: &ResidentLists) -> u64 {
-        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
+        let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c) && self.holds(c));
         let on_disk = graphs.filter(|&c| !resident.codes.has(self, c));
         on_disk.map(|c| self.part_bytes(ListPart::Codes, c)).max().unwrap_or(0)
     }
 
-    /// ResidencyBudget for the codes of all clusters.
+    /// What the codes of all clusters that the file has would take.
     pub(crate) fn all_codes_bytes(&self) -> u64 {
-        let clusters = 0..self.directory.clusters();
+        let clusters = (0..self.directory.clusters()).filter(|&c| self.holds(c));
         let codes: u64 = clusters.map(|c| self.part_bytes(ListPart::Codes, c)).sum();
         codes + table_bytes(self.directory.list_count() as usize)
     }
 
-    /// The first clusters that fit.
+    /// The first clusters that fit, of those that the file has.
     fn choose(&self, part: ListPart, order: &[u32], budget_bytes: u64) -> Vec<u32> {
         let Some(mut left) = budget_bytes.checked_sub(table_bytes(self.directory.list_count() as usize))
         else {
@@ -285,7 +285,7 @@ impl ListTables {
             left -= if fits { bytes } else { 0 };
             fits
         };
-        order.iter().copied().filter(fits).collect()
+        order.iter().copied().filter(|&c| self.holds(c)).filter(fits).collect()
     }
 
     fn part_bytes(&self, part: ListPart, cluster: u32) -> u64 {

@@ -9,7 +9,7 @@ use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::edge_bytes;
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::plan::hybrid_ivf::SubLists;
+use stratann_core::plan::hybrid_ivf::{Pinned, SubLists, View};
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;
@@ -19,7 +19,7 @@ use super::lists::ListReader;
 use crate::base::read_role;
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
-use crate::kinds::units::Units;
+use crate::kinds::units::{Held, HeldRanges, UnitRanges, Units};
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
 use crate::{Error, Result, files};
 
@@ -37,6 +37,8 @@ pub(crate) struct ListTables {
     pub(crate) facts: ListFacts,
     /// Lists that a visit scans, for each cluster.
     pub(crate) lists_planned: Vec<u32>,
+    /// Where the lists of one server are in its file; `None` where the file has all lists.
+    held: Option<HeldRanges>,
 }
 
 impl ListTables {
@@ -58,13 +60,8 @@ impl ListTables {
             .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
             .ok_or_else(|| files::senseless(&path))?;
         let shape = list_layout(manifest, block, &facts);
-        let (nodes, bytes_of_lists) =
-            (manifest.rows as u32, u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
-        let (path, bytes) = read(files::DIRECTORY)?;
-        let directory = files::decode_directory(&bytes)
-            .filter(|d| d.is_consistent(&shape, nodes, bytes_of_lists))
-            .ok_or_else(|| files::senseless(&path))?;
-        let clusters = directory.clusters();
+        let directory = read_directory(folder, manifest, &shape)?;
+        let (nodes, clusters) = (manifest.rows as u32, directory.clusters());
         let (path, centroids) = read(files::CENTROIDS)?;
         if centroids.len() != clusters as usize * 2 * shape.dim {
             return Err(files::senseless(&path));
@@ -99,7 +96,51 @@ impl ListTables {
             nav: Arc::new(nav),
             facts,
             lists_planned,
+            held: None,
         })
+    }
+
+    /// Limits the data file to the lists that one server holds.
+    pub(crate) fn hold(&mut self, held: Held<'_>, manifest: &Manifest) {
+        self.held = Some(HeldRanges::new(&self.unit_ranges(manifest), held));
+    }
+
+    /// Where the lists of one server are in its file.
+    pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
+        self.held.as_ref()
+    }
+
+    /// Where bytes of the whole file are in the file that is open; `None` when it does not have them.
+    pub(crate) fn locate(&self, offset: u64, bytes: u64) -> Option<u64> {
+        self.held.as_ref().map_or(Some(offset), |held| held.locate(offset, bytes))
+    }
+
+    /// Whether the file has all lists of a cluster.
+    pub(crate) fn holds(&self, cluster: u32) -> bool {
+        let has_codes = |list: u32| {
+            let members = self.directory.members(list) as usize;
+            let bytes = self.shape.list_codes_bytes(members) as u64;
+            self.locate(self.directory.codes[list as usize], bytes).is_some()
+        };
+        self.held.is_none() || self.directory.lists_of(cluster).all(has_codes)
+    }
+
+    /// What queries see of it, with no lists resident.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            directory: &self.directory,
+            shape: self.shape,
+            codebook: &self.codebook,
+            centroids: &self.centroids,
+            lists_planned: &self.lists_planned,
+            sublists: &self.sublists,
+            nav: &self.nav,
+            resident: &[],
+            resident_records: &[],
+            pinned: Pinned::default(),
+            read_max: self.facts.read_max,
+            gap_max: self.facts.gap_max,
+        }
     }
 
     /// Longest read, in bytes.
@@ -143,6 +184,29 @@ impl ListTables {
             bytes: clusters.map(bytes_of).collect(),
             dim: self.shape.dim,
             points: centroids.collect(),
+        }
+    }
+
+    /// The ranges of all lists in the file of a whole index.
+    pub(crate) fn unit_ranges(&self, manifest: &Manifest) -> UnitRanges {
+        unit_ranges(&self.directory, &self.shape, manifest)
+    }
+
+    /// Shows `see` each edge of the navigation graph between two clusters, as their first lists. A query visits such
+    /// clusters one after the other.
+    pub(crate) fn for_each_near_pair(&self, mut see: impl FnMut(u32, u32)) {
+        let first = |node: u32| {
+            let cluster = self.nav.cluster_of[node as usize];
+            (cluster, self.directory.lists_of(cluster))
+        };
+        for node in 0..self.nav.nodes() {
+            let (own, lists) = first(node);
+            let others = self.nav.list(node).iter().map(|&other| first(other));
+            for (_, others) in
+                others.filter(|(c, others)| *c != own && !others.is_empty() && !lists.is_empty())
+            {
+                see(lists.start, others.start);
+            }
         }
     }
 
@@ -200,7 +264,50 @@ impl ListTables {
         let planned = 4 * self.lists_planned.len() as u64;
         account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
         account.add("codebook", files::codebook_bytes(&self.codebook));
+        if let Some(held) = &self.held {
+            account.add("ranges of lists", held.memory_bytes());
+        }
     }
+}
+
+fn data_bytes(manifest: &Manifest) -> u64 {
+    u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64
+}
+
+fn read_directory(folder: &Path, manifest: &Manifest, shape: &ListLayout) -> Result<Directory> {
+    let (path, bytes) = read_role(folder, manifest, files::DIRECTORY)?;
+    files::decode_directory(&bytes)
+        .filter(|d| d.is_consistent(shape, manifest.rows as u32, data_bytes(manifest)))
+        .ok_or_else(|| files::senseless(&path))
+}
+
+/// Reads where all lists are in the file of a whole index.
+///
+/// # Errors
+/// A directory that is missing or damaged.
+pub(crate) fn read_unit_ranges(
+    folder: &Path,
+    manifest: &Manifest,
+    block: &block::BlockLayout,
+) -> Result<UnitRanges> {
+    let shape = list_layout(manifest, block, &manifest.lists(folder)?.facts);
+    Ok(unit_ranges(&read_directory(folder, manifest, &shape)?, &shape, manifest))
+}
+
+/// The ranges of all lists in the file of a whole index.
+fn unit_ranges(directory: &Directory, shape: &ListLayout, manifest: &Manifest) -> UnitRanges {
+    let graphs = (0..directory.clusters()).filter(|&c| directory.has_edges(c));
+    let edges = graphs.filter(|&c| !directory.members_of(c).is_empty());
+    let edges = edges.map(|c| (directory.edges[c as usize], u64::from(directory.lists_of(c).start)));
+    let mut starts: Vec<(u64, u64)> = edges.collect();
+    for list in 0..directory.list_count() {
+        let at = list as usize;
+        starts.push((directory.codes[at], u64::from(list)));
+        if !directory.is_whole(shape, list) && directory.members(list) > 0 {
+            starts.push((directory.records[at], u64::from(list)));
+        }
+    }
+    UnitRanges::sorted(starts, data_bytes(manifest))
 }
 
 fn sublist_bytes(sublists: &SubLists) -> u64 {

@@ -7,17 +7,22 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use stratann_core::PAGE;
+use stratann_core::format::directory::Directory;
+use stratann_core::format::edges::end_of;
+use stratann_core::place::Placement;
 use stratann_core::plan::hybrid_ivf::View;
 use stratann_core::plan::hybrid_ivf::check::{
-    GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables,
+    GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables as check_tables,
 };
 use stratann_core::view;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::learning::file as summary_file;
-use super::open::ListIndex;
 use super::tables::ListTables;
-use crate::base::{Base, OpenOptions};
+use crate::base::{Base, shape};
+use crate::kinds::units::{Held, HeldRanges};
 use crate::manifest::Manifest;
+use crate::verify::files::check_file;
 use crate::verify::report::{Finding, Report, file_in};
 use crate::{Error, Progress, Result, files};
 
@@ -27,6 +32,27 @@ const BATCH_BYTES: u64 = 8 << 20;
 /// index.
 const IDS_PER_ROW: u64 = 8;
 
+/// A file of lists: of all, or of those of one server.
+struct ListFile {
+    name: String,
+    file: File,
+    held: Option<HeldRanges>,
+}
+
+impl ListFile {
+    /// Where bytes of the whole file are in this one; `None` when it does not have all of them.
+    fn locate(&self, offset: u64, bytes: u64) -> Option<u64> {
+        self.held.as_ref().map_or(Some(offset), |held| held.locate(offset, bytes))
+    }
+
+    /// Bytes of the whole file; none when they cannot be read, which is as good as damaged.
+    fn read(&self, length: usize, offset: u64) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let read = self.locate(offset, length as u64).map(|at| self.file.read_exact_at(&mut bytes, at));
+        if matches!(read, Some(Ok(()))) { bytes } else { Vec::new() }
+    }
+}
+
 /// Reads every head and every record. What is in RAM was read and compared with the manifest before.
 pub(crate) fn check(
     folder: &Path,
@@ -35,100 +61,200 @@ pub(crate) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let (base, lists) = match open(folder, number, manifest) {
-        Ok(opened) => opened,
-        Err(e) => {
-            let file = file_in(&e.message, manifest);
-            report.found(Finding { file, what: e.message, ..Finding::default() });
-            return Ok(());
-        }
-    };
-    let clusters = &*lists.tables;
-    if summary_file::is_damaged(folder, manifest, clusters.directory.clusters()) {
+    let opened =
+        Base::open(folder, number, manifest.clone(), files::LISTS).and_then(|_| open(folder, manifest));
+    let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
+    if summary_file::is_damaged(folder, manifest, tables.directory.clusters()) {
         let what = "what was learned from queries is damaged and not used; delete it".into();
         report.found(of_file(summary_file::NAME, what));
     }
-    let view = base.view();
     let (name, _) = manifest.file(files::LISTS)?;
-    let mut found = Vec::new();
-    tables(&lists.view(), &mut found);
-    found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
-    let in_nav = members_of_nav(&lists.view());
-    let mut ids = Ids::new(manifest.rows);
-    for batch in batches(clusters) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let bytes: u64 = batch.clone().map(|l| bytes_of(clusters, l)).sum();
-        let checked: Vec<Checked> = batch
-            .into_par_iter()
-            .map_init(
-                || ListChecker::new(&view),
-                |c, list| check_list(&view, &file, c, (&lists.view(), list), &in_nav),
-            )
-            .collect();
-        for checked in checked {
-            for fault in &checked.found {
-                report.found(of_list(name, clusters, checked.list, fault));
-            }
-            for id in checked.ids.iter().filter(|&&id| !ids.is_new(id)) {
-                let what = format!("external id {id} is given to two vectors");
-                report.found(Finding { list: Some(checked.list), ..of_file(name, what) });
-            }
-            report.nodes += checked.ids.len() as u64;
-        }
-        progress.advance(bytes);
-    }
-    report.lists = Some(clusters.directory.list_count());
-    check_graphs(&view, &lists, name, &file, progress, report)
+    let mut checking = Checking::new(view, &tables, manifest, progress, report);
+    checking.file(&ListFile { name: name.to_string(), file, held: None })
 }
 
-/// Opens the index with no list codes resident: they are read from their file.
-fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, ListIndex)> {
-    let base = Base::open(folder, number, manifest.clone(), files::LISTS)?;
-    let options = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
-    let lists = ListIndex::open(&base, &options, &mut Vec::new())?;
-    Ok((base, lists))
-}
-
-/// Checks the edges of clusters that are graphs, one cluster after another.
-fn check_graphs(
-    view: &view::Base<'_>,
-    lists: &ListIndex,
-    name: &str,
-    file: &File,
+/// Checks every server's file as a whole, and each list in it: what the placement says must be there, and copies must
+/// be equal.
+pub(crate) fn check_parts(
+    folder: &Path,
+    manifest: &Manifest,
+    placement: &Placement,
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    let clusters = &*lists.tables;
-    let (parts, directory, shape) = (lists.view(), &clusters.directory, &clusters.shape);
-    for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let read = |length: usize, offset: u64| {
-            let mut bytes = vec![0; length];
-            file.read_exact_at(&mut bytes, offset).map(|()| bytes).unwrap_or_default()
+    let opened = open(folder, manifest);
+    let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
+    let ranges = tables.unit_ranges(manifest);
+    for server in 0..placement.servers() {
+        let Some((name, entry)) = found_or(manifest.file(&manifest.part_role(server)), manifest, report)
+        else {
+            continue;
         };
-        let mut checker = GraphChecker::new(view, cluster);
-        for list in directory.lists_of(cluster) {
-            let length = directory.members(list) as usize * shape.record_bytes();
-            checker.list(view, &parts, list, &read(length, directory.records[list as usize]));
-        }
-        let members = directory.members_of(cluster).len() as u32;
-        let (first, last) = (
-            directory.edges_at(cluster, 0).first,
-            directory.edges_at(cluster, members.saturating_sub(1)).first,
-        );
-        let bytes = read((last + 1 - first) as usize * PAGE, u64::from(first) * PAGE as u64);
-        let mut found = Vec::new();
-        report.edges += checker.edges(&parts, &bytes, &mut found);
-        for fault in &found {
-            report.found(of_list(name, clusters, directory.lists_of(cluster).start, fault));
+        check_file(folder, name, entry, &mut |_| {}, progress, report)?;
+        let held = HeldRanges::new(&ranges, Held { placement, server });
+        if held.file_bytes() != entry.bytes {
+            let what = format!("it has {} bytes, by the placement {}", entry.bytes, held.file_bytes());
+            report.found(of_file(name, what));
         }
     }
+    let mut checking = Checking::new(view, &tables, manifest, progress, report);
+    for server in 0..placement.servers() {
+        let Ok((name, _)) = manifest.file(&manifest.part_role(server)) else { continue };
+        // What cannot be opened was found above.
+        let Ok(file) = File::open(folder.join(name)) else { continue };
+        let held = Some(HeldRanges::new(&ranges, Held { placement, server }));
+        checking.file(&ListFile { name: name.to_string(), file, held })?;
+    }
     Ok(())
+}
+
+/// Reads what describes the lists.
+fn open(folder: &Path, manifest: &Manifest) -> Result<(view::Base<'static>, ListTables)> {
+    let (_, metric, dtype, block) = shape(folder, manifest)?;
+    let view = view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None };
+    Ok((view, ListTables::load(folder, manifest, &block)?))
+}
+
+/// What was opened; an error becomes a finding.
+fn found_or<T>(opened: Result<T>, manifest: &Manifest, report: &mut Report) -> Option<T> {
+    opened
+        .map_err(|e| {
+            let file = file_in(&e.message, manifest);
+            report.found(Finding { file, what: e.message, ..Finding::default() });
+        })
+        .ok()
+}
+
+/// The check of one file after another.
+struct Checking<'a> {
+    view: view::Base<'a>,
+    tables: &'a ListTables,
+    in_nav: Vec<(u32, u32)>,
+    ids: Ids,
+    // Of each list that was sound in a file: the hash of its bytes, and the number of that file.
+    sound: Vec<Option<(u64, u32)>>,
+    names: Vec<String>,
+    progress: &'a dyn Progress,
+    report: &'a mut Report,
+}
+
+impl<'a> Checking<'a> {
+    /// Checks the tables.
+    fn new(
+        view: view::Base<'a>,
+        tables: &'a ListTables,
+        manifest: &Manifest,
+        progress: &'a dyn Progress,
+        report: &'a mut Report,
+    ) -> Checking<'a> {
+        let mut found = Vec::new();
+        check_tables(&tables.view(), &mut found);
+        found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
+        let lists = tables.directory.list_count();
+        report.lists = Some(lists);
+        Checking {
+            view,
+            tables,
+            in_nav: members_of_nav(&tables.view()),
+            ids: Ids::new(manifest.rows),
+            sound: vec![None; lists as usize],
+            names: Vec::new(),
+            progress,
+            report,
+        }
+    }
+
+    /// Checks the lists of a file, and the edges of its clusters that are graphs.
+    fn file(&mut self, file: &ListFile) -> Result<()> {
+        self.names.push(file.name.clone());
+        let tables = self.tables;
+        let is_here = |list: u32| {
+            let held = file.held.as_ref();
+            held.is_none_or(|held| held.locate(tables.directory.codes[list as usize], 1).is_some())
+        };
+        let lists: Vec<u32> = (0..tables.directory.list_count()).filter(|&list| is_here(list)).collect();
+        for batch in batches(tables, &lists) {
+            if self.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let bytes: u64 = batch.iter().map(|&list| bytes_of(tables, list)).sum();
+            let (view, in_nav) = (&self.view, &self.in_nav);
+            let checked: Vec<Checked> = batch
+                .par_iter()
+                .map_init(
+                    || ListChecker::new(view),
+                    |c, &list| check_list(view, file, c, (&tables.view(), list), in_nav),
+                )
+                .collect();
+            checked.iter().for_each(|checked| self.note(file, checked));
+            self.progress.advance(bytes);
+        }
+        self.graphs(file, &lists)
+    }
+
+    /// Notes what came of one list. The ids of its first sound copy count.
+    fn note(&mut self, file: &ListFile, checked: &Checked) {
+        for fault in &checked.found {
+            self.report.found(of_list(file, self.tables, checked.list, fault));
+        }
+        let number = self.names.len() as u32 - 1;
+        match &mut self.sound[checked.list as usize] {
+            Some((hash, first)) => {
+                if checked.found.is_empty() && *hash != checked.hash {
+                    let what = format!("it differs from its copy in {}", self.names[*first as usize]);
+                    self.report.found(Finding { list: Some(checked.list), ..of_file(&file.name, what) });
+                }
+                return;
+            }
+            sound if checked.found.is_empty() || file.held.is_none() => *sound = Some((checked.hash, number)),
+            _ => return,
+        }
+        for id in checked.ids.iter().filter(|&&id| !self.ids.is_new(id)) {
+            let what = format!("external id {id} is given to two vectors");
+            self.report.found(Finding { list: Some(checked.list), ..of_file(&file.name, what) });
+        }
+        self.report.nodes += checked.ids.len() as u64;
+    }
+
+    /// Checks the edges of clusters that are graphs, one cluster after another.
+    fn graphs(&mut self, file: &ListFile, lists: &[u32]) -> Result<()> {
+        let (directory, shape) = (&self.tables.directory, &self.tables.shape);
+        let parts = self.tables.view();
+        let number = self.names.len() as u32 - 1;
+        let has_first = |&c: &u32| lists.binary_search(&directory.lists_of(c).start).is_ok();
+        for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)).filter(has_first) {
+            if self.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let mut checker = GraphChecker::new(&self.view, cluster);
+            for list in directory.lists_of(cluster) {
+                let length = directory.members(list) as usize * shape.record_bytes();
+                checker.list(&self.view, &parts, list, &file.read(length, directory.records[list as usize]));
+            }
+            let mut found = Vec::new();
+            let edges = checker.edges(&parts, &pages_of_edges(file, directory, cluster), &mut found);
+            let first = directory.lists_of(cluster).start;
+            let is_first_copy = self.sound[first as usize].is_none_or(|sound| sound.1 == number);
+            self.report.edges += if is_first_copy { edges } else { 0 };
+            for fault in &found {
+                self.report.found(of_list(file, self.tables, first, fault));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The pages with the edges of a cluster. What else is in them is left out.
+fn pages_of_edges(file: &ListFile, directory: &Directory, cluster: u32) -> Vec<u8> {
+    let members = directory.members_of(cluster).len() as u32;
+    let start = directory.edges[cluster as usize];
+    let page = PAGE as u64;
+    let skip = (start % page) as usize;
+    let own = file.read((end_of(directory.degree as usize, start, members) - start) as usize, start);
+    let mut bytes = vec![0; (skip + own.len()).next_multiple_of(PAGE)];
+    bytes[skip..skip + own.len()].copy_from_slice(&own);
+    if own.is_empty() { own } else { bytes }
 }
 
 /// What came of one list.
@@ -136,27 +262,23 @@ struct Checked {
     list: u32,
     found: Vec<ListFault>,
     ids: Vec<u64>,
+    // Of its list codes and its records.
+    hash: u64,
 }
 
 fn check_list(
     view: &view::Base<'_>,
-    file: &File,
+    file: &ListFile,
     checker: &mut ListChecker,
     (clusters, list): (&View<'_>, u32),
     in_nav: &[(u32, u32)],
 ) -> Checked {
-    let mut checked = Checked { list, found: Vec::new(), ids: Vec::new() };
     let at = list as usize;
     let members = clusters.directory.members(list) as usize;
-    let read = |length: usize, offset: u64| {
-        let mut bytes = vec![0; length];
-        file.read_exact_at(&mut bytes, offset).map(|()| bytes)
-    };
-    // What cannot be read is as good as damaged.
-    let head =
-        read(clusters.shape.list_codes_bytes(members), clusters.directory.codes[at]).unwrap_or_default();
-    let records =
-        read(members * clusters.shape.record_bytes(), clusters.directory.records[at]).unwrap_or_default();
+    let head = file.read(clusters.shape.list_codes_bytes(members), clusters.directory.codes[at]);
+    let records = file.read(members * clusters.shape.record_bytes(), clusters.directory.records[at]);
+    let hash = xxh3_64(&head) ^ xxh3_64(&records).rotate_left(1);
+    let mut checked = Checked { list, found: Vec::new(), ids: Vec::new(), hash };
     let ids = clusters.directory.ids[at]..clusters.directory.ids[at + 1];
     let in_nav = &in_nav[in_nav.partition_point(|m| m.0 < ids.start)..];
     checker.list(view, clusters, list, (&head, &records), in_nav, &mut checked.found, &mut checked.ids);
@@ -168,17 +290,17 @@ fn bytes_of(clusters: &ListTables, list: u32) -> u64 {
     (clusters.shape.list_codes_bytes(members) + members * clusters.shape.record_bytes()) as u64
 }
 
-/// Consecutive lists of about [`BATCH_BYTES`] together.
-fn batches(clusters: &ListTables) -> Vec<std::ops::Range<u32>> {
+/// Runs of lists of about [`BATCH_BYTES`] together.
+fn batches<'l>(clusters: &ListTables, lists: &'l [u32]) -> Vec<&'l [u32]> {
     let (mut out, mut from, mut held) = (Vec::new(), 0, 0);
-    for list in 0..clusters.directory.list_count() {
+    for (at, &list) in lists.iter().enumerate() {
         held += bytes_of(clusters, list);
         if held >= BATCH_BYTES {
-            out.push(from..list + 1);
-            (from, held) = (list + 1, 0);
+            out.push(&lists[from..at + 1]);
+            (from, held) = (at + 1, 0);
         }
     }
-    out.push(from..clusters.directory.list_count());
+    out.push(&lists[from..]);
     out
 }
 
@@ -229,7 +351,7 @@ fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
     }
 }
 
-fn of_list(name: &str, clusters: &ListTables, list: u32, fault: &ListFault) -> Finding {
+fn of_list(file: &ListFile, clusters: &ListTables, list: u32, fault: &ListFault) -> Finding {
     let record = |id| clusters.directory.record_at(&clusters.shape, id);
     let edges = |id: u32| {
         let cluster = clusters.directory.cluster_of(list);
@@ -266,5 +388,6 @@ fn of_list(name: &str, clusters: &ListTables, list: u32, fault: &ListFault) -> F
             (head, format!("node {node} of the navigation graph is not the member that it names"))
         }
     };
-    Finding { list: Some(list), offset: Some(offset), ..of_file(name, what) }
+    let offset = file.locate(offset, 1).unwrap_or(offset);
+    Finding { list: Some(list), offset: Some(offset), ..of_file(&file.name, what) }
 }

@@ -1,0 +1,252 @@
+//! A `hybrid-ivf` on several processes: equal answers, deaths, stores, changed placements, wrong files.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::*;
+use serde_json::Value;
+
+/// Builds an index whose clusters have local indexes of this plan.
+fn lists(data: &Data, plan: &str) -> PathBuf {
+    let index = data.path(plan);
+    let args = ["build", arg(&data.base), "-o", arg(&index), "--kind", "hybrid-ivf", "--clusters", "40"];
+    json(&[&args[..], &["--plan", plan, "--calibration-queries", "0", "--threads", "2"]].concat());
+    index
+}
+
+/// Options with which every server reads the same lists: no early stop, a fixed width.
+const ASKED: [&str; 4] = ["--nprobe", "12", "--width", "1"];
+
+fn alone(data: &Data, index: &Path, out: &Path) -> Value {
+    let args = ["search", arg(index), arg(&data.queries), "-o", arg(out), "--force", "--no-learning"];
+    json(&[&args[..], &COUNTED, &ASKED].concat())["runs"][0]["per_query"].clone()
+}
+
+fn together(data: &Data, servers: &[String], out: &Path, more: &[&str]) -> Value {
+    let servers = servers.join(",");
+    let args = ["search", "--connect", &servers, arg(&data.queries), "-o", arg(out), "--force"];
+    json(&[&args[..], &ASKED, more].concat())["runs"][0].clone()
+}
+
+#[test]
+fn several_processes_answer_as_one() {
+    let data = Data::new(3000, 16, "f32");
+    let (here, there) = (data.path("here"), data.path("there"));
+    for (plan, name, more, up_with) in [
+        ("uniform-flat", "one", &["--servers", "1"][..], &[][..]),
+        ("uniform-flat", "three", &["--servers", "3"], &["--ram-budget", "96MiB"]),
+        ("uniform-graph", "four", &["--servers", "4", "--replicas", "2"], &["--ram-budget", "96MiB"]),
+        ("uniform-ivf", "divided", &["--servers", "3"], &["--no-merge"]),
+    ] {
+        let index = data.path(plan);
+        if !index.exists() {
+            lists(&data, plan);
+        }
+        let mine = alone(&data, &index, &here);
+        let folder = spread(&data, &index, name, more);
+        // The second time what the first left is used, or nothing was left.
+        for _ in 0..2 {
+            let up = ["cluster", "up", arg(&folder), "--threads", "1"];
+            let up = Running::start(&[&up[..], up_with].concat());
+            let all = addresses(&up);
+            let theirs = together(&data, &all, &there, &[])["per_query"].clone();
+            assert_eq!(read_answers(&here), read_answers(&there), "{name}");
+            assert_eq!(mine["lists"], theirs["lists"], "{name}");
+            let hand_overs = theirs["hand_overs"].as_f64().unwrap();
+            assert_eq!(hand_overs > 0.5, all.len() > 1, "{theirs}");
+            let status = get(&all[0], "/v1/status").1;
+            assert_eq!((&status["dropped_frames"], &status["lost_reads"]), (&0.into(), &0.into()));
+            // With a budget its lists and their vectors are in RAM.
+            if up_with.first() == Some(&"--ram-budget") {
+                let memory = &status["memory"];
+                let bytes = |what: &str| memory[what].as_u64().unwrap();
+                assert!(
+                    bytes("codes_in_RAM_bytes") > 1000 && bytes("vectors_in_RAM_bytes") > 1000,
+                    "{memory}"
+                );
+                assert!(theirs["resident_hits"].as_f64() > Some(1.0), "{theirs}");
+            }
+        }
+        assert!(!folder.join("learnt.bin").exists(), "servers of a partition learn nothing");
+    }
+}
+
+#[test]
+fn options_of_learning_are_passed_on_or_said_to_have_no_effect() {
+    let data = Data::new(1500, 16, "f32");
+    let index = lists(&data, "uniform-flat");
+    let folder = spread(&data, &index, "spread", &["--servers", "2"]);
+    for (index, option, says) in [
+        (&folder, "--no-learning", Some("servers of a partitioned index do not learn")),
+        (&folder, "--frozen", Some("servers of a partitioned index do not learn")),
+        (&index, "--frozen", None),
+    ] {
+        let up = Running::start(&["cluster", "up", arg(index), "--threads", "1", option]);
+        together(&data, &addresses(&up), &data.path("answers"), &[]);
+        up.signal(libc::SIGTERM);
+        let (code, said) = up.end();
+        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(said.contains("have no effect"), says.is_some(), "{said}");
+        assert!(says.is_none_or(|says| said.contains(says)), "{said}");
+        assert!(!index.join("learnt.bin").exists());
+    }
+    let graph = data.build("graph", &[]);
+    let served = Running::serve(&graph, &["--no-learning"]);
+    served.signal(libc::SIGTERM);
+    let (_, said) = served.end();
+    assert!(said.contains("a disk-graph does not learn"), "{said}");
+}
+
+#[test]
+fn with_two_replicas_a_killed_process_changes_no_answer() {
+    let data = Data::new(3000, 16, "f32");
+    let index = lists(&data, "uniform-flat");
+    let folder = spread(&data, &index, "spread", &["--servers", "4", "--replicas", "2"]);
+    let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
+    let all = addresses(&up);
+    let (expected, got) = (data.path("expected"), data.path("got"));
+    alone(&data, &index, &expected);
+    std::thread::scope(|scope| {
+        let (all, data, expected) = (&all, &data, &expected);
+        let clients: Vec<_> = [&all[..3], &all[..]]
+            .into_iter()
+            .enumerate()
+            .map(|(i, servers)| {
+                scope.spawn(move || {
+                    let got = data.path(&format!("got{i}"));
+                    for _ in 0..12 {
+                        assert_eq!(together(data, servers, &got, &[])["failed_queries"], 0);
+                        assert_eq!(read_answers(expected), read_answers(&got));
+                    }
+                })
+            })
+            .collect();
+        wait_for("queries on the victim", || {
+            get(&all[3], "/v1/status").1["hand_overs_in"].as_u64() > Some(20)
+                || clients.iter().any(|client| client.is_finished())
+        });
+        send_signal(up.ready["servers"][3]["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
+    });
+    wait_for("word of the death", || {
+        get(&all[0], "/v1/status").1["live"] == serde_json::json!([true, true, true, false])
+    });
+    assert_eq!(get(&all[0], "/v1/health").0, 200, "every list has another home");
+    together(&data, &all[..3], &got, &[]);
+    assert_eq!(read_answers(&expected), read_answers(&got));
+}
+
+#[test]
+fn without_replicas_a_dead_process_makes_answers_partial_and_they_say_so() {
+    let data = Data::new(3000, 16, "f32");
+    let index = lists(&data, "uniform-flat");
+    let folder = spread(&data, &index, "spread", &["--servers", "3"]);
+    let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
+    let all = addresses(&up);
+    send_signal(up.ready["servers"][1]["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
+    wait_for("word of the death", || {
+        [0, 2].iter().all(|&s| get(&all[s], "/v1/status").1["live"] == serde_json::json!([true, false, true]))
+    });
+    assert_eq!(get(&all[0], "/v1/health").0, 503);
+    let two = [all[0].clone(), all[2].clone()];
+    let servers = two.join(",");
+    let args = ["search", "--connect", &servers, arg(&data.queries), "--json"];
+    let output = run(&[&args[..], &ASKED].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no server that answers holds"), "{}", stderr(&output));
+    let run = together(&data, &two, &data.path("partial"), &["--partial"]);
+    assert_eq!(run["failed_queries"], 0);
+    assert!(run["per_query"]["unreachable"].as_f64() > Some(0.1), "{run}");
+}
+
+/// What is in the file of the index's version that this server has fetched, and what it said of fetching.
+fn fetched(said: &str, version: u64) -> (u64, u64) {
+    let line = said
+        .lines()
+        .find(|line| line.contains(&format!("version {version} of")) && line.contains("downloaded"))
+        .unwrap_or_else(|| panic!("no word of version {version}: {said}"));
+    let before = |word: &str| {
+        let text = line.split(word).next()?.split_whitespace().last()?;
+        text.parse().ok()
+    };
+    (before(" bytes downloaded").unwrap(), before(" copied from").unwrap_or(0))
+}
+
+#[test]
+fn servers_change_to_another_placement_and_fetch_only_what_moved() {
+    let data = Data::new(3000, 16, "f32");
+    let graph = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
+    let (here, there) = (data.path("here"), data.path("there"));
+    for (kind, index, asked) in [
+        ("lists", lists(&data, "uniform-graph"), ASKED),
+        ("blocks", graph, ["--search-list", "30", "--width", "1"]),
+    ] {
+        let first = spread(&data, &index, &format!("{kind}-1"), &["--servers", "3"]);
+        let second = spread(&data, &index, &format!("{kind}-2"), &["--servers", "3", "--replicas", "2"]);
+        let store = data.path(&format!("store-{kind}"));
+        json(&["cluster", "publish", arg(&first), arg(&store)]);
+        let source = |s: usize| format!("store = {store:?}\ndata = \"data-{kind}-{s}\"\npoll_s = 1");
+        let files = configs(&data, kind, 3, &source);
+        let servers: Vec<Running> = files.iter().map(|f| start(f)).collect();
+        let all: Vec<String> = servers.iter().map(|s| s.address().to_string()).collect();
+        wait_for("the cluster", || all.iter().all(|a| get(a, "/v1/health").0 == 200));
+        let local = ["search", arg(&index), arg(&data.queries), "-o", arg(&here), "--force"];
+        json(&[&local[..], &asked].concat());
+        let same = || {
+            let servers = all.join(",");
+            let args = ["search", "--connect", &servers, arg(&data.queries), "-o", arg(&there), "--force"];
+            json(&[&args[..], &asked].concat());
+            assert_eq!(read_answers(&here), read_answers(&there), "{kind}");
+        };
+        same();
+        json(&["cluster", "publish", arg(&second), arg(&store)]);
+        wait_for("the change", || {
+            all.iter().all(|a| {
+                let status = get(a, "/v1/status").1;
+                status["version"] == 2 && status["builds"].as_array().unwrap().len() == 1
+            })
+        });
+        same();
+        for (server, running) in servers.into_iter().enumerate() {
+            running.signal(libc::SIGTERM);
+            let (code, said) = running.end();
+            assert_eq!(code, Some(0), "{said}");
+            let (_, (downloaded, copied)) = (fetched(&said, 1), fetched(&said, 2));
+            let part = file_of(&second, &format!("-{kind}-{server:02}.bin")).metadata().unwrap().len();
+            let old = file_of(&first, &format!("-{kind}-{server:02}.bin")).metadata().unwrap().len();
+            // Its first units are copied, their second replicas are fetched, and so is the placement.
+            assert!(copied >= old - 4096 && downloaded < part - old + 4096 + 1000, "{copied} {downloaded}");
+            assert!(downloaded > (part - old) / 2, "{downloaded} of {part}, {old}");
+        }
+    }
+}
+
+#[test]
+fn files_of_another_server_or_build_are_refused_in_one_line() {
+    let data = Data::new(1500, 16, "f32");
+    let index = lists(&data, "uniform-flat");
+    let folder = spread(&data, &index, "spread", &["--servers", "3"]);
+    let other = spread(&data, &index, "other", &["--servers", "3", "--method", "random"]);
+    let config = &configs(&data, "wrong", 3, &|_| format!("index = {folder:?}"))[0];
+    let part = file_of(&folder, "lists-00.bin");
+    let good = std::fs::read(&part).unwrap();
+    let placement = file_of(&folder, "placement.bin");
+    let placed = std::fs::read(&placement).unwrap();
+    let serve = ["serve", "--config", arg(config)];
+    let mut others = std::fs::read(file_of(&folder, "lists-01.bin")).unwrap();
+    others.resize(good.len(), 0);
+    for bytes in [&others[..], &good[..good.len() - 4096], &good[..100]] {
+        std::fs::write(&part, bytes).unwrap();
+        let error = refused(&serve, 1);
+        assert!(error.contains("v1-lists-00.bin"), "{error}");
+    }
+    std::fs::write(&part, &good).unwrap();
+    std::fs::copy(file_of(&other, "placement.bin"), &placement).unwrap();
+    let error = refused(&serve, 1);
+    assert!(error.contains("v1-placement.bin") && error.contains("checksum"), "{error}");
+    std::fs::write(&placement, &placed).unwrap();
+    let error = refused(&["cluster", "up", arg(&folder), "--ram-budget", "1MiB"], 1);
+    assert!(error.contains("server 0") && error.contains("--ram-budget"), "{error}");
+    start(config);
+}
