@@ -245,6 +245,25 @@ impl From<CarryName> for Carry {
     }
 }
 
+/// `--remote`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RemoteName {
+    /// Score them where they are, on all servers at once.
+    #[default]
+    Score,
+    /// Hand the query over to the server of the next list.
+    HandOver,
+}
+
+impl RemoteName {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RemoteName::Score => "score",
+            RemoteName::HandOver => "hand-over",
+        }
+    }
+}
+
 /// `--results`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ResultsName {

@@ -111,6 +111,8 @@ fn check_run(run: &Value) {
         "rescored",
         "resident_hits",
         "unreachable",
+        "score_jobs",
+        "score_rounds",
         "merged_bytes",
         "merged_reads",
     ];

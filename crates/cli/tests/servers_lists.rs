@@ -47,16 +47,21 @@ fn several_processes_answer_as_one() {
         let mine = alone(&data, &index, &here);
         let folder = spread(&data, &index, name, more);
         // The second time what the first left is used, or nothing was left.
-        for _ in 0..2 {
-            let up = ["cluster", "up", arg(&folder), "--threads", "1"];
+        for remote in ["hand-over", "score"] {
+            let up = ["cluster", "up", arg(&folder), "--threads", "1", "--remote", remote];
             let up = Running::start(&[&up[..], up_with].concat());
             let all = addresses(&up);
             let theirs = together(&data, &all, &there, &[])["per_query"].clone();
             assert_eq!(read_answers(&here), read_answers(&there), "{name}");
             assert_eq!(mine["lists"], theirs["lists"], "{name}");
-            let hand_overs = theirs["hand_overs"].as_f64().unwrap();
-            assert_eq!(hand_overs > 0.5, all.len() > 1, "{theirs}");
+            let count = |what: &str| theirs[what].as_f64().unwrap();
+            let is_several = all.len() > 1;
+            // A cluster that is a graph is searched by the query itself; its vectors are scored.
+            let travels = remote == "hand-over" || plan == "uniform-graph";
+            assert_eq!(count("hand_overs") > 0.5, is_several && travels, "{theirs}");
+            assert_eq!(count("score_jobs") > 0.5, is_several && remote == "score", "{theirs}");
             let status = get(&all[0], "/v1/status").1;
+            assert_eq!(status["jobs_in"].as_u64() > Some(5), is_several && remote == "score", "{status}");
             assert_eq!((&status["dropped_frames"], &status["lost_reads"]), (&0.into(), &0.into()));
             // With a budget its lists and their vectors are in RAM.
             if up_with.first() == Some(&"--ram-budget") {
@@ -104,12 +109,19 @@ fn with_two_replicas_a_killed_process_changes_no_answer() {
     let data = Data::new(3000, 16, "f32");
     let index = lists(&data, "uniform-flat");
     let folder = spread(&data, &index, "spread", &["--servers", "4", "--replicas", "2"]);
-    let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
+    for (remote, counter) in [("hand-over", "hand_overs_in"), ("score", "jobs_in")] {
+        kill_one(&data, (&index, &folder), remote, counter);
+    }
+}
+
+/// Kills one of four servers while queries run, once `counter` shows that others asked it.
+fn kill_one(data: &Data, (index, folder): (&Path, &Path), remote: &str, counter: &str) {
+    let up = Running::start(&["cluster", "up", arg(folder), "--threads", "1", "--remote", remote]);
     let all = addresses(&up);
     let (expected, got) = (data.path("expected"), data.path("got"));
-    alone(&data, &index, &expected);
+    alone(data, index, &expected);
     std::thread::scope(|scope| {
-        let (all, data, expected) = (&all, &data, &expected);
+        let (all, expected) = (&all, &expected);
         let clients: Vec<_> = [&all[..3], &all[..]]
             .into_iter()
             .enumerate()
@@ -124,7 +136,7 @@ fn with_two_replicas_a_killed_process_changes_no_answer() {
             })
             .collect();
         wait_for("queries on the victim", || {
-            get(&all[3], "/v1/status").1["hand_overs_in"].as_u64() > Some(20)
+            get(&all[3], "/v1/status").1[counter].as_u64() > Some(20)
                 || clients.iter().any(|client| client.is_finished())
         });
         send_signal(up.ready["servers"][3]["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
@@ -133,7 +145,7 @@ fn with_two_replicas_a_killed_process_changes_no_answer() {
         get(&all[0], "/v1/status").1["live"] == serde_json::json!([true, true, true, false])
     });
     assert_eq!(get(&all[0], "/v1/health").0, 200, "every list has another home");
-    together(&data, &all[..3], &got, &[]);
+    together(data, &all[..3], &got, &[]);
     assert_eq!(read_answers(&expected), read_answers(&got));
 }
 

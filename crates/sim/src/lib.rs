@@ -121,8 +121,8 @@ pub struct FaultModel {
     pub duplicate: f64,
     /// Share of reads that fail.
     pub failing_reads: f64,
-    /// Share of replies to jobs whose content is changed or cut, as by a scorer with a fault that no checksum shows. Answers
-    /// may be wrong then.
+    /// Share of replies to jobs whose content is changed or cut, as by a scorer with a fault that no checksum shows.
+    /// Answers may be wrong then.
     pub wrong_scores: f64,
     /// Servers with a bad disk, and the share of blocks that can never be read there.
     pub bad_disks: Vec<(u8, f64)>,

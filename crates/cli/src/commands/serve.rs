@@ -20,7 +20,7 @@ use stratann_engine::{Error, ErrorKind, Result, input};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
-use crate::options::{self, CarryName, IoName, ResultsName};
+use crate::options::{self, CarryName, IoName, RemoteName, ResultsName};
 use crate::output::{Output, print};
 
 mod caps;
@@ -79,6 +79,9 @@ pub(crate) struct Args {
     /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
+    /// How a hybrid-ivf query uses lists and vectors of other servers [default: score]
+    #[arg(long, value_enum)]
+    remote: Option<RemoteName>,
     /// Queries per learning epoch of a hybrid-ivf [default: 2000]
     #[arg(long, value_name = "N")]
     epoch_queries: Option<u32>,
@@ -103,7 +106,7 @@ Examples:
 
 Keys of the file:
   index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
-  carry, results
+  carry, results, remote
   max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
   header_time_s, idle_time_s: when a connection is closed
   learning (on, frozen or off), epoch_queries
@@ -294,28 +297,31 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     Ok(receiver)
 }
 
+/// The folder of the index; empty where it is fetched from a store.
+fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> {
+    let has_store = config.store.is_some();
+    match (&args.index, &config.index) {
+        (None, None) if has_store => Ok(PathBuf::new()),
+        (None, None) => {
+            Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"))
+        }
+        _ if has_store => Err(Error::bad_input("both index and store are set; remove one of them")),
+        (Some(index), _) => Ok(index.clone()),
+        (None, Some(index)) => Ok(folder.join(index)),
+    }
+}
+
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (mut config, folder) = match &args.config {
         Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
         None => (Config::default(), Path::new("")),
     };
-    let index = match (&args.index, &config.index) {
-        (Some(index), _) => index.clone(),
-        (None, Some(index)) => folder.join(index),
-        // Fetched below.
-        (None, None) if config.store.is_some() => PathBuf::new(),
-        (None, None) => {
-            return Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"));
-        }
-    };
+    let index = index_folder(args, &config, folder)?;
     let sources = config.sources();
     let keys = config.caps();
     let (learning, asks_for_learning) =
         (learning::learning(args, &config)?, learning::is_asked(args, &config));
-    if !index.as_os_str().is_empty() && sources.store.is_some() {
-        return Err(Error::bad_input("both index and store are set; remove one of them"));
-    }
     let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
     let http = http_address(http, output)?;
@@ -357,6 +363,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         learning,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
+        scores_remotely: named("remote", args.remote, config.remote.as_deref())?.unwrap_or_default()
+            == RemoteName::Score,
         patience: ServeOptions::default().patience,
         log,
     };
@@ -390,7 +398,6 @@ fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
     asked.shared_bytes(&manifest, engine.ram_budget, usual_reserve(&manifest).bytes)
 }
 
-/// Returns whether a `hybrid-ivf` learns: by the command line, else by the file.
 fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());

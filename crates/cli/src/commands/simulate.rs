@@ -249,7 +249,7 @@ fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     }
     let scatters = args.mode.contains(&ModeName::ScatterGather);
     let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
-    if args.mode.contains(&ModeName::Score) && kind != Some(Kind::HybridIvf) {
+    if args.mode.contains(&ModeName::Score) && !kind.is_some_and(Kind::scores_remotely) {
         return wrong("--mode score is for hybrid-ivf; use baton".into());
     }
     if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {

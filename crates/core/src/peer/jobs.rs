@@ -1,9 +1,9 @@
 //! Jobs: parts of a query that other servers score, for a state that waits here.
 //!
 //! The asker sends a job as a baton of its own, and again when no reply comes in time or the scorer did not have the
-//! vector. A scorer runs a job once at a time and keeps nothing of it when it has replied, so a job can be repeated. The
-//! first reply counts. When none comes, or the scorer is down, the state learns that its scores are lost, and asks a
-//! replica or does without.
+//! vector. A scorer runs a job once at a time and keeps nothing of it when it has replied, so a job can be repeated.
+//! The first reply counts. When none comes, or the scorer is down, the state learns that its scores are lost, and asks
+//! a replica or does without.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::{BTreeMap, Entry};
@@ -200,6 +200,14 @@ impl Peer {
                     self.send(id.asker, Message::NoScores { run, why }, out);
                 }
             }
+        }
+    }
+
+    /// The driver has no memory for a run. The server that asked for a job asks again later.
+    pub fn refused(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
+        self.dropped(now_us, run, out);
+        if let Some(id) = run.job.filter(|id| id.asker != self.server) {
+            self.send(id.asker, Message::NoScores { run: *run, why: NoScores::Busy }, out);
         }
     }
 

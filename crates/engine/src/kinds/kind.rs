@@ -47,6 +47,14 @@ impl Kind {
         }
     }
 
+    /// Whether its queries can ask other servers for scores of what is there.
+    pub const fn scores_remotely(self) -> bool {
+        match self {
+            Kind::HybridIvf => true,
+            Kind::DiskGraph | Kind::Flat => false,
+        }
+    }
+
     /// What a server holds as a whole: the name of one, and of several.
     pub const fn unit_names(self) -> (&'static str, &'static str) {
         match self {

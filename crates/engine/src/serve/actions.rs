@@ -163,11 +163,12 @@ impl ServerState {
             .then(|| lock(&self.clients).get(&run.query.number).map(|client| (client.place, client.size)));
         let (place, size) =
             own.flatten().unwrap_or_else(|| (Place::default(), self.size_of(state.params(), false)));
-        let bytes = if state.is_new() { 0 } else { state.memory_bytes() as u64 };
+        let own_bytes = if state.is_new() { 0 } else { state.memory_bytes() as u64 };
+        let bytes = own_bytes + if run.job.is_some() { size.extra_bytes } else { 0 };
         let memory = if bytes > 0 { self.ledger.reserve(Part::Batons, bytes) } else { None };
         if bytes > 0 && memory.is_none() {
             self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
-            return self.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
+            return self.with_peer(|peer, now_us, out| peer.refused(now_us, &run, out));
         }
         self.inbox.push(Job { run, state, size, place, memory, queued_us: self.now_us() });
     }

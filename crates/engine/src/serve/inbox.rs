@@ -1,7 +1,7 @@
 //! Queries that wait for a free slot of any driver thread.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use stratann_core::peer::Run;
@@ -43,8 +43,9 @@ pub(super) struct Size {
 /// One queue for all driver threads.
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
-    // Number of waiting queries, read without the lock.
+    // Number of waiting queries and jobs, and of jobs alone, read without the lock.
     length: AtomicUsize,
+    jobs: AtomicUsize,
     // Whether none of them can run before another one ends.
     is_stalled: AtomicBool,
     threads: Vec<ThreadWaker>,
@@ -55,8 +56,9 @@ const HEAVY_TURN: u64 = 4;
 
 #[derive(Default)]
 struct Waiting {
-    // Handed-over queries, and jobs of others, go first: this keeps the number of begun queries small, and the memory of all servers with
-    // it.
+    // Jobs go first: they wait for no other server, and queries of other servers wait for them. Then handed-over
+    // queries: this keeps the number of begun queries small, and the memory of all servers with it.
+    jobs: VecDeque<Job>,
     batons: VecDeque<Job>,
     light: Clients,
     heavy: Clients,
@@ -158,10 +160,21 @@ impl Clients {
     }
 }
 
+/// What a thread may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Free {
+    /// Queries and jobs.
+    Any = 1,
+    /// Jobs alone: it has as many queries as it may.
+    Jobs = 2,
+}
+
 /// Wakes one driver thread.
 #[derive(Default)]
 struct ThreadWaker {
-    is_waiting: AtomicBool,
+    // 0 while it does not wait, else a number of `Free`.
+    waits_for: AtomicU8,
     waker: OnceLock<Waker>,
 }
 
@@ -170,6 +183,7 @@ impl Inbox {
         Inbox {
             waiting: Mutex::default(),
             length: AtomicUsize::new(0),
+            jobs: AtomicUsize::new(0),
             is_stalled: AtomicBool::new(false),
             threads: (0..threads).map(|_| ThreadWaker::default()).collect(),
         }
@@ -187,7 +201,11 @@ impl Inbox {
     /// Adds a query, and wakes a thread that waits.
     pub(super) fn push(&self, job: Job) {
         let mut waiting = self.lock();
-        if job.state.stats().hand_overs > 0 || job.run.job.is_some() {
+        let is_job = job.run.job.is_some();
+        if is_job {
+            waiting.jobs.push_back(job);
+            self.jobs.fetch_add(1, Ordering::SeqCst);
+        } else if job.state.stats().hand_overs > 0 {
             waiting.batons.push_back(job);
         } else if job.size.is_heavy {
             waiting.heavy.push(job);
@@ -195,14 +213,21 @@ impl Inbox {
             waiting.light.push(job);
         }
         self.length.fetch_add(1, Ordering::SeqCst);
-        self.is_stalled.store(false, Ordering::SeqCst);
+        if !is_job {
+            self.is_stalled.store(false, Ordering::SeqCst);
+        }
         drop(waiting);
-        self.wake_one();
+        self.wake_one(is_job);
     }
 
     /// One thread is enough: a thread that does not wait looks here before it does.
-    fn wake_one(&self) {
-        let idle = self.threads.iter().find(|t| t.is_waiting.swap(false, Ordering::SeqCst));
+    fn wake_one(&self, for_job: bool) {
+        let waits = |thread: &&ThreadWaker, for_what: Free| {
+            let (from, to) = (for_what as u8, 0);
+            thread.waits_for.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let any = self.threads.iter().find(|thread| waits(thread, Free::Any));
+        let idle = any.or_else(|| self.threads.iter().find(|thread| for_job && waits(thread, Free::Jobs)));
         if let Some(waker) = idle.and_then(|t| t.waker.get()) {
             waker.wake();
         }
@@ -215,18 +240,32 @@ impl Inbox {
         let was_stalled = self.is_stalled.swap(false, Ordering::SeqCst);
         drop(waiting);
         if was_stalled && self.len() > 0 {
-            self.wake_one();
+            self.wake_one(false);
         }
     }
 
-    /// Returns the next query for a thread, with what `admit` made for it. A query that it does not admit keeps its
-    /// place.
-    pub(super) fn pop<T>(&self, thread: usize, mut admit: impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
-        self.threads[thread].is_waiting.store(false, Ordering::SeqCst);
-        if self.len() == 0 || self.is_stalled.load(Ordering::SeqCst) {
+    /// Returns the next query or job for a thread, with what `admit` made for it. A query that it does not admit keeps
+    /// its place.
+    pub(super) fn pop<T>(
+        &self,
+        thread: usize,
+        free: Free,
+        mut admit: impl FnMut(&Job) -> Option<T>,
+    ) -> Option<(Job, T)> {
+        self.threads[thread].waits_for.store(0, Ordering::SeqCst);
+        if !self.has_any(free) {
             return None;
         }
         let mut waiting = self.lock();
+        let job = waiting.jobs.front().and_then(&mut admit);
+        if let Some(admitted) = job {
+            self.jobs.fetch_sub(1, Ordering::SeqCst);
+            self.length.fetch_sub(1, Ordering::SeqCst);
+            return Some((waiting.jobs.pop_front()?, admitted));
+        }
+        if free == Free::Jobs || self.is_stalled.load(Ordering::SeqCst) {
+            return None;
+        }
         let found = waiting.next(&mut admit);
         match &found {
             Some(_) => drop(self.length.fetch_sub(1, Ordering::SeqCst)),
@@ -235,12 +274,21 @@ impl Inbox {
         found
     }
 
+    /// Whether something waits that such a thread may begin.
+    fn has_any(&self, free: Free) -> bool {
+        let has_queries = self.len() > 0 && !self.is_stalled.load(Ordering::SeqCst);
+        self.jobs.load(Ordering::SeqCst) > 0 || (free == Free::Any && has_queries)
+    }
+
     /// Removes the queries that are no longer wanted. Returns their number.
     pub(super) fn retain(&self, mut is_wanted: impl FnMut(&Run) -> bool) -> usize {
         let mut waiting = self.lock();
-        let before = waiting.batons.len();
+        let before = (waiting.jobs.len(), waiting.batons.len());
+        waiting.jobs.retain(|job| is_wanted(&job.run));
+        let jobs = before.0 - waiting.jobs.len();
+        self.jobs.fetch_sub(jobs, Ordering::SeqCst);
         waiting.batons.retain(|job| is_wanted(&job.run));
-        let batons = before - waiting.batons.len();
+        let batons = jobs + before.1 - waiting.batons.len();
         let mut is_wanted = |job: &Job| is_wanted(&job.run);
         let removed = batons + waiting.light.keep(&mut is_wanted) + waiting.heavy.keep(&mut is_wanted);
         self.length.fetch_sub(removed, Ordering::SeqCst);
@@ -265,13 +313,13 @@ impl Inbox {
         self.length.load(Ordering::SeqCst)
     }
 
-    /// Whether a thread with a free slot may wait: no query could run. A later push wakes it.
-    pub(super) fn may_wait(&self, thread: usize) -> bool {
+    /// Whether a thread with a free slot may wait: nothing could run. A later push wakes it.
+    pub(super) fn may_wait(&self, thread: usize, free: Free) -> bool {
         let own = &self.threads[thread];
-        own.is_waiting.store(true, Ordering::SeqCst);
-        let may = self.len() == 0 || self.is_stalled.load(Ordering::SeqCst);
+        own.waits_for.store(free as u8, Ordering::SeqCst);
+        let may = !self.has_any(free);
         if !may {
-            own.is_waiting.store(false, Ordering::SeqCst);
+            own.waits_for.store(0, Ordering::SeqCst);
         }
         may
     }
@@ -323,7 +371,9 @@ mod tests {
 
     fn numbers(inbox: &Inbox, admits_heavy: bool) -> Vec<u64> {
         let mut admit = |job: &Job| (admits_heavy || !job.size.is_heavy).then_some(());
-        std::iter::from_fn(|| inbox.pop(0, &mut admit)).map(|(job, ())| job.run.query.number).collect()
+        std::iter::from_fn(|| inbox.pop(0, Free::Any, &mut admit))
+            .map(|(job, ())| job.run.query.number)
+            .collect()
     }
 
     #[test]
@@ -372,10 +422,10 @@ mod tests {
         inbox.push(job(1, 1, true));
         (10..13).for_each(|n| inbox.push(job(n, n, false)));
         assert_eq!(numbers(&inbox, false), [10, 11, 12]);
-        assert!(inbox.len() == 2 && inbox.may_wait(0), "a thread sleeps until memory is free");
+        assert!(inbox.len() == 2 && inbox.may_wait(0, Free::Any), "a thread sleeps until memory is free");
         assert!(numbers(&inbox, true).is_empty(), "nothing has changed");
         inbox.resume();
-        assert!(!inbox.may_wait(0));
+        assert!(!inbox.may_wait(0, Free::Any));
         assert_eq!(numbers(&inbox, true), [0, 1]);
         inbox.push(job(1, 2, true));
         inbox.push(job(2, 3, false));

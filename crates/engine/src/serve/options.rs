@@ -101,6 +101,9 @@ pub struct ServeOptions {
     pub carry: Option<Carry>,
     /// Where the results of handed-over queries travel.
     pub results: Results,
+    /// Whether queries of this server ask others for scores of their lists and vectors, where the kind can; otherwise
+    /// they are handed over.
+    pub scores_remotely: bool,
     /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
     /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.
     pub patience: Duration,
@@ -130,6 +133,7 @@ impl Default for ServeOptions {
             ledger: None,
             carry: None,
             results: Results::Along,
+            scores_remotely: true,
             patience: Duration::from_millis(500),
             log: Arc::new(|_| {}),
         }

@@ -11,7 +11,7 @@ use stratann_core::place::SERVERS_MAX;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 
-use super::inbox::{Inbox, Place, Size};
+use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
 use super::waits::Waits;
@@ -87,6 +87,14 @@ pub(super) struct Permit<'a> {
     server: &'a ServerState,
     is_heavy: bool,
     memory: Option<Reservation>,
+}
+
+impl Permit<'_> {
+    /// Keeps this memory as well.
+    pub(super) fn with(mut self, memory: Option<Reservation>) -> Self {
+        self.memory = memory.or(self.memory.take());
+        self
+    }
 }
 
 impl Drop for Permit<'_> {
@@ -275,7 +283,8 @@ impl ServerState {
             account.components.retain(|c| c.0 != "block cache");
             account.add("block cache", self.options.cache_budget);
         }
-        let in_flight = (self.options.threads * index.in_flight(&options)) as u64;
+        let slots = index.in_flight(&options) + self.job_slots();
+        let in_flight = (self.options.threads * slots) as u64;
         account.add("queries in flight", in_flight * self.slot_bytes());
         account.add("largest query", self.largest_bytes());
         let threads = self.options.threads as u64;
@@ -322,8 +331,24 @@ impl ServerState {
         Size { extra_bytes, buffers_bytes: reads as usize, is_heavy: is_batch || extra_bytes > 0 }
     }
 
+    /// Slots of a thread for queries.
+    pub(super) fn query_slots(&self) -> usize {
+        self.index.index().in_flight(&search_options(&self.options))
+    }
+
+    /// Slots of a thread for jobs of other servers alone.
+    fn job_slots(&self) -> usize {
+        let has_jobs = self.options.peers.len() > 1 && self.index.index().base.kind.scores_remotely();
+        if has_jobs { (self.query_slots() / 4).max(2) } else { 0 }
+    }
+
     /// Reserves what a query needs to run. `None` while heavy queries have half of the slots, or the memory is in use.
-    pub(super) fn permit(&self, size: &Size) -> Option<Permit<'_>> {
+    /// A job always runs: its memory was reserved when it came, and a query waits for it.
+    pub(super) fn permit(&self, job: &Job) -> Option<Permit<'_>> {
+        let size = &job.size;
+        if job.run.job.is_some() {
+            return Some(Permit { server: self, is_heavy: false, memory: None });
+        }
         if size.is_heavy && self.heavy.load(Ordering::SeqCst) >= self.heavy_max {
             return None;
         }
@@ -358,7 +383,7 @@ impl ServerState {
     /// Runs one driver thread, from its tier to its end.
     pub(super) fn drive(&self, thread: usize, ready: &Sender<std::result::Result<&'static str, String>>) {
         let index = self.index.index();
-        let in_flight = index.in_flight(&search_options(&self.options));
+        let in_flight = self.query_slots() + self.job_slots();
         let depth = tier_depth(index, &self.options);
         let opened = self.index.tier(depth, self.options.io).and_then(|mut tier| {
             let waker = tier.waker()?;

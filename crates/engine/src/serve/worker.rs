@@ -7,7 +7,7 @@ use stratann_core::place::SERVERS_MAX;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag};
 
-use super::inbox::{Job, Size};
+use super::inbox::{Free, Job, Size};
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
 use crate::driver::{MergedReads, Queries, Times};
@@ -24,6 +24,8 @@ pub(super) struct Worker<'a> {
     abandoned: u64,
     // Whether running queries were told that the server stops.
     has_stopped: bool,
+    // Running queries, without jobs of others.
+    queries: usize,
     // Memory for scores that have arrived.
     arrived: Vec<Scored>,
 }
@@ -74,14 +76,22 @@ impl<'a> Worker<'a> {
             free: Vec::new(),
             abandoned: 0,
             has_stopped: false,
+            queries: 0,
             arrived: Vec::new(),
         }
+    }
+
+    /// What the thread may begin. Some slots are for jobs alone: queries that wait for other servers do not take them
+    /// all, so servers never wait for each other.
+    fn free(&self) -> Free {
+        if self.queries < self.server.query_slots() { Free::Any } else { Free::Jobs }
     }
 
     /// Begins a job. `None` when its answer is no longer wanted.
     fn place(&mut self, job: Job, permit: Permit<'a>) -> Option<usize> {
         // The memory of a waiting state is released when its slot or its permit has it.
-        let Job { run, state, size, memory: _memory, .. } = job;
+        let Job { run, state, size, memory, .. } = job;
+        let permit = permit.with(memory.filter(|_| run.job.is_some()));
         let mut peer = self.server.lock_peer();
         let Some(begun) = peer.begin(self.server.now_us(), &run) else {
             peer.recycle_state(state);
@@ -100,6 +110,7 @@ impl<'a> Worker<'a> {
         query.expires_at_us = begun.expires_at_us;
         (query.run, query.number, query.is_abandoned) = (run, number, false);
         (query.size, query.permit) = (size, Some(permit));
+        self.queries += usize::from(run.job.is_none());
         peer.recycle_state(std::mem::replace(&mut query.state, state));
         Some(at)
     }
@@ -126,6 +137,7 @@ impl<'a> Worker<'a> {
         if std::mem::take(&mut query.has_asked) {
             self.server.scores.forget(&query.run);
         }
+        self.queries -= usize::from(query.run.job.is_none());
         self.free.push(number);
         self.server.running.fetch_sub(1, Ordering::Relaxed);
         query.run
@@ -140,7 +152,7 @@ impl Queries for Worker<'_> {
     fn next(&mut self) -> Option<usize> {
         while !self.server.is_stopped() {
             let server = self.server;
-            let (job, permit) = server.inbox.pop(self.thread, |job| server.permit(&job.size))?;
+            let (job, permit) = server.inbox.pop(self.thread, self.free(), |job| server.permit(job))?;
             server.counters.waits(&job.size).note_queue(server.now_us().saturating_sub(job.queued_us));
             if let Some(at) = self.place(job, permit) {
                 self.server.running.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +268,7 @@ impl Queries for Worker<'_> {
             return false;
         }
         // While the server stops, the driver ends by itself once nothing is in flight.
-        !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread)
+        !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread, self.free())
     }
 
     fn can_wake(&self) -> bool {

@@ -18,7 +18,7 @@ use stratann_engine::spread::scatter;
 use stratann_engine::{Error, ErrorKind, Result};
 
 use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
-use crate::options::{CarryName, ResultsName};
+use crate::options::{CarryName, RemoteName, ResultsName};
 use crate::output::{Output, eprint_line, print};
 use crate::remote;
 use crate::{Verdict, options};
@@ -53,6 +53,9 @@ pub(super) struct Up {
     /// Where partial results go at a hand-over [default: along]
     #[arg(long, value_enum)]
     results: Option<ResultsName>,
+    /// How a hybrid-ivf query uses lists and vectors of other servers [default: score]
+    #[arg(long, value_enum)]
+    remote: Option<RemoteName>,
     /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
     ///
     /// Servers of a partitioned index neither learn nor use what was learnt.
@@ -279,6 +282,9 @@ impl Running {
         }
         if let Some(results) = args.results {
             command.args(["--results", results.name()]);
+        }
+        if let Some(remote) = args.remote {
+            command.args(["--remote", remote.name()]);
         }
         // A separate process group: Ctrl-C in a terminal reaches only this process, which then stops the servers in
         // order.

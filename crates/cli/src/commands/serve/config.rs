@@ -39,6 +39,7 @@ pub(super) struct Config {
     pub(super) idle_time_s: Option<u64>,
     pub(super) carry: Option<String>,
     pub(super) results: Option<String>,
+    pub(super) remote: Option<String>,
     pub(super) learning: Option<String>,
     pub(super) epoch_queries: Option<u32>,
     pub(super) tls_certificate: Option<PathBuf>,

@@ -20,6 +20,9 @@ use crate::verify::{Bounds, DistanceBounds};
 
 /// Most lists of a batch. Later ones are pruned by what these hold.
 const LISTS_MAX: usize = 64;
+/// Clusters of a batch, as a share of those that would end the visits if all were fruitless and each counted 1: what a
+/// cluster counts grows while the threshold falls.
+const LIKELY_SHARE: f32 = 0.5;
 
 /// What a state does for another query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +57,8 @@ pub(crate) struct Batch {
     /// Lists that were scored, each with the end of its entries.
     pub(crate) scored: Vec<(u32, u32)>,
     pub(crate) entries: Vec<Entry>,
-    /// The k smallest estimates and upper bounds of what was known when the batch began, and of the lists of it that were
-    /// scanned here.
+    /// The k smallest estimates and upper bounds of what was known when the batch began, and of the lists of it that
+    /// were scanned here.
     pub(crate) estimates: KSmallest,
     pub(crate) upper_bounds: KSmallest,
 }
@@ -143,11 +146,10 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<Next> {
     Some(Next::Settled)
 }
 
-/// Takes the next lists, as far as it is likely that they are scanned: until the visits would end, were all clusters
-/// fruitless.
+/// Takes the next lists, as far as it is likely that they are scanned.
 fn begin(cx: &mut Cx<'_, Marker>) -> Option<()> {
     let left = cx.params.fruitless_limit(cx.own.ranked.len()) - cx.own.fruitless;
-    let mut weight = 0.0;
+    let mut clusters = 0;
     while cx.own.batch.lists.len() < LISTS_MAX {
         if let Some(list) = cx.own.lists.pop() {
             cx.own.batch.lists.push(list);
@@ -155,10 +157,12 @@ fn begin(cx: &mut Cx<'_, Marker>) -> Option<()> {
         }
         let next = cx.own.ranked.get(cx.own.begun as usize).filter(|_| visit::has_clusters(cx));
         let is_graph = |cluster: u32| !cx.params.exact && cx.view.directory.has_edges(cluster);
-        let Some(&cluster) = next.filter(|&&cluster| !is_graph(cluster) && weight < left) else { break };
-        // If all before it were fruitless, they would count so much; with no threshold yet, one each.
-        weight += Some(visit::weight_of(cx, cluster)).filter(|&weight| weight > 0.0).unwrap_or(1.0);
+        let is_likely = clusters == 0 || (clusters as f32) < LIKELY_SHARE * left;
+        if next.is_none_or(|&cluster| is_graph(cluster)) || !is_likely {
+            break;
+        }
         visit::begin_cluster(cx)?;
+        clusters += 1;
     }
     cx.own.batch.at_most = threshold(cx);
     let State { batch, estimates, upper_bounds, .. } = &mut *cx.own;

@@ -66,8 +66,8 @@ pub struct Scratch {
     edges: Vec<local_graph::Edge>,
     /// Lists that are to be read next and are on other servers, best first.
     elsewhere: Vec<u32>,
-    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, those of it that
-    /// can be read here, and those that are to be scored elsewhere.
+    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, those of it
+    /// that can be read here, and those that are to be scored elsewhere.
     group: Vec<Unread>,
     left: Vec<Unread>,
     here: Vec<Unread>,

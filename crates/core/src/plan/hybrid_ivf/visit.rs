@@ -190,7 +190,7 @@ pub(super) fn begin_visit(cx: &mut Cx<'_, Marker>, cluster: u32) {
 }
 
 /// What this cluster counts when it is fruitless.
-pub(super) fn weight_of(cx: &Cx<'_, Marker>, cluster: u32) -> f32 {
+fn weight_of(cx: &Cx<'_, Marker>, cluster: u32) -> f32 {
     if !cx.params.weighed {
         return 1.0;
     }
