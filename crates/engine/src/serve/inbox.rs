@@ -354,6 +354,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratann_core::peer::JobId;
     use stratann_core::peer::message::QueryId;
 
     fn job(request: u64, number: u64, is_heavy: bool) -> Job {
@@ -431,5 +432,27 @@ mod tests {
         inbox.push(job(2, 3, false));
         assert_eq!(inbox.retain(|run| run.query.number == 3), 1);
         assert_eq!(numbers(&inbox, true), [3]);
+    }
+
+    #[test]
+    fn a_thread_with_all_its_queries_begins_jobs_and_sleeps_beside_queries_that_wait() {
+        let inbox = Inbox::new(1);
+        inbox.push(job(1, 0, false));
+        let begin = |free| inbox.pop(0, free, |_| Some(())).map(|(job, ())| job.run.query.number);
+        assert_eq!(begin(Free::Jobs), None);
+        assert!(inbox.may_wait(0, Free::Jobs) && !inbox.may_wait(0, Free::Any));
+        let id = JobId { asker: 1, tag: 0, sends: 0 };
+        let of_other = |number| {
+            let job = job(1, number, true);
+            inbox.push(Job { run: Run { job: Some(id), ..job.run }, ..job });
+        };
+        of_other(7);
+        assert!(!inbox.may_wait(0, Free::Jobs) && inbox.len() == 2);
+        assert_eq!((begin(Free::Jobs), begin(Free::Jobs)), (Some(7), None));
+        of_other(8);
+        assert_eq!((begin(Free::Any), begin(Free::Any)), (Some(8), Some(0)), "jobs go first");
+        of_other(9);
+        assert_eq!(inbox.retain(|run| run.job.is_none()), 1);
+        assert!(inbox.len() == 0 && inbox.may_wait(0, Free::Any));
     }
 }
