@@ -78,7 +78,7 @@ impl Runner {
     pub(crate) fn reencode(&mut self) {
         let mut bytes = Vec::new();
         wire::encode(&self.state, wire::Carry::Distances, &mut bytes);
-        self.state = Box::new(wire::decode(&bytes).expect("a state that was encoded can be decoded"));
+        *self.state = wire::decode(&bytes).expect("a state that was encoded can be decoded");
     }
 
     /// The reads that the last step asked for.

@@ -44,6 +44,10 @@ use crate::cache::ExtentCache;
 use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Completion, Tier};
 
+/// Scores that have arrived: the query's number, the tag of its job, and what
+/// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
+pub type Scored = (usize, Tag, Result<Vec<u8>, Loss>);
+
 /// The queries given to a thread, and where they go from there.
 pub trait Queries {
     /// Returns the next query's number, or `None` when there is none now. Numbers of queries in flight differ.
@@ -91,9 +95,8 @@ pub trait Queries {
     fn score(&mut self, _number: usize, _job: (Tag, u8), _view: &IndexView<'_>, _state: &QueryState) -> bool {
         false
     }
-    /// Adds the scores that have arrived since the last call: the query's number, the tag of the job and what
-    /// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
-    fn scored(&mut self, _out: &mut Vec<(usize, Tag, Result<Vec<u8>, Loss>)>) {}
+    /// Adds the scores that have arrived since the last call.
+    fn scored(&mut self, _out: &mut Vec<Scored>) {}
     /// In a cluster: a bit for every server that answers, and the load of each.
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
         (u64::MAX, [0; SERVERS_MAX])
@@ -153,7 +156,7 @@ pub struct Driver<'a> {
     has_urgent: bool,
     completions: Vec<Completion>,
     deliveries: Vec<Delivery>,
-    scores: Vec<(usize, Tag, Result<Vec<u8>, Loss>)>,
+    scores: Vec<Scored>,
     arrivals: Arrivals,
 }
 

@@ -10,7 +10,7 @@ use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag};
 use super::inbox::{Free, Job, Size};
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
-use crate::driver::{MergedReads, Queries, Times};
+use crate::driver::{self, MergedReads, Queries, Times};
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
 
@@ -247,7 +247,7 @@ impl Queries for Worker<'_> {
         true
     }
 
-    fn scored(&mut self, out: &mut Vec<(usize, Tag, Result<Vec<u8>, Loss>)>) {
+    fn scored(&mut self, out: &mut Vec<driver::Scored>) {
         if !self.server.scores.has_any(self.thread) {
             return;
         }
