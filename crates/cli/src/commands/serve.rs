@@ -294,28 +294,32 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     Ok(receiver)
 }
 
+/// The folder of the index; empty where a store has it.
+fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> {
+    match (&args.index, &config.index, &config.store) {
+        (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+            Err(Error::bad_input("both index and store are set; remove one of them"))
+        }
+        (Some(index), ..) => Ok(index.clone()),
+        (None, Some(index), _) => Ok(folder.join(index)),
+        (None, None, Some(_)) => Ok(PathBuf::new()),
+        (None, None, None) => {
+            Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"))
+        }
+    }
+}
+
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (mut config, folder) = match &args.config {
         Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
         None => (Config::default(), Path::new("")),
     };
-    let index = match (&args.index, &config.index) {
-        (Some(index), _) => index.clone(),
-        (None, Some(index)) => folder.join(index),
-        // Fetched below.
-        (None, None) if config.store.is_some() => PathBuf::new(),
-        (None, None) => {
-            return Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"));
-        }
-    };
+    let index = index_folder(args, &config, folder)?;
     let sources = config.sources();
     let keys = config.caps();
     let (learning, asks_for_learning) =
         (learning::learning(args, &config)?, learning::is_asked(args, &config));
-    if !index.as_os_str().is_empty() && sources.store.is_some() {
-        return Err(Error::bad_input("both index and store are set; remove one of them"));
-    }
     let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
     let http = http_address(http, output)?;
@@ -362,7 +366,6 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);
-    let folder = folder.to_path_buf();
     Ok(Setup {
         http,
         engine,
@@ -370,7 +373,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         http_threads,
         ledger,
         sources,
-        folder,
+        folder: folder.to_path_buf(),
         version,
         etcd,
         asks_for_learning,

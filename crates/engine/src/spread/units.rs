@@ -185,8 +185,8 @@ fn by_hash(groups: usize, servers: usize, seed: u64) -> Vec<f32> {
     (0..(groups * servers) as u64).map(|at| (hash(seed, 61, at) >> 40) as f32).collect()
 }
 
-/// Gives each group to its best server with room, those first that lose most by another; then all their second replicas,
-/// and so on.
+/// Gives each group to its best server with room, those first that lose most by another; then all their second
+/// replicas, and so on.
 fn fill(bytes: &[u64], costs: &[f32], servers: usize, replicas: usize) -> Vec<u64> {
     let total: u64 = bytes.iter().sum();
     let mut order: Vec<usize> = (0..bytes.len()).collect();
