@@ -3,6 +3,7 @@
 mod gateway;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
 use stratann_cluster::store::{Fetched, Store, drop_others};
@@ -12,7 +13,7 @@ use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::moved::{Origin, PartOf, moved};
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet, verify};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 
@@ -176,4 +177,52 @@ fn what_was_changed_on_the_disk_is_fetched_as_a_whole() {
     let got = fetch(&store, homes[0].path(), 2);
     assert_eq!(got.copied_bytes, 0);
     assert_eq!(verify::verify(&second, &Quiet).unwrap().violations, []);
+}
+
+/// Asks to stop after so many questions.
+struct Stop(AtomicI64);
+
+impl Progress for Stop {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+#[test]
+fn an_interruption_or_a_damaged_store_leaves_no_part_that_looks_whole() {
+    let partitions = Partitions::of(Kind::HybridIvf);
+    let (first, second) =
+        (partitions.make("first", |_| {}), partitions.make("second", |options| options.seed = 2));
+    let (place, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open(place.path().to_str().unwrap()).unwrap();
+    store.publish(&first, &Quiet).unwrap();
+    fetch(&store, home.path(), 0);
+    store.publish(&second, &Quiet).unwrap();
+    let build = Manifest::read(&second).unwrap().1.build_id;
+    let (path, _) = part(&second, 0);
+    let name = path.file_name().unwrap();
+    let (stored, here) = (place.path().join(&build).join(name), home.path().join(&build).join(name));
+    let good = std::fs::read(&path).unwrap();
+    let mut bad = good.clone();
+    bad.iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(&stored, &bad).unwrap();
+    let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
+    assert!(error.kind == ErrorKind::Corrupt && error.message.contains("arrived damaged"), "{error}");
+    assert!(!here.exists());
+    std::fs::write(&stored, &good).unwrap();
+    let mut stopped = 0;
+    let got = (0..).find_map(|patience| match store.fetch(home.path(), Some(0), &Stop(patience.into())) {
+        Ok(got) => Some(got),
+        Err(e) => {
+            assert_eq!(e.kind, ErrorKind::Interrupted);
+            assert!(!here.exists());
+            stopped += 1;
+            None
+        }
+    });
+    assert!(stopped > 3 && got.unwrap().copied_bytes > 0, "{stopped}");
+    assert!(std::fs::read(&here).unwrap() == good);
 }

@@ -297,17 +297,18 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     Ok(receiver)
 }
 
-/// The folder of the index; empty where it is fetched from a store.
+/// The folder of the index; empty where a store has it.
 fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> {
-    let has_store = config.store.is_some();
-    match (&args.index, &config.index) {
-        (None, None) if has_store => Ok(PathBuf::new()),
-        (None, None) => {
+    match (&args.index, &config.index, &config.store) {
+        (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+            Err(Error::bad_input("both index and store are set; remove one of them"))
+        }
+        (Some(index), ..) => Ok(index.clone()),
+        (None, Some(index), _) => Ok(folder.join(index)),
+        (None, None, Some(_)) => Ok(PathBuf::new()),
+        (None, None, None) => {
             Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"))
         }
-        _ if has_store => Err(Error::bad_input("both index and store are set; remove one of them")),
-        (Some(index), _) => Ok(index.clone()),
-        (None, Some(index)) => Ok(folder.join(index)),
     }
 }
 
@@ -370,7 +371,6 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);
-    let folder = folder.to_path_buf();
     Ok(Setup {
         http,
         engine,
@@ -378,7 +378,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         http_threads,
         ledger,
         sources,
-        folder,
+        folder: folder.to_path_buf(),
         version,
         etcd,
         asks_for_learning,

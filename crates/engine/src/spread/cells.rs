@@ -70,7 +70,7 @@ fn assign(source: &Source<'_>, cells: usize, sample: usize, seed: u64) -> Result
 }
 
 /// Two cells, the smaller number first, and the edges between them.
-type Pair = ((u16, u16), u32);
+pub(super) type Pair = ((u16, u16), u32);
 const PAIR_BYTES: u64 = size_of::<Pair>() as u64;
 
 /// The edges between cells, counted in bounded memory.
@@ -127,7 +127,7 @@ fn pairs_of(own: u16, targets: &[u32], cell_of: &[u16]) -> Vec<Pair> {
 }
 
 /// Joins entries of the same pair, which stand next to each other.
-fn add_up(pairs: &mut Vec<Pair>) {
+pub(super) fn add_up(pairs: &mut Vec<Pair>) {
     pairs.dedup_by(|next, kept| {
         let same = next.0 == kept.0;
         if same {
@@ -137,9 +137,14 @@ fn add_up(pairs: &mut Vec<Pair>) {
     });
 }
 
+/// Whether a graph of so many cells can be cut.
+pub(super) fn can_cut(cells: usize) -> bool {
+    cfg!(feature = "metis") && (2..1 << 16).contains(&cells)
+}
+
 /// The part of every cell: as few edges as possible cut, parts of nearly equal weight (multilevel k-way partitioning,
 /// Karypis and Kumar, SIAM J. Sci. Comput. 1998).
-fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec<u8>> {
+pub(super) fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec<u8>> {
     if servers == 1 {
         return Ok(vec![0; weights.len()]);
     }

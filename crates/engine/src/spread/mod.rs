@@ -138,6 +138,8 @@ impl PartitionOptions {
         if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
             return wrong(OVERLAP_OF_LISTS.into());
         }
+        // What is planned depends on numbers of the manifest, which must be possible.
+        shape(folder, manifest)?;
         if (manifest.groups() as usize) < self.servers {
             return wrong(format!(
                 "{} has {} {}, fewer than {} servers; use fewer",

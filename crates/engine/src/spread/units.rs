@@ -1,14 +1,15 @@
 //! Servers of units that lie in groups, such as the inverted lists of clusters.
 //!
 //! A group stays together. Near groups share a server, because a query visits them one after the other; servers get
-//! about the same bytes. Further replicas go to the servers that are next nearest.
+//! about the same bytes. First replicas come from a cut through the graph of near groups, or from k-means; further ones
+//! go to the servers with most of a group's neighbours, or to the next nearest.
 
-use std::cmp::Reverse;
-
+use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::place::Placement;
 use stratann_kernel::distance::block_l2_f32;
 
+use super::cells::{self, Pair};
 use super::parts::BUFFER_BYTES;
 use super::source::CHUNK_BYTES;
 use super::{Method, OVERLAP_OF_LISTS, PartitionOptions};
@@ -37,6 +38,11 @@ pub(super) fn account(manifest: &Manifest, options: &PartitionOptions) -> Option
     let kmeans = KmeansMemory { dim };
     let training = match options.method {
         Method::Random => 0,
+        Method::Cells if cells::can_cut(groups as usize) => {
+            // Near groups, their pairs while these are joined, and the graph that is cut.
+            let near = groups * NEAR as u64 * 8;
+            near + options.threads as u64 * TILE as u64 * 8 * groups + 2 * near + 2 * near * 8 + groups * 64
+        }
         Method::Cells | Method::Kmeans => {
             groups * kmeans.row_bytes()
                 + servers * kmeans.centroid_bytes()
@@ -88,6 +94,7 @@ pub(super) fn place(units: &Units, options: &PartitionOptions, progress: &dyn Pr
     let (servers, groups) = (options.servers, units.bytes.len());
     let costs = match options.method {
         Method::Random => by_hash(groups, servers, options.seed),
+        Method::Cells if cells::can_cut(groups) => by_cut(units, servers, options.seed, progress)?,
         Method::Cells | Method::Kmeans => by_distance(units, servers, options.seed, progress)?,
     };
     let of_group = fill(&units.bytes, &costs, servers, options.replicas);
@@ -104,17 +111,93 @@ fn by_distance(units: &Units, servers: usize, seed: u64, progress: &dyn Progress
     Ok(costs)
 }
 
+/// The same from a cut through the graph of near groups: the server of a group, then those of most of its neighbours.
+fn by_cut(units: &Units, servers: usize, seed: u64, progress: &dyn Progress) -> Result<Vec<f32>> {
+    let near = near_groups(units, progress)?;
+    let mut pairs: Vec<Pair> = Vec::with_capacity(near.len());
+    for (group, others) in near.chunks(neighbours(units)).enumerate() {
+        let pair =
+            |&(other, weight): &(u16, u32)| ((other.min(group as u16), other.max(group as u16)), weight);
+        pairs.extend(others.iter().map(pair));
+    }
+    pairs.sort_unstable();
+    cells::add_up(&mut pairs);
+    let weights: Vec<u32> = units.bytes.iter().map(|bytes| (bytes / 64).clamp(1, 1 << 31) as u32).collect();
+    let part = cells::cut(&pairs, &weights, servers, seed)?;
+    let mut costs = vec![0f32; weights.len() * servers];
+    for ((a, b), weight) in pairs {
+        for (group, other) in [(a, b), (b, a)] {
+            costs[usize::from(group) * servers + usize::from(part[usize::from(other)])] -= weight as f32;
+        }
+    }
+    for (costs, own) in costs.chunks_exact_mut(servers).zip(part) {
+        costs[usize::from(own)] = f32::MIN;
+    }
+    Ok(costs)
+}
+
+/// Near groups of each group.
+const NEAR: usize = 16;
+/// Groups whose distances to all are in memory at a time.
+const TILE: usize = 64;
+
+fn neighbours(units: &Units) -> usize {
+    NEAR.min(units.bytes.len() - 1).max(1)
+}
+
+/// For each group the nearest others, with weights: a query that visits a group is likely to visit these, the nearest
+/// most likely.
+fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>> {
+    let (groups, count) = (units.bytes.len(), neighbours(units));
+    let mut near = vec![(0u16, 0u32); groups * count];
+    progress.stage("near clusters", groups as u64, "clusters");
+    let tiles = units.points.par_chunks(TILE * units.dim).zip(near.par_chunks_mut(TILE * count)).enumerate();
+    tiles.try_for_each(|(tile, (points, near))| {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let rows = points.len() / units.dim;
+        let mut distances = vec![0f32; rows * groups];
+        block_l2_f32(points, &units.points, units.dim, &mut distances);
+        let mut order: Vec<u32> = Vec::with_capacity(groups);
+        for (row, (distances, near)) in distances.chunks_exact(groups).zip(near.chunks_mut(count)).enumerate()
+        {
+            order.clear();
+            order.extend((0..groups as u32).filter(|&group| group as usize != tile * TILE + row));
+            let key =
+                |&a: &u32, &b: &u32| distances[a as usize].total_cmp(&distances[b as usize]).then(a.cmp(&b));
+            if order.len() > count {
+                order.select_nth_unstable_by(count - 1, key);
+                order.truncate(count);
+            }
+            order.sort_unstable_by(key);
+            for (rank, (near, &other)) in near.iter_mut().zip(&order).enumerate() {
+                *near = (other as u16, (count - rank) as u32);
+            }
+        }
+        progress.advance(rows as u64);
+        Ok(())
+    })?;
+    Ok(near)
+}
+
 fn by_hash(groups: usize, servers: usize, seed: u64) -> Vec<f32> {
     (0..(groups * servers) as u64).map(|at| (hash(seed, 61, at) >> 40) as f32).collect()
 }
 
-/// Gives each group to its best server with room, the largest groups first; then all their second replicas, and so on.
+/// Gives each group to its best server with room, those first that lose most by another; then all their second
+/// replicas, and so on.
 fn fill(bytes: &[u64], costs: &[f32], servers: usize, replicas: usize) -> Vec<u64> {
     let total: u64 = bytes.iter().sum();
     let mut order: Vec<usize> = (0..bytes.len()).collect();
-    order.sort_by_key(|&group| (Reverse(bytes[group]), group));
     let (mut held, mut of_group) = (vec![0u64; servers], vec![0u64; bytes.len()]);
     for replica in 1..=replicas {
+        let regrets: Vec<f32> = (0..bytes.len())
+            .map(|group| regret(&costs[group * servers..(group + 1) * servers], of_group[group]))
+            .collect();
+        order.sort_by(|&a, &b| {
+            regrets[b].total_cmp(&regrets[a]).then(bytes[b].cmp(&bytes[a])).then(a.cmp(&b))
+        });
         let room = (total as f64 * replica as f64 / servers as f64 * FULLEST) as u64;
         for &group in &order {
             let free = (0..servers).filter(|&s| of_group[group] >> s & 1 == 0);
@@ -134,6 +217,19 @@ fn fill(bytes: &[u64], costs: &[f32], servers: usize, replicas: usize) -> Vec<u6
         }
     }
     of_group
+}
+
+/// What the second best of the servers that are left costs more than the best.
+fn regret(costs: &[f32], taken: u64) -> f32 {
+    let (mut best, mut second) = (f32::INFINITY, f32::INFINITY);
+    for (_, &cost) in costs.iter().enumerate().filter(|(server, _)| taken >> server & 1 == 0) {
+        if cost < best {
+            (best, second) = (cost, best);
+        } else {
+            second = second.min(cost);
+        }
+    }
+    if second == f32::INFINITY { 0.0 } else { second - best }
 }
 
 #[cfg(test)]
@@ -187,6 +283,41 @@ mod tests {
         };
         let (near, random) = (together(Method::Cells), together(Method::Random));
         assert!(2 * near > 3 * random, "{near} {random}");
+    }
+
+    #[test]
+    #[cfg(feature = "metis")]
+    fn a_cut_separates_fewer_near_groups_than_centres_do() {
+        // A long band of groups, three wide, of very different sizes along it.
+        let units = Units {
+            group_of: (0..240).collect(),
+            bytes: (0..240).map(|g| if g < 80 { 9000 } else { 1000 + hash(1, 2, g) % 500 }).collect(),
+            dim: 2,
+            points: (0..240).flat_map(|g| [(g / 3) as f32, (g % 3) as f32]).collect(),
+        };
+        let near = near_groups(&units, &Quiet).unwrap();
+        let cut = |method| {
+            let options = PartitionOptions { method, ..PartitionOptions::new(5) };
+            let of = place(&units, &options, &Quiet).unwrap();
+            let is_cut = |(i, near): (usize, &(u16, u32))| {
+                of.replicas((i / NEAR) as u32) & of.replicas(near.0.into()) == 0
+            };
+            near.iter().enumerate().filter(|&pair| is_cut(pair)).count()
+        };
+        let (cells, kmeans) = (cut(Method::Cells), cut(Method::Kmeans));
+        assert!(3 * cells < 2 * kmeans, "{cells} {kmeans}");
+    }
+
+    #[test]
+    fn those_that_lose_most_choose_first() {
+        // Both prefer server 0, which has room for one; the smaller loses more elsewhere.
+        let costs = [0.0, 1.0, 0.0, 50.0];
+        assert_eq!(fill(&[1000, 990], &costs, 2, 1), [0b10, 0b01]);
+        assert_eq!(fill(&[1000, 990], &costs, 2, 2), [0b11, 0b11]);
+        assert_eq!(
+            (regret(&costs[2..], 0), regret(&costs[2..], 1), regret(&costs[2..], 0b11)),
+            (50.0, 0.0, 0.0)
+        );
     }
 
     #[test]

@@ -202,7 +202,7 @@ fn servers_of(index: &Path) -> Result<Option<usize>> {
 }
 
 /// Completes what etcd provides: this server's number, if none was set, and space for the addresses of the others. When
-/// etcd does not answer, the number is that of the server whose blocks are here, `part`.
+/// etcd does not answer, the number is that of the server whose part is here, `part`.
 fn number_from(
     etcd: Option<&EtcdOptions>,
     servers: Option<usize>,
@@ -215,7 +215,7 @@ fn number_from(
         (None, part) => match (etcd.claim(servers), part) {
             (Err(e), Some(part)) if e.kind == ErrorKind::Io => {
                 (options.log)(&format!(
-                    "warning: {}; this is server {part}, by the blocks that are here",
+                    "warning: {}; this is server {part}, by the files that are here",
                     e.message
                 ));
                 options.server = Some(part);
