@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stratann_core::query::{Budget, QueryState, Scratch};
+use stratann_core::query::{Budget, Extent, QueryState, Scratch, StoreId};
 use stratann_engine::Quiet;
 use stratann_engine::index::OpenOptions;
 use stratann_engine::spread::{Shard, scatter};
@@ -42,9 +42,10 @@ fuzz_target!(|data: &[u8]| {
         // The file of all blocks as this server sees it; those of others are missing.
         let mut file = vec![0; place.manifest.blocks.count as usize * place.manifest.blocks.bytes];
         let size = place.manifest.blocks.bytes;
-        for (block, bytes) in (0..).zip(file.chunks_exact_mut(size)) {
-            if let Some(at) = shard.offset(block) {
-                bytes.copy_from_slice(&own[at as usize..at as usize + size]);
+        for (block, bytes) in (0u64..).zip(file.chunks_exact_mut(size)) {
+            let whole = Extent { store: StoreId(0), offset: block * size as u64, bytes: size as u32 };
+            if let Some(at) = shard.locate(whole) {
+                bytes.copy_from_slice(&own[at.offset as usize..at.end() as usize]);
             }
         }
         let (query, mut scratch) = (run::query(), Scratch::default());
