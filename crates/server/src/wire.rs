@@ -35,6 +35,7 @@ pub struct Refusal {
 /// Result of one query.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum Answered {
     /// It has an answer.
     Found(Found),

@@ -32,7 +32,7 @@ impl Runner {
     /// Prepares a state for `view`.
     pub(crate) fn new(state: Box<QueryState>, view: &IndexView<'_>, vector: &[u8]) -> Runner {
         let mut scratch = Scratch::default();
-        scratch.prepare(view, vector);
+        scratch.prepare_for(view, vector, &state);
         Runner { state, scratch, completed: Vec::new(), scored: Vec::new() }
     }
 

@@ -417,7 +417,8 @@ impl<'a> World<'a> {
         let Some(begun) = s.peer.begin(self.now_us, &run) else { return };
         let runner = Runner::new(state, &view, begun.vector);
         if let Some(recorder) = &mut self.recorder {
-            recorder.worked(&run, &Work { prepared: 1, ..Work::default() });
+            let prepared = u32::from(runner.state.uses_codes());
+            recorder.worked(&run, &Work { prepared, ..Work::default() });
         }
         s.running.insert(run, runner);
         self.advance(server, run);

@@ -312,6 +312,11 @@ fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> 
     }
 }
 
+fn scores_remotely(args: &Args, key: Option<&str>) -> Result<bool> {
+    let remote = named("remote", args.remote, key)?;
+    Ok(remote.unwrap_or_default() == RemoteName::Score)
+}
+
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (mut config, folder) = match &args.config {
@@ -321,8 +326,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let index = index_folder(args, &config, folder)?;
     let sources = config.sources();
     let keys = config.caps();
-    let (learning, asks_for_learning) =
-        (learning::learning(args, &config)?, learning::is_asked(args, &config));
+    let learning = learning::learning(args, &config)?;
+    let asks_for_learning = learning::is_asked(args, &config);
     let etcd = sources.etcd(&log)?;
     let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
     let http = http_address(http, output)?;
@@ -364,8 +369,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         learning,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
-        scores_remotely: named("remote", args.remote, config.remote.as_deref())?.unwrap_or_default()
-            == RemoteName::Score,
+        scores_remotely: scores_remotely(args, config.remote.as_deref())?,
         patience: ServeOptions::default().patience,
         log,
     };

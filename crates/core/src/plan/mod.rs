@@ -17,7 +17,6 @@ use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
 use crate::search::{
     Arrival, Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
-    Want,
 };
 use crate::view::Base;
 
@@ -52,13 +51,17 @@ pub(crate) trait Kind: Sized {
         false
     }
 
-    /// Makes `job` the job of this tag, which another server scores. Its parameters, `k` and limits are those of the
-    /// query; it was reset.
+    /// Makes `job` the job of this tag, which another server scores. It was reset for the parameters of the query.
     fn job(_state: &Self::State, _view: &Self::View<'_>, _tag: Tag, _job: &mut Self::State) {}
 
     /// Whether the state is a job: it ends with scores for the query that asked, not with an answer.
     fn is_job(_state: &Self::State) -> bool {
         false
+    }
+
+    /// Whether the state goes on with distances of codes. Otherwise its scratch memory need not be prepared.
+    fn uses_codes(_state: &Self::State) -> bool {
+        true
     }
 
     /// Appends the scores of a job that has ended.
@@ -187,8 +190,7 @@ impl<K: Kind> Cx<'_, K> {
     /// there, so a query cannot be passed around for ever.
     pub(crate) fn settle(&mut self, remote_units: &[u32]) {
         if !self.q.io.wants.is_empty() {
-            let asks = self.q.io.wants.iter().any(|want| matches!(want, Want::Score { .. }));
-            self.q.stats.score_rounds += u64::from(asks);
+            self.q.stats.score_rounds += u64::from(self.q.io.asks_for_scores());
             return self.q.count_hop();
         }
         if !self.q.io.pending.is_empty() {
@@ -361,12 +363,21 @@ macro_rules! kinds {
                 }
             }
 
-            pub(crate) fn prepare(&self, base: &Base<'_>, query: &[u8], scratch: &mut KindScratch) {
+            /// Makes scratch memory that of this kind, as it is.
+            pub(crate) fn scratch(&self, scratch: &mut KindScratch) {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => {
+                    $($(#[$attr])* KindView::$variant(_) => {
                         if !matches!(scratch, KindScratch::$variant(_)) {
                             *scratch = KindScratch::$variant($module::Scratch::default());
                         }
+                    })*
+                }
+            }
+
+            pub(crate) fn prepare(&self, base: &Base<'_>, query: &[u8], scratch: &mut KindScratch) {
+                self.scratch(scratch);
+                match self {
+                    $($(#[$attr])* KindView::$variant(view) => {
                         #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
                         if let KindScratch::$variant(scratch) = scratch {
                             $module::Marker::prepare(base, view, query, scratch);
@@ -445,6 +456,10 @@ macro_rules! kinds {
 
             pub(crate) fn is_job(&self) -> bool {
                 match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::is_job(state),)* }
+            }
+
+            pub(crate) fn uses_codes(&self) -> bool {
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::uses_codes(state),)* }
             }
 
             pub(crate) fn encode_scores(&self, w: &mut Writer<'_>) {

@@ -31,6 +31,15 @@ impl Scratch {
         view.kind.prepare(&view.base, query, &mut self.own);
     }
 
+    /// As [`Scratch::prepare`], as far as `state` needs it: a job that scores vectors uses no codes.
+    pub fn prepare_for(&mut self, view: &IndexView<'_>, query: &[u8], state: &QueryState) {
+        if state.uses_codes() {
+            return self.prepare(view, query);
+        }
+        self.exact.set(view.base.metric, view.base.dtype, view.base.dim, query);
+        view.kind.scratch(&mut self.own);
+    }
+
     /// Exact distances of the prepared query.
     pub fn exact(&self) -> &Exact {
         &self.exact
@@ -160,6 +169,11 @@ impl QueryState {
         job.restart(self.params, Budget { hand_overs: 0, ..self.q.budget });
         job.q.started = true;
         self.own.job(&view.kind, tag, &mut job.own);
+    }
+
+    /// Whether it goes on with distances of codes, whose tables take long to prepare.
+    pub fn uses_codes(&self) -> bool {
+        self.own.uses_codes()
     }
 
     /// Whether it is a job of another query.

@@ -177,6 +177,11 @@ impl Io {
         tag
     }
 
+    /// Whether the last step asked another server for scores.
+    pub(crate) fn asks_for_scores(&self) -> bool {
+        self.wants.iter().any(|want| matches!(want, Want::Score { .. }))
+    }
+
     /// The number of reads under way.
     pub(crate) fn reads(&self) -> usize {
         self.pending.iter().filter(|p| p.scorer.is_none()).count()

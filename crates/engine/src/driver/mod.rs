@@ -306,7 +306,7 @@ impl<'a> Driver<'a> {
         let is_usual = !slot.is_background;
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
-        slot.scratch.prepare(&self.view, vector);
+        slot.scratch.prepare_for(&self.view, vector, &slot.state);
         self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)

@@ -147,6 +147,10 @@ impl Kind for Marker {
         state.batch.job != Job::None
     }
 
+    fn uses_codes(state: &State) -> bool {
+        state.batch.job != Job::Records
+    }
+
     fn encode_scores(state: &State, w: &mut Writer<'_>) {
         batch::encode_scores(state, w);
     }
