@@ -342,8 +342,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_range("threads", threads, 1, 1024)?;
     let in_flight = args.in_flight.or(config.in_flight);
     in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
-    let queue = args.queue.or(config.queue).unwrap_or(USUAL_QUEUE);
-    in_range("queue", queue, 1, 1 << 20)?;
+    let queue = in_range("queue", args.queue.or(config.queue).unwrap_or(USUAL_QUEUE), 1, 1 << 20)?;
     let caps = args.caps.caps(&keys)?;
     let limits = args.caps.limits(keys, ram_budget)?;
     let ledger = Ledger::new(ram_budget);
@@ -353,9 +352,9 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         index,
         server: config.server,
         listen,
+        tls,
         peers: config.peers,
         secret: secret.unwrap_or_default(),
-        tls,
         threads,
         in_flight,
         io: io_choice(args.io, config.io.as_deref())?.into(),
@@ -402,9 +401,10 @@ fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
     asked.shared_bytes(&manifest, engine.ram_budget, usual_reserve(&manifest).bytes)
 }
 
-fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<()> {
+/// Returns a value that is in range.
+fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<usize> {
     if (low..=high).contains(&value) {
-        return Ok(());
+        return Ok(value);
     }
     Err(Error::bad_input(format!("{name} is {value}; use {low} to {high}")))
 }

@@ -61,7 +61,7 @@ impl CapArgs {
         let usual = Caps::default();
         let of = |name, given: Option<usize>, key: Option<usize>, usual: usize, most: u32| {
             let value = given.or(key).unwrap_or(usual);
-            in_range(name, value, 1, most as usize).map(|()| value)
+            in_range(name, value, 1, most as usize)
         };
         let max_list =
             of("max_list", self.max_list, keys.max_list, usual.max_list as usize, MAX_SEARCH_LIST)?;
