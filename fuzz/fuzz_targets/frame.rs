@@ -83,7 +83,7 @@ fn act(peer: &mut Peer, place: &Place, mut actions: Vec<Action>, pool: &mut Buff
                 let frame = peer.codec().frame(message, pool);
                 message::decode(&frame, BUILD).expect("a frame that was encoded");
             }
-            Action::Answer { .. } | Action::Fail { .. } => {}
+            Action::Scored { .. } | Action::Answer { .. } | Action::Fail { .. } => {}
         }
     }
 }

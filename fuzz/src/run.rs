@@ -3,7 +3,7 @@
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
 use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
-    Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag, Want,
+    Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag,
 };
 
 /// Steps after which a query of such small indexes must have ended.
@@ -37,7 +37,7 @@ pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived
 /// The reads that the last step asked for.
 pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
     let read = |tag| state.read_of(tag).expect("a pending read");
-    state.wants().iter().map(|&Want::Fetch { tag, .. }| (tag, read(tag))).collect()
+    state.fetches().map(|(tag, _)| (tag, read(tag))).collect()
 }
 
 /// Steps `state` until it ends, hands over, or waits for reads that were asked for elsewhere.
