@@ -36,8 +36,8 @@ fn several_processes_answer_as_one() {
     let (here, there) = (data.path("here"), data.path("there"));
     for (plan, name, more, up_with) in [
         ("uniform-flat", "one", &["--servers", "1"][..], &[][..]),
-        ("uniform-flat", "three", &["--servers", "3"], &["--ram-budget", "96MiB"]),
-        ("uniform-graph", "four", &["--servers", "4", "--replicas", "2"], &["--ram-budget", "96MiB"]),
+        ("uniform-flat", "three", &["--servers", "3"], &["--ram-budget", "160MiB"]),
+        ("uniform-graph", "four", &["--servers", "4", "--replicas", "2"], &["--ram-budget", "160MiB"]),
         ("uniform-ivf", "divided", &["--servers", "3"], &["--no-merge"]),
     ] {
         let index = data.path(plan);

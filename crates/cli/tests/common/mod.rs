@@ -277,10 +277,10 @@ impl Running {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         std::io::BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        if line.is_empty() {
+        // An error is a document of several lines.
+        let Ok(ready) = serde_json::from_str(&line) else {
             panic!("{command:?}: {}", stderr(&child.wait_with_output().unwrap()));
-        }
-        let ready = serde_json::from_str(&line).unwrap();
+        };
         Running { child, ready }
     }
 
