@@ -212,7 +212,7 @@ impl Storms {
         let params = with_lists(params, |own| {
             (own.bound_slack, own.scores_remotely) = (1.0, scores_remotely);
         });
-        let one = Cut { between: (0, 2), from_us: 500, until_us: (seed % 2 == 0).then_some(3_000) };
+        let one = Cut { between: (0, 2), from_us: 500, until_us: seed.is_multiple_of(2).then_some(3_000) };
         let faults = FaultModel {
             seed,
             drop: 0.01,
@@ -223,7 +223,7 @@ impl Storms {
             crashes: vec![Crash { server: 4, at_us: 300 + 100 * (seed % 24), back_at_us: Some(20_000) }],
             limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
             cuts: if seed % 4 == 3 { Cut::partition(5, 0b11, 600, Some(4_000)) } else { vec![one] },
-            reencodes: seed % 5 == 0,
+            reencodes: seed.is_multiple_of(5),
             ..FaultModel::default()
         };
         let report = place.run(&place.scattered(5, 3), params, &faults);
