@@ -230,7 +230,8 @@ impl<K: Kind> Cx<'_, K> {
                 Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
             };
             match lost {
-                None => self.q.lost_units.remove(pending.read.unit),
+                // Which servers could not read the unit stays known: a query may begin again.
+                None => {}
                 Some(loss) if self.lose(pending.read.unit, loss) => {}
                 Some(loss) => {
                     return self.q.finish(Outcome::Lost {

@@ -39,11 +39,6 @@ impl LostUnits {
         true
     }
 
-    /// A unit was read after all.
-    pub(crate) fn remove(&mut self, unit: u32) {
-        self.0.retain(|u| u.unit != unit);
-    }
-
     /// No replica is left that could read this unit: it is not asked for again.
     pub(crate) fn give_up(&mut self, unit: u32) {
         self.0.iter_mut().filter(|u| u.unit == unit).for_each(|u| u.tried = u64::MAX);
