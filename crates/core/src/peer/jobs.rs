@@ -313,13 +313,13 @@ mod tests {
         frames(scorer, out).remove(0).1
     }
 
-    /// What the state that waits is told.
-    fn told(out: &[Action]) -> Vec<(u32, Result<(), Loss>)> {
-        let told = |action: &Action| match action {
+    /// The scored jobs among actions: the tag of each, and whether it has scores.
+    fn scored_jobs(out: &[Action]) -> Vec<(u32, Result<(), Loss>)> {
+        let scored_jobs = |action: &Action| match action {
             Action::Scored { tag, scores, .. } => Some((tag.0, scores.as_ref().map(|_| ()).map_err(|&l| l))),
             _ => None,
         };
-        out.iter().filter_map(told).collect()
+        out.iter().filter_map(scored_jobs).collect()
     }
 
     #[test]
@@ -341,11 +341,11 @@ mod tests {
         // Its reply may be lost: only what was sent later runs again.
         assert_eq!(started(&receive(&mut scorer, 0, &sent[0].1).unwrap()), None);
         assert_eq!(started(&receive(&mut scorer, 0, &again[0].1).unwrap()), None, "it ran when this came");
-        assert_eq!(told(&receive(&mut asker, 1, &first).unwrap()), [(3, Ok(()))]);
-        assert_eq!(told(&receive(&mut asker, 1, &first).unwrap()), [], "twice");
+        assert_eq!(scored_jobs(&receive(&mut asker, 1, &first).unwrap()), [(3, Ok(()))]);
+        assert_eq!(scored_jobs(&receive(&mut asker, 1, &first).unwrap()), [], "twice");
         let mut other = Run { attempt: 1, ..job };
         let late = reply(&mut scorer, other);
-        assert_eq!(told(&receive(&mut asker, 1, &late).unwrap()), [], "of another attempt");
+        assert_eq!(scored_jobs(&receive(&mut asker, 1, &late).unwrap()), [], "of another attempt");
         other = Run { job: Some(JobId { asker: 1, tag: 3, sends: 0 }), ..job };
         let mut out = vec![];
         asker.scored(other, 0, vec![], &mut out);
@@ -373,22 +373,22 @@ mod tests {
     #[test]
     fn scores_that_never_come_are_lost() {
         let (mut asker, run) = asker();
-        assert_eq!(told(&ask(&mut asker, run, 0, 0)), [(0, Err(Loss::Failed))], "itself");
+        assert_eq!(scored_jobs(&ask(&mut asker, run, 0, 0)), [(0, Err(Loss::Failed))], "itself");
         drop(ask(&mut asker, run, 1, 1));
         let (mut out, mut sends) = (vec![], 0);
         for now_us in [99, 100, 299, 300, 699] {
             asker.tick(now_us, &mut out);
-            assert_eq!(told(&out), [], "{now_us}");
+            assert_eq!(scored_jobs(&out), [], "{now_us}");
             sends += frames(&asker, core::mem::take(&mut out)).len();
         }
         assert_eq!(sends, 2);
         asker.tick(700, &mut out);
-        assert_eq!(told(&out), [(1, Err(Loss::Expired))]);
+        assert_eq!(scored_jobs(&out), [(1, Err(Loss::Expired))]);
         drop(ask(&mut asker, run, 2, 1));
         out.clear();
         asker.down(700, 1, &mut out);
-        assert_eq!(told(&out), [(2, Err(Loss::Failed))]);
-        assert_eq!(told(&ask(&mut asker, run, 3, 1)), [(3, Err(Loss::Failed))], "it is down");
+        assert_eq!(scored_jobs(&out), [(2, Err(Loss::Failed))]);
+        assert_eq!(scored_jobs(&ask(&mut asker, run, 3, 1)), [(3, Err(Loss::Failed))], "it is down");
         // A query that has ended waits for nothing.
         asker.up(1, &mut out);
         drop(ask(&mut asker, run, 4, 1));

@@ -229,17 +229,11 @@ impl<K: Kind> Cx<'_, K> {
                 Arrived::Scores(_) => Some(Loss::Damaged),
                 Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
             };
-            match lost {
-                // Which servers could not read the unit stays known: a query may begin again.
-                None => {}
-                Some(loss) if self.lose(pending.read.unit, loss) => {}
-                Some(loss) => {
-                    return self.q.finish(Outcome::Lost {
-                        unit: pending.read.unit,
-                        at: pending.read.at,
-                        loss,
-                    });
-                }
+            // After a read, too, it stays known which servers could not read the unit: a query may begin again.
+            let Some(loss) = lost else { continue };
+            let Read { unit, at, .. } = pending.read;
+            if !self.lose(unit, loss) {
+                return self.q.finish(Outcome::Lost { unit, at, loss });
             }
         }
     }

@@ -43,7 +43,7 @@ pub(super) fn has_clusters(cx: &Cx<'_, Marker>) -> bool {
 }
 
 /// Whether enough clusters in a row were fruitless to end the visits.
-pub(super) fn is_fruitless(cx: &Cx<'_, Marker>) -> bool {
+fn is_fruitless(cx: &Cx<'_, Marker>) -> bool {
     cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
 }
 
