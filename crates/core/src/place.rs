@@ -10,6 +10,69 @@ pub(crate) fn bit(server: u8) -> u64 {
     1u64.checked_shl(u32::from(server)).unwrap_or(0)
 }
 
+/// The parts of a cluster: consecutive servers that have an index of their own. A query is asked of every part, and is
+/// handed over within a part only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    // A bit for the first server of each part.
+    firsts: u64,
+    servers: u8,
+}
+
+impl Parts {
+    /// One index on all servers.
+    pub const ONE: Parts = Parts { firsts: 1, servers: SERVERS_MAX as u8 };
+
+    /// Parts with these numbers of servers. `None` when there is no part, one without a server, or more than
+    /// [`SERVERS_MAX`] servers in all.
+    pub fn new(sizes: impl IntoIterator<Item = usize>) -> Option<Parts> {
+        let (mut firsts, mut servers) = (0, 0);
+        for size in sizes {
+            if size == 0 || servers + size > SERVERS_MAX {
+                return None;
+            }
+            firsts |= bit(servers as u8);
+            servers += size;
+        }
+        (servers > 0).then_some(Parts { firsts, servers: servers as u8 })
+    }
+
+    /// Number of parts.
+    pub fn count(&self) -> u8 {
+        self.firsts.count_ones() as u8
+    }
+
+    /// The part that a server belongs to.
+    pub fn of(&self, server: u8) -> u8 {
+        let up_to = u64::MAX >> (SERVERS_MAX as u8 - 1).saturating_sub(server);
+        ((self.firsts & up_to).count_ones() as u8).saturating_sub(1)
+    }
+
+    /// The first server of a part.
+    pub fn first(&self, part: u8) -> u8 {
+        let mut firsts = self.firsts;
+        (0..part).for_each(|_| firsts &= firsts.wrapping_sub(1));
+        firsts.trailing_zeros() as u8
+    }
+
+    /// A bit for every server of a part.
+    pub fn servers(&self, part: u8) -> u64 {
+        let all = u64::MAX >> (SERVERS_MAX as u8).saturating_sub(self.servers);
+        let from = |part| u64::MAX.checked_shl(self.first(part).into()).unwrap_or(0);
+        all & from(part) & !from(part.saturating_add(1))
+    }
+
+    /// What a server knows of the others, in the numbers of its own part: the part's first server is 0.
+    pub fn within(&self, server: u8, live: u64, loads: &[u8; SERVERS_MAX]) -> (u64, [u8; SERVERS_MAX]) {
+        let part = self.of(server);
+        let first = self.first(part);
+        let mut own = [0; SERVERS_MAX];
+        let count = SERVERS_MAX - usize::from(first).min(SERVERS_MAX);
+        own[..count].copy_from_slice(&loads[SERVERS_MAX - count..]);
+        ((live & self.servers(part)).checked_shr(first.into()).unwrap_or(0), own)
+    }
+}
+
 /// The replicas of every block. Every server holds all of it: 8 bytes a block, one and a half a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -115,6 +178,26 @@ impl LocalShard<'_> {
 mod tests {
     use super::*;
     use alloc::vec;
+
+    #[test]
+    fn parts_are_ranges_of_servers() {
+        let parts = Parts::new([2, 1, 3]).unwrap();
+        assert_eq!(parts.count(), 3);
+        assert_eq!([0, 1, 2, 3, 5].map(|server| parts.of(server)), [0, 0, 1, 2, 2]);
+        assert_eq!([0, 1, 2].map(|part| (parts.first(part), parts.servers(part))), [(0, 3), (2, 4), (3, 56)]);
+        let mut loads = [0; SERVERS_MAX];
+        (loads[2], loads[4]) = (7, 9);
+        let (live, own) = parts.within(4, 0b11_0101, &loads);
+        assert_eq!((live, own[1], own[0]), (0b110, 9, 0));
+        assert_eq!((Parts::ONE.count(), Parts::ONE.of(63), Parts::ONE.servers(0)), (1, 0, u64::MAX));
+        assert_eq!(Parts::ONE.within(5, 0b101, &loads), (0b101, loads));
+        let each = Parts::new([1; 64]).unwrap();
+        assert_eq!((each.of(63), each.first(63), each.servers(63)), (63, 63, 1 << 63));
+        assert_eq!(each.within(63, u64::MAX, &loads).0, 1);
+        for wrong in [&[][..], &[1, 0], &[65], &[64, 1]] {
+            assert_eq!(Parts::new(wrong.iter().copied()), None);
+        }
+    }
 
     #[test]
     fn invalid_placements_are_refused() {

@@ -49,6 +49,25 @@ pub struct Cluster<'a> {
     pub stores: &'a dyn Stores,
 }
 
+/// The index of one part of a cluster, of which every query is asked.
+#[derive(Clone, Copy)]
+pub enum Part<'a> {
+    /// Placed on as many servers as its placement has.
+    Placed(Cluster<'a>),
+    /// The whole of it on each of so many servers.
+    Whole(Partition<'a>, usize),
+}
+
+impl Part<'_> {
+    /// Number of its servers.
+    pub fn servers(&self) -> usize {
+        match self {
+            Part::Placed(cluster) => cluster.placement.servers(),
+            Part::Whole(_, servers) => *servers,
+        }
+    }
+}
+
 /// A query that a client submits.
 #[derive(Clone, Copy, Debug)]
 pub struct SubmittedQuery<'a> {
@@ -221,20 +240,16 @@ pub struct Report {
 /// # Panics
 /// When ten million events are not enough: something runs in a circle.
 pub fn run(cluster: &Cluster<'_>, queries: &[SubmittedQuery<'_>], faults: &FaultModel) -> Report {
-    world::World::new(world::Setting::HandOver(cluster), queries, faults).run()
+    run_parts(&[Part::Placed(*cluster)], queries, faults)
 }
 
-/// As [`run`], with an index of its own rows on each server, all of which are asked: [`scatter_gather`] by the real
-/// protocol, over links and through faults.
+/// As [`run`], with an index for each part of the cluster, all of which are asked. Part 0 is on the first servers. With
+/// one server for each it is [`scatter_gather`] by the real protocol, over links and through faults.
 ///
 /// # Panics
-/// As [`run`].
-pub fn run_scatter_gather(
-    partitions: &[Partition<'_>],
-    queries: &[SubmittedQuery<'_>],
-    faults: &FaultModel,
-) -> Report {
-    world::World::new(world::Setting::ScatterGather(partitions), queries, faults).run()
+/// As [`run`]; no parts, or more than 64 servers.
+pub fn run_parts(parts: &[Part<'_>], queries: &[SubmittedQuery<'_>], faults: &FaultModel) -> Report {
+    world::World::new(world::Setting::new(parts), queries, faults).run()
 }
 
 /// As [`run`], without faults. Also returns the traces of all answered queries, in order of submission.
@@ -246,5 +261,5 @@ pub fn record(
     queries: &[SubmittedQuery<'_>],
     faults: &FaultModel,
 ) -> (Report, Vec<Trace>) {
-    world::World::new(world::Setting::HandOver(cluster), queries, faults).record()
+    world::World::new(world::Setting::new(&[Part::Placed(*cluster)]), queries, faults).record()
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use stratann_core::hash::hash;
 use stratann_core::peer::message::{Message, decode};
 use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run, Served};
-use stratann_core::place::LocalShard;
+use stratann_core::place::{LocalShard, Parts};
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{QueryState, Step};
@@ -15,27 +15,31 @@ use stratann_core::view::Base;
 use crate::recorder::{Recorder, Sent};
 use crate::runner::{Pending, Runner};
 use crate::trace::{Trace, Work};
-use crate::{Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery};
+use crate::{Cluster, FaultModel, Part, Partition, Reply, Report, Stores, SubmittedQuery};
 
 const EVENTS_MAX: u64 = 10_000_000;
 /// The build that all servers serve.
 const BUILD: u64 = 0x5EED;
 
 /// The indexes of the servers.
-#[derive(Clone, Copy)]
-pub(crate) enum Setting<'a> {
-    /// One index. Queries are handed over.
-    HandOver(&'a Cluster<'a>),
-    /// One index for each server. Every query is asked of all.
-    ScatterGather(&'a [Partition<'a>]),
+pub(crate) struct Setting<'a> {
+    indexes: Vec<Part<'a>>,
+    parts: Parts,
 }
 
 impl<'a> Setting<'a> {
+    /// One index for each part.
+    pub(crate) fn new(indexes: &[Part<'a>]) -> Setting<'a> {
+        let parts = match indexes {
+            [_] => Some(Parts::ONE),
+            _ => Parts::new(indexes.iter().map(Part::servers)),
+        };
+        let parts = parts.expect("1 to 64 servers");
+        Setting { indexes: indexes.to_vec(), parts }
+    }
+
     fn servers(&self) -> usize {
-        match self {
-            Setting::HandOver(cluster) => cluster.placement.servers(),
-            Setting::ScatterGather(partitions) => partitions.len(),
-        }
+        self.indexes.iter().map(Part::servers).sum()
     }
 
     /// A bit for every server.
@@ -43,33 +47,35 @@ impl<'a> Setting<'a> {
         u64::MAX >> (64 - self.servers().clamp(1, 64))
     }
 
+    fn of(&self, server: u8) -> &Part<'a> {
+        &self.indexes[usize::from(self.parts.of(server))]
+    }
+
     fn view(&self, server: u8, peer: &Peer) -> IndexView<'a> {
-        match self {
-            Setting::HandOver(cluster) => {
-                let (live, loads) = (peer.live(), peer.loads());
-                let shard = LocalShard { placement: cluster.placement, server, live, loads };
-                IndexView { base: Base { here: Some(shard), ..cluster.view.base }, ..cluster.view }
+        match *self.of(server) {
+            Part::Placed(Cluster { view, placement, .. }) => {
+                let (live, loads) = self.parts.within(server, peer.live(), &peer.loads());
+                let server = server - self.parts.first(self.parts.of(server));
+                let shard = LocalShard { placement, server, live, loads };
+                IndexView { base: Base { here: Some(shard), ..view.base }, ..view }
             }
-            Setting::ScatterGather(partitions) => partitions[usize::from(server)].view,
+            Part::Whole(Partition { view, .. }, _) => view,
         }
     }
 
     fn stores(&self, server: u8) -> &'a dyn Stores {
-        match self {
-            Setting::HandOver(cluster) => cluster.stores,
-            Setting::ScatterGather(partitions) => partitions[usize::from(server)].stores,
+        match *self.of(server) {
+            Part::Placed(Cluster { stores, .. }) | Part::Whole(Partition { stores, .. }, _) => stores,
         }
     }
 
     fn served(&self, server: usize, faults: &FaultModel) -> Served {
-        let (view, scatter_gather) = match self {
-            Setting::HandOver(cluster) => (&cluster.view, None),
-            Setting::ScatterGather(partitions) => (&partitions[server].view, Some(partitions.len() as u8)),
-        };
+        let (Part::Placed(Cluster { view, .. }) | Part::Whole(Partition { view, .. }, _)) =
+            self.of(server as u8);
         let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
         let carry = if rescores { faults.carry } else { Carry::Distances };
         let (kind, size, results) = (view.kind_number(), view.size(), faults.results);
-        Served { build: BUILD, kind, vector_bytes, size, carry, results, rescores, scatter_gather }
+        Served { build: BUILD, kind, vector_bytes, size, carry, results, rescores, parts: self.parts }
     }
 }
 
@@ -130,11 +136,12 @@ impl<'a> World<'a> {
             abandoned: 0,
             pool: BufferPool::default(),
         };
+        let servers = (0..count).map(server).collect();
         let mut world = World {
             setting,
             queries,
             faults,
-            servers: (0..count).map(server).collect(),
+            servers,
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
             scheduled: 0,

@@ -3,23 +3,20 @@
 
 mod fixture;
 
-use std::sync::{Arc, OnceLock};
-
-use fixture::common::{self, Built, Set, graph_set, quick};
+use fixture::common::{self, Built, graph_set, quick};
 use fixture::{
-    DIM, LONG_US, QUERIES, alone, answer, in_stretches, params, place, read_from, scattered, simulate,
-    submitted,
+    DIM, LONG_US, Memory, QUERIES, alone, answer, in_stretches, params, place, scattered, simulate,
+    submitted, with_thirds,
 };
 use stratann_core::hash::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, QueryStats};
+use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::Kind;
-use stratann_engine::dataset::Shape;
 use stratann_kernel::Metric;
 use stratann_sim::{
-    Cluster, Costs, Crash, FaultModel, Load, Partition, Reply, Report, Stores, SubmittedQuery, Task, Trace,
-    fetch, record, replay, run_scatter_gather, scatter_gather,
+    Cluster, Costs, Crash, FaultModel, Load, Part, Partition, Reply, Report, SubmittedQuery, Task, Trace,
+    fetch, record, replay, run_parts, scatter_gather,
 };
 
 /// Prices: everything takes some time.
@@ -137,47 +134,6 @@ fn fetching_reads_as_one_server_does_and_sends_two_messages_for_each_remote_bloc
     }
 }
 
-/// Three indexes, each with a third of the rows; their ids are the rows of the whole.
-fn thirds() -> &'static [(Built, Arc<Vec<u8>>)] {
-    static PARTS: OnceLock<Vec<(Built, Arc<Vec<u8>>)>> = OnceLock::new();
-    let whole = graph_set();
-    let size = whole.shape.row_bytes();
-    let third = |part: u64| {
-        let dir = tempfile::tempdir().unwrap();
-        let rows: Vec<u64> = (0..whole.len() as u64).filter(|r| r % 3 == part).collect();
-        let ids = dir.path().join("ids.u64bin");
-        let header = [rows.len() as u32, 1].map(u32::to_le_bytes).concat();
-        let names: Vec<u8> = rows.iter().flat_map(|r| r.to_le_bytes()).collect();
-        std::fs::write(&ids, [header, names].concat()).unwrap();
-        let bytes = rows.iter().flat_map(|&r| whole.bytes[r as usize * size..][..size].to_vec()).collect();
-        let set = Set { shape: Shape { rows: rows.len() as u64, ..whole.shape }, bytes };
-        let mut options = quick(Kind::DiskGraph, Metric::L2);
-        options.ids = Some(ids);
-        let built = Built::new(set, &options);
-        let blocks = built.blocks();
-        (built, blocks)
-    };
-    PARTS.get_or_init(|| (0..3).map(third).collect())
-}
-
-struct Memory<'a>(&'a [u8]);
-
-impl Stores for Memory<'_> {
-    fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
-        read_from(self.0, at, out)
-    }
-}
-
-fn with_thirds<T>(test: impl FnOnce(&[Partition<'_>]) -> T) -> T {
-    let memory: Vec<Memory<'_>> = thirds().iter().map(|(_, blocks)| Memory(blocks)).collect();
-    let parts: Vec<Partition<'_>> = thirds()
-        .iter()
-        .zip(&memory)
-        .map(|((built, _), stores)| Partition { view: built.index.view(), stores })
-        .collect();
-    test(&parts)
-}
-
 #[test]
 fn scatter_gather_finds_the_nearest_of_all_rows() {
     let whole = graph_set();
@@ -201,7 +157,8 @@ fn gathered(partitions: &[Partition<'_>], time_us: u64, faults: &FaultModel) -> 
     let queries: Vec<SubmittedQuery<'_>> = (0..QUERIES)
         .map(|q| SubmittedQuery { time_us, ..query(q, (q % partitions.len()) as u8, 1) })
         .collect();
-    let report = run_scatter_gather(partitions, &queries, faults);
+    let parts: Vec<Part<'_>> = partitions.iter().map(|&partition| Part::Whole(partition, 1)).collect();
+    let report = run_parts(&parts, &queries, faults);
     assert_eq!(report.left, (0, 0, 0), "seed {}: something is never freed", faults.seed);
     report
 }
@@ -291,7 +248,7 @@ fn without_a_dead_server_answers_are_partial() {
 }
 
 /// Two servers with the same index of any kind: queries and answers of that kind go over the wire, and every result is
-/// found twice.
+/// found twice and given once.
 #[test]
 fn every_kind_runs_through_protocol_and_simulator() {
     for kind in [Kind::Flat, Kind::DiskGraph, Kind::HybridIvf] {
@@ -310,14 +267,13 @@ fn every_kind_runs_through_protocol_and_simulator() {
             .into_iter()
             .map(|query| SubmittedQuery { budget: view.budget(), ..query })
             .collect();
-        let report = run_scatter_gather(&[partition, partition], &queries, &FaultModel::default());
+        let report = run_parts(&[Part::Whole(partition, 1); 2], &queries, &FaultModel::default());
         assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
         for (q, query) in queries.iter().enumerate() {
             let alone = common::run_plain(&view, &file, query.vector, params, view.budget(), 1);
             let state = answer(&report, q);
             assert_eq!(state.outcome(), Outcome::Complete, "query {q}");
-            let twice: Vec<_> = alone.results().iter().flat_map(|hit| [*hit, *hit]).take(10).collect();
-            assert_eq!(state.results(), twice);
+            assert_eq!(state.results(), alone.results());
             let mut sum = *alone.stats();
             sum.add(alone.stats());
             assert_eq!(*state.stats(), sum, "query {q}");
@@ -337,7 +293,7 @@ fn queries_of_another_kind_are_refused_and_fail_at_their_deadline() {
         Partition { view: flat.index.view(), stores: &Memory(&flat_file) },
     ];
     let queries = submitted(place, 1, params(1), 200_000);
-    let report = run_scatter_gather(&partitions, &queries, &FaultModel::default());
+    let report = run_parts(&partitions.map(|p| Part::Whole(p, 1)), &queries, &FaultModel::default());
     assert!(report.refused >= QUERIES as u64, "{} frames refused", report.refused);
     assert_eq!(report.left, (0, 0, 0));
     for replies in &report.replies {

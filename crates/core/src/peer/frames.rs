@@ -42,7 +42,7 @@ pub struct NewQuery {
     pub(super) time_us: u64,
     pub(super) vector: Vec<u8>,
     pub(super) state: Box<QueryState>,
-    // The state as other servers receive it; empty unless all of them are asked.
+    // The state as other servers receive it; empty unless several parts are asked.
     pub(super) encoded: Vec<u8>,
 }
 
@@ -93,6 +93,12 @@ impl FrameCodec {
         self.server
     }
 
+    /// The number in the whole cluster of a server that a state names: in a state the first of its part is 0.
+    fn in_cluster(&self, server: u8) -> u8 {
+        let parts = &self.served.parts;
+        server.saturating_add(parts.first(parts.of(self.server)))
+    }
+
     /// Prepares a client's query. `number` differs from those of all other queries of this incarnation.
     pub fn new_query(
         &self,
@@ -105,7 +111,7 @@ impl FrameCodec {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
         let state = Box::new(QueryState::new(params, budget));
         let mut encoded = Vec::new();
-        if self.served.scatter_gather.is_some() {
+        if self.served.parts.count() > 1 {
             encoded = pool.buffer();
             pool.encoder.encode(&state, self.served.carry, &mut encoded);
         }
@@ -122,7 +128,7 @@ impl FrameCodec {
     ) -> Option<Departure> {
         let leaves = match step {
             Step::Wait => return None,
-            Step::HandOver(to) => self.hand_over(&run, to, state, pool),
+            Step::HandOver(to) => self.hand_over(&run, self.in_cluster(to), state, pool),
             Step::Done if run.job.is_some() => {
                 let mut scores = pool.buffer();
                 wire::write_scores(state, &mut scores);
@@ -157,7 +163,7 @@ impl FrameCodec {
         let mut bytes = pool.buffer();
         pool.encoder.encode(&job, self.served.carry, &mut bytes);
         pool.recycle_state(job);
-        AskedJob { run, tag: tag.0, to, state: bytes }
+        AskedJob { run, tag: tag.0, to: self.in_cluster(to), state: bytes }
     }
 
     fn hand_over(&self, run: &Run, to: u8, state: &QueryState, pool: &mut BufferPool) -> Leaves {

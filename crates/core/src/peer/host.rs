@@ -42,6 +42,11 @@ impl HostedQuery {
         self.jobs.iter_mut().find(|j| j.attempt == attempt && j.id.asker == id.asker && j.id.tag == id.tag)
     }
 
+    /// Whether a state of an attempt runs or waits here.
+    pub(super) fn is_here(&self) -> bool {
+        self.here > 0
+    }
+
     /// The number of its states and jobs that run or wait here.
     pub(super) fn states_here(&self) -> u64 {
         u64::from(self.here) + self.jobs.iter().filter(|job| job.is_here).count() as u64
@@ -71,9 +76,9 @@ impl Peer {
             let is_outdated = hosted.accepted.is_some_and(|accepted| accepted.0 > run.attempt);
             return (!is_outdated).then_some(begun);
         }
-        let is_current = |o: &&mut Origin| match &o.gather {
-            // The origin's own part is in this process and cannot be lost: it is begun once.
-            Some(gather) => gather.missing() & bit(self.server) != 0,
+        let own = self.served.parts.of(self.server);
+        let is_current = |o: &&mut Origin| match &o.parts {
+            Some(parts) => parts.is_current(own, run.attempt),
             None => o.attempt == run.attempt,
         };
         let origin = self.origins.get_mut(&run.query.number).filter(is_current)?;
@@ -96,7 +101,7 @@ impl Peer {
                 }
                 self.hand_over(now_us, run, to, state, out);
             }
-            Leaves::Answer(state) => self.end(run, self.server, 0, state, out),
+            Leaves::Answer(state) => self.end((now_us, self.server), run, 0, state, out),
             Leaves::SendAnswer(state) => self.send_answer(run, state, out),
             Leaves::SendScores(scores) => self.send_scores(run, scores, out),
         }
@@ -127,7 +132,7 @@ impl Peer {
     fn send_answer(&mut self, run: Run, state: Vec<u8>, out: &mut Vec<Action>) {
         let visited = self.hosted.get(&run.query).map_or(0, |hosted| hosted.visited);
         self.send(self.toward(run.query.origin), Message::Answer { run, visited, state }, out);
-        if self.served.scatter_gather.is_some() {
+        if self.own_servers() == bit(self.server) {
             // No server hands it over to here again.
             self.forget(&run.query);
         }
@@ -136,8 +141,9 @@ impl Peer {
     fn report(&mut self, run: Run, report: Report, out: &mut Vec<Action>) {
         match report {
             Report::Local { sequence, k, hits } => {
-                if let Some(origin) = self.own(&run.query) {
-                    origin.partial_results.merge(run.attempt, sequence, &hits, k);
+                let part = self.served.parts.of(self.server);
+                if let Some(results) = self.own(&run.query).and_then(|origin| origin.partial_results(part)) {
+                    results.merge(run.attempt, sequence, &hits, k);
                 }
                 self.pool.recycle_hits(hits);
             }
@@ -151,14 +157,14 @@ impl Peer {
         }
     }
 
-    /// The server to send what is for `origin` to: another one that reaches it where the link to it is down. With
-    /// scatter-gather an answer is known by its sender, so it goes straight.
+    /// The server to send what is for `origin` to: where the link to it is down another one that reaches it, of the same
+    /// part, since the sender of an answer tells the part.
     fn toward(&self, origin: u8) -> u8 {
-        if self.live & bit(origin) != 0 || self.served.scatter_gather.is_some() {
+        if self.live & bit(origin) != 0 {
             return origin;
         }
         let reaches = |server: u8| self.statuses[usize::from(server)].map(|s| s.live & bit(origin) != 0);
-        let others = servers_in(self.live & !bit(self.server));
+        let others = servers_in(self.live & self.own_servers() & !bit(self.server));
         let known = others.filter(|&server| reaches(server) != Some(false));
         known.max_by_key(|&server| reaches(server)).unwrap_or(origin)
     }
@@ -167,7 +173,7 @@ impl Peer {
     /// It is passed on once, so that it cannot loop.
     pub(super) fn relays(&self, run: &Run) -> bool {
         let origin = run.query.origin;
-        origin != self.server && self.live & bit(origin) != 0 && self.served.scatter_gather.is_none()
+        origin != self.server && self.live & bit(origin) != 0
     }
 
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: Vec<u8>, out: &mut Vec<Action>) {

@@ -17,8 +17,8 @@ mod jobs;
 pub mod message;
 mod origin;
 mod partial_results;
+mod parts;
 mod rollout;
-mod scatter_gather;
 mod status;
 
 use alloc::boxed::Box;
@@ -33,7 +33,7 @@ use self::jobs::Jobs;
 use self::origin::Origin;
 pub use self::rollout::{DRAIN_US_MAX, Rollout, RolloutStep, STUCK_US};
 pub use self::status::PeerStatus;
-use crate::place::{SERVERS_MAX, bit};
+use crate::place::{Parts, SERVERS_MAX, bit};
 use crate::query::{IndexSize, Loss, Outcome, QueryState, Tag, wire};
 use message::{Message, QueryId};
 
@@ -136,9 +136,8 @@ pub struct Served {
     /// Whether this server can compute distances that a baton leaves out: codes of all nodes are in RAM. Otherwise such
     /// a baton is refused.
     pub rescores: bool,
-    /// Number of servers with an index each, of which every query is asked (scatter-gather); `None` for one index whose
-    /// servers hand queries over.
-    pub scatter_gather: Option<u8>,
+    /// The parts of the cluster. Every query is asked of all of them.
+    pub parts: Parts,
 }
 
 /// Limits of one server.
@@ -284,7 +283,7 @@ impl Peer {
                 self.pool.recycle_state(state);
                 self.send(run.query.origin, Message::Answer { run, visited, state: bytes }, out);
             }
-            Message::Answer { run, visited, state } => self.end(run, from, visited, state, out),
+            Message::Answer { run, visited, state } => self.end((now_us, from), run, visited, state, out),
             Message::PartialResults { run, sequence, hits } if self.relays(&run) => {
                 let mut bytes = self.pool.buffer();
                 wire::write_hits(&hits, &mut bytes);
@@ -292,7 +291,7 @@ impl Peer {
                 self.send(run.query.origin, Message::PartialResults { run, sequence, hits: bytes }, out);
             }
             Message::PartialResults { run, sequence, hits } => {
-                self.merge_report(run, sequence, &hits, out);
+                self.merge_report((now_us, from), run, (sequence, &hits), out);
                 self.pool.recycle_hits(hits);
             }
             Message::Status(status) => {
@@ -341,9 +340,9 @@ impl Peer {
         self.live &= !bit(server);
         self.statuses[usize::from(server)] = None;
         self.send_status(out);
-        self.lose_parts(server, out);
+        self.lose_server_of_parts(now_us, server, out);
         self.lose_jobs(server, out);
-        let handed_over = self.origins.values_mut().filter(|o| o.has_begun && o.gather.is_none());
+        let handed_over = self.origins.values_mut().filter(|o| o.has_begun && o.parts.is_none());
         handed_over.for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);
     }

@@ -7,8 +7,8 @@ use super::frames::NewQuery;
 use super::host::HostedQuery;
 use super::message::QueryId;
 use super::partial_results::PartialResults;
-use super::scatter_gather::{self, Gather};
-use super::{Action, Failure, Peer, Run};
+use super::parts::AskedParts;
+use super::{Action, Failure, Peer, Run, servers_in};
 use crate::place::bit;
 use crate::query::{Budget, Params, QueryState};
 
@@ -22,14 +22,24 @@ pub(super) struct Origin {
     pub(super) give_up_at_us: u64,
     pub(super) expires_at_us: u64,
     pub(super) visited: u64,
-    // Answers so far, when all servers are asked.
-    pub(super) gather: Option<Gather>,
+    // Of a query that several parts are asked.
+    pub(super) parts: Option<AskedParts>,
     pub(super) partial_results: PartialResults,
 }
 
+impl Origin {
+    /// The results that a part's servers have reported.
+    pub(super) fn partial_results(&mut self, part: u8) -> Option<&mut PartialResults> {
+        match &mut self.parts {
+            Some(parts) => parts.partial_results(part),
+            None => Some(&mut self.partial_results),
+        }
+    }
+}
+
 impl Peer {
-    /// A client submits a query. It runs here first, since the head graph is on every server; with scatter-gather it
-    /// starts on all of them.
+    /// A client submits a query. It runs here first, since the head graph is on every server; of several
+    /// parts each starts on a server of its own.
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
         let NewQuery { number, time_us, vector, state, encoded } = query;
         if self.origins.len() >= self.limits.origins {
@@ -51,17 +61,14 @@ impl Peer {
             give_up_at_us: expires_at_us,
             expires_at_us,
             visited: bit(self.server),
-            gather: self.served.scatter_gather.map(|servers| {
-                let all = scatter_gather::all(servers);
-                Gather::new(params, budget, encoded, all, all & (self.live | bit(self.server)))
-            }),
+            parts: self.new_parts((params, budget), encoded),
             partial_results: PartialResults::default(),
         };
-        if let Some(gather) = &origin.gather {
-            let missing = gather.missing();
-            self.ask_parts(now_us, number, &origin, missing, out);
-        }
+        let is_one = origin.parts.is_none();
         self.origins.insert(number, origin);
+        if !is_one {
+            self.ask_others(now_us, number, out);
+        }
         self.start(Run::of_query(self.id(number), 0), state, out);
     }
 
@@ -84,33 +91,28 @@ impl Peer {
         self.origins.get_mut(&query.number).filter(|_| is_own)
     }
 
-    fn start(&mut self, run: Run, state: Box<QueryState>, out: &mut Vec<Action>) {
+    pub(super) fn start(&mut self, run: Run, state: Box<QueryState>, out: &mut Vec<Action>) {
         self.set_here(&run, true);
         out.push(Action::Start { run, state });
     }
 
-    /// A query has ended at server `from`. The first answer counts; with scatter-gather all of them do.
+    /// A query has ended at server `from`. The first answer counts; of several parts the first of each.
     pub(super) fn end(
         &mut self,
+        (now_us, from): (u64, u8),
         run: Run,
-        from: u8,
         visited: u64,
         state: Box<QueryState>,
         out: &mut Vec<Action>,
     ) {
         let query = run.query;
         let Some(origin) = self.own(&query) else { return self.pool.recycle_state(state) };
-        let Some(gather) = &mut origin.gather else {
-            if let Some((visited, state)) = origin.partial_results.complete(run.attempt, visited, state) {
-                self.answer(query.number, visited, state, out);
-            }
-            return;
-        };
-        gather.merge(from, &state);
-        if let Some(whole) = gather.whole() {
-            self.answer(query.number, 0, Box::new(whole), out);
+        if origin.parts.is_some() {
+            return self.end_part((now_us, from), run, visited, state, out);
         }
-        self.pool.recycle_state(state);
+        if let Some((visited, state)) = origin.partial_results.complete(run.attempt, visited, state) {
+            self.answer(query.number, visited, state, out);
+        }
     }
 
     /// Gives the answer to the client; all servers forget the query.
@@ -142,15 +144,16 @@ impl Peer {
         let query = self.id(number);
         let Some(mut origin) = self.origins.remove(&number) else { return false };
         self.recycle_question(&mut origin);
-        let asked = origin.gather.as_ref().map_or(0, Gather::missing);
+        let missing = servers_in(origin.parts.as_ref().map_or(0, AskedParts::missing));
+        let asked = missing.fold(0, |asked, part| asked | self.served.parts.servers(part));
         let visited = others | origin.visited | asked | self.forget(&query);
         self.release(&query, visited, out);
         true
     }
 
     fn recycle_question(&mut self, origin: &mut Origin) {
-        if let Some(gather) = &mut origin.gather {
-            self.pool.recycle_buffer(gather.take_question());
+        if let Some(parts) = &mut origin.parts {
+            self.pool.recycle_buffer(parts.take_question());
         }
     }
 
@@ -166,8 +169,8 @@ impl Peer {
             origin.give_up_at_us = origin.expires_at_us;
             return;
         }
-        if origin.gather.is_some() {
-            return self.ask_again(now_us, number, out);
+        if origin.parts.is_some() {
+            return self.ask_missing(now_us, number, out);
         }
         if self.jobs.is_asking(&query, origin.attempt) {
             // Its state waits here and cannot be lost. Jobs are sent again one by one.

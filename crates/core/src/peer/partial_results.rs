@@ -72,12 +72,24 @@ impl PartialResults {
 }
 
 impl Peer {
-    /// A server has reported partial results.
-    pub(super) fn merge_report(&mut self, run: Run, sequence: u32, hits: &[Hit], out: &mut Vec<Action>) {
+    /// Server `from` has reported partial results.
+    pub(super) fn merge_report(
+        &mut self,
+        (now_us, from): (u64, u8),
+        run: Run,
+        (sequence, hits): (u32, &[Hit]),
+        out: &mut Vec<Action>,
+    ) {
+        let part = self.served.parts.of(from);
         let Some(origin) = self.own(&run.query) else { return };
-        origin.partial_results.merge(run.attempt, sequence, hits, origin.params.k);
-        if let Some((visited, state)) = origin.partial_results.take_whole() {
-            self.answer(run.query.number, visited, state, out);
+        let k = origin.params.k;
+        let Some(results) = origin.partial_results(part) else { return };
+        results.merge(run.attempt, sequence, hits, k);
+        if let Some((visited, state)) = results.take_whole() {
+            match origin.parts {
+                Some(_) => self.join_part((now_us, from), run, visited, state, out),
+                None => self.answer(run.query.number, visited, state, out),
+            }
         }
     }
 }

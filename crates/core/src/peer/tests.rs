@@ -20,7 +20,7 @@ pub(super) fn served(carry: Carry, results: Results) -> Served {
         carry,
         results,
         rescores: true,
-        scatter_gather: None,
+        parts: crate::place::Parts::ONE,
     }
 }
 

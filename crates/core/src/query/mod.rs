@@ -1,10 +1,12 @@
 //! The query as data: its parameters, its state and one transition, the state as bytes, and the reference loop.
 
+mod join;
 mod params;
 mod run;
 mod state;
 pub mod wire;
 
+pub use join::Join;
 pub use params::{MAX_K, MAX_WIDTH, Params};
 pub use run::{outcome, run};
 pub use state::{QueryState, Scratch};

@@ -90,6 +90,7 @@ impl QueryState {
             top: TopK::default(),
             io: Io::default(),
             lost_units: LostUnits::default(),
+            lost_parts: 0,
             outcome: Outcome::Running,
             stats: QueryStats::default(),
             next: None,
@@ -110,6 +111,7 @@ impl QueryState {
         q.top.reset(params.k);
         q.io.reset();
         q.lost_units.0.clear();
+        q.lost_parts = 0;
         q.outcome = Outcome::Running;
         q.stats = QueryStats::default();
         q.next = None;
@@ -207,6 +209,11 @@ impl QueryState {
         self.q.lost_units.given_up().map(|u| (u.unit, u.loss))
     }
 
+    /// Of an answer that was joined of several parts: a bit for every part that gave none.
+    pub fn lost_parts(&self) -> u64 {
+        self.q.lost_parts
+    }
+
     /// The results so far, closest first, at most k; without those already reported to the origin.
     pub fn results(&self) -> &[Hit] {
         &self.q.top.hits
@@ -244,6 +251,7 @@ impl QueryState {
         q.top.hits.clone_from(&from.top.hits);
         q.top.reports_sent = from.top.reports_sent;
         q.lost_units.0.extend(from.lost_units.given_up().copied());
+        q.lost_parts = from.lost_parts;
         q.outcome = from.outcome;
         q.stats = from.stats;
     }

@@ -120,6 +120,8 @@ pub(crate) struct Query {
     pub(crate) top: TopK,
     pub(crate) io: Io,
     pub(crate) lost_units: LostUnits,
+    /// Of a joined answer: a bit for every part without one. Never travels.
+    pub(crate) lost_parts: u64,
     pub(crate) outcome: Outcome,
     pub(crate) stats: QueryStats,
     /// Where the query goes next, decided by the last step; never travels.

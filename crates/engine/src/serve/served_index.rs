@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use stratann_core::format::checksum;
+use stratann_core::place::Parts;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 
@@ -102,6 +103,16 @@ impl ServedIndex {
         match self {
             ServedIndex::ScatterGather(_, description) => description.servers,
             _ => self.index().manifest().spread.as_ref().map_or(1, |c| c.servers),
+        }
+    }
+
+    /// The parts of the cluster.
+    pub(super) fn parts(&self) -> Parts {
+        match self {
+            ServedIndex::ScatterGather(_, description) => {
+                Parts::new(vec![1; description.servers]).unwrap_or(Parts::ONE)
+            }
+            _ => Parts::ONE,
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stratann_core::peer::{FrameCodec, Limits, POOL_BYTES, Peer, Served, THREAD_POOL_BYTES};
-use stratann_core::place::SERVERS_MAX;
+use stratann_core::place::{Parts, SERVERS_MAX};
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 
@@ -129,6 +129,7 @@ pub(super) struct ServerState {
     pub(super) live: AtomicU64,
     pub(super) abandoned: AtomicU64,
     loads: Mutex<[u8; SERVERS_MAX]>,
+    pub(super) parts: Parts,
     pub(super) inbox: Inbox,
     pub(super) scores: Scores,
     pub(super) link: OnceLock<Link>,
@@ -191,10 +192,7 @@ impl ServerState {
             carry: index.carry(options.carry).unwrap_or(Carry::Distances),
             results: options.results,
             rescores: view.rescores(),
-            scatter_gather: match &index {
-                ServedIndex::ScatterGather(_, description) => Some(description.servers as u8),
-                _ => None,
-            },
+            parts: index.parts(),
         };
         let server = options.server.unwrap_or(0);
         let limits = Limits {
@@ -228,6 +226,7 @@ impl ServerState {
             live: AtomicU64::new(live),
             abandoned: AtomicU64::new(0),
             loads: Mutex::new([0; SERVERS_MAX]),
+            parts: served.parts,
             inbox: Inbox::new(options.threads),
             scores: Scores::new(options.threads),
             link: OnceLock::new(),
