@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
-use super::{Action, JobId, Origin, Peer, Run, servers_in};
+use super::{Action, JobId, Peer, Run, servers_in};
 use crate::place::bit;
 use crate::query::QueryState;
 
@@ -67,26 +67,36 @@ impl Peer {
     /// patience with an attempt counts from here, so that an attempt that waits in a long queue is not started again
     /// and again.
     pub fn begin(&mut self, now_us: u64, run: &Run) -> Option<Begun<'_>> {
-        let hosted = self.hosted.get(&run.query).filter(|hosted| now_us < hosted.expires_at_us)?;
-        let begun = Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us };
+        if !self.may_begin(now_us, run) {
+            self.set_here(run, false);
+            return None;
+        }
+        let patience = self.limits.patience(now_us, run.attempt);
+        let hosted = self.hosted.get(&run.query)?;
+        let is_own = run.query.origin == self.server && run.job.is_none();
+        let origin = self.origins.get_mut(&run.query.number).filter(|origin| is_own && !origin.has_begun);
+        if let Some(origin) = origin {
+            origin.has_begun = true;
+            origin.give_up_at_us = patience.min(origin.expires_at_us);
+        }
+        Some(Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us })
+    }
+
+    fn may_begin(&self, now_us: u64, run: &Run) -> bool {
+        let Some(hosted) = self.hosted.get(&run.query).filter(|hosted| now_us < hosted.expires_at_us) else {
+            return false;
+        };
         if run.job.is_some() {
-            return Some(begun);
+            return true;
         }
         if run.query.origin != self.server {
-            let is_outdated = hosted.accepted.is_some_and(|accepted| accepted.0 > run.attempt);
-            return (!is_outdated).then_some(begun);
+            return hosted.accepted.is_none_or(|accepted| accepted.0 <= run.attempt);
         }
         let own = self.served.parts.of(self.server);
-        let is_current = |o: &&mut Origin| match &o.parts {
+        self.origins.get(&run.query.number).is_some_and(|origin| match &origin.parts {
             Some(parts) => parts.is_current(own, run.attempt),
-            None => o.attempt == run.attempt,
-        };
-        let origin = self.origins.get_mut(&run.query.number).filter(is_current)?;
-        if !origin.has_begun {
-            origin.has_begun = true;
-            origin.give_up_at_us = self.limits.patience(now_us, run.attempt).min(origin.expires_at_us);
-        }
-        Some(begun)
+            None => origin.attempt == run.attempt,
+        })
     }
 
     /// The state of a run can go no further here.

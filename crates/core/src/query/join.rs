@@ -82,7 +82,7 @@ impl Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::Loss;
+    use crate::search::{Extent, Loss};
     use alloc::vec::Vec;
 
     fn join() -> Join {
@@ -129,7 +129,7 @@ mod tests {
         let mut one = join();
         one.add(0, &ended(&[(1.0, 7)], 3, Outcome::Complete));
         one.lose(1);
-        let lost = Outcome::Lost { unit: 4, at: 0, loss: Loss::Damaged };
+        let lost = Outcome::Lost { unit: 4, at: Extent::default(), loss: Loss::Damaged };
         one.add(2, &ended(&[(0.5, 9)], 2, lost));
         let whole = one.answer().unwrap();
         assert_eq!((ids(&whole), whole.lost_parts()), ([7].to_vec(), 0b110));
