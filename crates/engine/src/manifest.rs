@@ -123,13 +123,18 @@ pub struct DamagedManifest {
     pub why: String,
 }
 
+/// What to say about versions that are damaged, newer than version `number`; `None` when there are none.
+pub fn damaged_note(newer: &[DamagedManifest], number: u64) -> Option<String> {
+    (!newer.is_empty()).then(|| {
+        let why: Vec<&str> = newer.iter().map(|damaged| damaged.why.as_str()).collect();
+        format!("{}; version {number} is used, the newest that is sound", why.join("; "))
+    })
+}
+
 impl Manifest {
     /// What to say about newer versions that are damaged; `None` when there are none.
     pub fn damaged_note(&self, number: u64) -> Option<String> {
-        (!self.damaged_newer.is_empty()).then(|| {
-            let why: Vec<&str> = self.damaged_newer.iter().map(|damaged| damaged.why.as_str()).collect();
-            format!("{}; version {number} is used, the newest that is sound", why.join("; "))
-        })
+        damaged_note(&self.damaged_newer, number)
     }
 
     /// Refuses to write beside a newer version that is damaged: its number is taken, and it may be restored.

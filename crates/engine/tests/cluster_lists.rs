@@ -382,7 +382,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     refused(&PartitionOptions { overlap: 0.1, ..options(3) }, "overlap is for blocks");
     refused(&PartitionOptions { replicas: 4, ..options(3) }, "replicas is 4");
     refused(&options(41), "has 40 clusters, fewer than 41 servers");
-    let error = scatter(index, &out, &options(3), &Quiet).unwrap_err();
+    let error = scatter(index, &out, (&options(3), 3), &Quiet).unwrap_err();
     assert!(error.message.contains("only disk-graph can be divided") && !out.exists(), "{error}");
     let flat = Built::new(common::graph_set(), &quick(Kind::Flat, Metric::L2));
     let error = partition(flat.dir.path(), &out, &options(3), &Quiet).unwrap_err();

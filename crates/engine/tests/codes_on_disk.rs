@@ -416,7 +416,7 @@ fn separate_indexes_keep_the_place_of_their_codes() {
     let parent = tempfile::tempdir().unwrap();
     let out = parent.path().join("apart");
     let options = PartitionOptions { threads: 2, method: Method::Kmeans, ..PartitionOptions::new(2) };
-    scatter(pair().disk.dir.path(), &out, &options, &Quiet).unwrap();
+    scatter(pair().disk.dir.path(), &out, (&options, 2), &Quiet).unwrap();
     for server in 0..2 {
         let folder = stratann_engine::spread::scatter::server_folder(&out, server);
         let index = Index::open(&folder, OpenOptions::default()).unwrap();

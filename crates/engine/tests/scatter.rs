@@ -60,7 +60,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 fn every_row_is_in_one_index_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("apart");
-    let report = scatter(source().dir.path(), &out, &options(2), &Quiet).unwrap();
+    let report = scatter(source().dir.path(), &out, (&options(2), 3), &Quiet).unwrap();
     assert_eq!(describe(&out).unwrap(), report.description);
     let (description, indexes) = open(&out, source().index.manifest()).unwrap();
     assert_eq!(description.rows.iter().sum::<u64>(), ROWS as u64);
@@ -88,7 +88,7 @@ fn the_number_of_threads_changes_no_byte() {
     let dir = tempfile::tempdir().unwrap();
     let run = |threads: usize| {
         let out = dir.path().join(threads.to_string());
-        scatter(source().dir.path(), &out, &options(threads), &Quiet).unwrap();
+        scatter(source().dir.path(), &out, (&options(threads), 3), &Quiet).unwrap();
         files(&out)
     };
     let (one, three) = (run(1), run(3));
@@ -116,12 +116,12 @@ impl Progress for StopAt {
 fn what_is_stopped_leaves_nothing_and_harms_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("apart");
-    scatter(source().dir.path(), &out, &options(2), &Quiet).unwrap();
+    scatter(source().dir.path(), &out, (&options(2), 3), &Quiet).unwrap();
     let before = files(dir.path());
-    for stage in ["dividing rows", "server 1 of 2", "server 2 of 2"] {
+    for stage in ["dividing rows", "part 1 of 2", "part 2 of 2"] {
         let options = PartitionOptions { servers: 2, force: true, ..options(2) };
         let stop = StopAt(stage, AtomicU64::new(0));
-        let error = scatter(source().dir.path(), &out, &options, &stop).unwrap_err();
+        let error = scatter(source().dir.path(), &out, (&options, 2), &stop).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Interrupted, "{stage}: {error}");
         assert!(!error.message.contains("--resume"), "{error}");
         assert_eq!(
@@ -132,7 +132,7 @@ fn what_is_stopped_leaves_nothing_and_harms_nothing() {
     }
     assert!(files(dir.path()) == before);
     let options = PartitionOptions { servers: 2, force: true, ..options(2) };
-    assert_eq!(scatter(source().dir.path(), &out, &options, &Quiet).unwrap().description.servers, 2);
+    assert_eq!(scatter(source().dir.path(), &out, (&options, 2), &Quiet).unwrap().description.servers, 2);
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 3);
 }
 
@@ -141,14 +141,14 @@ fn copies_and_damage_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("apart");
     let copied = PartitionOptions { replicas: 2, ..options(2) };
-    let error = scatter(source().dir.path(), &out, &copied, &Quiet).unwrap_err();
-    assert!(error.message.contains("hold every row once"), "{error}");
+    let error = scatter(source().dir.path(), &out, (&copied, 3), &Quiet).unwrap_err();
+    assert!(error.message.contains("without copies"), "{error}");
     let error = describe(&out).unwrap_err();
     assert!(error.message.contains("holds no separate indexes"), "{error}");
-    scatter(source().dir.path(), &out, &options(2), &Quiet).unwrap();
+    scatter(source().dir.path(), &out, (&options(2), 3), &Quiet).unwrap();
     std::fs::write(out.join("scatter-gather.json"), "{\"servers\": 3}").unwrap();
     assert_eq!(describe(&out).unwrap_err().kind, ErrorKind::Corrupt);
-    scatter(source().dir.path(), &out, &PartitionOptions { force: true, ..options(2) }, &Quiet).unwrap();
+    scatter(source().dir.path(), &out, (&PartitionOptions { force: true, ..options(2) }, 3), &Quiet).unwrap();
     std::fs::remove_dir_all(server_folder(&out, 1)).unwrap();
     assert!(open(&out, source().index.manifest()).is_err());
 }

@@ -274,7 +274,7 @@ fn without_a_live_replica_the_answer_is_partial_or_refused_as_asked() {
         partial += usize::from(got.is_partial);
         match cluster.ask(2, asked.row(i), false).recv_timeout(PATIENCE).unwrap() {
             Ok(got) => whole += usize::from(!got.is_partial),
-            Err(Unanswered::Unreachable) => refused += 1,
+            Err(Unanswered::Unreachable(_)) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }

@@ -369,13 +369,14 @@ fn answered(answer: Result<Answer, Unanswered>) -> Answered {
             ids: answer.ids,
             distances: answer.distances,
             partial: answer.is_partial,
+            lost_parts: answer.lost_parts,
             latency_us: answer.latency_us,
         }),
         Err(why) => {
             let kind = match why {
                 Unanswered::Overloaded => FailureKind::Overloaded,
                 Unanswered::Expired => FailureKind::Expired,
-                Unanswered::Unreachable => FailureKind::Unreachable,
+                Unanswered::Unreachable(_) => FailureKind::Unreachable,
                 Unanswered::Failed(_) => FailureKind::Failed,
             };
             Answered::Failed(Failed { error: why.to_string(), kind })

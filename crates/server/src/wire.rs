@@ -53,6 +53,9 @@ pub struct Found {
     pub distances: Vec<f32>,
     /// Whether a part of the index could not be reached.
     pub partial: bool,
+    /// Of a cluster with several indexes those that gave no answer, by number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_parts: Vec<u8>,
     /// Time on the server from question to answer, microseconds.
     pub latency_us: u64,
     /// Its counters.
@@ -216,6 +219,8 @@ struct Either {
     #[serde(default)]
     partial: bool,
     #[serde(default)]
+    lost_parts: Vec<u8>,
+    #[serde(default)]
     latency_us: u64,
     #[serde(default)]
     per_query: Counters,
@@ -239,6 +244,7 @@ impl<'de> Deserialize<'de> for Answered {
             ids: read.ids.into_iter().map(|id| id.0).collect(),
             distances: read.distances,
             partial: read.partial,
+            lost_parts: read.lost_parts,
             latency_us: read.latency_us,
             per_query: read.per_query,
         }))
@@ -257,6 +263,7 @@ mod tests {
             ids: vec![0, 7, u64::MAX - 1],
             distances: vec![0.1, 1.0e-30, 3.4e38],
             partial: true,
+            lost_parts: vec![1, 63],
             latency_us: 123,
             per_query: Counters(stats),
         });

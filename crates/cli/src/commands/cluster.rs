@@ -1,6 +1,6 @@
 //! `stratann cluster`: an index on several servers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
@@ -81,8 +81,13 @@ struct Partition {
     ///
     /// For a disk-graph. Rows are divided like blocks, and each server's index is built with the parameters of the
     /// source. DIR/server-00, DIR/server-01, … are ordinary indexes.
-    #[arg(long, conflicts_with_all = ["replicas", "overlap"])]
+    #[arg(long)]
     scatter_gather: bool,
+    /// Number of separate indexes [default: one per server]; each is partitioned over an equal share of the servers
+    ///
+    /// A query is asked of every part, and handed over within each. --replicas and --overlap hold within a part.
+    #[arg(long, value_name = "N", requires = "scatter_gather")]
+    parts: Option<usize>,
 }
 
 /// `--method`.
@@ -111,7 +116,8 @@ Examples:
   stratann cluster partition base.idx -o spread --servers 10
   stratann cluster partition base.idx -o spread --servers 10 --replicas 2   # any one server may fail
   stratann cluster partition base.idx -o spread --servers 10 --overlap 0.2  # fewer hand-overs for a fifth more disk
-  stratann cluster partition base.idx -o apart --servers 10 --scatter-gather # ten separate indexes, for `simulate`
+  stratann cluster partition base.idx -o apart --servers 10 --scatter-gather # ten separate indexes
+  stratann cluster partition base.idx -o apart --servers 6 --scatter-gather --parts 3 --replicas 2
 
 `stratann info DIR` shows the partition, `stratann verify DIR` checks all of it.";
 
@@ -149,23 +155,26 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
 
 fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
-    let report = scatter::scatter(&args.index, &args.output, options, &printer)?;
+    let parts = args.parts.unwrap_or(options.servers);
+    let report = scatter::scatter(&args.index, &args.output, (options, parts), &printer)?;
     printer.finish();
     output.result(&report, || {
         let made = &report.description;
-        let server = |s: usize| {
+        let part = |part: usize| {
+            let folder = made.folder(Path::new(""), part);
             vec![
-                format!("server-{s:02}"),
-                count(made.rows[s]),
-                size(report.index_bytes[s]),
-                duration(report.build_seconds[s]),
+                folder.display().to_string(),
+                count(made.rows[part]),
+                size(report.index_bytes[part]),
+                duration(report.build_seconds[part]),
             ]
         };
-        let rows: Vec<Vec<String>> = (0..made.servers).map(server).collect();
+        let rows: Vec<Vec<String>> = (0..made.count()).map(part).collect();
         format!(
-            "{}\n{}: {} indexes, together {}, in {}; peak memory {}\n",
-            table(&["server", "rows", "index", "time"], &rows),
+            "{}\n{}: {} indexes on {} servers, together {}, in {}; peak memory {}\n",
+            table(&["index", "rows", "size", "time"], &rows),
             args.output.display(),
+            made.count(),
             made.servers,
             size(report.index_bytes.iter().sum()),
             duration(report.seconds),

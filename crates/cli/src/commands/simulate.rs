@@ -404,7 +404,7 @@ impl Job<'_> {
             None => {
                 built = Temporary::new(servers);
                 let options = PartitionOptions { replicas: 1, overlap: 0.0, ..self.spread(servers) };
-                scatter::scatter(&self.args.index, &built.0, &options, self.printer)?;
+                scatter::scatter(&self.args.index, &built.0, (&options, servers), self.printer)?;
                 built.0.as_path()
             }
         };

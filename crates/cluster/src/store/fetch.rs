@@ -6,13 +6,15 @@ use std::path::{Path as FilePath, PathBuf};
 
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
-use stratann_engine::durable::{hex, sync_folder};
+use stratann_engine::durable::{hex, sync_folder, write_synced};
 use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::spread::moved::PartOf;
+use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Store;
+use super::version::{Here, Version};
+use super::{Store, only_part};
 
 mod before;
 
@@ -48,6 +50,28 @@ impl Fetched {
     }
 }
 
+/// Where the files of an index go.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    // The folder of all versions.
+    home: &'a FilePath,
+    folder: &'a FilePath,
+    // Number of the manifest in the folder.
+    number: u64,
+    // The server of a partitioned index.
+    server: Option<usize>,
+}
+
+/// Describes separate indexes, all of whose files for this server are here.
+fn write_description(folder: &FilePath, description: &Description) -> Result<()> {
+    let path = folder.join(scatter::DESCRIPTION);
+    let aside = folder.join(format!("{}.partial", scatter::DESCRIPTION));
+    write_synced(&aside, description.to_text()?.as_bytes())
+        .and_then(|()| std::fs::rename(&aside, &path))
+        .map_err(|e| Error::io("writing", &path, &e))?;
+    sync_folder(folder)
+}
+
 impl Store {
     /// Downloads the files of the newest version that `server` needs (all of them for `None`) to a folder under `home`,
     /// named after the build. Undamaged files are kept, so that an interrupted download continues. What a version
@@ -58,25 +82,60 @@ impl Store {
     /// An empty store, or one that does not answer; a server that the index does not have; a file that arrives damaged;
     /// a full disk; an interruption.
     pub fn fetch(&self, home: &FilePath, server: Option<u8>, progress: &dyn Progress) -> Result<Fetched> {
-        let (number, manifest) = self.newest()?.ok_or_else(|| {
+        let (number, version) = self.newest()?.ok_or_else(|| {
             Error::bad_input(format!(
                 "{} holds no index; publish one with `stratann cluster publish`",
                 self.name
             ))
         })?;
-        let folder = home.join(&manifest.build_id);
+        let folder = home.join(version.build_id());
         std::fs::create_dir_all(&folder).map_err(|e| Error::io("creating", &folder, &e))?;
-        let needed = manifest.needed_by(server.map(usize::from))?;
-        progress.stage("fetching", needed.iter().map(|(_, f)| f.bytes).sum(), "bytes");
         let mut fetched = Fetched {
             number,
             folder: folder.clone(),
             downloaded_bytes: 0,
             copied_bytes: 0,
-            warning: manifest.damaged_note(number),
+            warning: version.damaged_note(number),
         };
         let server = server.map(usize::from);
-        let before = server.and_then(|_| Before::find(home, &folder, &manifest));
+        match &version {
+            Version::Index(manifest) => {
+                let into = Target { home, folder: &folder, number, server };
+                self.fetch_index(manifest, &into, &mut fetched, progress)?;
+            }
+            Version::Parts(description, _) => {
+                let Some(server) = server else {
+                    return Err(Error::bad_input(format!(
+                        "{} holds separate indexes for {} servers; set server, its number among them",
+                        self.name, description.servers
+                    )));
+                };
+                let (part, local) = description.place(server, FilePath::new(&self.name))?;
+                let manifest = self.part_manifest(&description.builds[part])?;
+                let own = description.folder(&folder, part);
+                std::fs::create_dir_all(&own).map_err(|e| Error::io("creating", &own, &e))?;
+                let server = manifest.spread.is_some().then_some(local);
+                let into = Target { home, folder: &own, number: 1, server };
+                self.fetch_index(&manifest, &into, &mut fetched, progress)?;
+                let described = Description { version: Some(number), ..description.clone() };
+                write_description(&folder, &described)?;
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Downloads what a server needs of one index, and publishes its manifest in the folder.
+    fn fetch_index(
+        &self,
+        manifest: &Manifest,
+        into: &Target<'_>,
+        fetched: &mut Fetched,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let Target { home, folder, number, server } = *into;
+        let needed = manifest.needed_by(server)?;
+        progress.stage("fetching", needed.iter().map(|(_, f)| f.bytes).sum(), "bytes");
+        let before = Before::find(home, folder, manifest);
         let own = server.and_then(|server| manifest.part_name(server));
         // The part is last: what it is compared by is in the other files.
         let (parts, shared): (Vec<_>, Vec<_>) = needed.into_iter().partition(|file| Some(file.0) == own);
@@ -92,11 +151,8 @@ impl Store {
                     progress.advance(entry.bytes);
                     continue;
                 }
-                let new = server.filter(|_| own == Some(name)).map(|server| PartOf {
-                    folder: &folder,
-                    manifest: &manifest,
-                    server,
-                });
+                let new =
+                    server.filter(|_| own == Some(name)).map(|server| PartOf { folder, manifest, server });
                 if let Some(new) = new
                     && let Some((copied, downloaded)) =
                         self.update_part(before, new, entry, &path, progress)?
@@ -106,13 +162,13 @@ impl Store {
                     continue;
                 }
             }
-            self.download(&manifest.build_id, name, entry, &folder, progress)?;
+            self.download(&manifest.build_id, name, entry, folder, progress)?;
             fetched.downloaded_bytes += entry.bytes;
         }
-        if stratann_engine::manifest::newest(&folder)? != Some(number) {
-            manifest.publish(&folder, number)?;
+        if stratann_engine::manifest::newest(folder)? != Some(number) {
+            manifest.publish(folder, number)?;
         }
-        Ok(fetched)
+        Ok(())
     }
 
     fn download(
@@ -181,37 +237,21 @@ fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Resu
 ///
 /// # Errors
 /// A folder that cannot be read.
-pub fn newest_fetched(home: &FilePath, server: Option<u8>) -> Result<Option<(u64, Manifest, PathBuf)>> {
+pub fn newest_fetched(home: &FilePath, server: Option<u8>) -> Result<Option<Here>> {
     let entries = match std::fs::read_dir(home) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io("reading", home, &e)),
     };
     let folders = entries.flatten().map(|entry| entry.path()).filter(|path| is_build(path));
-    let complete = folders.filter_map(|folder| {
-        let (number, manifest) = Manifest::read(&folder).ok()?;
-        let own = server.map(usize::from).or_else(|| only_part(&folder, &manifest));
-        let has = |(name, entry): &(&str, &FileEntry)| {
-            std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() == entry.bytes)
-        };
-        let is_complete = manifest.needed_by(own).ok()?.iter().all(has);
-        is_complete.then_some((number, manifest, folder))
-    });
-    Ok(complete.max_by_key(|found| found.0))
-}
-
-/// The number of the server whose units a folder holds, when they are those of one server.
-pub fn only_part(folder: &FilePath, manifest: &Manifest) -> Option<usize> {
-    let servers = manifest.spread.as_ref()?.servers;
-    let has = |server: &usize| manifest.part_name(*server).is_some_and(|name| folder.join(name).is_file());
-    let mut held = (0..servers).filter(has);
-    held.next().filter(|_| held.next().is_none())
+    let complete = folders.filter_map(|folder| Here::read(folder, server.map(usize::from)));
+    Ok(complete.max_by_key(|here| here.number))
 }
 
 /// Whether a path is named as the folder of a build.
 fn is_build(path: &FilePath) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())) && path.is_dir()
+    name.is_some_and(super::is_build_name) && path.is_dir()
 }
 
 /// Removes the folders of other builds under `home`. No process may have them open.

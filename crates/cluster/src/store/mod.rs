@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `PREFIX/BUILD/vN-….bin` | the data files of one build, under its id; never changed once written |
 //! | `PREFIX/manifest-N.json` | version N: the manifest of a build; created once, never changed |
+//! | `PREFIX/BUILD/manifest.json` | the manifest of one of several builds, where version N is of separate indexes |
 //!
 //! A version exists when its manifest does. The manifest is created last, by a request that fails if the name is taken:
 //! of two publishers one fails, nothing is mixed, and readers see whole versions only. Data files are named by the hash
@@ -11,6 +12,7 @@
 
 mod fetch;
 mod publish;
+mod version;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +26,8 @@ use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
 use stratann_engine::manifest::{DamagedManifest, Manifest};
 use stratann_engine::{Error, ErrorKind, Result};
 
-pub use fetch::{Fetched, drop_others, newest_fetched, only_part};
+pub use fetch::{Fetched, drop_others, newest_fetched};
+pub use version::{Here, Version, only_part};
 
 /// How long a request to a store that does not answer is repeated. Servers that have their files start without it.
 const RETRY_TIME: Duration = Duration::from_secs(10);
@@ -74,16 +77,16 @@ impl Store {
         Ok(Store { objects, prefix, name: place.to_string(), runtime })
     }
 
-    /// Returns number and manifest of the newest version whose manifest is sound, if there is any version. The manifest
-    /// names the newer ones that are damaged.
+    /// Returns the newest version whose manifest is sound, and its number, if there is any version. It names the newer
+    /// ones that are damaged.
     ///
     /// # Errors
     /// A store that does not answer; a manifest of a newer format; no sound manifest.
-    pub fn newest(&self) -> Result<Option<(u64, Manifest)>> {
+    pub fn newest(&self) -> Result<Option<(u64, Version)>> {
         let mut damaged_newer = Vec::new();
         for number in self.versions()?.into_iter().rev() {
-            match self.manifest(number) {
-                Ok(manifest) => return Ok(Some((number, Manifest { damaged_newer, ..manifest }))),
+            match self.version(number) {
+                Ok(version) => return Ok(Some((number, version.with_damaged(damaged_newer)))),
                 Err(e) if e.kind == ErrorKind::Corrupt => {
                     damaged_newer.push(DamagedManifest { number, why: e.message });
                 }
@@ -112,11 +115,33 @@ impl Store {
         Ok(numbers)
     }
 
-    fn manifest(&self, number: u64) -> Result<Manifest> {
+    fn version(&self, number: u64) -> Result<Version> {
         let path = self.manifest_path(number);
-        let got = self.runtime.block_on(async { self.objects.get(&path).await?.bytes().await });
-        let bytes = got.map_err(|e| self.failed("reading", &path, &e))?;
-        Manifest::from_text(&String::from_utf8_lossy(&bytes), &self.shown(&path))
+        Version::from_text(&self.read_text(&path)?, &self.shown(&path))
+    }
+
+    /// The manifest of one of several indexes.
+    fn part_manifest(&self, build: &str) -> Result<Manifest> {
+        let path = self.part_manifest_path(build);
+        let manifest = Manifest::from_text(&self.read_text(&path)?, &self.shown(&path))?;
+        if manifest.build_id != build {
+            return Err(Error::corrupt(format!(
+                "{} is the manifest of another build, {}; publish the indexes again",
+                self.shown(&path).display(),
+                manifest.build_id
+            )));
+        }
+        Ok(manifest)
+    }
+
+    fn read_text(&self, path: &Path) -> Result<String> {
+        let got = self.runtime.block_on(async { self.objects.get(path).await?.bytes().await });
+        let bytes = got.map_err(|e| self.failed("reading", path, &e))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn part_manifest_path(&self, build: &str) -> Path {
+        self.file_path(build, "manifest.json")
     }
 
     fn manifest_path(&self, number: u64) -> Path {
@@ -136,13 +161,15 @@ impl Store {
     pub fn drop_old(&self, keep: usize) -> Result<Vec<u64>> {
         let versions = self.versions()?;
         let (old, kept) = versions.split_at(versions.len().saturating_sub(keep.max(1)));
-        let needed: Vec<String> =
-            kept.iter().map(|&n| Ok(self.manifest(n)?.build_id)).collect::<Result<_>>()?;
+        let mut needed = Vec::new();
+        for &number in kept {
+            needed.extend(self.version(number)?.builds());
+        }
         for &number in old {
-            let build = self.manifest(number)?.build_id;
+            let builds = self.version(number)?.builds();
             // The manifest first: without it the version does not exist, and no server begins to fetch it.
             self.delete(&self.manifest_path(number))?;
-            if !needed.contains(&build) {
+            for build in builds.into_iter().filter(|build| !needed.contains(build)) {
                 self.delete_all(&self.prefix.clone().join(build))?;
             }
         }
@@ -181,6 +208,11 @@ impl Store {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         Error { kind, message: format!("{what} {}: {text}; {hint}", shown.display()) }
     }
+}
+
+/// Whether a name is that of the folder of a build.
+fn is_build_name(name: &str) -> bool {
+    name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn s3(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<impl ObjectStore> {

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
 use stratann_engine::durable::hex;
 use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -23,32 +24,52 @@ impl Store {
     /// store's newest is the same build already, the number of that version.
     ///
     /// # Errors
-    /// No index in the folder; a file that differs from its manifest, before anything is published; a store that does
+    /// No index in the folder, and no separate indexes; a file that differs from its manifest, before anything is published; a store that does
     /// not answer; another publisher at the same time; an interruption. The next attempt finds the files that were
     /// uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
-        let (_, manifest) = Manifest::read(folder)?;
-        manifest.check_newest()?;
-        let newest = self.newest()?;
-        if let Some((number, theirs)) = &newest
-            && theirs.build_id == manifest.build_id
+        let (build, text, indexes) = match scatter::is_apart(folder) {
+            true => parts(folder)?,
+            false => {
+                let (_, manifest) = Manifest::read(folder)?;
+                manifest.check_newest()?;
+                (manifest.build_id.clone(), manifest.to_text()?, vec![(folder.to_path_buf(), manifest)])
+            }
+        };
+        if let Some((number, theirs)) = &self.newest()?
+            && theirs.build_id() == build
         {
             return Ok(*number);
         }
-        let total = manifest.files.values().map(|f| f.bytes).sum();
-        progress.stage("uploading", total, "bytes");
-        for (name, entry) in &manifest.files {
-            self.upload(&folder.join(name), &self.file_path(&manifest.build_id, name), entry, progress)?;
+        let bytes = |manifest: &Manifest| manifest.files.values().map(|file| file.bytes).sum::<u64>();
+        progress.stage("uploading", indexes.iter().map(|index| bytes(&index.1)).sum(), "bytes");
+        let has_parts = scatter::is_apart(folder);
+        for (folder, manifest) in &indexes {
+            for (name, entry) in &manifest.files {
+                let path = self.file_path(&manifest.build_id, name);
+                self.upload(&folder.join(name), &path, entry, progress)?;
+            }
+            if has_parts {
+                self.put_part_manifest(manifest)?;
+            }
         }
         // The number of a damaged manifest is taken too.
         let number = self.versions()?.last().copied().unwrap_or(0) + 1;
-        self.create_manifest(number, &manifest)?;
+        self.create_manifest(number, text)?;
         Ok(number)
     }
 
-    fn create_manifest(&self, number: u64, manifest: &Manifest) -> Result<()> {
-        let path = self.manifest_path(number);
+    /// Its name has the hash of its build: a repeated upload writes the same bytes.
+    fn put_part_manifest(&self, manifest: &Manifest) -> Result<()> {
+        let path = self.part_manifest_path(&manifest.build_id);
         let payload = PutPayload::from(manifest.to_text()?.into_bytes());
+        let put = self.runtime.block_on(self.objects.put(&path, payload));
+        put.map(|_| ()).map_err(|e| self.failed("publishing", &path, &e))
+    }
+
+    fn create_manifest(&self, number: u64, text: String) -> Result<()> {
+        let path = self.manifest_path(number);
+        let payload = PutPayload::from(text.into_bytes());
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         match self.runtime.block_on(self.objects.put_opts(&path, payload, options)) {
             Ok(_) => Ok(()),
@@ -122,4 +143,25 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Id and text of the version of a folder of separate indexes, and the folder and manifest of each.
+#[allow(clippy::type_complexity)]
+fn parts(folder: &FilePath) -> Result<(String, String, Vec<(PathBuf, Manifest)>)> {
+    let description = Description { version: None, ..scatter::describe(folder)? };
+    let read = |part: usize| {
+        let own = description.folder(folder, part);
+        let (_, manifest) = Manifest::read(&own)?;
+        manifest.check_newest()?;
+        if description.builds.get(part) != Some(&manifest.build_id) {
+            return Err(Error::bad_input(format!(
+                "{} is not the index that {} was made with; make the folder again",
+                own.display(),
+                folder.display()
+            )));
+        }
+        Ok((own, manifest))
+    };
+    let indexes = (0..description.count()).map(read).collect::<Result<_>>()?;
+    Ok((description.build_id(), description.to_text()?, indexes))
 }

@@ -13,8 +13,7 @@ use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag}
 
 use super::inbox::{Job, Place};
 use super::lock;
-use super::question::{Answer, Unanswered};
-use super::served_index::ServedIndex;
+use super::question::{Answer, Unanswered, named};
 use super::state::{Client, ServerState};
 use crate::ledger::Part;
 
@@ -184,6 +183,7 @@ impl ServerState {
             ids: state.results().iter().map(|h| h.external_id).collect(),
             distances: state.results().iter().map(|h| h.distance).collect(),
             is_partial: state.outcome() == Outcome::Partial,
+            lost_parts: lost_parts(state),
             stats: *state.stats(),
             latency_us: asked.elapsed().as_micros() as u64,
         }));
@@ -198,11 +198,7 @@ impl ServerState {
         }
         let first = range * UNREADABLE_RANGE;
         let (one, _) = self.index.index().base.kind.unit_names();
-        let next = match self.index {
-            ServedIndex::Whole(_) => "queries that need it fail",
-            ServedIndex::Shard(_) => "queries go on at another server that holds it",
-            ServedIndex::ScatterGather(..) => "answers lack what this server has",
-        };
+        let next = self.index.without_a_unit();
         (self.options.log)(&format!(
             "{one} {unit} (of {first} to {}) of {} cannot be read: {}; {next}; \
              run `stratann verify`, then restore the file",
@@ -219,20 +215,33 @@ impl ServerState {
     }
 }
 
+/// The parts of the cluster that gave no answer.
+fn lost_parts(state: &QueryState) -> Vec<u8> {
+    (0..64).filter(|part| state.lost_parts() >> part & 1 == 1).collect()
+}
+
 /// Whether an ended query's results are an answer for its client. `partial` accepts an incomplete one; `one` is the
 /// name of a unit.
 fn verdict(state: &QueryState, partial: bool, one: &str) -> Result<(), Unanswered> {
     match state.outcome() {
         Outcome::Complete => Ok(()),
         Outcome::Partial if partial => Ok(()),
-        Outcome::Partial => Err(match state.unreadable() {
-            Some((unit, loss)) => Unanswered::Failed(format!(
-                "{one} {unit} could not be read on any server that holds it and answers ({}); \
-                 run `stratann verify` there",
-                describe(loss)
-            )),
-            None => Unanswered::Unreachable,
-        }),
+        Outcome::Partial => {
+            let parts = lost_parts(state);
+            Err(match state.unreadable() {
+                Some((unit, loss)) => Unanswered::Failed(format!(
+                    "{one} {unit}{} could not be read on any server that holds it and answers ({}); \
+                     run `stratann verify` there",
+                    if parts.is_empty() {
+                        String::new()
+                    } else {
+                        format!(" of {} {}", named(&parts).0, named(&parts).1)
+                    },
+                    describe(loss)
+                )),
+                None => Unanswered::Unreachable(parts),
+            })
+        }
         Outcome::OutOfBudget => Err(Unanswered::Failed(
             "the query ran out of its allowance of reads; ask for a lower recall".into(),
         )),

@@ -166,6 +166,11 @@ impl Server {
         self.state.index.index().manifest()
     }
 
+    /// Identifies the index of all servers.
+    pub fn build_id(&self) -> String {
+        self.state.index.build_id()
+    }
+
     /// The kind of the index.
     pub fn kind(&self) -> Kind {
         self.state.index.index().base.kind

@@ -32,6 +32,8 @@ pub struct Answer {
     pub distances: Vec<f32>,
     /// Whether parts of the index could not be reached.
     pub is_partial: bool,
+    /// Of a cluster with several indexes those that gave no answer, by number.
+    pub lost_parts: Vec<u8>,
     /// Counters of the query, summed over all servers.
     pub stats: QueryStats,
     /// Time from question to answer, microseconds.
@@ -45,8 +47,9 @@ pub enum Unanswered {
     Overloaded,
     /// The deadline has passed.
     Expired,
-    /// No live server holds a part of the index that the query needs.
-    Unreachable,
+    /// No live server holds a part of the index that the query needs. Of a cluster with several indexes these are
+    /// named, by number.
+    Unreachable(Vec<u8>),
     /// Any other failure, in words.
     Failed(String),
 }
@@ -63,7 +66,15 @@ impl std::fmt::Display for Unanswered {
                     "the query took longer than its timeout; allow more time, or ask for a lower recall"
                 )
             }
-            Unanswered::Unreachable => write!(
+            Unanswered::Unreachable(parts) if !parts.is_empty() => {
+                let (name, parts) = named(parts);
+                write!(
+                    f,
+                    "no server that answers has {name} {parts} of the cluster; start the missing servers, or accept \
+                     a partial answer"
+                )
+            }
+            Unanswered::Unreachable(_) => write!(
                 f,
                 "no server that answers holds a part of the index that the query needs; \
                  start the missing servers, or accept a partial answer"
@@ -71,6 +82,12 @@ impl std::fmt::Display for Unanswered {
             Unanswered::Failed(why) => write!(f, "{why}"),
         }
     }
+}
+
+/// "part" or "parts", and their numbers.
+pub(super) fn named(parts: &[u8]) -> (&'static str, String) {
+    let numbers: Vec<String> = parts.iter().map(u8::to_string).collect();
+    (if parts.len() == 1 { "part" } else { "parts" }, numbers.join(", "))
 }
 
 impl std::error::Error for Unanswered {}

@@ -1,4 +1,4 @@
-//! The index of a server: a whole one, a shard, or one of several for scatter-gather.
+//! The index of a server: a whole one, a shard, or that of its part of the cluster.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::ServeOptions;
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
 use crate::spread::Shard;
-use crate::spread::scatter::{self, Description};
+use crate::spread::scatter::{self, Description, PartIndex};
 use crate::tier::{self, IoChoice, Tier};
 use crate::{Error, Result};
 
@@ -19,13 +19,11 @@ use crate::{Error, Result};
 const HOSTED_PER_QUERY: usize = 4;
 
 /// An open index.
-pub(super) enum ServedIndex {
-    /// A plain index.
-    Whole(Index),
-    /// One server's shard of an index.
-    Shard(Shard),
-    /// One of several indexes with rows of their own.
-    ScatterGather(Index, Description),
+pub(super) struct ServedIndex {
+    held: PartIndex,
+    // Of a cluster with several parts.
+    description: Option<Description>,
+    server: u8,
 }
 
 impl ServedIndex {
@@ -41,18 +39,21 @@ impl ServedIndex {
             ..OpenOptions::default()
         };
         let folder = &options.index;
-        match options.server {
+        let (held, description) = match options.server {
             Some(server) if scatter::is_apart(folder) => {
-                let (description, index) = scatter::open_part(folder, server.into(), open)?;
-                Ok(ServedIndex::ScatterGather(index, description))
+                let (description, held) = scatter::open_part(folder, server.into(), open)?;
+                (held, Some(description))
             }
-            None if scatter::is_apart(folder) => Err(Error::bad_input(format!(
-                "{} holds an index for each of several servers; set server, its number among them",
-                folder.display()
-            ))),
-            Some(server) => Shard::open(folder, server.into(), open).map(ServedIndex::Shard),
-            None => Index::open(folder, open).map(ServedIndex::Whole),
-        }
+            None if scatter::is_apart(folder) => {
+                return Err(Error::bad_input(format!(
+                    "{} holds an index for each of several servers; set server, its number among them",
+                    folder.display()
+                )));
+            }
+            Some(server) => (PartIndex::Shard(Box::new(Shard::open(folder, server.into(), open)?)), None),
+            None => (PartIndex::Whole(Box::new(Index::open(folder, open)?)), None),
+        };
+        Ok(ServedIndex { held, description, server: options.server.unwrap_or(0) })
     }
 
     /// Loads list codes into RAM, and then records, within `budget` bytes.
@@ -60,33 +61,43 @@ impl ServedIndex {
     /// # Errors
     /// Lists that cannot be read, or are damaged.
     pub(super) fn load_resident(&mut self, budget: u64) -> Result<()> {
-        match self {
-            ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => index.fill_memory(budget),
-            ServedIndex::Shard(shard) => shard.fill_memory(budget),
+        match &mut self.held {
+            PartIndex::Whole(index) => index.fill_memory(budget),
+            PartIndex::Shard(shard) => shard.fill_memory(budget),
         }
     }
 
     pub(super) fn index(&self) -> &Index {
-        match self {
-            ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => index,
-            ServedIndex::Shard(shard) => shard.index(),
+        match &self.held {
+            PartIndex::Whole(index) => index,
+            PartIndex::Shard(shard) => shard.index(),
         }
     }
 
+    /// What the queries see. `live` has a bit for every server of this part that answers.
     pub(super) fn view(&self, live: u64) -> IndexView<'_> {
-        match self {
-            ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => index.view(),
-            ServedIndex::Shard(shard) => shard.view(live),
+        match &self.held {
+            PartIndex::Whole(index) => index.view(),
+            PartIndex::Shard(shard) => shard.view(live),
         }
     }
 
     pub(super) fn tier(&self, depth: usize, io: IoChoice) -> std::io::Result<Box<dyn Tier + '_>> {
-        match self {
-            ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => {
+        match &self.held {
+            PartIndex::Whole(index) => {
                 let tier = tier::open(&index.base.blocks_file, depth, index.base.block.block_bytes, io)?;
                 Ok(tier)
             }
-            ServedIndex::Shard(shard) => shard.tier(depth, io),
+            PartIndex::Shard(shard) => shard.tier(depth, io),
+        }
+    }
+
+    /// What follows from a failed read, for the log.
+    pub(super) fn without_a_unit(&self) -> &'static str {
+        match (&self.held, &self.description) {
+            (PartIndex::Shard(_), _) => "queries go on at another server that holds it",
+            (PartIndex::Whole(_), None) => "queries that need it fail",
+            (PartIndex::Whole(_), Some(_)) => "answers lack what this server has",
         }
     }
 
@@ -100,35 +111,30 @@ impl ServedIndex {
 
     /// Number of servers of the cluster.
     pub(super) fn servers(&self) -> usize {
-        match self {
-            ServedIndex::ScatterGather(_, description) => description.servers,
-            _ => self.index().manifest().spread.as_ref().map_or(1, |c| c.servers),
+        match &self.description {
+            Some(description) => description.servers,
+            None => self.index().manifest().spread.as_ref().map_or(1, |c| c.servers),
         }
     }
 
     /// The parts of the cluster.
     pub(super) fn parts(&self) -> Parts {
-        match self {
-            ServedIndex::ScatterGather(_, description) => {
-                Parts::new(vec![1; description.servers]).unwrap_or(Parts::ONE)
-            }
-            _ => Parts::ONE,
-        }
+        self.description.as_ref().map_or(Parts::ONE, Description::cluster_parts)
     }
 
     /// Number of vectors on all servers.
     pub(super) fn rows(&self) -> u64 {
-        match self {
-            ServedIndex::ScatterGather(_, description) => description.rows.iter().sum(),
-            _ => self.index().manifest().rows,
+        match &self.description {
+            Some(description) => description.rows.iter().sum(),
+            None => self.index().manifest().rows,
         }
     }
 
     /// Identifies the index of all servers.
     pub(super) fn build_id(&self) -> String {
-        match self {
-            ServedIndex::ScatterGather(_, description) => description.build_id(),
-            _ => self.index().manifest().build_id.clone(),
+        match &self.description {
+            Some(description) => description.build_id(),
+            None => self.index().manifest().build_id.clone(),
         }
     }
 
@@ -137,30 +143,34 @@ impl ServedIndex {
         checksum(self.build_id().as_bytes())
     }
 
-    /// Vectors of other servers' queries that are kept for each query of own clients. With scatter-gather all others
-    /// ask this server.
+    /// Vectors of other servers' queries that are kept for each query of own clients. A part is asked by the servers of
+    /// all others.
     pub(super) fn hosted_per_query(&self) -> usize {
-        match self {
-            ServedIndex::ScatterGather(_, description) => description.servers.saturating_sub(1),
-            _ => HOSTED_PER_QUERY,
+        let others = self.description.as_ref().map_or(0, |description| description.servers - 1);
+        match &self.held {
+            PartIndex::Whole(_) if self.description.is_some() => others,
+            _ => others.max(HOSTED_PER_QUERY),
         }
     }
 
     pub(super) fn account(&self) -> Account {
-        match self {
-            ServedIndex::Whole(index) | ServedIndex::ScatterGather(index, _) => index.account(),
-            ServedIndex::Shard(shard) => shard.account(),
+        match &self.held {
+            PartIndex::Whole(index) => index.account(),
+            PartIndex::Shard(shard) => shard.account(),
         }
     }
 
     /// The sets of servers that hold the same units.
     pub(super) fn replica_sets(&self) -> Vec<u64> {
-        match self {
-            ServedIndex::Whole(_) => Vec::new(),
-            ServedIndex::ScatterGather(_, description) => (0..description.servers).map(|s| 1 << s).collect(),
-            ServedIndex::Shard(shard) => {
-                shard.placement().all().iter().copied().collect::<BTreeSet<u64>>().into_iter().collect()
-            }
-        }
+        let own = match &self.held {
+            PartIndex::Whole(_) => BTreeSet::new(),
+            PartIndex::Shard(shard) => shard.placement().all().iter().copied().collect::<BTreeSet<u64>>(),
+        };
+        let Some(description) = &self.description else { return own.into_iter().collect() };
+        let parts = self.parts();
+        let part = parts.of(self.server);
+        let here = own.iter().map(|set| set << parts.first(part));
+        let others = (0..parts.count()).filter(|&other| own.is_empty() || other != part);
+        here.chain(others.flat_map(|other| description.replica_sets(parts.servers(other)))).collect()
     }
 }

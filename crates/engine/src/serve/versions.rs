@@ -80,7 +80,7 @@ impl Versions {
             Some(Beside::Next(next, _)) => next,
             _ => &open.current,
         };
-        newest.server.manifest().build_id.clone()
+        newest.server.build_id()
     }
 
     /// Whether [`Versions::add`] is possible: no rollout is under way, or a stuck one.

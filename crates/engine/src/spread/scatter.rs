@@ -1,9 +1,10 @@
-//! The other way to spread an index, to compare with: each server gets its own index of its own rows, and every query
-//! is asked of all of them (scatter-gather, BatANN §3.1 and §6).
+//! The other way to spread an index: separate indexes, each of its own rows, and every query is asked of all of them
+//! (scatter-gather, BatANN §3.1 and §6).
 //!
 //! The rows are divided as their blocks would be by [`super::partition`] with one replica each, and every part is built
-//! with the parameters that the manifest of the source tells, but not calibrated. External ids are those of the
-//! source. A folder of such parts holds `server-00`, `server-01`, …, each an index like any other, and
+//! with the parameters that the manifest of the source tells, but not calibrated. External ids are those of the source.
+//! A part is on one server, or is partitioned over several itself. A folder of such parts holds `server-00`,
+//! `server-01`, …, each an index like any other; or `part-00`, `part-01`, …, each a partitioned index; and
 //! [`DESCRIPTION`]. It appears whole or not at all.
 
 use std::fs::File;
@@ -13,17 +14,17 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::block::{Block, BlockLayout};
-use stratann_core::place::{Placement, SERVERS_MAX};
+use stratann_core::place::{Parts, Placement, SERVERS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::placing::Placing;
 use super::plan::SpreadPlan;
 use super::source::Source;
-use super::{PartitionOptions, pool};
+use super::{PartitionOptions, Shard, pool};
 use crate::budget;
 use crate::build::{self, BuildOptions, CodeKind, CodePlace, GraphOptions, KindOptions, check_disk};
 use crate::dataset::{OnBadRow, Reader};
-use crate::durable::{hex, sync_folder, write_synced};
+use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
@@ -39,23 +40,121 @@ const BUFFER_BYTES: usize = 128 << 10;
 pub struct Description {
     /// Number of servers.
     pub servers: usize,
+    /// Number of separate indexes, each on as many servers; `None` for one on each server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<usize>,
+    /// Servers of a part that hold each of its blocks, at least; `None` for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
     /// How the rows were divided.
     pub method: String,
     /// Seed of that.
     pub seed: u64,
     /// `build_id` of the index that was divided.
     pub source: String,
-    /// Rows of each server.
+    /// Rows of each part.
     pub rows: Vec<u64>,
-    /// `build_id` of each server's index.
+    /// `build_id` of each part's index.
     #[serde(default)]
     pub builds: Vec<String>,
+    /// Its version in the store that it was fetched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 impl Description {
     /// Identifies all the indexes together, as the `build_id` of one index does.
     pub fn build_id(&self) -> String {
-        hex(xxh3_64(serde_json::json!(self).to_string().as_bytes()))
+        let content = Description { version: None, ..self.clone() };
+        hex(xxh3_64(serde_json::json!(content).to_string().as_bytes()))
+    }
+
+    /// Number of separate indexes.
+    pub fn count(&self) -> usize {
+        self.parts.unwrap_or(self.servers)
+    }
+
+    /// Number of servers of each part.
+    pub fn servers_each(&self) -> usize {
+        self.servers / self.count().max(1)
+    }
+
+    /// The part that a server belongs to, and its number there.
+    ///
+    /// # Errors
+    /// No such server; `origin` is where the description comes from.
+    pub fn place(&self, server: usize, origin: &Path) -> Result<(usize, usize)> {
+        if server >= self.servers {
+            return Err(Error::bad_input(format!(
+                "{} has servers 0 to {}, there is no server {server}",
+                origin.display(),
+                self.servers.saturating_sub(1)
+            )));
+        }
+        Ok((server / self.servers_each(), server % self.servers_each()))
+    }
+
+    /// Sets of `servers` (a bit for each), the servers of a part whose placement is not known here: when each set has a
+    /// server that answers, the part is whole.
+    pub(crate) fn replica_sets(&self, servers: u64) -> Vec<u64> {
+        let each = |bits: u64| (0..SERVERS_MAX as u32).map(|s| 1u64 << s).filter(move |s| bits & s != 0);
+        match self.replicas.unwrap_or(1) {
+            1 => each(servers).collect(),
+            all if all >= self.servers_each() => vec![servers],
+            // One server of the part may be missing. Where the missing ones have no block in common it is whole with
+            // fewer, which its own servers know.
+            _ => each(servers).flat_map(|a| each(servers & !(a | (a - 1))).map(move |b| a | b)).collect(),
+        }
+    }
+
+    /// The folder of a part's index, within `folder`.
+    pub fn folder(&self, folder: &Path, part: usize) -> PathBuf {
+        match self.servers_each() {
+            1 => server_folder(folder, part),
+            _ => part_folder(folder, part),
+        }
+    }
+
+    /// The parts of a cluster that serves it.
+    pub fn cluster_parts(&self) -> Parts {
+        Parts::new(vec![self.servers_each(); self.count()]).unwrap_or(Parts::ONE)
+    }
+
+    /// Whether text is a description, perhaps a damaged one, and not a manifest.
+    pub fn is_one(text: &str) -> bool {
+        text.contains("\"builds\"") && !text.contains("\"format_version\"")
+    }
+
+    /// Reads a description; `origin` is where it comes from, for errors.
+    ///
+    /// # Errors
+    /// Text that is none, or is damaged.
+    pub fn from_text(text: &str, origin: &Path) -> Result<Description> {
+        let damaged = |e: String| {
+            Error::corrupt(format!("{} is damaged ({e}); make the folder again", origin.display()))
+        };
+        let mut value: serde_json::Value = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
+        // Folders of earlier versions of this program have no checksum.
+        if value.get("checksum").is_some() && !unseal(&mut value) {
+            return Err(damaged("its checksum does not match".into()));
+        }
+        let read: Description = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+        let is_sane = (1..=SERVERS_MAX).contains(&read.servers)
+            && (1..=read.servers).contains(&read.count())
+            && read.servers.is_multiple_of(read.count())
+            && read.rows.len() == read.count();
+        if is_sane { Ok(read) } else { Err(damaged("its numbers cannot be".into())) }
+    }
+
+    /// The description as it is stored, with its own checksum.
+    ///
+    /// # Errors
+    /// When it holds what JSON cannot say.
+    pub fn to_text(&self) -> Result<String> {
+        let wrong = |e: serde_json::Error| Error::bad_input(format!("{DESCRIPTION}: {e}"));
+        let mut value = serde_json::to_value(self).map_err(wrong)?;
+        seal(&mut value);
+        Ok(serde_json::to_string_pretty(&value).map_err(wrong)? + "\n")
     }
 }
 
@@ -80,20 +179,27 @@ pub fn server_folder(folder: &Path, server: usize) -> PathBuf {
     folder.join(format!("server-{server:02}"))
 }
 
-/// Divides the rows of the newest version in `index` among servers, and builds an index for each in the folder `out`.
+fn part_folder(folder: &Path, part: usize) -> PathBuf {
+    folder.join(format!("part-{part:02}"))
+}
+
+/// Divides the rows of the newest version in `index` into `parts`, and builds an index of each in the folder `out`. A
+/// part with several of the servers is partitioned over them, with the replicas and the overlap of `options`.
 ///
 /// # Errors
-/// As [`super::partition`]; copies of blocks were asked for; `out` holds something else. What `out` held before is
-/// never harmed.
+/// As [`super::partition`]; parts that the servers cannot be divided into; copies of what one server holds; `out` holds
+/// something else. What `out` held before is never harmed.
 pub fn scatter(
     index: &Path,
     out: &Path,
-    options: &PartitionOptions,
+    (options, parts): (&PartitionOptions, usize),
     progress: &dyn Progress,
 ) -> Result<ScatterReport> {
     let started = Instant::now();
     let (_, manifest) = Manifest::read(index)?;
-    options.check(index, &manifest)?;
+    let each = servers_of_part(options, parts)?;
+    let among = PartitionOptions { servers: parts, replicas: 1, overlap: 0.0, ..options.clone() };
+    among.check(index, &manifest)?;
     if !manifest.kind().is_some_and(Kind::has_adjacency_in_blocks) {
         return Err(Error::bad_input(format!(
             "{} is of kind {}; only {} can be divided into separate indexes",
@@ -102,13 +208,9 @@ pub fn scatter(
             Kind::DiskGraph.name()
         )));
     }
-    if options.replicas > 1 || options.overlap > 0.0 {
-        return Err(Error::bad_input(
-            "separate indexes hold every row once; give --scatter-gather without --replicas and --overlap",
-        ));
-    }
     check_target(out, options.force)?;
-    let job = Job { index, options, progress, building: building(index, &manifest, options)? };
+    let building = building(index, &manifest, options)?;
+    let job = Job { index, options: &among, each: &each, progress, building };
     let aside = aside(out, "partial")?;
     let _ = std::fs::remove_dir_all(&aside);
     let made = job.make(manifest, &aside).and_then(|report| {
@@ -124,13 +226,32 @@ pub fn scatter(
     Ok(report)
 }
 
+/// How each part is partitioned over its servers.
+fn servers_of_part(options: &PartitionOptions, parts: usize) -> Result<PartitionOptions> {
+    if !(1..=options.servers).contains(&parts) || !options.servers.is_multiple_of(parts) {
+        return Err(Error::bad_input(format!(
+            "{} servers cannot have {parts} parts of equal size; use a number of parts that divides the servers",
+            options.servers
+        )));
+    }
+    let each = PartitionOptions { servers: options.servers / parts, force: false, ..options.clone() };
+    if each.servers == 1 && (options.replicas > 1 || options.overlap > 0.0) {
+        return Err(Error::bad_input(
+            "each server has an index of its own, without copies; give fewer --parts than servers to have \
+             --replicas or --overlap within a part",
+        ));
+    }
+    each.check_numbers()?;
+    Ok(each)
+}
+
 /// Reads what a folder of separate indexes was made from.
 ///
 /// # Errors
 /// No such folder, or a damaged description.
 pub fn describe(folder: &Path) -> Result<Description> {
     let path = folder.join(DESCRIPTION);
-    let bytes = std::fs::read(&path).map_err(|e| match e.kind() {
+    let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::bad_input(format!(
             "{} holds no separate indexes; make them with `stratann cluster partition INDEX -o DIR --servers N \
              --scatter-gather`",
@@ -138,14 +259,7 @@ pub fn describe(folder: &Path) -> Result<Description> {
         )),
         _ => Error::io("reading", &path, &e),
     })?;
-    let damaged =
-        |e: String| Error::corrupt(format!("{} is damaged ({e}); make the folder again", path.display()));
-    let description: Description = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-    let is_sane = (1..=SERVERS_MAX).contains(&description.servers);
-    if !is_sane || description.rows.len() != description.servers {
-        return Err(damaged("its numbers cannot be".into()));
-    }
-    Ok(description)
+    Description::from_text(&text, &path)
 }
 
 /// Opens all indexes of a folder that was made from the index of `source`.
@@ -162,6 +276,13 @@ pub fn open(folder: &Path, source: &Manifest) -> Result<(Description, Vec<Index>
             source.build_id
         )));
     }
+    if description.servers_each() > 1 {
+        return Err(Error::bad_input(format!(
+            "{} has parts of {} servers each; only separate indexes of one server each can be opened together",
+            folder.display(),
+            description.servers_each()
+        )));
+    }
     let open = |server| Index::open(&server_folder(folder, server), OpenOptions::default());
     let indexes = (0..description.servers).map(open).collect::<Result<_>>()?;
     Ok((description, indexes))
@@ -172,25 +293,41 @@ pub fn is_apart(folder: &Path) -> bool {
     folder.join(DESCRIPTION).is_file()
 }
 
+/// The index of a part as one of its servers opens it.
+pub enum PartIndex {
+    /// The part is on one server.
+    Whole(Box<Index>),
+    /// The part is partitioned over several.
+    Shard(Box<Shard>),
+}
+
+impl PartIndex {
+    fn manifest(&self) -> &Manifest {
+        match self {
+            PartIndex::Whole(index) => index.manifest(),
+            PartIndex::Shard(shard) => shard.index().manifest(),
+        }
+    }
+}
+
 /// Opens one server's index of a folder, to serve it beside the others.
 ///
 /// # Errors
-/// As [`describe`] and [`Index::open`]; no such server; an index that is not the one that the folder was made with.
-pub fn open_part(folder: &Path, server: usize, options: OpenOptions) -> Result<(Description, Index)> {
+/// As [`describe`], [`Index::open`] and [`Shard::open`]; no such server; an index that is not the one that the folder
+/// was made with.
+pub fn open_part(folder: &Path, server: usize, options: OpenOptions) -> Result<(Description, PartIndex)> {
     let description = describe(folder)?;
-    if server >= description.servers {
-        return Err(Error::bad_input(format!(
-            "{} has servers 0 to {}, there is no server {server}",
-            folder.display(),
-            description.servers - 1
-        )));
-    }
-    let index = Index::open(&server_folder(folder, server), options)?;
+    let (part, local) = description.place(server, folder)?;
+    let own = description.folder(folder, part);
+    let index = match description.servers_each() {
+        1 => PartIndex::Whole(Box::new(Index::open(&own, options)?)),
+        _ => PartIndex::Shard(Box::new(Shard::open(&own, local, options)?)),
+    };
     let (rows, build) = (index.manifest().rows, &index.manifest().build_id);
-    if description.rows[server] != rows || description.builds.get(server) != Some(build) {
+    if description.rows[part] != rows || description.builds.get(part) != Some(build) {
         return Err(Error::bad_input(format!(
             "{} is not the index that {} was made with; make the folder again",
-            server_folder(folder, server).display(),
+            own.display(),
             folder.display()
         )));
     }
@@ -214,7 +351,8 @@ fn check_target(out: &Path, force: bool) -> Result<()> {
 
 /// Refuses a folder of separate indexes that holds other files, which a replacement would remove.
 fn refuse_other_files(out: &Path) -> Result<()> {
-    let servers: Vec<PathBuf> = (0..SERVERS_MAX).map(|server| server_folder(out, server)).collect();
+    let of = |number| [server_folder(out, number), part_folder(out, number)];
+    let servers: Vec<PathBuf> = (0..SERVERS_MAX).flat_map(of).collect();
     let entries = std::fs::read_dir(out).map_err(|e| Error::io("opening", out, &e))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         if servers.contains(&path) && path.is_dir() {
@@ -308,7 +446,10 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
 
 struct Job<'a> {
     index: &'a Path,
+    // The rows among the parts.
     options: &'a PartitionOptions,
+    // A part among its servers.
+    each: &'a PartitionOptions,
     progress: &'a dyn Progress,
     building: BuildOptions,
 }
@@ -328,12 +469,15 @@ impl Job<'_> {
         })?;
         let mut report = ScatterReport {
             description: Description {
-                servers: self.options.servers,
+                servers: self.options.servers * self.each.servers,
+                parts: (self.each.servers > 1).then_some(self.options.servers),
+                replicas: (self.each.replicas > 1).then_some(self.each.replicas),
                 method: self.options.method.name().into(),
                 seed: self.options.seed,
                 source: source.manifest.build_id.clone(),
                 rows,
                 builds: Vec::new(),
+                version: None,
             },
             seconds: 0.0,
             peak_rss_bytes: 0,
@@ -341,28 +485,34 @@ impl Job<'_> {
             build_seconds: Vec::new(),
         };
         drop(source);
-        for server in 0..self.options.servers {
-            let built = self.build(folder, server, dtype)?;
+        for part in 0..self.options.servers {
+            let built = self.build(folder, part, dtype)?;
             report.index_bytes.push(built.index_bytes);
             report.build_seconds.push(built.seconds);
-            let (_, manifest) = Manifest::read(&server_folder(folder, server))?;
-            report.description.builds.push(manifest.build_id);
+            let own = self.spread(folder, part, &report.description)?;
+            report.description.builds.push(Manifest::read(&own)?.1.build_id);
         }
         let path = folder.join(DESCRIPTION);
-        let text = serde_json::to_string_pretty(&report.description)
-            .map_err(|e| Error::bad_input(format!("{DESCRIPTION}: {e}")))?
-            + "\n";
+        let text = report.description.to_text()?;
         write_synced(&path, text.as_bytes()).map_err(|e| Error::io("writing", &path, &e))?;
         Ok(report)
+    }
+
+    /// Partitions the index of a part over its servers, when it has several. Returns its folder.
+    fn spread(&self, folder: &Path, part: usize, description: &Description) -> Result<PathBuf> {
+        let (built, own) = (server_folder(folder, part), description.folder(folder, part));
+        if built != own {
+            super::partition(&built, &own, self.each, self.progress)?;
+            std::fs::remove_dir_all(&built).map_err(|e| Error::io("removing", &built, &e))?;
+        }
+        Ok(own)
     }
 
     fn build(&self, folder: &Path, server: usize, dtype: DType) -> Result<build::BuildReport> {
         let (rows, ids) = (rows_path(folder, server, dtype), ids_path(folder, server));
         let options = BuildOptions { ids: Some(ids.clone()), ..self.building.clone() };
-        let progress = OfServer {
-            inner: self.progress,
-            of: format!("server {} of {}", server + 1, self.options.servers),
-        };
+        let progress =
+            OfServer { inner: self.progress, of: format!("part {} of {}", server + 1, self.options.servers) };
         let out = server_folder(folder, server);
         let built = build::build(&Reader::open(&rows)?, &out, &options, &progress).map_err(|e| {
             // Nothing is kept here, so nothing can be resumed.
@@ -458,7 +608,7 @@ fn divide(
     Ok(rows)
 }
 
-/// Tells of which server's index the stages are.
+/// Tells of which part's index the stages are.
 struct OfServer<'a> {
     inner: &'a dyn Progress,
     of: String,

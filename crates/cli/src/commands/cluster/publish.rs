@@ -19,7 +19,7 @@ use crate::progress::ProgressPrinter;
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Publish {
-    /// Folder of the index, usually from `stratann cluster partition`
+    /// Folder from `stratann cluster partition`, with or without --scatter-gather, or of any index
     index: PathBuf,
     /// s3://BUCKET/PREFIX, or a folder
     store: String,

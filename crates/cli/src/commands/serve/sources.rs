@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Members, Membership};
-use stratann_cluster::store::{Store, drop_others, newest_fetched, only_part};
+use stratann_cluster::store::{Here, Store, drop_others, newest_fetched, only_part};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Versions};
 use stratann_engine::spread::scatter;
@@ -85,9 +85,8 @@ impl Sources {
         etcd: Option<&EtcdOptions>,
     ) -> Result<(Option<Claim>, u64)> {
         let store = Store::open(place)?;
-        let servers = store.newest()?.and_then(|(_, manifest)| manifest.spread).map(|c| c.servers);
-        let part =
-            newest_fetched(home, options.server)?.and_then(|(_, manifest, at)| only_part(&at, &manifest));
+        let servers = store.newest()?.and_then(|(_, version)| version.servers());
+        let part = newest_fetched(home, options.server)?.and_then(|here| here.server);
         let claim = number_from(etcd, servers, part, options)?;
         (options.log)(&format!("checking {place} for a new version"));
         // Files of an interrupted download are kept and reused.
@@ -113,11 +112,11 @@ impl Sources {
         etcd: Option<&EtcdOptions>,
         error: Error,
     ) -> Result<(Option<Claim>, u64)> {
-        let Some((number, manifest, index)) = newest_fetched(home, options.server)? else {
+        let Some(Here { number, folder: index, servers, server }) = newest_fetched(home, options.server)?
+        else {
             return Err(error);
         };
-        let servers = manifest.spread.as_ref().map(|c| c.servers);
-        let claim = number_from(etcd, servers, only_part(&index, &manifest), options)?;
+        let claim = number_from(etcd, servers, server, options)?;
         (options.log)(&format!(
             "warning: {}; version {number} in {} is served until the store answers",
             error.message,
@@ -135,7 +134,8 @@ impl Sources {
         changed: impl Fn() + Send + 'static,
     ) -> Result<Option<Watch>> {
         let Some((place, home)) = self.place(folder)?.filter(|_| self.poll_s > 0) else { return Ok(None) };
-        let server = versions.current().manifest().spread.is_some().then(|| versions.status().server);
+        let status = versions.status();
+        let server = (status.servers > 1).then_some(status.server);
         let every = Duration::from_secs(self.poll_s);
         let watched = Watched { place, home, server, every, versions: Arc::clone(versions), log };
         Watch::start(watched, changed).map(Some)

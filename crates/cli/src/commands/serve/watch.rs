@@ -142,13 +142,13 @@ impl Watching {
             Some(store) => self.store.insert(store),
             None => self.store.insert(Store::open(place)?),
         };
-        let Some(&newest) = store.versions()?.last() else { return Ok(()) };
-        if newest == self.seen || !versions.may_add() {
+        let Some(&last) = store.versions()?.last() else { return Ok(()) };
+        if last == self.seen || !versions.may_add() {
             return Ok(());
         }
-        let Some((number, manifest)) = store.newest()? else { return Ok(()) };
-        let damaged = manifest.damaged_note(number);
-        if manifest.build_id == versions.newest_build() {
+        let Some((number, newest)) = store.newest()? else { return Ok(()) };
+        let damaged = newest.damaged_note(number);
+        if newest.build_id() == versions.newest_build() {
             match damaged {
                 // It may be restored: the store is read again at the next check.
                 Some(note) => return Err(Error::corrupt(note)),

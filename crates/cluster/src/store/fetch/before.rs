@@ -20,7 +20,8 @@ use super::{CHUNK_BYTES, is_build, is_sound, only_part};
 const BATCH_PIECES: usize = 256;
 const BATCH_BYTES: u64 = 8 << 20;
 
-/// Another version on this machine's disk that was partitioned from the same index, with the part of one server.
+/// Another copy on this machine's disk of the same index, or of one that was partitioned from the same index with the
+/// part of one server.
 pub(super) struct Before {
     folder: PathBuf,
     manifest: Manifest,
@@ -28,15 +29,24 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// The newest such version under `home`.
+    /// The newest such index under `home`.
     pub(super) fn find(home: &FilePath, new: &FilePath, manifest: &Manifest) -> Option<Before> {
-        let source = &manifest.spread.as_ref()?.source;
-        let others = std::fs::read_dir(home).ok()?.flatten().map(|entry| entry.path());
-        let found = others.filter(|path| path != new && is_build(path)).filter_map(|folder| {
-            let (number, manifest) = Manifest::read(&folder).ok()?;
-            let server = only_part(&folder, &manifest)?;
-            let is_same = manifest.spread.as_ref().is_some_and(|spread| spread.source == *source);
-            is_same.then_some((number, Before { folder, manifest, server }))
+        let entries = |folder: &FilePath| std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let builds = entries(home).map(|entry| entry.path()).filter(|path| is_build(path));
+        // Of separate indexes each has a folder of its own.
+        let folders = builds.flat_map(|build| {
+            let inner = entries(&build).map(|entry| entry.path()).filter(|path| path.is_dir());
+            inner.chain([build.clone()]).collect::<Vec<_>>()
+        });
+        let found = folders.filter(|path| path != new).filter_map(|folder| {
+            let (number, read) = Manifest::read(&folder).ok()?;
+            let server = only_part(&folder, &read);
+            let (old, new) = (read.spread.as_ref(), manifest.spread.as_ref());
+            let is_moved =
+                server.is_some() && old.zip(new).is_some_and(|(old, new)| old.source == new.source);
+            let is_same = read.build_id == manifest.build_id;
+            let before = Before { folder, manifest: read, server: server.unwrap_or(0) };
+            (is_moved || is_same).then_some(((is_same, number), before))
         });
         found.max_by_key(|found| found.0).map(|found| found.1)
     }
