@@ -272,10 +272,62 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
     let two = format!("{},{}", all[0], all[2]);
     let output = search(&two, &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("no server that answers holds"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no server that answers has part 1 of"), "{}", stderr(&output));
     let output = search(&two, &["--partial"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(read_answers(&there), merged(&[parts[0].clone(), parts[2].clone()]));
+}
+
+/// Two parts on two servers each, from a store: the answers are those of two separate indexes, also without a server.
+#[test]
+fn parts_of_several_servers_answer_as_separate_indexes_do() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
+    let asked = ["--search-list", "30", "--width", "1"];
+    let (here, there) = (data.path("here"), data.path("there"));
+    let apart = spread(&data, &index, "apart", &["--servers", "2", "--scatter-gather"]);
+    let parts: Vec<_> = (0..2)
+        .map(|part| {
+            let folder = apart.join(format!("server-{part:02}"));
+            let args = ["search", arg(&folder), arg(&data.queries), "-o", arg(&here), "--force"];
+            json(&[&args[..], &asked].concat());
+            read_answers(&here)
+        })
+        .collect();
+    let store = data.path("store");
+    for (name, replicas, servers) in [("split", "1", 4), ("copied", "2", 4)] {
+        let more = ["--servers", "4", "--scatter-gather", "--parts", "2", "--replicas", replicas];
+        let folder = spread(&data, &index, name, &more);
+        assert_eq!(json(&["cluster", "publish", arg(&folder), arg(&store)])["is_new"], true);
+        let source =
+            |server: usize| format!("store = {store:?}\ndata = {:?}", data.path(&format!("{name}-{server}")));
+        let files = configs(&data, name, servers, &source);
+        let running: Vec<Running> = files.iter().map(|file| start(file)).collect();
+        wait_for("all servers", || running.iter().all(|s| get(s.address(), "/v1/health").0 == 200));
+        let search = |server: &Running, more: &[&str]| {
+            let args = ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&there)];
+            let found = json(&[&args[..], &asked, &["--force"], more].concat());
+            (read_answers(&there), found["runs"][0]["per_query"]["hand_overs"].as_f64().unwrap())
+        };
+        for server in &running {
+            let (found, hand_overs) = search(server, &[]);
+            assert_eq!(found, merged(&parts), "{name}");
+            assert_eq!(hand_overs > 0.0, replicas == "1", "{name}: {hand_overs} hand-overs");
+        }
+        if replicas == "2" {
+            running[3].signal(libc::SIGKILL);
+            let seen = |server: &Running| get(server.address(), "/v1/status").1["live"].clone();
+            wait_for("word of the death", || {
+                seen(&running[0]) == serde_json::json!([true, true, true, false])
+            });
+            assert_eq!(search(&running[0], &[]).0, merged(&parts), "server 2 has all of the part");
+            running[2].signal(libc::SIGKILL);
+            wait_for("word of the death", || {
+                seen(&running[0]) == serde_json::json!([true, true, false, false])
+            });
+            assert_eq!(search(&running[0], &["--partial"]).0, parts[0], "a part is missing");
+        }
+    }
 }
 
 #[test]

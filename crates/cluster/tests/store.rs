@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
-use stratann_cluster::store::{Store, drop_others};
+use stratann_cluster::store::{Store, drop_others, newest_fetched};
 use stratann_engine::durable::hex;
 use stratann_engine::kinds::section::Section;
 use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
+use stratann_engine::spread::scatter::{DESCRIPTION, Description, describe};
 use stratann_engine::{ErrorKind, Progress, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
@@ -125,8 +126,83 @@ fn conforms(open: &(dyn Fn() -> Store + Sync)) {
     assert_eq!(store.drop_old(1).unwrap(), [1]);
     assert_eq!(store.versions().unwrap(), [2]);
     store.fetch(tempfile::tempdir().unwrap().path(), Some(2), &Quiet).unwrap();
+    separate_indexes(open);
     race(open);
     interruptions(open);
+}
+
+/// A folder with an index for each of two parts, of three servers each.
+fn apart(seeds: [u64; 2]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut description = Description {
+        servers: 2 * SERVERS,
+        parts: Some(2),
+        replicas: None,
+        method: "cells".into(),
+        seed: 1,
+        source: "0".into(),
+        rows: vec![1000, 1000],
+        builds: Vec::new(),
+        version: None,
+    };
+    for (part, seed) in seeds.into_iter().enumerate() {
+        let made = index(seed);
+        let folder = description.folder(dir.path(), part);
+        std::fs::create_dir(&folder).unwrap();
+        for name in names(made.path()) {
+            std::fs::rename(made.path().join(&name), folder.join(&name)).unwrap();
+        }
+        description.builds.push(Manifest::read(&folder).unwrap().1.build_id);
+    }
+    std::fs::write(dir.path().join(DESCRIPTION), description.to_text().unwrap()).unwrap();
+    dir
+}
+
+/// Separate indexes are one version; each server gets the files of its part, and keeps what has not changed.
+fn separate_indexes(open: &(dyn Fn() -> Store + Sync)) {
+    let (store, home) = (open(), tempfile::tempdir().unwrap());
+    let (first, second) = (apart([21, 22]), apart([21, 23]));
+    let number = store.publish(first.path(), &Quiet).unwrap();
+    assert_eq!(store.publish(first.path(), &Quiet).unwrap(), number, "the same indexes are one version");
+    let (_, version) = store.newest().unwrap().unwrap();
+    assert_eq!(
+        (version.servers(), version.build_id()),
+        (Some(6), describe(first.path()).unwrap().build_id())
+    );
+
+    // Server 4 is the second of the second part.
+    let got = store.fetch(home.path(), Some(4), &Quiet).unwrap();
+    assert_eq!(names(&got.folder), ["part-01", DESCRIPTION]);
+    let own = got.folder.join("part-01");
+    assert!(names(&own).contains(&"v1-blocks-01.bin".into()) && names(&own).len() == 7, "{:?}", names(&own));
+    for name in names(&own) {
+        let there = std::fs::read(first.path().join("part-01").join(&name)).unwrap();
+        assert_eq!(std::fs::read(own.join(&name)).unwrap(), there, "{name}");
+    }
+    assert_eq!(store.fetch(home.path(), Some(4), &Quiet).unwrap().downloaded_bytes, 0);
+    for asked in [Some(4), None] {
+        let here = newest_fetched(home.path(), asked).unwrap().expect("it can be opened without the store");
+        assert_eq!((here.number, here.servers, here.server), (number, Some(6), Some(4)));
+    }
+    assert_eq!(newest_fetched(home.path(), Some(3)).unwrap(), None);
+    std::fs::remove_file(own.join("v1-map.bin")).unwrap();
+    assert_eq!(newest_fetched(home.path(), Some(4)).unwrap(), None, "a file is missing");
+
+    for (server, word) in [(Some(6), "no server 6"), (None, "set server")] {
+        let error = store.fetch(home.path(), server, &Quiet).unwrap_err();
+        assert!(error.kind == ErrorKind::BadInput && error.message.contains(word), "{error}");
+    }
+    // Of the next version the first part is the same: its servers download nothing.
+    let home = tempfile::tempdir().unwrap();
+    store.fetch(home.path(), Some(1), &Quiet).unwrap();
+    assert_eq!(store.publish(second.path(), &Quiet).unwrap(), number + 1);
+    let next = store.fetch(home.path(), Some(1), &Quiet).unwrap();
+    assert!(next.downloaded_bytes == 0 && next.copied_bytes > 9_000_000, "{next:?}");
+    // What the newest version needs is kept.
+    store.drop_old(1).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    store.fetch(home.path(), Some(0), &Quiet).unwrap();
+    store.fetch(home.path(), Some(5), &Quiet).unwrap();
 }
 
 /// When many publish different builds at once, each version has one winner, and all versions are whole.
@@ -242,4 +318,43 @@ fn damaged_files_are_neither_published_nor_fetched() {
     }
     let error = Store::open("gopher://x/y").unwrap_err();
     assert!(error.message.contains("gopher"), "{error}");
+}
+
+#[test]
+fn separate_indexes_that_do_not_fit_together_are_neither_published_nor_fetched() {
+    let (dir, place) = (apart([31, 32]), tempfile::tempdir().unwrap());
+    let store = Store::open(place.path().to_str().unwrap()).unwrap();
+    // One index was replaced.
+    let (own, aside) = (dir.path().join("part-01"), dir.path().join("aside"));
+    std::fs::rename(&own, &aside).unwrap();
+    let other = index(33);
+    std::fs::create_dir(&own).unwrap();
+    for name in names(other.path()) {
+        std::fs::rename(other.path().join(&name), own.join(&name)).unwrap();
+    }
+    let error = store.publish(dir.path(), &Quiet).unwrap_err();
+    assert!(error.message.contains("part-01 is not the index that"), "{error}");
+    std::fs::remove_dir_all(&own).unwrap();
+    assert!(store.publish(dir.path(), &Quiet).is_err() && store.newest().unwrap().is_none());
+    std::fs::rename(&aside, &own).unwrap();
+    assert_eq!(store.publish(dir.path(), &Quiet).unwrap(), 1);
+
+    let builds = describe(dir.path()).unwrap().builds;
+    let part = |part: usize| place.path().join(&builds[part]).join("manifest.json");
+    let damage = |path: &Path, change: &dyn Fn(&[u8]) -> Vec<u8>, word: &str| {
+        let good = std::fs::read(path).unwrap();
+        std::fs::write(path, change(&good)).unwrap();
+        let error = store.fetch(tempfile::tempdir().unwrap().path(), Some(4), &Quiet).unwrap_err();
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains(word), "{error}");
+        std::fs::write(path, good).unwrap();
+    };
+    let first = std::fs::read(part(0)).unwrap();
+    damage(&part(1), &|_| first.clone(), "the manifest of another build");
+    damage(&part(1), &|good| good[..good.len() / 2].to_vec(), "damaged");
+    let version = place.path().join("manifest-1.json");
+    let text =
+        |good: &[u8], from: &str, to: &str| String::from_utf8_lossy(good).replace(from, to).into_bytes();
+    damage(&version, &|good| text(good, "\"servers\": 6", "\"servers\": 8"), "checksum");
+    damage(&version, &|good| good[..good.len() / 2].to_vec(), "damaged");
+    store.fetch(tempfile::tempdir().unwrap().path(), Some(4), &Quiet).unwrap();
 }

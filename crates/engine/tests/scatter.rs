@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Built, Set, clustered, graph_options, quick};
 use stratann_core::format::block::Block;
 use stratann_engine::build::Kind;
-use stratann_engine::spread::scatter::{describe, open, scatter, server_folder};
+use stratann_engine::index::OpenOptions;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::spread::scatter::{PartIndex, describe, open, open_part, scatter, server_folder};
 use stratann_engine::spread::{Method, PartitionOptions};
 use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
 
@@ -151,4 +153,43 @@ fn copies_and_damage_are_refused() {
     scatter(source().dir.path(), &out, (&PartitionOptions { force: true, ..options(2) }, 3), &Quiet).unwrap();
     std::fs::remove_dir_all(server_folder(&out, 1)).unwrap();
     assert!(open(&out, source().index.manifest()).is_err());
+}
+
+#[test]
+fn a_part_may_be_partitioned_over_several_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (alone, out) = (dir.path().join("alone"), dir.path().join("parts"));
+    scatter(source().dir.path(), &alone, (&PartitionOptions { servers: 2, ..options(2) }, 2), &Quiet)
+        .unwrap();
+    let spread = PartitionOptions { servers: 6, replicas: 2, ..options(2) };
+    let made = scatter(source().dir.path(), &out, (&spread, 2), &Quiet).unwrap().description;
+    assert_eq!((made.servers, made.count(), made.servers_each(), made.replicas), (6, 2, 3, Some(2)));
+    assert_eq!(made, describe(&out).unwrap());
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 3, "two parts and the description");
+    for server in 0..6 {
+        let (described, opened) = open_part(&out, server, OpenOptions::default()).unwrap();
+        let PartIndex::Shard(shard) = opened else { panic!("server {server} has a whole index") };
+        let part = server / 3;
+        assert_eq!(
+            (described.place(server, &out).unwrap(), shard.placement().servers()),
+            ((part, server % 3), 3)
+        );
+        assert!(shard.placement().all().iter().all(|replicas| replicas.count_ones() == 2));
+        // The same rows as in a part of one server.
+        let (_, whole) = Manifest::read(&server_folder(&alone, part)).unwrap();
+        assert_eq!(made.rows[part], whole.rows);
+    }
+    let error = open_part(&out, 6, OpenOptions::default()).err().unwrap();
+    assert!(error.message.contains("no server 6"), "{error}");
+    let error = open(&out, source().index.manifest()).err().unwrap();
+    assert!(error.message.contains("parts of 3 servers each"), "{error}");
+    for (servers, parts) in [(6, 4), (6, 0), (2, 3)] {
+        let wrong = PartitionOptions { servers, ..options(2) };
+        let error =
+            scatter(source().dir.path(), &dir.path().join("no"), (&wrong, parts), &Quiet).unwrap_err();
+        assert!(error.kind == ErrorKind::BadInput && error.message.contains("divides"), "{error}");
+    }
+    let many = PartitionOptions { servers: 4, replicas: 3, ..options(2) };
+    let error = scatter(source().dir.path(), &dir.path().join("no"), (&many, 2), &Quiet).unwrap_err();
+    assert!(error.message.contains("replicas is 3") && !dir.path().join("no").exists(), "{error}");
 }

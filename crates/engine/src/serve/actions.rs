@@ -66,10 +66,9 @@ impl ServerState {
             peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
             // The clock is read under the lock, so that time never decreases for the protocol.
             call(&mut peer, self.now_us(), prepared, &mut memory.actions);
-            let (live, loads) = self.parts.within(self.codec.server(), peer.live(), &peer.loads());
-            self.live.store(live, Ordering::Relaxed);
+            self.live.store(peer.live(), Ordering::Relaxed);
             self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
-            *self.lock_loads() = loads;
+            *self.lock_loads() = peer.loads();
             drop(peer);
             let ThreadMemory { actions, pool } = &mut memory;
             actions.drain(..).for_each(|action| self.perform(action, pool));

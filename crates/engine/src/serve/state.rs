@@ -258,6 +258,12 @@ impl ServerState {
         lock(&self.loads)
     }
 
+    /// The servers of this part that answer, and how many queries wait on each, as the part's views number them.
+    pub(super) fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
+        let live = self.live.load(Ordering::Relaxed);
+        self.parts.within(self.codec.server(), live, &self.lock_loads())
+    }
+
     pub(super) fn lock_peer(&self) -> MutexGuard<'_, Peer> {
         lock(&self.peer)
     }
@@ -406,7 +412,7 @@ impl ServerState {
             buffers_bytes: in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,
             turn_ns: TURN_NS,
         };
-        let view = self.index.view(self.live.load(Ordering::Relaxed));
+        let view = self.index.view(self.others().0);
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
             .sharing(self.options.merge.then_some(&index.shared_reads))
             .run(&mut Worker::new(self, thread));

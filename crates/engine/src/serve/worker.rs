@@ -259,8 +259,7 @@ impl Queries for Worker<'_> {
     }
 
     fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
-        let loads = self.server.lock_loads();
-        (self.server.live.load(Ordering::Relaxed), *loads)
+        self.server.others()
     }
 
     fn may_wait(&mut self, has_room: bool) -> bool {
