@@ -29,6 +29,16 @@ impl Account {
         self.components.push((what.into(), bytes));
     }
 
+    /// Adds the components of another index in the same process.
+    pub fn join(&mut self, other: &Account) {
+        for (what, bytes) in other.components.iter().filter(|component| component.0 != "program") {
+            match self.components.iter_mut().find(|component| component.0 == *what) {
+                Some(known) => known.1 = known.1.saturating_add(*bytes),
+                None => self.add(what, *bytes),
+            }
+        }
+    }
+
     /// Sum of all components.
     pub fn total(&self) -> u64 {
         self.components.iter().fold(0, |sum, c| sum.saturating_add(c.1))

@@ -23,12 +23,14 @@ mod result_file;
 mod servers;
 mod sum;
 mod text;
+mod together;
 
 pub(crate) use local::Bench;
 use result_file::{ResultFile, ResultPath};
 use servers::Servers;
 use sum::Sum;
 use text::text;
+use together::Indexes;
 
 /// Find the nearest vectors of every query
 ///
@@ -63,8 +65,13 @@ pub(crate) struct Args {
     /// Replace an existing RESULT
     #[arg(long, requires = "output")]
     force: bool,
-    /// With --connect: accept partial results when no live server holds a part of the index
-    #[arg(long, requires = "connect")]
+    /// Search this index too, as one with INDEX; may be repeated. Ids that several indexes hold are of the same row
+    ///
+    /// All need equal dimension, element type and metric. The indexes are searched in turn: their latencies add up.
+    #[arg(long, value_name = "INDEX", conflicts_with = "connect")]
+    also: Vec<PathBuf>,
+    /// With --connect or --also: accept partial results when no live server, or an index, holds a part
+    #[arg(long)]
     partial: bool,
     #[command(flatten)]
     how: How,
@@ -175,6 +182,7 @@ Examples:
   stratann search base.idx query.fbin -k 10 -o answers.csv                # or .jsonl, .npy, .ibin, .i64bin
   stratann search base.idx query.fbin --ram-budget 64MiB --cache-budget 16MiB
   stratann search base.idx query.fbin --in-flight 1 --threads 1         # the latency of a single query
+  stratann search base.idx query.fbin --also new.idx                     # two indexes as one
   stratann search --connect 10.0.0.1:8700,10.0.0.2:8700 query.fbin --recall 0.95
 
 Distances are squared l2, minus the inner product, or 1 - cosine: smaller is closer.";
@@ -321,6 +329,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let truth = args.groundtruth.as_deref();
     let target = args.searched.target()?;
+    if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
+        return Err(Error::bad_input("--partial is for --connect and --also; leave it out for one index"));
+    }
     let to = result_path(args, &target)?;
     match target {
         Target::Index { index, queries } => {
@@ -331,9 +342,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 ..OpenOptions::default()
             };
             if let Some(to) = &to {
-                to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
+                for index in args.also.iter().map(PathBuf::as_path).chain([index]) {
+                    to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
+                }
             }
             let cache = (args.how.cache_budget, args.how.preload);
+            if !args.also.is_empty() {
+                return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
+            }
             let mut bench = Bench::open(index, queries, truth, &settings, (budgets, cache), output)?;
             for options in &settings {
                 // All settings are checked before the first one runs.
@@ -360,6 +376,28 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
         }
     }
+}
+
+/// Searches several indexes as one.
+fn together(
+    args: &Args,
+    (index, queries): (&Path, &Path),
+    (settings, to): (&[SearchOptions], Option<&ResultPath>),
+    budgets: (OpenOptions, (CacheBudget, bool)),
+    output: Output,
+) -> Result<Verdict> {
+    let all: Vec<PathBuf> = [index.to_path_buf()].into_iter().chain(args.also.iter().cloned()).collect();
+    let how = (args.groundtruth.as_deref(), args.partial);
+    let mut indexes = Indexes::open(&all, queries, how, settings, budgets, output)?;
+    settings.iter().try_for_each(|options| indexes.check(options))?;
+    let (document, failed) = run_all((to, args.show), settings, (index, queries), &mut indexes, output)?;
+    output.result(&document, || text(&document))?;
+    if failed > 0 {
+        eprint_line(&format!(
+            "stratann: {failed} queries failed; run `stratann verify` on the indexes named above"
+        ));
+    }
+    Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
 }
 
 /// Checks the path of the result file, before the index is opened.

@@ -24,9 +24,9 @@ impl Store {
     /// store's newest is the same build already, the number of that version.
     ///
     /// # Errors
-    /// No index in the folder, and no separate indexes; a file that differs from its manifest, before anything is published; a store that does
-    /// not answer; another publisher at the same time; an interruption. The next attempt finds the files that were
-    /// uploaded.
+    /// No index in the folder, and no separate indexes; a file that differs from its manifest, before anything is
+    /// published; a store that does not answer; another publisher at the same time; an interruption. The next attempt
+    /// finds the files that were uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
         let (build, text, indexes) = match scatter::is_apart(folder) {
             true => parts(folder)?,

@@ -91,7 +91,8 @@ pub struct Here {
 }
 
 impl Here {
-    /// Reads what `server` can open in a folder, or the one server whose files are there; `None` when files are missing.
+    /// Reads what `server` can open in a folder, or the one server whose files are there; `None` when files are
+    /// missing.
     pub(super) fn read(folder: PathBuf, server: Option<usize>) -> Option<Here> {
         if scatter::is_apart(&folder) {
             return Here::of_parts(folder, server);

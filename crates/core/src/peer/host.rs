@@ -167,8 +167,8 @@ impl Peer {
         }
     }
 
-    /// The server to send what is for `origin` to: where the link to it is down another one that reaches it, of the same
-    /// part, since the sender of an answer tells the part.
+    /// The server to send what is for `origin` to. Where the link to it is down that is another one that reaches it, of
+    /// the same part, since the sender of an answer tells the part.
     fn toward(&self, origin: u8) -> u8 {
         if self.live & bit(origin) != 0 {
             return origin;

@@ -4,6 +4,8 @@
 //! answers the query alone. The best k of all their results by (distance, id) are the answer, and their counters are
 //! added up. A part without an answer is named in the joined one.
 
+use alloc::vec::Vec;
+
 use super::{Budget, Hit, Outcome, Params, QueryState};
 use crate::place::bit;
 use crate::search::LostUnit;
@@ -70,20 +72,22 @@ impl Join {
             Outcome::Running | Outcome::WrongKind => return self.lose(part),
         }
         self.missing &= !bit(part);
-        let hits = &mut q.top.hits;
-        hits.extend_from_slice(&from.top.hits);
-        hits.sort_unstable_by(Hit::order);
-        // A row that several parts hold is one result.
-        hits.dedup_by(|a, b| a.order(b).is_eq());
-        hits.truncate(q.top.k as usize);
+        join_hits(&mut q.top.hits, from.top.hits.iter().copied(), q.top.k as usize);
     }
+}
+
+/// Adds the results of one part to the best `k` of others. A row that several parts hold is one result.
+pub fn join_hits(best: &mut Vec<Hit>, more: impl IntoIterator<Item = Hit>, k: usize) {
+    best.extend(more);
+    best.sort_unstable_by(Hit::order);
+    best.dedup_by(|a, b| a.order(b).is_eq());
+    best.truncate(k);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::search::{Extent, Loss};
-    use alloc::vec::Vec;
 
     fn join() -> Join {
         Join::new(Params::flat(3), Budget::default(), 3)

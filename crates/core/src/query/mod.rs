@@ -6,7 +6,7 @@ mod run;
 mod state;
 pub mod wire;
 
-pub use join::Join;
+pub use join::{Join, join_hits};
 pub use params::{MAX_K, MAX_WIDTH, Params};
 pub use run::{outcome, run};
 pub use state::{QueryState, Scratch};

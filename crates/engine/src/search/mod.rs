@@ -14,12 +14,14 @@ mod batch;
 mod memory;
 pub(crate) mod options;
 mod params;
+mod together;
 mod truth;
 
 pub use crate::kinds::effort::{Effort, ExactCost};
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
+pub use together::{INDEXES_MAX, Together};
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

@@ -19,6 +19,7 @@
 mod cells;
 pub(crate) mod check;
 mod copies;
+mod description;
 mod divide;
 pub mod moved;
 mod parts;

@@ -99,16 +99,7 @@ impl Bench {
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
         let count = self.queries.count();
-        let per_query = memory::part_bytes(&self.queries, options);
-        let part = memory::part(
-            &self.index,
-            options,
-            count,
-            per_query,
-            self.cache_budget,
-            &self.extra,
-            self.ram_budget,
-        )?;
+        let part = self.part(options)?;
         let mut sum = Sum::new(count);
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
@@ -130,6 +121,29 @@ impl Bench {
         Ok(run)
     }
 
+    /// How many queries fit into the budget at a time.
+    pub(super) fn part(&self, options: &SearchOptions) -> Result<usize> {
+        let per_query = memory::part_bytes(&self.queries, options);
+        memory::part(
+            &self.index,
+            options,
+            self.queries.count(),
+            per_query,
+            self.cache_budget,
+            &self.extra,
+            self.ram_budget,
+        )
+    }
+
+    pub(super) fn queries(&self) -> &Queries {
+        &self.queries
+    }
+
+    /// The queries that were loaded last.
+    pub(super) fn rows(&self) -> &[u8] {
+        &self.rows[..self.held.map_or(0, |held| held.1) * self.queries.row_bytes()]
+    }
+
     /// Warns once when queries are clearly farther from the vectors than these from each other: recall was calibrated
     /// on rows of the index.
     fn warn_if_remote(&mut self, sum: &mut Sum, printer: &ProgressPrinter) {
@@ -146,7 +160,7 @@ impl Bench {
     }
 
     /// Reads queries `first..first + count` into memory.
-    fn load(&mut self, first: usize, count: usize) -> Result<usize> {
+    pub(super) fn load(&mut self, first: usize, count: usize) -> Result<usize> {
         if self.held != Some((first, count)) {
             self.held = None;
             self.queries.read(first, count, &mut self.rows)?;

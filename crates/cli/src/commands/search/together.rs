@@ -1,0 +1,123 @@
+//! Searches of several indexes on this machine as one: `search --also`.
+
+use std::path::{Path, PathBuf};
+
+use stratann_engine::groundtruth::CheckedTruth;
+use stratann_engine::index::{CacheBudget, OpenOptions};
+use stratann_engine::manifest::Manifest;
+use stratann_engine::search::{Answers, SearchOptions, Together};
+use stratann_engine::{Error, Progress, Result};
+
+use super::local::Bench;
+use super::{Run, Searcher, Sum};
+use crate::output::Output;
+use crate::progress::ProgressPrinter;
+use crate::truth;
+
+/// Open indexes, and queries for all of them.
+pub(super) struct Indexes {
+    each: Vec<Bench>,
+    truth: Option<CheckedTruth>,
+    ram_budget: Option<u64>,
+    partial: bool,
+}
+
+impl Indexes {
+    /// Opens the indexes, each within its share of the budgets.
+    pub(super) fn open(
+        indexes: &[PathBuf],
+        queries: &Path,
+        (groundtruth, partial): (Option<&Path>, bool),
+        settings: &[SearchOptions],
+        (budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
+        output: Output,
+    ) -> Result<Indexes> {
+        let planned = |path: &PathBuf| Ok(Manifest::read(path)?.1.planned_account(0).total());
+        let planned = indexes.iter().map(planned).collect::<Result<Vec<u64>>>()?;
+        let all: u64 = planned.iter().sum();
+        let mut each = Vec::with_capacity(indexes.len());
+        for (path, own) in indexes.iter().zip(planned) {
+            let share = |bytes: u64| (u128::from(bytes) * u128::from(own) / u128::from(all.max(1))) as u64;
+            let own = OpenOptions {
+                ram_budget: budgets.ram_budget.map(share),
+                head_budget: budgets.head_budget.map(share),
+                ..budgets
+            };
+            // Without a budget the cache takes what is free, once for all.
+            let cache = match cache {
+                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(share(bytes)),
+                CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::Bytes(0),
+                CacheBudget::Auto => CacheBudget::Auto,
+            };
+            let opened = Bench::open(path, queries, None, settings, (own, (cache, preload)), output);
+            each.push(opened.map_err(|e| match budgets.ram_budget {
+                Some(_) if e.kind == stratann_engine::ErrorKind::Budget => Error {
+                    message: format!("{}, with its share of the budget: {}", path.display(), e.message),
+                    ..e
+                },
+                _ => e,
+            })?);
+        }
+        let together = Together::new(each.iter().map(|bench: &Bench| &bench.index))?;
+        let k = settings.iter().map(|options| options.k).max().unwrap_or(0);
+        let rows = together.rows();
+        let truth = match (groundtruth, each.first()) {
+            (Some(path), Some(first)) => Some(truth::read(path, first.queries(), k, rows)?),
+            _ => None,
+        };
+        Ok(Indexes { each, truth, ram_budget: budgets.ram_budget, partial })
+    }
+
+    /// Checks settings against every index.
+    pub(super) fn check(&self, options: &SearchOptions) -> Result<()> {
+        self.each.iter().try_for_each(|bench| bench.index.params(options).map(|_| ()))
+    }
+}
+
+impl Searcher for Indexes {
+    fn count(&self) -> usize {
+        self.each.first().map_or(0, Bench::count)
+    }
+
+    fn rows(&self) -> u64 {
+        self.each.iter().map(|bench| bench.index.manifest().rows).sum()
+    }
+
+    fn exact_cost(&self, _: &SearchOptions) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn run(
+        &mut self,
+        options: &SearchOptions,
+        printer: &ProgressPrinter,
+        take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
+    ) -> Result<Run> {
+        let count = Searcher::count(self);
+        let parts = self.each.iter().map(|bench| bench.part(options)).collect::<Result<Vec<usize>>>()?;
+        let part = parts.into_iter().min().unwrap_or(1).max(1);
+        let (mut sum, mut account, mut incomplete) = (Sum::new(count), None, 0);
+        for first in (0..count).step_by(part) {
+            if let Some(bench) = self.each.first_mut() {
+                bench.load(first, part.min(count - first))?;
+            }
+            let rows = self.each.first().map_or(&[][..], Bench::rows);
+            let together = Together::new(self.each.iter().map(|bench| &bench.index))?;
+            let mut answers = together.search(rows, options, self.partial, printer)?;
+            if self.partial {
+                let lost = std::mem::take(&mut answers.failed);
+                if let Some((query, why)) = lost.first().filter(|_| incomplete == 0) {
+                    printer.note(&format!("note: query {} lacks results: {why}", first + query));
+                }
+                incomplete += lost.len();
+            }
+            sum.add(first, rows, &answers, self.truth.as_mut())?;
+            take(first, &answers)?;
+            account = Some(answers.account);
+        }
+        if incomplete > 0 {
+            printer.note(&format!("note: {incomplete} times an index gave no answer to a query"));
+        }
+        Ok(sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some()))
+    }
+}

@@ -1,0 +1,123 @@
+//! Several open indexes searched as one.
+//!
+//! Each index answers all queries; the best k of all their results by (distance, id) are the answers, and the counters
+//! are added up. An index that gives no answer to a query is named.
+
+use stratann_core::query::{Hit, join_hits};
+
+use super::{Answers, SearchOptions};
+use crate::index::Index;
+use crate::{Error, Progress, Result};
+
+/// Most indexes that are searched as one.
+pub const INDEXES_MAX: usize = 64;
+
+/// Open indexes whose vectors can be compared.
+pub struct Together<'a> {
+    indexes: Vec<&'a Index>,
+}
+
+impl<'a> Together<'a> {
+    /// Checks that vectors of all indexes have the same number of components, element type and metric.
+    ///
+    /// # Errors
+    /// `BadInput`, naming the first index that differs; no index, or more than [`INDEXES_MAX`].
+    pub fn new(indexes: impl IntoIterator<Item = &'a Index>) -> Result<Together<'a>> {
+        let indexes: Vec<&Index> = indexes.into_iter().collect();
+        let Some(&first) = indexes.first().filter(|_| indexes.len() <= INDEXES_MAX) else {
+            return Err(Error::bad_input(format!(
+                "{} indexes cannot be searched as one; give 1 to {INDEXES_MAX}",
+                indexes.len()
+            )));
+        };
+        let shape = |index: &Index| {
+            let manifest = index.manifest();
+            (manifest.dim, manifest.dtype.clone(), manifest.metric.clone())
+        };
+        if let Some(other) = indexes.iter().find(|index| shape(index) != shape(first)) {
+            let text = |index: &Index| {
+                let (dim, dtype, metric) = shape(index);
+                format!("{} has {dim} × {dtype}, {metric}", index.folder().display())
+            };
+            return Err(Error::bad_input(format!(
+                "{}, but {}; only indexes of equal vectors and metric can be searched as one",
+                text(first),
+                text(other)
+            )));
+        }
+        Ok(Together { indexes })
+    }
+
+    /// Vectors in all of them.
+    pub fn rows(&self) -> u64 {
+        self.indexes.iter().map(|index| index.manifest().rows).sum()
+    }
+
+    /// Answers `queries` as [`Index::search`] does, with these options in each index. The indexes are searched in turn,
+    /// so latencies add up. A query that an index fails has no answer; with `partial` it has that of the others. Either
+    /// way [`Answers::failed`] names the index.
+    ///
+    /// # Errors
+    /// As [`Index::search`], naming the index.
+    pub fn search(
+        &self,
+        queries: &[u8],
+        options: &SearchOptions,
+        partial: bool,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
+        let mut all = Vec::with_capacity(self.indexes.len());
+        for index in &self.indexes {
+            let answers = index.search(queries, options, progress);
+            all.push(answers.map_err(|e| Error {
+                message: format!("{}: {}", index.folder().display(), e.message),
+                ..e
+            })?);
+        }
+        Ok(self.joined(all, options.k, partial))
+    }
+
+    fn joined(&self, all: Vec<Answers>, k: usize, partial: bool) -> Answers {
+        let k = k.min(usize::try_from(self.rows()).unwrap_or(usize::MAX));
+        let count = all.first().map_or(0, |answers| answers.latency_ns.len());
+        let mut failed: Vec<(usize, String)> = Vec::new();
+        for (index, answers) in self.indexes.iter().zip(&all) {
+            let name = index.folder().display();
+            failed.extend(answers.failed.iter().map(|(query, why)| (*query, format!("{name}: {why}"))));
+        }
+        failed.sort_by_key(|failure| failure.0);
+        let (mut ids, mut distances, mut short) = (Vec::new(), Vec::new(), 0);
+        let mut hits: Vec<Hit> = Vec::new();
+        for query in 0..count {
+            hits.clear();
+            let is_failed = failed.binary_search_by_key(&query, |failure| failure.0).is_ok();
+            for answers in all.iter().filter(|_| partial || !is_failed) {
+                let row = query * answers.k..(query + 1) * answers.k;
+                let found = answers.ids[row.clone()].iter().zip(&answers.distances[row]);
+                let found = found.filter(|found| *found.0 != u64::MAX);
+                let found = found.map(|(&external_id, &distance)| Hit { distance, external_id });
+                join_hits(&mut hits, found, k);
+            }
+            short += usize::from(hits.len() < k && !is_failed);
+            let missing = std::iter::repeat_n((u64::MAX, f32::INFINITY), k - hits.len());
+            for (id, distance) in hits.iter().map(|hit| (hit.external_id, hit.distance)).chain(missing) {
+                ids.push(id);
+                distances.push(distance);
+            }
+        }
+        let mut all = all.into_iter();
+        // There is at least one.
+        let Some(mut sum) = all.next() else { unreachable!("Together::new wants an index") };
+        for answers in all {
+            let times = sum.latency_ns.iter_mut().zip(&answers.latency_ns);
+            times.for_each(|(sum, ns)| *sum = sum.saturating_add(*ns));
+            sum.stats.add(&answers.stats);
+            sum.times.add(&answers.times);
+            sum.merged.add(&answers.merged);
+            sum.seconds += answers.seconds;
+            sum.cpu_us += answers.cpu_us;
+            sum.account.join(&answers.account);
+        }
+        Answers { k, ids, distances, failed, short, ..sum }
+    }
+}
