@@ -6,6 +6,7 @@ mod stopping;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -258,6 +259,46 @@ fn with_two_replicas_a_server_fails_and_returns_and_no_answer_is_lost_or_wrong()
     }
     let again = cluster.ask(2, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
     check(&asked, &expected, 0, &again);
+}
+
+/// Servers of the previous version and of this one in one cluster, upgraded one after the other under load.
+#[test]
+fn servers_are_upgraded_one_by_one_and_no_answer_is_lost_or_wrong() {
+    let asked = queries(50, DIM);
+    let expected = expected(&asked);
+    let upgraded = Arc::new(AtomicUsize::new(0));
+    let known = Arc::clone(&upgraded);
+    let like = move |options: &mut ServeOptions| {
+        if options.server.is_none_or(|server| usize::from(server) >= known.load(Ordering::SeqCst)) {
+            options.versions.states.1 = options.versions.states.0;
+        }
+    };
+    let mut cluster = Cluster::start_like(Box::new(like), source(), 3, 2, |_| {});
+    for next in 0..=3 {
+        let mut answers = Vec::new();
+        for i in 0..300 {
+            let origin = (0..3).filter(|&s| s != next).nth(i % 2).unwrap();
+            answers.push(cluster.ask(origin, asked.row(i % 50), false));
+            match i {
+                100 if next < 3 => drop(cluster.servers[next].take()),
+                200 if next < 3 => {
+                    upgraded.store(next + 1, Ordering::SeqCst);
+                    cluster.servers[next] = Some(cluster.open(next));
+                }
+                _ => {}
+            }
+        }
+        for (i, answer) in answers.iter().enumerate() {
+            let got = answer.recv_timeout(PATIENCE).expect("every query is answered");
+            check(&asked, &expected, i, &got.unwrap_or_else(|e| panic!("server {next}, query {i}: {e}")));
+        }
+        cluster.settle();
+        let count = |of: fn(&stratann_engine::serve::Status) -> u64| {
+            cluster.up().map(|server| of(&server.status())).sum::<u64>()
+        };
+        assert_eq!(count(|status| status.refused_frames), 0, "all read what the others write");
+        assert!(count(|status| status.hand_overs_in) > 0);
+    }
 }
 
 #[test]

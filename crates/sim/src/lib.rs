@@ -154,6 +154,8 @@ pub struct FaultModel {
     pub notice_us: u64,
     /// Whether every state is encoded and decoded while it waits, as if it moved.
     pub reencodes: bool,
+    /// A bit for every server of the previous version of the program, until it restarts.
+    pub old_servers: u64,
     /// Limits of every server.
     pub limits: Limits,
     /// How batons carry their candidates.
@@ -178,6 +180,7 @@ impl Default for FaultModel {
             cuts: Vec::new(),
             notice_us: 2000,
             reencodes: false,
+            old_servers: 0,
             limits: Limits::default(),
             carry: Carry::default(),
             results: Results::default(),

@@ -8,7 +8,7 @@ use stratann_core::peer::message::{Message, decode};
 use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run, Served};
 use stratann_core::place::{LocalShard, Parts};
 use stratann_core::plan::IndexView;
-use stratann_core::query::wire::Carry;
+use stratann_core::query::wire::{self, Carry};
 use stratann_core::query::{QueryState, Step};
 use stratann_core::view::Base;
 
@@ -103,6 +103,8 @@ struct Server {
     // Value of `Peer::abandoned` when runs were last looked through.
     abandoned: u64,
     pool: BufferPool,
+    // The newest version of states that it reads.
+    reads: u32,
 }
 
 pub(crate) struct World<'a> {
@@ -135,8 +137,11 @@ impl<'a> World<'a> {
             running: BTreeMap::new(),
             abandoned: 0,
             pool: BufferPool::default(),
+            reads: if faults.old_servers >> s & 1 == 1 { wire::OLDEST_VERSION } else { wire::VERSION },
         };
-        let servers = (0..count).map(server).collect();
+        let mut servers: Vec<Server> = (0..count).map(server).collect();
+        let reads: Vec<u32> = servers.iter().map(|server| server.reads).collect();
+        servers.iter_mut().for_each(|server| greet(&mut server.peer, server.reads, &reads));
         let mut world = World {
             setting,
             queries,
@@ -229,7 +234,7 @@ impl<'a> World<'a> {
                 }
                 let what = (query.params, query.budget);
                 let codec = server.peer.codec();
-                let new = codec.new_query(q as u64, what, query.vector, query.time_us, &mut server.pool);
+                let new = codec.new_query(q as u64, what, query.vector, query.time_us);
                 server.peer.submit(now, new, &mut actions);
                 if let (Some(recorder), Some(Action::Start { run, .. })) =
                     (&mut self.recorder, actions.first())
@@ -277,9 +282,13 @@ impl<'a> World<'a> {
                 if is_up && (self.is_cut(server, other) || !self.servers[usize::from(other)].is_up) {
                     return;
                 }
+                let theirs = self.servers[usize::from(other)].reads;
                 let s = &mut self.servers[usize::from(server)];
                 match is_up {
-                    true => s.peer.up(other, &mut actions),
+                    true => {
+                        s.peer.agree(other, theirs.min(s.reads));
+                        s.peer.up(other, &mut actions);
+                    }
                     false => s.peer.down(now, other, &mut actions),
                 }
                 server
@@ -513,6 +522,9 @@ impl<'a> World<'a> {
     }
 
     fn restart(&mut self, server: u8) {
+        // It comes back with the newest version of the program.
+        self.servers[usize::from(server)].reads = wire::VERSION;
+        let reads: Vec<u32> = self.servers.iter().map(|server| server.reads).collect();
         let s = &mut self.servers[usize::from(server)];
         s.incarnation += 1;
         s.is_up = true;
@@ -526,6 +538,7 @@ impl<'a> World<'a> {
             self.setting.all(),
             self.faults.limits,
         );
+        greet(&mut s.peer, s.reads, &reads);
         self.announce(server, true);
     }
 
@@ -551,4 +564,10 @@ impl<'a> World<'a> {
     fn is_cut(&self, a: u8, b: u8) -> bool {
         self.faults.cuts.iter().any(|cut| cut.is_between(a, b) && cut.is_open(self.now_us))
     }
+}
+
+/// Lets a server know which versions of states the others read.
+fn greet(peer: &mut Peer, own: u32, reads: &[u32]) {
+    peer.read_up_to(own);
+    (0u8..).zip(reads).for_each(|(server, &theirs)| peer.agree(server, theirs.min(own)));
 }

@@ -525,3 +525,36 @@ fn equal_seeds_give_equal_runs() {
     assert_eq!(replies(7), replies(7));
     assert_ne!(replies(7), replies(8));
 }
+
+/// Servers of two versions in one cluster, some of which are upgraded by a restart: no frame is refused, no answer
+/// differs.
+#[test]
+fn servers_of_two_versions_answer_as_one() {
+    for (old_servers, restarts) in [(0b00101, &[][..]), (0b11111, &[0, 3]), (0b01010, &[1, 3, 4])] {
+        let crash = |&server: &u8| {
+            let at_us = 300 + 700 * u64::from(server);
+            Crash { server, at_us, back_at_us: Some(at_us + 300) }
+        };
+        let faults = FaultModel {
+            old_servers,
+            crashes: restarts.iter().map(crash).collect(),
+            notice_us: 100,
+            limits: Limits { patience_us: 20_000, attempts: 12, ..Limits::default() },
+            ..FaultModel::default()
+        };
+        let report = simulate(&scattered(5, 2, 3), params(1), LONG_US, &faults);
+        assert!(report.batons > 0);
+        if restarts.is_empty() {
+            assert_eq!(report.refused, 0, "old servers {old_servers:b}");
+        }
+        for query in 0..QUERIES {
+            let was_restarted = restarts.contains(&((query % 5) as u8));
+            if was_restarted && report.replies[query].is_empty() {
+                continue;
+            }
+            let state = answer(&report, query);
+            assert_eq!(state.outcome(), Outcome::Complete, "query {query}, old servers {old_servers:b}");
+            assert_eq!(state.results(), alone(query, params(1)).results(), "query {query}");
+        }
+    }
+}

@@ -224,6 +224,7 @@ impl Storms {
             limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
             cuts: if seed % 4 == 3 { Cut::partition(5, 0b11, 600, Some(4_000)) } else { vec![one] },
             reencodes: seed.is_multiple_of(5),
+            old_servers: if seed.is_multiple_of(4) { 0b01010 } else { 0 },
             ..FaultModel::default()
         };
         let report = place.run(&place.scattered(5, 3), params, &faults);

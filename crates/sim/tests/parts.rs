@@ -92,6 +92,7 @@ fn storm(seed: u64, width: u32) -> (u8, Report) {
         drop: 0.01,
         duplicate: 0.05,
         crashes: vec![Crash { server: dead, at_us, back_at_us: is_back.then_some(at_us + 20_000) }],
+        old_servers: if seed.is_multiple_of(2) { hash(seed, 6, 0) } else { 0 },
         cuts: vec![Cut { between: (third, other), from_us: at_us, until_us: Some(at_us + 30_000) }],
         limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
         ..FaultModel::default()

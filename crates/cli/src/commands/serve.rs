@@ -369,8 +369,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
         scores_remotely: scores_remotely(args, config.remote.as_deref())?,
-        patience: ServeOptions::default().patience,
         log,
+        ..ServeOptions::default()
     };
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
     engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);

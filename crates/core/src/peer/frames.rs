@@ -19,6 +19,9 @@ use crate::query::{Budget, Hit, Params, QueryState, Step, Tag};
 pub struct FrameCodec {
     server: u8,
     served: Served,
+    // The version of states that is written, and the newest that is read.
+    writes: u32,
+    reads: u32,
 }
 
 /// A decoded frame that fits the index of this server.
@@ -42,8 +45,6 @@ pub struct NewQuery {
     pub(super) time_us: u64,
     pub(super) vector: Vec<u8>,
     pub(super) state: Box<QueryState>,
-    // The state as other servers receive it; empty unless several parts are asked.
-    pub(super) encoded: Vec<u8>,
 }
 
 /// A state that has ended or goes on at another server, encoded for [`Peer::stepped`](super::Peer::stepped).
@@ -84,8 +85,13 @@ pub(super) enum Report {
 }
 
 impl FrameCodec {
-    pub(super) fn new(server: u8, served: Served) -> FrameCodec {
-        FrameCodec { server, served }
+    pub(super) fn new(server: u8, served: Served, (writes, reads): (u32, u32)) -> FrameCodec {
+        FrameCodec { server, served, writes, reads }
+    }
+
+    /// As this one, but writes states of another version.
+    pub fn writing(self, version: u32) -> FrameCodec {
+        FrameCodec { writes: version.clamp(wire::OLDEST_VERSION, wire::VERSION), ..self }
     }
 
     /// The number of this server.
@@ -106,16 +112,10 @@ impl FrameCodec {
         (params, budget): (Params, Budget),
         vector: &[u8],
         time_us: u64,
-        pool: &mut BufferPool,
     ) -> NewQuery {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
         let state = Box::new(QueryState::new(params, budget));
-        let mut encoded = Vec::new();
-        if self.served.parts.count() > 1 {
-            encoded = pool.buffer();
-            pool.encoder.encode(&state, self.served.carry, &mut encoded);
-        }
-        NewQuery { number, time_us, vector: vector.to_vec(), state, encoded }
+        NewQuery { number, time_us, vector: vector.to_vec(), state }
     }
 
     /// Encodes a state that can go no further here. `None` while it only waits.
@@ -141,7 +141,7 @@ impl FrameCodec {
                     Leaves::Answer(answer)
                 } else {
                     let mut bytes = pool.buffer();
-                    pool.encoder.encode(&answer, wire::Carry::Ids, &mut bytes);
+                    pool.encoder.encode(&answer, wire::Carry::Ids, self.writes, &mut bytes);
                     pool.recycle_state(answer);
                     Leaves::SendAnswer(bytes)
                 }
@@ -161,7 +161,7 @@ impl FrameCodec {
         let mut job = pool.state();
         state.job(view, tag, &mut job);
         let mut bytes = pool.buffer();
-        pool.encoder.encode(&job, self.served.carry, &mut bytes);
+        pool.encoder.encode(&job, self.served.carry, self.writes, &mut bytes);
         pool.recycle_state(job);
         AskedJob { run, tag: tag.0, to: self.in_cluster(to), state: bytes }
     }
@@ -186,7 +186,7 @@ impl FrameCodec {
             });
         }
         let mut bytes = pool.buffer();
-        pool.encoder.write(state, self.served.carry, reports_sent, &mut bytes);
+        pool.encoder.write(state, (self.served.carry, self.writes), reports_sent, &mut bytes);
         Leaves::HandOver { to, state: bytes, report }
     }
 
@@ -260,6 +260,10 @@ impl FrameCodec {
 
     /// A state of this server's kind of index.
     fn state(&self, bytes: &[u8], pool: &mut BufferPool) -> Result<Box<QueryState>, Refused> {
+        match bytes.first_chunk().map(|version| u32::from_le_bytes(*version)) {
+            Some(version) if version > self.reads => return Err(Refused::Version(version)),
+            _ => {}
+        }
         let mut state = pool.state();
         let decoded =
             wire::decode_into(bytes, &mut state).and_then(|()| match state.params().kind.number() {

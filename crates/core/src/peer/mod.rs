@@ -178,6 +178,9 @@ pub struct Peer {
     served: Served,
     live: u64,
     loads: [u8; SERVERS_MAX],
+    // The newest version of states that this server reads, and those that the others read.
+    reads: u32,
+    agreed: [u32; SERVERS_MAX],
     // Last status of each server since it last connected.
     statuses: [Option<PeerStatus>; SERVERS_MAX],
     is_draining: bool,
@@ -199,6 +202,8 @@ impl Peer {
             served,
             live,
             loads: [0; SERVERS_MAX],
+            reads: wire::VERSION,
+            agreed: [wire::VERSION; SERVERS_MAX],
             statuses: [None; SERVERS_MAX],
             is_draining: false,
             limits,
@@ -212,7 +217,35 @@ impl Peer {
 
     /// Encodes and decodes this server's frames.
     pub fn codec(&self) -> FrameCodec {
-        FrameCodec::new(self.server, self.served)
+        FrameCodec::new(self.server, self.served, (self.states_version(), self.reads))
+    }
+
+    /// Reads and writes no state of a newer version than this one, as a server of an earlier version of this program.
+    pub fn read_up_to(&mut self, version: u32) {
+        self.reads = version.clamp(wire::OLDEST_VERSION, wire::VERSION);
+        self.agree(self.server, self.reads);
+    }
+
+    /// The newest version of states that `server` reads and this one writes, by the greeting. Call it before
+    /// [`Peer::up`].
+    pub fn agree(&mut self, server: u8, version: u32) {
+        if let Some(agreed) = self.agreed.get_mut(usize::from(server)) {
+            *agreed = version.clamp(wire::OLDEST_VERSION, wire::VERSION);
+        }
+    }
+
+    /// The version in which states are written: the newest that all live servers read, since a state may be handed on.
+    pub fn states_version(&self) -> u32 {
+        let live = servers_in(self.live | bit(self.server));
+        live.map(|server| self.agreed[usize::from(server)]).min().unwrap_or(wire::VERSION)
+    }
+
+    fn encoded(&mut self, state: Box<QueryState>, carry: wire::Carry) -> Vec<u8> {
+        let version = self.states_version();
+        let mut bytes = self.pool.buffer();
+        self.pool.encoder.encode(&state, carry, version, &mut bytes);
+        self.pool.recycle_state(state);
+        bytes
     }
 
     /// Exchanges memory with a thread's pool: the thread returns its surplus, and its pool is filled up.
@@ -278,10 +311,8 @@ impl Peer {
                 self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
             }
             Message::Answer { run, visited, state } if self.relays(&run) => {
-                let mut bytes = self.pool.buffer();
-                self.pool.encoder.encode(&state, wire::Carry::Ids, &mut bytes);
-                self.pool.recycle_state(state);
-                self.send(run.query.origin, Message::Answer { run, visited, state: bytes }, out);
+                let state = self.encoded(state, wire::Carry::Ids);
+                self.send(run.query.origin, Message::Answer { run, visited, state }, out);
             }
             Message::Answer { run, visited, state } => self.end((now_us, from), run, visited, state, out),
             Message::PartialResults { run, sequence, hits } if self.relays(&run) => {

@@ -41,10 +41,9 @@ impl Peer {
     /// A client submits a query. It runs here first, since the head graph is on every server; of several
     /// parts each starts on a server of its own.
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
-        let NewQuery { number, time_us, vector, state, encoded } = query;
+        let NewQuery { number, time_us, vector, state } = query;
         if self.origins.len() >= self.limits.origins {
             self.pool.recycle_buffer(vector);
-            self.pool.recycle_buffer(encoded);
             self.pool.recycle_state(state);
             out.push(Action::Fail { number, why: Failure::Overloaded });
             return;
@@ -61,7 +60,7 @@ impl Peer {
             give_up_at_us: expires_at_us,
             expires_at_us,
             visited: bit(self.server),
-            parts: self.new_parts((params, budget), encoded),
+            parts: self.new_parts((params, budget)),
             partial_results: PartialResults::default(),
         };
         let is_one = origin.parts.is_none();
@@ -124,8 +123,7 @@ impl Peer {
         out: &mut Vec<Action>,
     ) {
         let query = self.id(number);
-        let Some(mut origin) = self.origins.remove(&number) else { return self.pool.recycle_state(state) };
-        self.recycle_question(&mut origin);
+        let Some(origin) = self.origins.remove(&number) else { return self.pool.recycle_state(state) };
         let visited = visited | origin.visited | self.forget(&query);
         self.release(&query, visited, out);
         out.push(Action::Answer { number, state });
@@ -142,19 +140,12 @@ impl Peer {
     /// when it has ended before.
     fn drop_query(&mut self, number: u64, others: u64, out: &mut Vec<Action>) -> bool {
         let query = self.id(number);
-        let Some(mut origin) = self.origins.remove(&number) else { return false };
-        self.recycle_question(&mut origin);
+        let Some(origin) = self.origins.remove(&number) else { return false };
         let missing = servers_in(origin.parts.as_ref().map_or(0, AskedParts::missing));
         let asked = missing.fold(0, |asked, part| asked | self.served.parts.servers(part));
         let visited = others | origin.visited | asked | self.forget(&query);
         self.release(&query, visited, out);
         true
-    }
-
-    fn recycle_question(&mut self, origin: &mut Origin) {
-        if let Some(parts) = &mut origin.parts {
-            self.pool.recycle_buffer(parts.take_question());
-        }
     }
 
     /// An attempt takes too long, or its query has expired.

@@ -200,7 +200,7 @@ mod tests {
         (state.q.top.hits, state.q.top.reported_distances) = (hits, vec![-2.0, 0.5]);
         let mut write = |state: &QueryState| {
             bytes.clear();
-            wire::Encoder::default().write(state, wire::Carry::Ids, Some(4), &mut bytes);
+            wire::Encoder::default().write(state, (wire::Carry::Ids, wire::VERSION), Some(4), &mut bytes);
             wire::decode(&bytes)
         };
         let there = write(&state).expect("a state");

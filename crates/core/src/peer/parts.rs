@@ -20,8 +20,6 @@ use crate::query::{Budget, Join, Params, QueryState};
 /// The parts of one query.
 pub(super) struct AskedParts {
     join: Join,
-    // The encoded state that every part starts with.
-    question: Vec<u8>,
     each: Vec<AskedPart>,
 }
 
@@ -38,10 +36,6 @@ pub(super) struct AskedPart {
 impl AskedParts {
     pub(super) fn missing(&self) -> u64 {
         self.join.missing()
-    }
-
-    pub(super) fn take_question(&mut self) -> Vec<u8> {
-        core::mem::take(&mut self.question)
     }
 
     pub(super) fn partial_results(&mut self, part: u8) -> Option<&mut PartialResults> {
@@ -75,12 +69,12 @@ impl Peer {
     }
 
     /// The parts of a query that begins here; `None` where one index is on all servers.
-    pub(super) fn new_parts(&self, what: (Params, Budget), question: Vec<u8>) -> Option<AskedParts> {
+    pub(super) fn new_parts(&self, (params, budget): (Params, Budget)) -> Option<AskedParts> {
         let count = self.served.parts.count();
         (count > 1).then(|| {
             let to = self.server;
             let each = (0..count).map(|_| AskedPart { to, ..AskedPart::default() }).collect();
-            AskedParts { join: Join::new(what.0, what.1, count), question, each }
+            AskedParts { join: Join::new(params, budget, count), each }
         })
     }
 
@@ -102,15 +96,16 @@ impl Peer {
         asked.to = to;
         let run = Run::of_query(query, asked.attempt);
         let Some(hosted) = self.hosted.get_mut(&query) else { return };
+        let mut state = self.pool.state();
+        state.restart(origin.params, origin.budget);
         if to == own {
             origin.visited |= hosted.visited;
             hosted.visited = bit(own);
-            let mut state = self.pool.state();
-            state.restart(origin.params, origin.budget);
             return self.start(run, state, out);
         }
         let left_us = left_us(now_us, origin.expires_at_us);
-        let (vector, state) = (self.pool.copy(&hosted.vector), self.pool.copy(&parts.question));
+        let vector = self.pool.copy(&hosted.vector);
+        let state = self.encoded(state, self.served.carry);
         self.send(to, Message::Baton { run, visited: bit(own), left_us, vector, state }, out);
     }
 

@@ -31,7 +31,7 @@ fn peer(server: u8) -> Peer {
 /// Submits a query for the best 3.
 pub(super) fn submit(peer: &mut Peer, number: u64, time_us: u64, out: &mut Vec<Action>) {
     let what = (Params::disk_graph(3, 4), Budget::default());
-    let query = peer.codec().new_query(number, what, &[7; VECTOR_BYTES], time_us, &mut BufferPool::default());
+    let query = peer.codec().new_query(number, what, &[7; VECTOR_BYTES], time_us);
     peer.submit(0, query, out);
 }
 
@@ -111,6 +111,16 @@ fn frames_and_states_of_another_build_version_or_kind_are_refused_with_the_reaso
     let mut state = good.clone();
     state[0] = wire::VERSION as u8 + 1;
     assert_eq!(refused(&baton(&state, &vector, BUILD)), Refused::Version(wire::VERSION + 1));
+    // One of the previous version is read; a server of that version reads no newer one.
+    let state = QueryState::new(Params::disk_graph(1, 4), Budget::default());
+    let mut previous = vec![];
+    wire::Encoder::default().encode(&state, Carry::Ids, wire::OLDEST_VERSION, &mut previous);
+    assert!(receive(&mut peer(0), 1, &baton(&previous, &vector, BUILD)).is_ok());
+    let mut old = peer(0);
+    old.read_up_to(wire::OLDEST_VERSION);
+    assert!(receive(&mut old, 1, &baton(&previous, &vector, BUILD)).is_ok());
+    let newest = receive(&mut old, 1, &baton(&good, &vector, BUILD)).expect_err("it is refused");
+    assert_eq!(newest, Refused::Version(wire::VERSION));
     // A state of another kind of index, in a baton and in an answer.
     let mut flat = vec![];
     wire::encode(&QueryState::new(Params::flat(1), Budget::default()), Carry::Ids, &mut flat);
@@ -176,4 +186,22 @@ fn a_cancelled_query_is_abandoned_on_every_server() {
     assert!(origin.begin(0, &run).is_none() && origin.abandoned() == 1);
     origin.cancel(2, &mut out);
     assert!(out.is_empty(), "a second time changes nothing");
+}
+
+#[test]
+fn states_are_written_as_all_live_servers_read_them() {
+    let mut peer = peer(0);
+    let written = |peer: &Peer| peer.states_version();
+    assert_eq!(written(&peer), wire::VERSION);
+    peer.agree(1, wire::OLDEST_VERSION);
+    assert_eq!(written(&peer), wire::OLDEST_VERSION);
+    let mut out = vec![];
+    peer.down(0, 1, &mut out);
+    assert_eq!(written(&peer), wire::VERSION, "it is gone");
+    peer.up(1, &mut out);
+    assert_eq!(written(&peer), wire::OLDEST_VERSION);
+    peer.agree(1, wire::VERSION);
+    assert_eq!(written(&peer), wire::VERSION, "it came back upgraded");
+    peer.agree(77, 0);
+    assert_eq!(written(&peer), wire::VERSION, "no such server");
 }

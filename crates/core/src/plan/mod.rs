@@ -172,10 +172,7 @@ impl<K: Kind> Cx<'_, K> {
 
     /// Asks another server for scores. `None` when the budget allows no more.
     pub(crate) fn score(&mut self, to: u8) -> Option<Tag> {
-        if self.q.budget.hand_overs == 0 {
-            return None;
-        }
-        self.q.budget.hand_overs -= 1;
+        self.q.budget.score_jobs = self.q.budget.score_jobs.checked_sub(1)?;
         self.q.stats.score_jobs += 1;
         Some(self.q.io.score(to))
     }

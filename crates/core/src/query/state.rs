@@ -168,7 +168,7 @@ impl QueryState {
     /// Makes `job` the job that a [`Want::Score`] of the last step asks for. Another server steps it to its end and
     /// replies with [`super::wire::write_scores`].
     pub(crate) fn job(&self, view: &IndexView<'_>, tag: Tag, job: &mut QueryState) {
-        job.restart(self.params, Budget { hand_overs: 0, ..self.q.budget });
+        job.restart(self.params, Budget { hand_overs: 0, score_jobs: 0, ..self.q.budget });
         job.q.started = true;
         self.own.job(&view.kind, tag, &mut job.own);
     }

@@ -7,7 +7,7 @@
 //! | 8 | checksum of all that follows |
 //! | 1 | kind of index |
 //! | … | parameters of all kinds (k, width, approach width, excluded vector, mode), then those of the kind |
-//! | 12 | budget: hops, reads, hand-overs |
+//! | 12, 16 | budget: hops, reads, hand-overs, and from version 10 on jobs for others |
 //! | 1 | flags: started, lost units, reported results |
 //! | 4 | next tag |
 //! | … | outcome: its number (1 byte), then unit (varint), store (1 byte), offset, bytes (a varint each) and reason (1 byte) of a loss |
@@ -35,8 +35,11 @@ use crate::search::{
     QueryStats, Read, Scores, StoreId, Tag,
 };
 
-/// The version written and understood.
-pub const VERSION: u32 = 9;
+/// The newest version, which is written where all servers read it.
+pub const VERSION: u32 = 10;
+/// The oldest version that is read, and written for servers that read no newer one. Jobs are not limited apart from
+/// hand-overs in it.
+pub const OLDEST_VERSION: u32 = 9;
 const HEADER: usize = 16;
 
 /// Where the results of a query that is handed over go (BatANN, §8).
@@ -52,7 +55,7 @@ pub enum Results {
 /// Appends the state to `out`. A state that was decoded without distances and has not been stepped since is written
 /// without.
 pub fn encode(state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
-    Encoder::default().encode(state, carry, out);
+    Encoder::default().encode(state, carry, VERSION, out);
 }
 
 /// Entries of lists that an encoder keeps memory for.
@@ -66,17 +69,17 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// As [`encode`].
-    pub fn encode(&mut self, state: &QueryState, carry: Carry, out: &mut Vec<u8>) {
-        self.write(state, carry, None, out);
+    /// As [`encode`], in a version from [`OLDEST_VERSION`] to [`VERSION`].
+    pub fn encode(&mut self, state: &QueryState, carry: Carry, version: u32, out: &mut Vec<u8>) {
+        self.write(state, (carry, version), None, out);
     }
 
-    /// As [`encode`]. With a number of reports, the results were reported to the origin: only their distances are
+    /// As [`Encoder::encode`]. With a number of reports, the results were reported to the origin: only their distances are
     /// written.
     pub(crate) fn write(
         &mut self,
         state: &QueryState,
-        carry: Carry,
+        (carry, version): (Carry, u32),
         reports_sent: Option<u32>,
         out: &mut Vec<u8>,
     ) {
@@ -91,7 +94,11 @@ impl Encoder {
         out.extend_from_slice(&[0; HEADER]);
         let mut w = Writer(out);
         write_params(state.params(), &mut w);
-        [q.budget.hops, q.budget.reads, q.budget.hand_overs].into_iter().for_each(|x| w.u32(x));
+        let Budget { hops, reads, hand_overs, score_jobs } = q.budget;
+        [hops, reads, hand_overs].into_iter().for_each(|x| w.u32(x));
+        if version > 9 {
+            w.u32(score_jobs);
+        }
         let flags = [q.started, !q.lost_units.0.is_empty(), reports_sent > 0];
         w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
         w.u32(q.io.next_tag);
@@ -109,7 +116,7 @@ impl Encoder {
         state.own.encode(carry, &mut w, &mut self.sorted);
         let body = &out[start + HEADER..];
         let (length, sum) = (body.len() as u32, checksum(body));
-        out[start..start + 4].copy_from_slice(&VERSION.to_le_bytes());
+        out[start..start + 4].copy_from_slice(&version.to_le_bytes());
         out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
         out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
         self.sorted.clear();
@@ -135,7 +142,7 @@ pub fn decode(bytes: &[u8]) -> Result<QueryState, Refused> {
 pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> {
     let mut r = Reader(bytes);
     let version = r.u32()?;
-    if version != VERSION {
+    if !(OLDEST_VERSION..=VERSION).contains(&version) {
         return Err(Refused::Version(version));
     }
     let length = r.u32()? as usize;
@@ -147,7 +154,9 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
         return Err(Refused::Checksum);
     }
     let params = read_params(&mut r)?;
-    let budget = Budget { hops: r.u32()?, reads: r.u32()?, hand_overs: r.u32()? };
+    let (hops, reads, hand_overs) = (r.u32()?, r.u32()?, r.u32()?);
+    let score_jobs = if version > 9 { r.u32()? } else { Budget::default().score_jobs };
+    let budget = Budget { hops, reads, hand_overs, score_jobs };
     state.restart(params, budget);
     let q = &mut state.q;
     let flags = r.u8()?;

@@ -58,14 +58,16 @@ pub struct Budget {
     pub hops: u32,
     /// Reads.
     pub reads: u32,
-    /// Hand-overs to another server, and jobs for others.
+    /// Hand-overs to another server.
     pub hand_overs: u32,
+    /// Jobs for other servers.
+    pub score_jobs: u32,
 }
 
 impl Default for Budget {
     /// Far beyond what a search needs: it ends what would otherwise run for ever.
     fn default() -> Self {
-        Budget { hops: 100_000, reads: 1_000_000, hand_overs: 10_000 }
+        Budget { hops: 100_000, reads: 1_000_000, hand_overs: 10_000, score_jobs: 100_000 }
     }
 }
 

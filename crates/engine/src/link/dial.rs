@@ -8,7 +8,7 @@ use std::time::Duration;
 use stratann_core::format::checksum;
 use stratann_core::peer::message;
 
-use super::greeting::{self, GreetingError};
+use super::greeting::{self, Agreed, GreetingError};
 use super::secure::Wire;
 use super::timed::Timed;
 use super::{GREETING, KEEPALIVE, LinkState, SILENCE};
@@ -39,14 +39,14 @@ pub(super) fn run(state: &LinkState, to: u8) {
             continue;
         }
         let why = match connect(state, to, &address) {
-            Ok((mut wire, number)) => {
+            Ok((mut wire, number, agreed)) => {
                 logged.clear();
                 pause = FIRST_PAUSE;
                 outbox.set_open(true);
-                state.note(to, |state| state.outbound = true);
+                state.note(to, |state| state.outbound = Some(agreed));
                 let ended = write(state, to, &mut wire);
                 outbox.set_open(false);
-                state.note(to, |state| state.outbound = false);
+                state.note(to, |state| state.outbound = None);
                 state.open.unregister(number);
                 ended.err().map(|e| e.to_string())
             }
@@ -64,14 +64,14 @@ pub(super) fn run(state: &LinkState, to: u8) {
     }
 }
 
-fn connect(state: &LinkState, to: u8, address: &str) -> Result<(Wire, u64), GreetingError> {
+fn connect(state: &LinkState, to: u8, address: &str) -> Result<(Wire, u64, Agreed), GreetingError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for resolved in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&resolved, SILENCE) {
             Ok(stream) => {
                 let number = state.open.register(&stream).ok_or_else(|| io::Error::other("stopping"))?;
                 return greet(state, to, address, stream)
-                    .map(|wire| (wire, number))
+                    .map(|(wire, agreed)| (wire, number, agreed))
                     .inspect_err(|_| state.open.unregister(number));
             }
             Err(e) => last = e,
@@ -80,13 +80,18 @@ fn connect(state: &LinkState, to: u8, address: &str) -> Result<(Wire, u64), Gree
     Err(GreetingError::Io(last))
 }
 
-fn greet(state: &LinkState, to: u8, address: &str, stream: TcpStream) -> Result<Wire, GreetingError> {
+fn greet(
+    state: &LinkState,
+    to: u8,
+    address: &str,
+    stream: TcpStream,
+) -> Result<(Wire, Agreed), GreetingError> {
     stream.set_nodelay(true)?;
     let options = &state.options;
     let mut wire = Wire::dial(options.tls.as_ref(), address, Timed::new(stream, GREETING)?)?;
-    greeting::dial(&options.identity(), to, &mut wire)?;
+    let agreed = greeting::dial(&options.identity(), to, &mut wire)?;
     wire.end_greeting()?;
-    Ok(wire)
+    Ok((wire, agreed))
 }
 
 /// Writes all waiting frames at once, until the connection breaks or the link stops.

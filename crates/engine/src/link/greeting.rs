@@ -3,6 +3,7 @@
 //! | sender | bytes | content |
 //! |---|---|---|
 //! | the dialed server | 8 + 4 | `STRATANN`, version of this greeting |
+//! | | 4 × 2 | oldest and newest version of frames that it reads and writes, and of states |
 //! | | 32 | a nonce |
 //! | the dialing server | 8 + 4 | the same |
 //! | | 1 + 1 | its number, and the number of the server that it dials |
@@ -19,14 +20,17 @@ use std::io::{self, Read, Write};
 
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
+use stratann_core::peer::message;
+use stratann_core::query::wire;
 
 /// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"STRATANN";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+const VERSIONS_BYTES: usize = 8;
 const PROOF_BYTES: usize = 32;
-const OPENING_BYTES: usize = 12 + NONCE_BYTES;
-const CLAIM_BYTES: usize = 12 + 2 + 8 + NONCE_BYTES;
+const OPENING_BYTES: usize = 12 + VERSIONS_BYTES + NONCE_BYTES;
+const CLAIM_BYTES: usize = 12 + VERSIONS_BYTES + 2 + 8 + NONCE_BYTES;
 const REPLY_BYTES: usize = 1 + 8;
 
 /// Number, build and secret of one side.
@@ -36,6 +40,68 @@ pub(super) struct Identity<'a> {
     pub(super) servers: usize,
     pub(super) build: u64,
     pub(super) secret: &'a [u8],
+    pub(super) versions: Versions,
+}
+
+/// Versions of frames and of states that a server reads and writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// Oldest and newest of frames ([`message`]).
+    pub frames: (u16, u16),
+    /// Oldest and newest of states ([`wire`]).
+    pub states: (u16, u16),
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Versions {
+            frames: (message::VERSION as u16, message::VERSION as u16),
+            states: (wire::OLDEST_VERSION as u16, wire::VERSION as u16),
+        }
+    }
+}
+
+impl Versions {
+    /// The newest versions of frames and states that both sides have.
+    pub(super) fn agree(&self, other: &Versions) -> Option<Agreed> {
+        let newest = |a: (u16, u16), b: (u16, u16)| Some(a.1.min(b.1)).filter(|&v| v >= a.0.max(b.0));
+        Some(Agreed {
+            frames: newest(self.frames, other.frames)?.into(),
+            states: newest(self.states, other.states)?.into(),
+        })
+    }
+
+    fn bytes(&self) -> [u8; VERSIONS_BYTES] {
+        let all = [self.frames.0, self.frames.1, self.states.0, self.states.1];
+        let mut bytes = [0; VERSIONS_BYTES];
+        bytes
+            .chunks_exact_mut(2)
+            .zip(all)
+            .for_each(|(at, version)| at.copy_from_slice(&version.to_le_bytes()));
+        bytes
+    }
+
+    /// Those behind the magic number and the version of a greeting.
+    fn read(greeting: &[u8]) -> Versions {
+        let at = |i: usize| u16::from_le_bytes([greeting[12 + 2 * i], greeting[13 + 2 * i]]);
+        Versions { frames: (at(0), at(1)), states: (at(2), at(3)) }
+    }
+}
+
+impl std::fmt::Display for Versions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let range = |(a, b): (u16, u16)| if a == b { a.to_string() } else { format!("{a} to {b}") };
+        write!(f, "frames {} and states {}", range(self.frames), range(self.states))
+    }
+}
+
+/// What two servers have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Version of frames.
+    pub frames: u32,
+    /// Version of states.
+    pub states: u32,
 }
 
 /// Why a greeting failed.
@@ -53,6 +119,8 @@ pub(super) enum GreetingError {
     Build(u64),
     /// It has an unexpected number.
     Number(u8),
+    /// No version of frames or states is known to both: what it has.
+    Versions(Versions),
 }
 
 impl From<io::Error> for GreetingError {
@@ -76,6 +144,11 @@ impl std::fmt::Display for GreetingError {
             GreetingError::Build(b) => {
                 write!(f, "it serves another build of the index ({b:016x}); give all servers the same index")
             }
+            GreetingError::Versions(theirs) => write!(
+                f,
+                "it has {theirs}, this program {}; upgrade from one version to the next",
+                Versions::default()
+            ),
             GreetingError::Number(n) => {
                 write!(f, "it is not the server {n} that is meant; check the list of peers")
             }
@@ -84,13 +157,20 @@ impl std::fmt::Display for GreetingError {
 }
 
 /// Greets server `to` over a dialed connection.
-pub(super) fn dial(me: &Identity<'_>, to: u8, stream: &mut (impl Read + Write)) -> Result<(), GreetingError> {
+pub(super) fn dial(
+    me: &Identity<'_>,
+    to: u8,
+    stream: &mut (impl Read + Write),
+) -> Result<Agreed, GreetingError> {
     let mut opening = [0; OPENING_BYTES];
     stream.read_exact(&mut opening)?;
     check_magic(&opening)?;
+    let theirs = Versions::read(&opening);
+    let agreed = me.versions.agree(&theirs);
     let mut claim = Vec::with_capacity(CLAIM_BYTES + PROOF_BYTES);
     claim.extend_from_slice(MAGIC);
     claim.extend_from_slice(&VERSION.to_le_bytes());
+    claim.extend_from_slice(&me.versions.bytes());
     claim.extend_from_slice(&[me.server, to]);
     claim.extend_from_slice(&me.build.to_le_bytes());
     claim.extend_from_slice(&nonce()?);
@@ -107,7 +187,8 @@ pub(super) fn dial(me: &Identity<'_>, to: u8, stream: &mut (impl Read + Write)) 
         _ if !is_signed(me.secret, b"answers", &[&opening, &sent, verdict], proof) => {
             Err(GreetingError::Secret)
         }
-        0 => Ok(()),
+        0 => agreed.ok_or(GreetingError::Versions(theirs)),
+        4 => Err(GreetingError::Versions(theirs)),
         2 => Err(GreetingError::Build(build)),
         _ => Err(GreetingError::Number(to)),
     }
@@ -117,21 +198,23 @@ pub(super) fn dial(me: &Identity<'_>, to: u8, stream: &mut (impl Read + Write)) 
 /// none. Returns the number of the dialing server and the value that `find` returned.
 pub(super) fn answer<'a, T>(
     secret: &[u8],
-    build: u64,
+    (build, versions): (u64, Versions),
     find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
     stream: &mut (impl Read + Write),
 ) -> Result<(u8, T), GreetingError> {
     let mut opening = Vec::with_capacity(OPENING_BYTES);
     opening.extend_from_slice(MAGIC);
     opening.extend_from_slice(&VERSION.to_le_bytes());
+    opening.extend_from_slice(&versions.bytes());
     opening.extend_from_slice(&nonce()?);
     stream.write_all(&opening)?;
     let mut received = [0; CLAIM_BYTES + PROOF_BYTES];
     stream.read_exact(&mut received)?;
     check_magic(&received)?;
     let (claim, proof) = received.split_at(CLAIM_BYTES);
-    let (server, to) = (claim[12], claim[13]);
-    let theirs = claim[14..22].try_into().map_or(0, u64::from_le_bytes);
+    let (server, to) = (claim[20], claim[21]);
+    let theirs = claim[22..30].try_into().map_or(0, u64::from_le_bytes);
+    let offered = Versions::read(claim);
     let verdict = match is_signed(secret, b"dials", &[&opening, claim], proof).then(|| find(theirs)) {
         None => Err((1, GreetingError::Secret)),
         Some(None) => Err((2, GreetingError::Build(theirs))),
@@ -140,6 +223,7 @@ pub(super) fn answer<'a, T>(
         {
             Err((3, GreetingError::Number(server)))
         }
+        Some(Some(_)) if versions.agree(&offered).is_none() => Err((4, GreetingError::Versions(offered))),
         Some(Some((_, found))) => Ok((server, found)),
     };
     let mut reply = vec![verdict.as_ref().map_or_else(|(code, _)| *code, |_| 0)];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use stratann_core::peer::message::{self, HEADER, Refused};
 
-use super::greeting::{self, GreetingError};
+use super::greeting::{self, GreetingError, Versions};
 use super::secure::Wire;
 use super::timed::Timed;
 use super::{GREETING, LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
@@ -29,6 +29,7 @@ pub(super) struct Listener {
 
 struct Inner {
     secret: Vec<u8>,
+    versions: Versions,
     tls: Option<Tls>,
     log: Log,
     limit: usize,
@@ -45,6 +46,7 @@ impl Listener {
         let address = listener.local_addr()?;
         let inner = Arc::new(Inner {
             secret: options.secret.clone(),
+            versions: options.versions,
             tls: options.tls.clone(),
             log: options.log.clone(),
             limit: 2 * options.peers.len() + SPARE_CONNECTIONS,
@@ -186,7 +188,7 @@ fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<LinkState>, Wire),
         let link = links.iter().find(|link| link.options.build == build)?;
         Some((link.options.identity(), link.clone()))
     };
-    let (server, link) = greeting::answer(&inner.secret, newest, find, &mut wire)?;
+    let (server, link) = greeting::answer(&inner.secret, (newest, inner.versions), find, &mut wire)?;
     wire.end_greeting()?;
     Ok((server, link, wire))
 }

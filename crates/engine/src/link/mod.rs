@@ -35,6 +35,7 @@ use self::greeting::Identity;
 use self::listen::Listener;
 use self::outbox::Outbox;
 
+pub use self::greeting::{Agreed, Versions};
 pub use self::secure::Tls;
 use crate::ledger::Reservation;
 
@@ -63,6 +64,8 @@ pub struct LinkOptions {
     pub secret: Vec<u8>,
     /// Certificates for encrypted connections; `None` for connections in the clear.
     pub tls: Option<Tls>,
+    /// Versions of frames and states that this server offers.
+    pub versions: Versions,
     /// Bytes that may wait for one server; frames beyond are dropped.
     pub queue_bytes: usize,
     /// Receives each line of the log.
@@ -71,7 +74,13 @@ pub struct LinkOptions {
 
 impl LinkOptions {
     fn identity(&self) -> Identity<'_> {
-        Identity { server: self.server, servers: self.peers.len(), build: self.build, secret: &self.secret }
+        Identity {
+            server: self.server,
+            servers: self.peers.len(),
+            build: self.build,
+            secret: &self.secret,
+            versions: self.versions,
+        }
     }
 }
 
@@ -84,8 +93,8 @@ pub trait LinkReceiver: Send + Sync {
     fn frame(&self, server: u8, frame: &[u8]) -> Result<(), Refused>;
     /// Reserves memory for a long frame. Where there is none the frame is skipped, like one that is lost.
     fn reserve(&self, bytes: u64) -> Option<Reservation>;
-    /// Frames can be exchanged with a server.
-    fn up(&self, server: u8);
+    /// Frames can be exchanged with a server, in these versions.
+    fn up(&self, server: u8, agreed: Agreed);
     /// Frames can no longer be exchanged with a server.
     fn down(&self, server: u8);
 }
@@ -182,7 +191,8 @@ impl OpenConnections {
 struct PeerState {
     // Number of the connection that it dialed; 0 for none.
     inbound: u64,
-    outbound: bool,
+    // Of the connection that it accepted.
+    outbound: Option<Agreed>,
     is_up: bool,
 }
 
@@ -315,7 +325,8 @@ impl LinkState {
         let Some(state) = peers.get_mut(usize::from(server)) else { return };
         let before = *state;
         change(state);
-        let is_up = state.inbound != 0 && state.outbound;
+        let agreed = state.outbound.filter(|_| state.inbound != 0);
+        let is_up = agreed.is_some();
         // A server that dials again has lost its connection, perhaps its memory, even if the old connection seems to be
         // open.
         let is_replaced = before.is_up && state.inbound != before.inbound;
@@ -324,9 +335,9 @@ impl LinkState {
             self.log(&format!("server {server} no longer answers"));
             self.receive.down(server);
         }
-        if is_up && (!before.is_up || is_replaced) {
+        if let Some(agreed) = agreed.filter(|_| !before.is_up || is_replaced) {
             self.log(&format!("server {server} answers"));
-            self.receive.up(server);
+            self.receive.up(server, agreed);
         }
     }
 }

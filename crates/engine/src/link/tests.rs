@@ -6,7 +6,7 @@ use std::time::Instant;
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode, frame_len};
 
-use super::greeting::NONCE_BYTES;
+use super::greeting::{Agreed, NONCE_BYTES, Versions};
 use super::*;
 use crate::ledger::{Ledger, Part};
 
@@ -37,7 +37,7 @@ impl LinkReceiver for TestReceiver {
         Ledger::new(None).reserve(Part::Batons, bytes)
     }
 
-    fn up(&self, server: u8) {
+    fn up(&self, server: u8, _: Agreed) {
         let _ = lock(&self.events).send(LinkEvent::Up(server));
     }
 
@@ -74,6 +74,7 @@ impl Node {
             peers: peers.iter().map(SocketAddr::to_string).collect(),
             secret: secret.to_vec(),
             tls,
+            versions: Versions::default(),
             queue_bytes: 1 << 20,
             log: Arc::new(move |line| lock(&lines).push(line.to_string())),
         };
@@ -190,7 +191,13 @@ fn another_secret_build_or_number_is_refused_and_logged() {
 fn greeted(node: &Node) -> TcpStream {
     let mut stream = TcpStream::connect(node.link.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity {
+        server: 1,
+        servers: 2,
+        build: BUILD,
+        secret: SECRET,
+        versions: Versions::default(),
+    };
     greeting::dial(&me, 0, &mut stream).unwrap();
     stream
 }
@@ -233,7 +240,7 @@ fn bytes_that_make_no_sense_close_their_connection_and_nothing_else() {
         let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(std::net::Shutdown::Write));
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
-        assert!(said.len() <= 8 + 4 + NONCE_BYTES, "a stranger learns nothing more");
+        assert!(said.len() <= 8 + 4 + 8 + NONCE_BYTES, "a stranger learns nothing more");
     }
     a.waits_for_line("no stratann server");
     // The real server dials again after its connection was replaced.
@@ -254,13 +261,19 @@ fn a_recorded_greeting_is_worth_nothing() {
     let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
     let recorded = {
         let mut tape = Tape { stream: TcpStream::connect(at[0]).unwrap(), said: Vec::new() };
-        let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
+        let me = greeting::Identity {
+            server: 1,
+            servers: 2,
+            build: BUILD,
+            secret: SECRET,
+            versions: Versions::default(),
+        };
         greeting::dial(&me, 0, &mut tape).unwrap();
         tape.said
     };
     let mut stream = TcpStream::connect(at[0]).unwrap();
     stream.write_all(&recorded).unwrap();
-    let mut heard = [0; 8 + 4 + NONCE_BYTES + 1];
+    let mut heard = [0; 8 + 4 + 8 + NONCE_BYTES + 1];
     stream.read_exact(&mut heard).unwrap();
     assert_eq!(heard.last(), Some(&1), "the verdict is: another secret");
     a.waits_for_line("another secret");
@@ -296,11 +309,19 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
     // Server 2 greets and then never reads.
     let deaf = TcpListener::bind(at[2]).unwrap();
     let deaf = std::thread::spawn(move || {
-        let me = greeting::Identity { server: 2, servers: 3, build: BUILD, secret: SECRET };
+        let me = greeting::Identity {
+            server: 2,
+            servers: 3,
+            build: BUILD,
+            secret: SECRET,
+            versions: Versions::default(),
+        };
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
-            if greeting::answer(SECRET, BUILD, |_| Some((me.clone(), ())), &mut stream).is_ok() {
+            if greeting::answer(SECRET, (BUILD, Versions::default()), |_| Some((me.clone(), ())), &mut stream)
+                .is_ok()
+            {
                 kept.push(stream);
             }
         }
@@ -330,10 +351,16 @@ fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
     let at = addresses(2);
     let a = Node::start(0, at[0], &at, SECRET, BUILD);
     let mute = TcpListener::bind(at[1]).unwrap();
-    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET };
+    let me = greeting::Identity {
+        server: 1,
+        servers: 2,
+        build: BUILD,
+        secret: SECRET,
+        versions: Versions::default(),
+    };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
-    greeting::answer(SECRET, BUILD, |_| Some((me, ())), &mut heard).unwrap();
+    greeting::answer(SECRET, (BUILD, Versions::default()), |_| Some((me, ())), &mut heard).unwrap();
     assert_eq!(a.next(), LinkEvent::Up(1));
     assert_eq!(a.next(), LinkEvent::Down(1));
     a.waits_for_line("nothing came for");
@@ -418,6 +445,7 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
             peers: peers.iter().map(SocketAddr::to_string).collect(),
             secret: SECRET.to_vec(),
             tls: None,
+            versions: Versions::default(),
             queue_bytes: 1 << 20,
             log: Arc::new(|_| {}),
         };
@@ -452,4 +480,41 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     assert_eq!(heard_a.recv_timeout(PATIENCE), Ok(LinkEvent::Frame(1, of_next(3))));
     drop((new_a, new_b));
     assert!(at.iter().all(|address| TcpListener::bind(address).is_ok()), "both addresses are free again");
+}
+
+#[test]
+fn the_newest_common_versions_are_agreed() {
+    let versions = |frames, states| Versions { frames, states };
+    let own = versions((5, 6), (9, 10));
+    for (theirs, expected) in [
+        (versions((5, 6), (9, 10)), Some((6, 10))),
+        (versions((5, 5), (8, 9)), Some((5, 9))),
+        (versions((6, 7), (10, 12)), Some((6, 10))),
+        (versions((3, 4), (9, 10)), None),
+        (versions((5, 6), (11, 12)), None),
+        // What makes no sense agrees with nothing.
+        (versions((7, 0), (9, 10)), None),
+    ] {
+        for (one, other) in [(own, theirs), (theirs, own)] {
+            let agreed = one.agree(&other).map(|agreed| (agreed.frames as u16, agreed.states as u16));
+            assert_eq!(agreed, expected, "{one} and {other}");
+        }
+    }
+}
+
+#[test]
+fn a_server_without_a_common_version_is_refused_with_the_reason() {
+    let at = addresses(1);
+    let a = Node::start(0, at[0], &[at[0], at[0]], SECRET, BUILD);
+    let newer = Versions { states: (90, 91), ..Versions::default() };
+    let me = greeting::Identity { server: 1, servers: 2, build: BUILD, secret: SECRET, versions: newer };
+    let mut stream = TcpStream::connect(at[0]).unwrap();
+    let refused = greeting::dial(&me, 0, &mut stream).unwrap_err();
+    assert!(
+        matches!(&refused, greeting::GreetingError::Versions(v) if *v == Versions::default()),
+        "{refused}"
+    );
+    is_closed(stream);
+    a.waits_for_line("states 90 to 91");
+    a.waits_for_line("upgrade from one version to the next");
 }

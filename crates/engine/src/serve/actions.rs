@@ -60,13 +60,15 @@ impl ServerState {
         // Taken, not borrowed: an answer may make its client submit the next query at once. That call begins with empty
         // memory.
         let mut memory = MEMORY.take();
-        if let Some(prepared) = prepare(&self.codec, &mut memory.pool) {
+        let codec = self.codec.writing(self.states_version.load(Ordering::Relaxed));
+        if let Some(prepared) = prepare(&codec, &mut memory.pool) {
             let mut peer = self.lock_peer();
             peer.exchange(&mut memory.pool);
             peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
             // The clock is read under the lock, so that time never decreases for the protocol.
             call(&mut peer, self.now_us(), prepared, &mut memory.actions);
             self.live.store(peer.live(), Ordering::Relaxed);
+            self.states_version.store(peer.states_version(), Ordering::Relaxed);
             self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
             *self.lock_loads() = peer.loads();
             drop(peer);
@@ -79,7 +81,7 @@ impl ServerState {
     /// A client submits a query.
     pub(super) fn submit(&self, client: u64, what: (Params, Budget), vector: &[u8], time_us: u64) {
         self.with_codec(
-            |codec, pool| Some(codec.new_query(client, what, vector, time_us, pool)),
+            |codec, _| Some(codec.new_query(client, what, vector, time_us)),
             |peer, now_us, query, out| peer.submit(now_us, query, out),
         );
     }

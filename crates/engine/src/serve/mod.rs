@@ -42,7 +42,7 @@ pub use self::waits::{WaitTimes, WaitsByClass};
 use crate::budget::{PROGRAM_BYTES, size};
 use crate::kinds::{self, kind::Kind};
 use crate::ledger::{Part, Reservation};
-use crate::link::{Link, LinkOptions, LinkReceiver};
+use crate::link::{Agreed, Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
 use crate::{Error, Result};
@@ -131,6 +131,7 @@ impl Server {
             peers: options.peers.clone(),
             secret: options.secret.clone(),
             tls: options.tls.clone(),
+            versions: options.versions,
             queue_bytes: QUEUE_BYTES,
             log: options.log.clone(),
         };
@@ -322,9 +323,12 @@ impl LinkReceiver for PeerReceiver {
         memory
     }
 
-    fn up(&self, server: u8) {
+    fn up(&self, server: u8, agreed: Agreed) {
         if let Some(state) = self.0.upgrade() {
-            state.with_peer(|peer, _, out| peer.up(server, out));
+            state.with_peer(|peer, _, out| {
+                peer.agree(server, agreed.states);
+                peer.up(server, out);
+            });
         }
     }
 

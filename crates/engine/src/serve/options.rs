@@ -9,7 +9,7 @@ use stratann_core::query::wire::{Carry, Results};
 
 use crate::kinds::options::{Learn, LearnOptions};
 use crate::ledger::Ledger;
-use crate::link::{Log, Tls};
+use crate::link::{Log, Tls, Versions};
 use crate::search::{Effort, SearchOptions};
 use crate::tier::IoChoice;
 use crate::{Error, Result};
@@ -107,6 +107,9 @@ pub struct ServeOptions {
     /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
     /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.
     pub patience: Duration,
+    /// Versions of frames and states that this server reads and writes: fewer than the program knows, to try a cluster
+    /// of servers of several versions.
+    pub versions: Versions,
     /// Receives each line of the log.
     pub log: Log,
 }
@@ -135,6 +138,7 @@ impl Default for ServeOptions {
             results: Results::Along,
             scores_remotely: true,
             patience: Duration::from_millis(500),
+            versions: Versions::default(),
             log: Arc::new(|_| {}),
         }
     }

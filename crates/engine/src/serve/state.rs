@@ -1,7 +1,7 @@
 //! The state that all threads of a server share.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -127,6 +127,8 @@ pub(super) struct ServerState {
     peer: Mutex<Peer>,
     // Copies of values of the protocol, for use without its lock.
     pub(super) live: AtomicU64,
+    // The version in which states are written.
+    pub(super) states_version: AtomicU32,
     pub(super) abandoned: AtomicU64,
     loads: Mutex<[u8; SERVERS_MAX]>,
     pub(super) parts: Parts,
@@ -202,7 +204,8 @@ impl ServerState {
             ..Limits::default()
         };
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
-        let peer = Peer::new(server, incarnation(), served, live, limits);
+        let mut peer = Peer::new(server, incarnation(), served, live, limits);
+        peer.read_up_to(options.versions.states.1.into());
         let own = index.index();
         let usual = Usual {
             asked_bytes: asked_bytes(&own.usual_params()),
@@ -212,6 +215,7 @@ impl ServerState {
         let slots = options.threads * own.in_flight(&search_options(&options));
         let ledger = options.ledger.clone().unwrap_or_else(|| Ledger::new(options.ram_budget));
         let reads = tier_depth(own, &options);
+        let states_version = AtomicU32::new(peer.states_version());
         ServerState {
             ledger,
             guarantees: OnceLock::new(),
@@ -224,6 +228,7 @@ impl ServerState {
             codec: peer.codec(),
             peer: Mutex::new(peer),
             live: AtomicU64::new(live),
+            states_version,
             abandoned: AtomicU64::new(0),
             loads: Mutex::new([0; SERVERS_MAX]),
             parts: served.parts,
