@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use stratann_core::peer::message::{self, Message};
 use stratann_core::peer::{Action, BufferPool, Limits, Peer, Run, Served};
-use stratann_core::query::wire::{Carry, Results};
+use stratann_core::place::Parts;
+use stratann_core::query::wire::{self, Carry, Results};
 use stratann_core::query::{Budget, QueryState, Scratch};
 use stratann_fuzz::place::{Place, Which, place};
 use stratann_fuzz::{edits, run, seal};
@@ -24,13 +25,19 @@ fuzz_target!(|data: &[u8]| {
         carry: if view.rescores() { Carry::Ids } else { Carry::Distances },
         results: if choice & 4 == 0 { Results::Along } else { Results::Origin },
         rescores: view.rescores(),
-        scatter_gather: (choice & 24 == 24).then_some(3),
+        parts: match choice & 24 {
+            24 => Parts::new([1; 3]).expect("three parts"),
+            16 => Parts::new([2, 1]).expect("two parts"),
+            _ => Parts::ONE,
+        },
     };
     let mut peer = Peer::new(OWN, 1, served, 7, Limits::default());
     let (mut pool, mut actions) = (BufferPool::default(), Vec::new());
     let query = run::query();
-    let new =
-        peer.codec().new_query(1, (run::params(&view), Budget::default()), &query, 1_000_000, &mut pool);
+    if choice & 32 != 0 {
+        peer.agree(0, wire::OLDEST_VERSION);
+    }
+    let new = peer.codec().new_query(1, (run::params(&view), Budget::default()), &query, 1_000_000);
     peer.submit(0, new, &mut actions);
     // Each frame has its length in two bytes before it.
     let mut rest = rest;

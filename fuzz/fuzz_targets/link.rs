@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use ring::hmac;
 use stratann_core::peer::message::{self, Refused};
 use stratann_engine::ledger::{Ledger, Part, Reservation};
-use stratann_engine::link::{Link, LinkOptions, LinkReceiver};
+use stratann_engine::link::{Agreed, Link, LinkOptions, LinkReceiver, Versions};
 use stratann_fuzz::{edits, seal};
 
 const SECRET: &[u8] = b"a secret of the cluster";
@@ -33,7 +33,7 @@ impl LinkReceiver for Receiver {
         Ledger::new(Some(1 << 20)).reserve(Part::Batons, bytes)
     }
 
-    fn up(&self, _: u8) {}
+    fn up(&self, _: u8, _: Agreed) {}
 
     fn down(&self, _: u8) {}
 }
@@ -48,6 +48,7 @@ fn link() -> &'static Link {
             peers: vec![String::new(); 3],
             secret: SECRET.to_vec(),
             tls: None,
+            versions: Versions::default(),
             queue_bytes: 1 << 20,
             log: Arc::new(|_| {}),
         };

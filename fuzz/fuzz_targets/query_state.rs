@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use stratann_core::place::Placement;
 use stratann_core::plan::{IndexView, KindParams};
-use stratann_core::query::wire::{Carry, decode, encode};
+use stratann_core::query::wire::{Carry, Encoder, OLDEST_VERSION, decode, encode};
 use stratann_core::query::{QueryState, Scratch, Step};
 use stratann_fuzz::place::{Place, Which, place};
 use stratann_fuzz::{edits, run, seal};
@@ -20,6 +20,11 @@ fuzz_target!(|data: &[u8]| {
     let ids = encoded(&state, Carry::Ids);
     let again = decode(&ids).expect("what was encoded");
     assert_eq!(encoded(&again, Carry::Ids), ids);
+
+    let mut previous = Vec::new();
+    Encoder::default().encode(&state, Carry::Distances, OLDEST_VERSION, &mut previous);
+    let again = decode(&previous).expect("what was encoded for a server of the previous version");
+    assert_eq!((again.results(), again.stats()), (state.results(), state.stats()));
 
     let place = match (state.params().kind, choice & 1) {
         (KindParams::Flat(_), _) => place(Which::Flat),

@@ -17,7 +17,10 @@ fuzz_target!(|data: &[u8]| {
         // The description of a folder of separate indexes.
         std::fs::write(place.path().join(scatter::DESCRIPTION), data).expect("a file in the scratch folder");
         if let Ok(description) = scatter::describe(place.path()) {
-            assert!(description.servers == description.rows.len());
+            assert!(description.count() == description.rows.len());
+            let again = description.to_text().expect("a description that was read");
+            let origin = std::path::Path::new("description");
+            assert_eq!(scatter::Description::from_text(&again, origin).ok(), Some(description));
             let _ = scatter::open_part(place.path(), 0, OpenOptions::default());
         }
         return;
