@@ -1,4 +1,6 @@
-//! What this machine offers: facts for a person, and a short probe of a disk.
+//! What this machine offers: facts for a person, and short probes of a disk and of the network to another host.
+
+mod network;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stratann_core::PAGE;
 
+pub use self::network::{LinkListener, LinkSpeed, Served, measure_link};
 use crate::profile::{Order, Reading, ScratchFile, time_reads};
 use crate::tier::{self, IoChoice};
 use crate::{Quiet, Result};
