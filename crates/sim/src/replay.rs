@@ -1,7 +1,8 @@
 //! Queries under load: their traces over busy threads, disks and links.
 //!
-//! A server has some threads, one disk and one outgoing link. Each is a queue, served in the order in which tasks
-//! become ready. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
+//! A server has some threads and one outgoing link; a host has some cores and one disk, for one server or several. Each
+//! is a queue, served in the order in which tasks become ready. Work of a search needs a thread and a core, an exchange of
+//! messages a core alone. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,12 +28,12 @@ pub enum Load {
     },
 }
 
-/// Utilisation of a server, 0 to 1.
+/// Utilisation of a server and its host, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Utilisation {
-    /// Threads.
+    /// Cores of the host.
     pub cpu: f64,
-    /// The disk.
+    /// The disk of the host.
     pub disk: f64,
     /// The outgoing link.
     pub network: f64,
@@ -86,6 +87,11 @@ impl Queue {
         Queue { free_at: vec![0; count.max(1)], assigned_ns: 0 }
     }
 
+    /// When a task that is ready at `now` can begin.
+    fn begins(&self, now: u64) -> u64 {
+        self.free_at.iter().copied().min().unwrap_or(0).max(now)
+    }
+
     /// Adds a task that is ready at `now` and takes `busy_ns`. Returns its end.
     fn take(&mut self, now: u64, busy_ns: u64) -> u64 {
         self.assigned_ns += busy_ns;
@@ -109,8 +115,13 @@ impl Queue {
 #[derive(Clone, Debug)]
 struct Server {
     threads: Queue,
-    disk: Queue,
     out: Queue,
+}
+
+#[derive(Clone, Debug)]
+struct Host {
+    cores: Queue,
+    disk: Queue,
 }
 
 /// A query in flight.
@@ -143,6 +154,7 @@ struct Replay<'a> {
     queries: usize,
     seed: u64,
     servers: Vec<Server>,
+    hosts: Vec<Host>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     scheduled: u64,
     live: Vec<Live>,
@@ -170,7 +182,9 @@ pub fn replay(
     queries: usize,
     seed: u64,
 ) -> Timing {
-    let server = Server { threads: Queue::new(costs.threads), disk: Queue::new(1), out: Queue::new(1) };
+    let server = Server { threads: Queue::new(costs.threads), out: Queue::new(1) };
+    let host = Host { cores: Queue::new(costs.cores()), disk: Queue::new(1) };
+    let hosts = servers.div_ceil(costs.servers_per_host.max(1));
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
     let end = queries.saturating_sub(1);
     let first = in_flight.max(queries / 2).min(end);
@@ -183,6 +197,7 @@ pub fn replay(
         queries: if traces.is_empty() { 0 } else { queries },
         seed,
         servers: vec![server; servers],
+        hosts: vec![host; hosts],
         events: BinaryHeap::new(),
         scheduled: 0,
         live: Vec::new(),
@@ -260,14 +275,24 @@ impl Replay<'_> {
 
     /// A task is ready: it enters a queue.
     fn start(&mut self, now: u64, slot: usize, task: TaskId) {
-        let (server, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
-        let costs = self.costs;
-        let Some(server) = self.servers.get_mut(usize::from(server)) else { return };
+        let (number, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
+        let (costs, at) = (self.costs, usize::from(number));
+        let Some(server) = self.servers.get_mut(at) else { return };
+        let Some(host) = self.hosts.get_mut(at / costs.servers_per_host.max(1)) else { return };
         let ends = match what {
-            Task::Think(work) => server.threads.take(now, costs.work_ns(&work)),
-            Task::Read => {
-                let gap = costs.read_gap_ns();
-                server.disk.take(now, gap) - gap + costs.disk_latency_ns.max(gap)
+            Task::Think(work) => {
+                let search_ns = costs.search_ns(&work);
+                // A thread without a core waits for one, and keeps others waiting.
+                let begins = if search_ns > 0 { server.threads.begins(now) } else { now };
+                let begins = host.cores.begins(begins);
+                if search_ns > 0 {
+                    server.threads.take(begins, search_ns);
+                }
+                host.cores.take(begins, costs.work_ns(&work))
+            }
+            Task::Read { bytes } => {
+                let gap = costs.read_gap_ns(bytes);
+                host.disk.take(now, gap) - gap + costs.read_latency_ns(bytes)
             }
             Task::Send { bytes } => server.out.take(now, costs.sending_ns(bytes)) + costs.network_latency_ns,
         };
@@ -298,20 +323,30 @@ impl Replay<'_> {
         }
     }
 
+    fn host(&self, server: usize) -> &Host {
+        &self.hosts[server / self.costs.servers_per_host.max(1)]
+    }
+
     fn mark(&self, now: u64) -> Mark {
-        let busy = |s: &Server| [s.threads.busy_ns(now), s.disk.busy_ns(now), s.out.busy_ns(now)];
-        Mark { at_ns: now, answered: self.answered, busy_ns: self.servers.iter().map(busy).collect() }
+        let busy = |(i, s): (usize, &Server)| {
+            let host = self.host(i);
+            [host.cores.busy_ns(now), host.disk.busy_ns(now), s.out.busy_ns(now)]
+        };
+        let busy_ns = self.servers.iter().enumerate().map(busy).collect();
+        Mark { at_ns: now, answered: self.answered, busy_ns }
     }
 
     fn timing(self, ended_ns: u64) -> Timing {
         let [from, to] = &self.marks;
         let spent_ns = to.at_ns.saturating_sub(from.at_ns);
         let answered = to.answered.saturating_sub(from.answered);
-        let shares = self.servers.iter().zip(from.busy_ns.iter().zip(&to.busy_ns)).map(|(server, (a, b))| {
+        let busy = from.busy_ns.iter().zip(&to.busy_ns);
+        let shares = self.servers.iter().enumerate().zip(busy).map(|((i, server), (a, b))| {
+            let host = self.host(i);
             let share = |queue: &Queue, i: usize| queue.share((from.at_ns, a[i]), (to.at_ns, b[i]));
             Utilisation {
-                cpu: share(&server.threads, 0),
-                disk: share(&server.disk, 1),
+                cpu: share(&host.cores, 0),
+                disk: share(&host.disk, 1),
                 network: share(&server.out, 2),
             }
         });

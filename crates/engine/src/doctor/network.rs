@@ -260,7 +260,9 @@ pub fn measure_link(host: &str) -> Result<LinkSpeed> {
         message: format!("{host}: {what}; start `stratann doctor --link-listen` there"),
     };
     let addresses = host.to_socket_addrs().map_err(|e| {
-        Error::bad_input(format!("--link is {host:?}: {e}; give HOST:PORT of `stratann doctor --link-listen`"))
+        Error::bad_input(format!(
+            "--link is {host:?}: {e}; give HOST:PORT of `stratann doctor --link-listen`"
+        ))
     })?;
     let mut refused = io::Error::from(ErrorKind::AddrNotAvailable);
     for address in addresses {
