@@ -317,11 +317,13 @@ fn the_network_is_measured_given_or_said_to_be_assumed() {
     let file = place.data.path("link.json");
     std::fs::write(&file, measured.to_string()).unwrap();
     let costs = |more: &[&str]| {
-        let out = run(&place.args(&[&["--servers", "2", "--costs", arg(&place.costs), "--json"], more].concat()));
+        let out =
+            run(&place.args(&[&["--servers", "2", "--costs", arg(&place.costs), "--json"], more].concat()));
         let document: Value = serde_json::from_slice(&out.stdout).unwrap();
         (document["costs"].clone(), String::from_utf8(out.stderr).unwrap())
     };
-    let from = |costs: &Value| [&costs["network_latency_from"], &costs["network_gbps_from"]].map(Value::to_string);
+    let from =
+        |costs: &Value| [&costs["network_latency_from"], &costs["network_gbps_from"]].map(Value::to_string);
     let (assumed, notes) = costs(&[]);
     assert_eq!(from(&assumed), ["\"assumed\""; 2]);
     assert!(notes.contains("the network is assumed: 20 us, 25 Gbit/s"), "{notes}");
@@ -380,7 +382,8 @@ fn long_reads_take_longer_on_a_disk_with_a_bandwidth() {
 fn hosts_and_requests_are_simulated() {
     let place = place();
     let qps = |more: &[&str]| {
-        let runs = place.runs(&[&["--servers", "4", "--disk-iops", "1e8", "--disk-latency-us", "1"], more].concat());
+        let runs =
+            place.runs(&[&["--servers", "4", "--disk-iops", "1e8", "--disk-latency-us", "1"], more].concat());
         (number(&runs[0], "/qps"), number(&runs[0], "/cpu_us"))
     };
     let (apart, cpu_us) = qps(&[]);

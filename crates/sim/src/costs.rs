@@ -25,6 +25,8 @@ pub struct Costs {
     pub message_ns: u64,
     /// A byte of a message, on the sender and again on the receiver. Picoseconds.
     pub message_byte_ps: u64,
+    /// Waking a search thread that waits.
+    pub wake_ns: u64,
     /// A request of a client, on the server that receives it.
     pub request_ns: u64,
     /// Servers that share the cores and the disk of one host. Neighbours by number share it.

@@ -64,6 +64,8 @@ pub struct Timing {
     pub latency_ns: Vec<u64>,
     /// By server.
     pub servers: Vec<Utilisation>,
+    /// Processor time for waking threads per query, nanoseconds. All other work does not depend on the load.
+    pub wakes_ns: f64,
     /// End of the last task, nanoseconds.
     pub ended_ns: u64,
 }
@@ -85,6 +87,11 @@ struct Queue {
 impl Queue {
     fn new(count: usize) -> Queue {
         Queue { free_at: vec![0; count.max(1)], assigned_ns: 0 }
+    }
+
+    /// Whether all of them have been without a task for a while.
+    fn is_idle(&self, now: u64) -> bool {
+        self.free_at.iter().all(|&at| at < now)
     }
 
     /// When a task that is ready at `now` can begin.
@@ -165,6 +172,8 @@ struct Replay<'a> {
     // The queries whose submission begins and ends the measured time.
     window: (usize, usize),
     latency_ns: Vec<u64>,
+    // Time of all wakings so far.
+    wakes_ns: u64,
     marks: [Mark; 2],
 }
 
@@ -207,6 +216,7 @@ pub fn replay(
         next_submit_ns: 0.0,
         window: (first, last),
         latency_ns: vec![0; queries],
+        wakes_ns: 0,
         marks: [Mark::default(), Mark::default()],
     };
     let ended_ns = replay.run();
@@ -281,14 +291,17 @@ impl Replay<'_> {
         let Some(host) = self.hosts.get_mut(at / costs.servers_per_host.max(1)) else { return };
         let ends = match what {
             Task::Think(work) => {
-                let search_ns = costs.search_ns(&work);
-                // A thread without a core waits for one, and keeps others waiting.
-                let begins = if search_ns > 0 { server.threads.begins(now) } else { now };
-                let begins = host.cores.begins(begins);
-                if search_ns > 0 {
-                    server.threads.take(begins, search_ns);
+                let (search_ns, all_ns) = (costs.search_ns(&work), costs.work_ns(&work));
+                if search_ns == 0 {
+                    host.cores.take(now, all_ns)
+                } else {
+                    let wake_ns = if server.threads.is_idle(now) { costs.wake_ns } else { 0 };
+                    self.wakes_ns += wake_ns;
+                    // A thread without a core waits for one, and keeps others waiting.
+                    let begins = host.cores.begins(server.threads.begins(now));
+                    server.threads.take(begins, search_ns + wake_ns);
+                    host.cores.take(begins, all_ns + wake_ns)
                 }
-                host.cores.take(begins, costs.work_ns(&work))
             }
             Task::Read { bytes } => {
                 let gap = costs.read_gap_ns(bytes);
@@ -353,6 +366,7 @@ impl Replay<'_> {
         Timing {
             qps: if spent_ns == 0 { 0.0 } else { answered as f64 * 1e9 / spent_ns as f64 },
             servers: shares.collect(),
+            wakes_ns: self.wakes_ns as f64 / self.queries.max(1) as f64,
             latency_ns: self.latency_ns[self.window.0.min(self.latency_ns.len())..].to_vec(),
             ended_ns,
         }

@@ -33,6 +33,7 @@ const COSTS: Costs = Costs {
     full_comparison_ps: 12_000,
     message_ns: 6000,
     message_byte_ps: 0,
+    wake_ns: 0,
     request_ns: 0,
     servers_per_host: 1,
     cores_per_host: 0,

@@ -13,6 +13,7 @@ const FREE: Costs = Costs {
     full_comparison_ps: 0,
     message_ns: 0,
     message_byte_ps: 0,
+    wake_ns: 0,
     request_ns: 0,
     servers_per_host: 1,
     cores_per_host: 0,
@@ -241,4 +242,17 @@ fn messages_need_a_core_and_no_search_thread() {
     assert_near(two.qps, 1e9 / 10_000.0, 0.02);
     let three = closed(&trace, 1, &Costs { cores_per_host: 3, ..costs }, 100);
     assert_near(three.qps, 1e9 / 10_000.0, 0.02);
+}
+
+#[test]
+fn a_thread_that_waits_is_woken_and_one_at_work_is_not() {
+    let costs = Costs { step_ns: 1000, wake_ns: 500, disk_latency_ns: 80_000, ..FREE };
+    let trace = [rounds(0, 10, 1)];
+    // Alone, every step comes after a wait, but for the first one of the run.
+    let alone = closed(&trace, 1, &costs, 1);
+    assert!(alone.wakes_ns > 4900.0 && alone.wakes_ns <= 5500.0, "{}", alone.wakes_ns);
+    let expected = 11 * 1000 + 10 * (80_000 + 500);
+    assert!(alone.latency_ns.iter().all(|&ns| ns == expected), "{:?}", &alone.latency_ns[..3]);
+    let busy = closed(&trace, 1, &costs, 1000);
+    assert!(busy.wakes_ns < 50.0, "{}", busy.wakes_ns);
 }

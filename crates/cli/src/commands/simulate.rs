@@ -372,7 +372,7 @@ impl Job<'_> {
         let simulated = OneServer {
             qps: timing.qps,
             latency_us: Latency::of(&timing.latency_ns),
-            cpu_us: cpu_us(&pass.traces, &costs),
+            cpu_us: cpu_us(&pass.traces, &costs) + timing.wakes_ns / 1000.0,
         };
         // Otherwise other programs used the processor or the disk during the real search.
         let threads_used = real.qps * real.cpu_us / 1e6 / threads as f64;
@@ -425,8 +425,10 @@ impl Job<'_> {
             loads.push(None);
         }
         let cpu_us = cpu_us(&pass.traces, &costs);
-        let timed =
-            |rate: Option<f64>| row().timed(rate, &self.replay(&pass.traces, servers, &costs, rate), cpu_us);
+        let timed = |rate: Option<f64>| {
+            let timing = self.replay(&pass.traces, servers, &costs, rate);
+            row().timed(rate, &timing, cpu_us + timing.wakes_ns / 1000.0)
+        };
         loads.into_iter().map(timed).collect()
     }
 

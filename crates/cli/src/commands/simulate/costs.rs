@@ -98,6 +98,8 @@ pub(super) struct Prices {
     #[serde(default)]
     pub(super) message_byte_ps: u64,
     #[serde(default)]
+    pub(super) wake_ns: u64,
+    #[serde(default)]
     pub(super) request_us: f64,
     pub(super) disk_iops: f64,
     pub(super) disk_latency_us: f64,
@@ -194,8 +196,8 @@ impl Prices {
                 return wrong(name, value, "of microseconds, from 0 to 1e9");
             }
         }
-        let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns, self.message_byte_ps];
-        let comparisons = [self.code_comparison_ps, self.full_comparison_ps];
+        let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns, self.wake_ns];
+        let comparisons = [self.code_comparison_ps, self.full_comparison_ps, self.message_byte_ps];
         let dear = prices.into_iter().chain(comparisons).chain(self.route_comparison_ps).max();
         if dear > Some(1_000_000_000_000) {
             return wrong("a price", dear.unwrap_or(0) as f64, "up to 1e12");
@@ -216,6 +218,7 @@ impl Prices {
             full_comparison_ps: self.full_comparison_ps,
             message_ns: self.message_ns,
             message_byte_ps: self.message_byte_ps,
+            wake_ns: self.wake_ns,
             request_ns: ns(self.request_us),
             servers_per_host: self.servers_per_host.unwrap_or(1),
             cores_per_host: self.cores_per_host.unwrap_or(0),
@@ -253,6 +256,7 @@ mod tests {
         full_comparison_ps: 5,
         message_ns: 6,
         message_byte_ps: 7,
+        wake_ns: 8,
         request_us: 1.5,
         disk_iops: 50_000.4,
         disk_latency_us: 80.5,
