@@ -249,8 +249,8 @@ pub fn record(
     world::World::new(world::Setting::HandOver(cluster), queries, faults).record()
 }
 
-/// As [`run`], without faults. Takes the time of all work by `clock`, nanoseconds since any fixed time. Equal inputs give
-/// equal work in equal order.
+/// As [`run`], without faults. Takes the time of all work by `clock`, nanoseconds since any fixed time. Equal inputs
+/// give equal work in equal order.
 ///
 /// # Panics
 /// As [`run`].

@@ -1,11 +1,11 @@
 //! Queries under load: their traces over busy threads, disks and links.
 //!
 //! A server has some threads and one outgoing link; a host has some cores and one disk, for one server or several. Each
-//! is a queue, served in the order in which tasks become ready. Work of a search needs a thread and a core, an exchange of
-//! messages a core alone. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
+//! is a queue, served in the order in which tasks become ready. Work of a search needs a thread and a core, an exchange
+//! of messages a core alone. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use stratann_core::hash::hash;
 
@@ -89,16 +89,6 @@ impl Queue {
         Queue { free_at: vec![0; count.max(1)], assigned_ns: 0 }
     }
 
-    /// Whether all of them have been without a task for a while.
-    fn is_idle(&self, now: u64) -> bool {
-        self.free_at.iter().all(|&at| at < now)
-    }
-
-    /// When a task that is ready at `now` can begin.
-    fn begins(&self, now: u64) -> u64 {
-        self.free_at.iter().copied().min().unwrap_or(0).max(now)
-    }
-
     /// Adds a task that is ready at `now` and takes `busy_ns`. Returns its end.
     fn take(&mut self, now: u64, busy_ns: u64) -> u64 {
         self.assigned_ns += busy_ns;
@@ -121,7 +111,11 @@ impl Queue {
 
 #[derive(Clone, Debug)]
 struct Server {
-    threads: Queue,
+    // Tasks that wait for a thread: slot of the query, and number.
+    waiting: VecDeque<(usize, TaskId)>,
+    // Threads at work, and when the last one ended its work.
+    running: usize,
+    idle_since: u64,
     out: Queue,
 }
 
@@ -143,7 +137,14 @@ struct Live {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Submit,
-    Ended { slot: usize, task: TaskId },
+    Ended {
+        slot: usize,
+        task: TaskId,
+    },
+    /// A thread of a server has ended its work.
+    Free {
+        server: usize,
+    },
 }
 
 /// Busy times of all servers at one time.
@@ -191,7 +192,7 @@ pub fn replay(
     queries: usize,
     seed: u64,
 ) -> Timing {
-    let server = Server { threads: Queue::new(costs.threads), out: Queue::new(1) };
+    let server = Server { waiting: VecDeque::new(), running: 0, idle_since: 0, out: Queue::new(1) };
     let host = Host { cores: Queue::new(costs.cores()), disk: Queue::new(1) };
     let hosts = servers.div_ceil(costs.servers_per_host.max(1));
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
@@ -233,6 +234,11 @@ impl Replay<'_> {
             match event {
                 Event::Submit => self.submit(now),
                 Event::Ended { slot, task } => self.ended(now, slot, task),
+                Event::Free { server } => {
+                    let freed = &mut self.servers[server];
+                    (freed.running, freed.idle_since) = (freed.running - 1, now);
+                    self.search(now, server);
+                }
             }
         }
         now
@@ -290,19 +296,11 @@ impl Replay<'_> {
         let Some(server) = self.servers.get_mut(at) else { return };
         let Some(host) = self.hosts.get_mut(at / costs.servers_per_host.max(1)) else { return };
         let ends = match what {
-            Task::Think(work) => {
-                let (search_ns, all_ns) = (costs.search_ns(&work), costs.work_ns(&work));
-                if search_ns == 0 {
-                    host.cores.take(now, all_ns)
-                } else {
-                    let wake_ns = if server.threads.is_idle(now) { costs.wake_ns } else { 0 };
-                    self.wakes_ns += wake_ns;
-                    // A thread without a core waits for one, and keeps others waiting.
-                    let begins = host.cores.begins(server.threads.begins(now));
-                    server.threads.take(begins, search_ns + wake_ns);
-                    host.cores.take(begins, all_ns + wake_ns)
-                }
+            Task::Think(work) if costs.search_ns(&work) > 0 => {
+                server.waiting.push_back((slot, task));
+                return self.search(now, at);
             }
+            Task::Think(work) => host.cores.take(now, costs.work_ns(&work)),
             Task::Read { bytes } => {
                 let gap = costs.read_gap_ns(bytes);
                 host.disk.take(now, gap) - gap + costs.read_latency_ns(bytes)
@@ -310,6 +308,27 @@ impl Replay<'_> {
             Task::Send { bytes } => server.out.take(now, costs.sending_ns(bytes)) + costs.network_latency_ns,
         };
         self.schedule(ends, Event::Ended { slot, task });
+    }
+
+    /// Begins tasks that wait for a thread. A thread without a core waits for one, and keeps others waiting.
+    fn search(&mut self, now: u64, at: usize) {
+        let costs = self.costs;
+        while self.servers[at].running < costs.threads.max(1)
+            && let Some((slot, task)) = self.servers[at].waiting.pop_front()
+        {
+            let (_, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
+            let Task::Think(work) = what else { continue };
+            let server = &mut self.servers[at];
+            let has_waited = server.running == 0 && server.idle_since < now;
+            let wake_ns = if has_waited { costs.wake_ns } else { 0 };
+            server.running += 1;
+            self.wakes_ns += wake_ns;
+            let host = &mut self.hosts[at / costs.servers_per_host.max(1)];
+            let (search_ns, all_ns) = (costs.search_ns(&work), costs.work_ns(&work));
+            let ends = host.cores.take(now, all_ns + wake_ns);
+            self.schedule(ends - (all_ns - search_ns), Event::Free { server: at });
+            self.schedule(ends, Event::Ended { slot, task });
+        }
     }
 
     fn ended(&mut self, now: u64, slot: usize, task: TaskId) {

@@ -251,27 +251,7 @@ impl<'a> World<'a> {
                 }
                 query.origin
             }
-            Event::Frame { from, to, bytes } => {
-                if self.is_cut(from, to) {
-                    self.report.cut_frames += 1;
-                    return;
-                }
-                let server = &mut self.servers[usize::from(to)];
-                if !server.is_up {
-                    return;
-                }
-                let (decoded, ns) =
-                    timed(self.clock, || match server.peer.codec().decode(&bytes, &mut server.pool) {
-                        Ok(received) => {
-                            server.peer.received(now, from, received, &mut actions);
-                            true
-                        }
-                        Err(_) => false,
-                    });
-                self.report.refused += u64::from(!decoded);
-                self.took(Work::messages(1, bytes.len() as u32), ns);
-                to
-            }
+            Event::Frame { from, to, bytes } => return self.receive(from, to, &bytes),
             Event::Read { server, incarnation, run, pending } => {
                 return self.read(server, incarnation, run, pending);
             }
@@ -305,6 +285,25 @@ impl<'a> World<'a> {
             }
         };
         self.act(at, actions);
+    }
+
+    fn receive(&mut self, from: u8, to: u8, bytes: &[u8]) {
+        if self.is_cut(from, to) {
+            self.report.cut_frames += 1;
+            return;
+        }
+        let (now_us, mut actions) = (self.now_us, Vec::new());
+        let server = &mut self.servers[usize::from(to)];
+        if !server.is_up {
+            return;
+        }
+        let (is_taken, ns) = timed(self.clock, || {
+            let received = server.peer.codec().decode(bytes, &mut server.pool);
+            received.map(|received| server.peer.received(now_us, from, received, &mut actions)).is_ok()
+        });
+        self.report.refused += u64::from(!is_taken);
+        self.took(Work::messages(1, bytes.len() as u32), ns);
+        self.act(to, actions);
     }
 
     fn act(&mut self, server: u8, actions: Vec<Action>) {

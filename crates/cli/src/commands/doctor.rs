@@ -14,8 +14,8 @@ use crate::output::{Output, count, eprint_line};
 
 /// Show what this machine supports: processor, memory, limits, io_uring and disk speed
 ///
-/// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path. With --link the network
-/// to another host is measured, too, where `stratann doctor --link-listen` runs meanwhile.
+/// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path. With --link the
+/// network to another host is measured, too, where `stratann doctor --link-listen` runs meanwhile.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -5,11 +5,11 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..4 | u32: 1 send these bytes back, 2 take these bytes, 3 send how many were taken (u64), 4 end |
+//! | 0..4 | u32: 1 send these bytes back, 2 take these, 3 send how many were taken (u64), 4 end |
 //! | 4..8 | u32: how many bytes follow; 0 for 3 and 4 |
 //!
-//! A listener holds one buffer of [`PIECE_MAX`] and serves one connection at a time. Silence, time and bytes have limits
-//! on both sides.
+//! A listener holds one buffer of [`PIECE_MAX`] and serves one connection at a time. Silence, time and bytes have
+//! limits on both sides.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};

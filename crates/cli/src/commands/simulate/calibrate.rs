@@ -1,10 +1,10 @@
 //! Measures the costs of work on this machine: a second or two of real work and real reads.
 //!
-//! Queries run through the simulated cluster, with a clock for each piece of real work: preparing tables, steps, encoding
-//! and decoding messages. They do so several times; the fastest time of each piece counts, because other programs
-//! rarely disturb it. The costs of a step and of comparisons are those that explain the times of all steps best, by
-//! least squares. Real searches follow: the CPU time beyond all this, over their reads, is the cost of a read. What a
-//! message takes beyond its encoding is that of real connections ([`super::sockets`]).
+//! Queries run through the simulated cluster, with a clock for each piece of real work: preparing tables, steps,
+//! encoding and decoding messages. They do so several times; the fastest time of each piece counts, because other
+//! programs rarely disturb it. The costs of a step and of comparisons are those that explain the times of all steps
+//! best, by least squares. Real searches follow: the CPU time beyond all this, over their reads, is the cost of a read.
+//! What a message takes beyond its encoding is that of real connections ([`super::sockets`]).
 
 use std::time::Instant;
 

@@ -170,9 +170,9 @@ fn costs_text(p: &Prices) -> String {
     let ns = |ps: u64| ps as f64 / 1000.0;
     let bytes = p.disk_mb_per_s.map_or("long reads take no longer".into(), |mb| format!("{mb:.0} MB/s"));
     let mut out = format!(
-        "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, comparison {:.1} ns \
-         (to begin), {:.1} ns (codes) and {:.1} ns (vectors), message {} ns and {:.2} ns a byte, waking a thread {} ns, request \
-         {:.0} us\n",
+        "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
+         comparison {:.1} ns (to begin), {:.1} ns (codes) and {:.1} ns (vectors), message {} ns and {:.2} ns a byte, \
+         waking a thread {} ns, request {:.0} us\n",
         p.threads,
         p.prepare_ns,
         p.step_ns,

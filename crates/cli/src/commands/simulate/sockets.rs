@@ -1,4 +1,4 @@
-//! What a message between two servers costs beyond its encoding: queues, threads, system calls and the kernel's network.
+//! What a message between two servers costs beyond its encoding: queues, threads, system calls and the kernel.
 //!
 //! Two real links of this process exchange frames over loopback, one at a time: a server has a connection to each other
 //! one, so frames seldom wait for each other. All processor time of the process counts, half for each side. Where a
