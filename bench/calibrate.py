@@ -28,8 +28,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Vectors of the index whose searches cost next to nothing.
 TINY_ROWS = 16
-# Queries that a server of lists on disk has in flight on a thread, and its memory for HTTP.
-IN_FLIGHT_ON_DISK, HTTP_MIB = 8, 3
 # Cores that other programs may take in a round that counts as quiet.
 QUIET_CORES = 0.1
 
@@ -82,17 +80,21 @@ class Cluster:
         self.process.communicate(timeout=60)
 
 
-def least_budget(args):
-    """The smallest memory in which a server has its usual queries in flight, MiB: the refusal of a smaller one names it.
-    What is left of it holds few lists, as the reads show.
+def least_budget(args, index):
+    """About the smallest memory that a server runs with, its usual queries in flight included; the refusal of a smaller
+    one names it. What is left of it holds few lists, as the reads show.
     """
-    words = [args.stratann, "search", args.index, args.queries, "--threads", 1, "--in-flight", IN_FLIGHT_ON_DISK,
-             "--ram-budget", "1MiB", "--width", args.width, *args.search_arg]
-    refused = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    named = re.search(r"give --ram-budget (\d+)MiB", refused.stderr)
-    if not named:
-        raise RuntimeError(f"search: {refused.stderr.strip()[-500:]}")
-    return f"{int(named.group(1)) + HTTP_MIB}MiB"
+    budget = 8
+    for _ in range(20):
+        try:
+            with Cluster(args, index, budget=f"{budget}MiB"):
+                return f"{budget}MiB"
+        except RuntimeError as error:
+            if "--ram-budget" not in str(error):
+                raise
+            named = re.search(r"give --ram-budget (\d+)MiB", str(error))
+            budget = max(budget + 1, int(named.group(1)) if named else 0)
+    raise RuntimeError(f"{budget} MiB are not enough for a server")
 
 
 def search(args, cluster, queries, *more):
@@ -179,7 +181,7 @@ def main(argv):
             if count > 1:
                 index = folder / f"spread-{count}"
                 run(args.stratann, "cluster", "partition", args.index, "-o", index, "--servers", count, "--json", "--quiet")
-            budget = least_budget(args) if info["kind"] == "hybrid-ivf" else None
+            budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
             for mode in modes if count > 1 else modes[:1]:
                 with Cluster(args, index, mode if len(modes) > 1 or info["kind"] == "hybrid-ivf" else None, budget) as up:
                     search(args, up, args.queries, *common)
