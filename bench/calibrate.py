@@ -3,10 +3,10 @@
 
     python3 bench/calibrate.py base.idx query.fbin --servers 1,2,4 --search-arg=--nprobe=16
 
-For each number of servers, real processes serve a partition of the index (`cluster up`), one search thread each, all on
-the cores of this machine, and clients keep a fixed number of queries in flight. Then `simulate` replays the same: the same
-partition, queries and load, servers that share these cores and this disk, at costs that were measured before and are the
-same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's request takes on a
+For each number of servers, real processes serve a partition of the index (`cluster up`), one search thread each, all
+on the cores of this machine, and clients keep a fixed number of queries in flight. Then `simulate` replays the same:
+the same partition, queries and load, servers that share these cores and this disk, at costs that were measured before
+and are the same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's request takes on a
 server, from an index of a few vectors, and what the clients themselves take on these cores.
 
 Servers get the smallest memory that they run with, so that lists are not in RAM, as in the simulation. Run nothing else
@@ -66,7 +66,8 @@ class Cluster:
             words += ["--remote", {"score": "score", "baton": "hand-over"}[mode]]
         if budget:
             words += ["--ram-budget", budget]
-        self.process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words = [str(w) for w in words]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self):
         line = self.process.stdout.readline()
@@ -139,8 +140,10 @@ def request_us(args, folder, info):
     row = (args.queries.stat().st_size - 8) // count
     tiny = folder / f"tiny{args.queries.suffix}"
     rows = min(TINY_ROWS, count)
-    tiny.write_bytes(rows.to_bytes(4, "little") + dim.to_bytes(4, "little") + args.queries.read_bytes()[8:8 + rows * row])
-    run(args.stratann, "build", tiny, "-o", folder / "tiny", "--kind", "flat", "--metric", info["metric"], "--json", "--quiet")
+    content = args.queries.read_bytes()[8:8 + rows * row]
+    tiny.write_bytes(rows.to_bytes(4, "little") + dim.to_bytes(4, "little") + content)
+    run(args.stratann, "build", tiny, "-o", folder / "tiny", "--kind", "flat", "--metric", info["metric"],
+        "--json", "--quiet")
     with Cluster(args, folder / "tiny", cache="8MiB") as cluster:
         search(args, cluster, args.queries)
         return statistics.median(search(args, cluster, args.queries)["cpu_us"] for _ in range(args.rounds))
@@ -180,7 +183,8 @@ def main(argv):
             index = args.index
             if count > 1:
                 index = folder / f"spread-{count}"
-                run(args.stratann, "cluster", "partition", args.index, "-o", index, "--servers", count, "--json", "--quiet")
+                run(args.stratann, "cluster", "partition", args.index, "-o", index, "--servers", count, "--json",
+                    "--quiet")
             budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
             for mode in modes if count > 1 else modes[:1]:
                 with Cluster(args, index, mode if len(modes) > 1 or info["kind"] == "hybrid-ivf" else None, budget) as up:
@@ -190,7 +194,8 @@ def main(argv):
                 simulated = run(
                     args.stratann, "simulate", args.index, args.queries, "--servers", count, "--mode", mode,
                     "--costs", costs, "--threads", 1, "--servers-per-host", count, "--cores-per-host", cores,
-                    "--request-us", asked + real["client_us"], "--in-flight", args.in_flight, *common, "--json", "--quiet",
+                    "--request-us", asked + real["client_us"], "--in-flight", args.in_flight, *common,
+                    "--json", "--quiet",
                 )["runs"][0]
                 rows.append(compare(count, mode, real, simulated))
                 print(text(rows[-1]), flush=True)
@@ -210,7 +215,8 @@ def compare(count, mode, real, simulated):
         "reads": (real["per_query"]["reads"], simulated["per_query"]["reads"]),
         "bytes_sent": (real["per_query"]["bytes_sent"], simulated["per_query"]["bytes_sent"]),
     }
-    row = {"servers": count, "mode": mode, "others_cores": real["others_cores"], "client_us": real["client_us"], "bottleneck": simulated["bottleneck"],
+    row = {"servers": count, "mode": mode, "others_cores": real["others_cores"],
+           "client_us": real["client_us"], "bottleneck": simulated["bottleneck"],
            "utilisation": simulated["utilisation"]}
     for name, (measured, predicted) in figures.items():
         row[name] = {"real": measured, "simulated": predicted,
@@ -222,7 +228,8 @@ def text(row):
     parts = [f"{name} {row[name]['real']:.0f} / {row[name]['simulated']:.0f} ({row[name]['error_percent']:+.0f} %)"
              for name in ("qps", "cpu_us", "mean_us", "p99_us", "reads", "bytes_sent")]
     others = row["others_cores"]
-    note = f"; other programs took {others:.2f} cores: compare the processor times alone" if others > QUIET_CORES else ""
+    busy = f"; other programs took {others:.2f} cores: compare the processor times alone"
+    note = busy if others > QUIET_CORES else ""
     return f"{row['servers']} servers, {row['mode']}: " + ", ".join(parts) + note
 
 
