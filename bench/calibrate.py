@@ -6,8 +6,8 @@
 For each number of servers, real processes serve a partition of the index (`cluster up`), one search thread each, all
 on the cores of this machine, and clients keep a fixed number of queries in flight. Then `simulate` replays the same:
 the same partition, queries and load, servers that share these cores and this disk, at costs that were measured before
-and are the same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's request takes on a
-server, from an index of a few vectors, and what the clients themselves take on these cores.
+and are the same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's
+request takes on a server, from an index of a few vectors, and what the clients themselves take on these cores.
 
 Servers get the smallest memory that they run with, so that lists are not in RAM, as in the simulation. Run nothing else
 meanwhile. Exit codes: 0 done, 1 something failed.
@@ -187,7 +187,8 @@ def main(argv):
                     "--quiet")
             budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
             for mode in modes if count > 1 else modes[:1]:
-                with Cluster(args, index, mode if len(modes) > 1 or info["kind"] == "hybrid-ivf" else None, budget) as up:
+                remote = mode if info["kind"] == "hybrid-ivf" else None
+                with Cluster(args, index, remote, budget) as up:
                     search(args, up, args.queries, *common)
                     real = quiet(args, lambda: search(args, up, args.queries, *common))
                 # The clients share the cores.
