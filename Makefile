@@ -13,6 +13,9 @@ CONSTRAINTS := .ci/constraints.txt
 DATA ?= sample
 BENCH_FLAGS ?=
 HOSTILE_FLAGS ?=
+INDEX ?=
+QUERIES ?=
+CALIBRATE_FLAGS ?=
 PROPTEST_NIGHTLY := 4096
 KILL_ROUNDS := 20
 VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
@@ -25,7 +28,7 @@ FUZZ_NIGHTLY := 20
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +89,9 @@ bench-recall: build ## Recall asked for and reached, and its cost: make bench-re
 	    && python3 bench/recall.py bench/out/recall-$$kind $(DATA)/query.*bin $(DATA)/groundtruth.ibin \
 	        --stratann target/release/stratann || exit 1; \
 	done
+
+bench-calibrate: build ## Simulated times against real processes: make bench-calibrate INDEX=index QUERIES=queries
+	$(PYTHON) bench/calibrate.py $(INDEX) $(QUERIES) $(CALIBRATE_FLAGS)
 
 # Two minutes by default; the server runs in a memory cgroup where one can be made.
 hostile: build ## Honest and hostile load against a server with a RAM budget: make hostile HOSTILE_FLAGS='--seconds 600'

@@ -171,7 +171,7 @@ fn block(code_bytes: usize) -> Vec<u8> {
 }
 
 fn link() {
-    let claim = [&b"STRATANN\x01\0\0\0\x02\0"[..], &77u64.to_le_bytes()].concat();
+    let claim = [&b"STRATANN\x02\0\0\0\x05\0\x05\0\x09\0\x0a\0\x02\0"[..], &77u64.to_le_bytes()].concat();
     write("link", "claim", &[&[1], &claim]);
     let status = [&[3, 5][..], &7u64.to_le_bytes(), &[1]].concat();
     write("link", "frames", &[&[3], &(status.len() as u16).to_le_bytes(), &status, &[0, 0]]);

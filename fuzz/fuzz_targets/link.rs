@@ -16,8 +16,8 @@ use stratann_fuzz::{edits, seal};
 const SECRET: &[u8] = b"a secret of the cluster";
 const BUILD: u64 = 77;
 /// Bytes of the dialed server's opening, and of the dialing server's claim without its nonce.
-const OPENING: usize = 44;
-const CLAIM: usize = 22;
+const OPENING: usize = 52;
+const CLAIM: usize = 30;
 const NONCE: usize = 32;
 const REPLY: usize = 41;
 
@@ -70,7 +70,9 @@ fuzz_target!(|data: &[u8]| {
         1 => drop(stream.write_all(&proven(&opening, data))),
         // A greeting that succeeds, and frames.
         choice => {
-            let claim = [&b"STRATANN\x01\0\0\0\x01\0"[..], &BUILD.to_le_bytes()].concat();
+            // The versions are those that the opening offers.
+            let versions = &opening[12..20];
+            let claim = [&b"STRATANN\x02\0\0\0"[..], versions, &[1, 0], &BUILD.to_le_bytes()].concat();
             stream.write_all(&proven(&opening, &claim)).expect("a claim");
             let mut reply = [0; REPLY];
             stream.read_exact(&mut reply).expect("a reply");

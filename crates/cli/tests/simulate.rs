@@ -226,6 +226,14 @@ fn what_cannot_be_simulated_is_refused() {
         (&["--mode", "scatter-gather", "--partition-list", "0"], "--partition-list is 0"),
         (&["--mode", "scatter-gather", "--no-times", "--partitions", out], "holds no separate indexes"),
         (&["--network-gbps", "0", "--costs", arg(&place.costs)], "network Gbit/s is 0"),
+        (&["--disk-mb-per-s", "0", "--costs", arg(&place.costs)], "disk MB/s is 0"),
+        (&["--request-us=-1", "--costs", arg(&place.costs)], "request is -1"),
+        (&["--servers-per-host", "0", "--costs", arg(&place.costs)], "servers per host is 0"),
+        (&["--cores-per-host", "9999", "--costs", arg(&place.costs)], "cores per host is 9999"),
+        (&["--link", out, "--costs", arg(&place.costs)], "nowhere"),
+        (&["--link", arg(&place.costs), "--costs", arg(&place.costs)], "doctor --link"),
+        (&["--in-flight", "0"], "use 1 to 4096"),
+        (&["--in-flight", "5", "--rate", "5"], "--rate"),
         (&["--threads", "0"], "threads"),
     ] {
         let error = place.refusal(&[&["--servers", "2"], more].concat());
@@ -275,4 +283,114 @@ fn lists_are_handed_over_and_cost_what_they_cost_on_one_server() {
         let error = refused(&[&asked[..], &["--servers", servers], &more[..]].concat(), 2);
         assert!(error.contains(why), "{error}");
     }
+}
+
+/// One process listens while another measures; what it prints is the network of a simulation.
+#[test]
+fn the_network_is_measured_given_or_said_to_be_assumed() {
+    let place = place();
+    let mut listening = std::process::Command::new(env!("CARGO_BIN_EXE_stratann"))
+        .args(["doctor", "--link-listen", "127.0.0.1:0", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = std::io::BufReader::new(listening.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    let address = line.split_whitespace().nth(2).unwrap();
+    let folder = arg(place.data.folder.path());
+    let measured = json(&["doctor", "--path", folder, "--link", address]);
+    assert!(listening.wait().unwrap().success());
+    let served: Value = serde_json::from_reader(listening.stdout.take().unwrap()).unwrap();
+    assert!(number(&served, "/listened/served/messages") >= number(&measured, "/link/messages"), "{served}");
+    assert_eq!(measured["link"]["host"], address);
+    for key in ["latency_us", "p99_us", "gbps", "messages", "message_bytes", "bulk_bytes"] {
+        assert!(number(&measured, &format!("/link/{key}")) > 0.0, "{key}: {measured}");
+    }
+    assert!(number(&measured, "/disk/large_bytes_per_s") > 0.0);
+    assert!(json(&["doctor", "--path", folder]).get("link").is_none());
+    let error = refused(&["doctor", "--path", folder, "--link", address], 1);
+    assert!(error.contains("refused") && error.contains("--link-listen"), "{error}");
+    assert!(refused(&["doctor", "--link", "nonsense"], 2).contains("HOST:PORT"));
+
+    let file = place.data.path("link.json");
+    std::fs::write(&file, measured.to_string()).unwrap();
+    let costs = |more: &[&str]| {
+        let out =
+            run(&place.args(&[&["--servers", "2", "--costs", arg(&place.costs), "--json"], more].concat()));
+        let document: Value = serde_json::from_slice(&out.stdout).unwrap();
+        (document["costs"].clone(), String::from_utf8(out.stderr).unwrap())
+    };
+    let from =
+        |costs: &Value| [&costs["network_latency_from"], &costs["network_gbps_from"]].map(Value::to_string);
+    let (assumed, notes) = costs(&[]);
+    assert_eq!(from(&assumed), ["\"assumed\""; 2]);
+    assert!(notes.contains("the network is assumed: 20 us, 25 Gbit/s"), "{notes}");
+    let (by_link, notes) = costs(&["--link", arg(&file)]);
+    assert_eq!(from(&by_link), ["\"measured\""; 2]);
+    assert_eq!(by_link["network_latency_us"], measured["link"]["latency_us"]);
+    assert_eq!(by_link["network_gbps"], measured["link"]["gbps"]);
+    assert!(!notes.contains("assumed"), "{notes}");
+    let (both, _) = costs(&["--link", arg(&file), "--network-gbps", "7"]);
+    assert_eq!(from(&both), ["\"measured\"", "\"given\""]);
+    assert_eq!(both["network_gbps"], 7.0);
+    // What is known of a figure stays with it.
+    let earlier = place.data.path("with-link.json");
+    std::fs::write(&earlier, by_link.to_string()).unwrap();
+    let again = json(&place.args(&["--servers", "2", "--costs", arg(&earlier)]));
+    assert_eq!(again["costs"], by_link);
+    let text = place.args(&["--servers", "2", "--costs", arg(&place.costs)]);
+    let text = String::from_utf8(run(&text).stdout).unwrap();
+    assert!(text.contains("network 20.0 us (assumed), 25 Gbit/s (assumed)"), "{text}");
+}
+
+/// Costs of earlier versions have no bandwidth of the disk: their times stay, and it is said.
+#[test]
+fn long_reads_take_longer_on_a_disk_with_a_bandwidth() {
+    let data = Data::new(2000, 16, "f32");
+    let index =
+        data.build("lists", &["--kind", "hybrid-ivf", "--clusters", "10", "--calibration-queries", "0"]);
+    let costs = data.path("costs.json");
+    std::fs::write(&costs, COSTS).unwrap();
+    let asked = ["simulate", arg(&index), arg(&data.queries), "--nprobe", "4", "--servers", "2", "--json"];
+    let of = |more: &[&str]| {
+        let out = run(&[&asked[..], &["--mode", "baton,score", "--costs", arg(&costs)], more].concat());
+        let document: Value = serde_json::from_slice(&out.stdout).unwrap();
+        (document["runs"].as_array().unwrap().clone(), String::from_utf8(out.stderr).unwrap())
+    };
+    let (free, notes) = of(&[]);
+    assert!(notes.contains("no disk_mb_per_s"), "{notes}");
+    let (fast, notes) = of(&["--disk-mb-per-s", "1000000"]);
+    assert!(!notes.contains("no disk_mb_per_s"), "{notes}");
+    let (slow, _) = of(&["--disk-mb-per-s", "5"]);
+    for ((free, fast), slow) in free.iter().zip(&fast).zip(&slow) {
+        assert_eq!((&free["per_query"], &free["per_query"]), (&fast["per_query"], &slow["per_query"]));
+        assert!((number(fast, "/qps") / number(free, "/qps") - 1.0).abs() < 0.01, "{free} {fast}");
+        assert!(number(slow, "/qps") < 0.5 * number(fast, "/qps"), "{slow} {fast}");
+        assert_eq!(slow["bottleneck"], "disk");
+    }
+    // Beyond the first page of each read no more bytes a second than there are.
+    for run in &slow {
+        let beyond = number(run, "/per_query/bytes_read") - 4096.0 * number(run, "/per_query/reads");
+        assert!(beyond > 0.0 && number(run, "/qps") * beyond <= 2.0 * 5e6 * 1.05, "{run}");
+    }
+}
+
+/// Servers of one host share its cores; clients' requests take a part of them.
+#[test]
+fn hosts_and_requests_are_simulated() {
+    let place = place();
+    let qps = |more: &[&str]| {
+        let runs =
+            place.runs(&[&["--servers", "4", "--disk-iops", "1e8", "--disk-latency-us", "1"], more].concat());
+        (number(&runs[0], "/qps"), number(&runs[0], "/cpu_us"))
+    };
+    let (apart, cpu_us) = qps(&[]);
+    let (together, same_us) = qps(&["--servers-per-host", "4", "--cores-per-host", "2"]);
+    assert!(together < 0.5 * apart && cpu_us == same_us, "{together} {apart}");
+    let (asked, more_us) = qps(&["--request-us", "1000"]);
+    assert!(asked < apart && (more_us - cpu_us - 1000.0).abs() < 0.2, "{cpu_us} {more_us}");
+    let (few, _) = qps(&["--in-flight", "1"]);
+    assert!(few < 0.5 * apart, "{few} {apart}");
 }

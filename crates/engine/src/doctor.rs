@@ -1,4 +1,6 @@
-//! What this machine offers: facts for a person, and a short probe of a disk.
+//! What this machine offers: facts for a person, and short probes of a disk and of the network to another host.
+
+mod network;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stratann_core::PAGE;
 
+pub use self::network::{LinkListener, LinkSpeed, Served, measure_link};
 use crate::profile::{Order, Reading, ScratchFile, time_reads};
 use crate::tier::{self, IoChoice};
 use crate::{Quiet, Result};
@@ -155,6 +158,8 @@ pub struct Disk {
     pub iops: f64,
     /// Mean latency of one such read alone, microseconds.
     pub latency_us: f64,
+    /// Bytes per second of random reads of 256 KiB, [`LARGE_DEPTH`] under way.
+    pub large_bytes_per_s: f64,
     /// Whether the file system allows reads past the page cache; without, the numbers above are those of memory.
     pub direct: bool,
     /// How blocks were read: `io_uring` or `pread`.
@@ -163,11 +168,26 @@ pub struct Disk {
 
 /// Reads under way in the throughput part of the probe.
 pub const DEPTH: usize = 128;
+/// Large reads: their length, and those under way.
+const LARGE_BYTES: u32 = 256 << 10;
+const LARGE_DEPTH: usize = 32;
 const FILE_BYTES: u64 = 64 << 20;
 /// Longer than any disk needs to write that.
 const WRITE_TIME: Duration = Duration::from_secs(60);
 const THROUGHPUT_TIME: Duration = Duration::from_millis(600);
 const LATENCY_TIME: Duration = Duration::from_millis(300);
+const LARGE_TIME: Duration = Duration::from_millis(400);
+
+impl Disk {
+    /// Bytes per second beyond the first page of each read, if a read takes its share of the operations and then of
+    /// the bytes: what large reads take longer than small ones.
+    pub fn transfer_bytes_per_s(&self) -> f64 {
+        let large_s = f64::from(LARGE_BYTES) / self.large_bytes_per_s;
+        let beyond_s = large_s - 1.0 / self.iops;
+        // Where large reads are no slower than small ones, only their bytes are known to have arrived.
+        if beyond_s > 0.0 { f64::from(LARGE_BYTES - PAGE as u32) / beyond_s } else { self.large_bytes_per_s }
+    }
+}
 
 /// Probes the disk that holds `folder` with a temporary file of 64 MiB, which is gone afterwards.
 ///
@@ -175,14 +195,17 @@ const LATENCY_TIME: Duration = Duration::from_millis(300);
 /// When the file cannot be written or read.
 pub fn probe_disk(folder: &Path, io: IoChoice) -> Result<Disk> {
     let scratch = ScratchFile::create(folder, FILE_BYTES, WRITE_TIME, &Quiet)?;
-    let time = |depth: usize, time| {
-        let reading = Reading { bytes: PAGE as u32, depth: depth as u32, order: Order::Random };
+    let time = |bytes: u32, depth: usize, time| {
+        let reading = Reading { bytes, depth: depth as u32, order: Order::Random };
         time_reads(&scratch, reading, io, time, &Quiet)
     };
-    let (deep, alone) = (time(DEPTH, THROUGHPUT_TIME)?, time(1, LATENCY_TIME)?);
+    let page = PAGE as u32;
+    let (deep, alone) = (time(page, DEPTH, THROUGHPUT_TIME)?, time(page, 1, LATENCY_TIME)?);
+    let large = time(LARGE_BYTES, LARGE_DEPTH, LARGE_TIME)?;
     Ok(Disk {
         iops: deep.reads.per_second,
         latency_us: alone.reads.mean_us,
+        large_bytes_per_s: large.reads.per_second * f64::from(LARGE_BYTES),
         direct: scratch.direct,
         io_backend: deep.io_backend.to_string(),
     })
@@ -209,6 +232,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let disk = probe_disk(dir.path(), IoChoice::Pread).unwrap();
         assert!(disk.iops > 1.0 && disk.latency_us > 0.0 && disk.io_backend == "pread");
+        assert!(disk.large_bytes_per_s > 1.0 && disk.transfer_bytes_per_s() > 1.0, "{disk:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_large_read_is_operations_and_bytes() {
+        let disk = |iops, large_bytes_per_s| Disk {
+            iops,
+            latency_us: 80.0,
+            large_bytes_per_s,
+            direct: true,
+            io_backend: "pread".into(),
+        };
+        // 20 us for a page, and 1 GB/s for the rest of 256 KiB.
+        let large_s = 20e-6 + f64::from(LARGE_BYTES - 4096) / 1e9;
+        let found = disk(50_000.0, f64::from(LARGE_BYTES) / large_s).transfer_bytes_per_s();
+        assert!((found / 1e9 - 1.0).abs() < 1e-9, "{found}");
+        assert_eq!(disk(100.0, 5e9).transfer_bytes_per_s(), 5e9);
     }
 }

@@ -51,7 +51,9 @@ const REQUEST_BYTES: usize = HEADER + 8 + 1 + 13 + 4 + 4;
 pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) -> BaselineResult {
     let (mut draft, origin) = (Draft::default(), query.origin);
     let others = partitions.len().saturating_sub(1);
-    let scattered = draft.add(origin, Task::Think(Work::messages(others as u32)), &[]);
+    let question_bytes = question_bytes(query);
+    let asked = Work::messages(others as u32, question_bytes.saturating_mul(others as u32));
+    let scattered = draft.add(origin, Task::Think(Work { requests: 1, ..asked }), &[]);
     let mut sum = BaselineResult {
         results: Vec::new(),
         outcome: Outcome::Complete,
@@ -67,16 +69,14 @@ pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) 
         let is_far = server != origin;
         let mut tail = vec![scattered];
         if is_far {
-            let bytes = question_bytes(query);
-            sum.bytes += u64::from(bytes);
-            tail = vec![draft.add(origin, Task::Send { bytes }, &tail)];
+            sum.bytes += u64::from(question_bytes);
+            tail = vec![draft.add(origin, Task::Send { bytes: question_bytes }, &tail)];
         }
-        let mut first = Work::messages(u32::from(is_far));
+        let mut first = if is_far { Work::messages(1, question_bytes) } else { Work::default() };
         let state = run_steps(part, query, |mut work, wanted| {
             work.add(&std::mem::take(&mut first));
-            work.messages += u32::from(is_far && wanted.is_empty());
             let thought = draft.add(server, Task::Think(work), &tail);
-            tail = wanted.iter().map(|_| draft.add(server, Task::Read, &[thought])).collect();
+            tail = wanted.iter().map(|read| draft.add(server, Task::read(&read.at), &[thought])).collect();
             if wanted.is_empty() {
                 tail = vec![thought];
             }
@@ -84,8 +84,10 @@ pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) 
         if is_far {
             let bytes = answer_bytes(&state);
             sum.bytes += u64::from(bytes);
-            let sent = draft.add(server, Task::Send { bytes }, &tail);
-            tail = vec![draft.add(origin, Task::Think(Work::messages(1)), &[sent])];
+            let message = Task::Think(Work::messages(1, bytes));
+            let encoded = draft.add(server, message, &tail);
+            let sent = draft.add(server, Task::Send { bytes }, &[encoded]);
+            tail = vec![draft.add(origin, message, &[sent])];
         }
         gathered.extend(tail);
         sum.take(&state, usize::from(server));
@@ -146,12 +148,15 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
     let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
     let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
-    let (mut fetched, mut bytes, mut came, mut last) = (0u64, 0u64, 0u32, 0);
+    let (mut fetched, mut bytes, mut last) = (0u64, 0u64, 0);
+    let mut came = Work { requests: 1, ..Work::default() };
     let mut tail: Vec<TaskId> = Vec::new();
     let state = run_steps(&part, query, |mut work, wanted| {
-        let far = wanted.iter().filter(|read| !shard.holds(read.unit())).count() as u32;
-        work.messages += came + far;
-        came = far;
+        let far = wanted.iter().filter(|read| !shard.holds(read.unit()));
+        let (far, far_bytes) = far.fold((0, 0), |(n, bytes), read| (n + 1, bytes + read.at.bytes));
+        let request_bytes = far * REQUEST_BYTES as u32;
+        work.add(&std::mem::replace(&mut came, Work::messages(far, request_bytes + far_bytes)));
+        work.add(&Work::messages(far, request_bytes));
         fetched += u64::from(far);
         let thought = draft.add(origin, Task::Think(work), &tail);
         last = thought;
@@ -160,15 +165,15 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
             let replica = if shard.holds(unit) { origin } else { a_replica(&shard, unit) };
             reads[usize::from(replica)] += 1;
             if replica == origin {
-                return draft.add(origin, Task::Read, &[thought]);
+                return draft.add(origin, Task::read(&read.at), &[thought]);
             }
-            let request = Task::Send { bytes: REQUEST_BYTES as u32 };
-            let requested = draft.add(origin, request, &[thought]);
-            let received = draft.add(replica, Task::Think(Work::messages(1)), &[requested]);
-            let completed = draft.add(replica, Task::Read, &[received]);
-            let work = Work { reads: 1, messages: 1, ..Work::default() };
+            let (request_bytes, reply_bytes) = (REQUEST_BYTES as u32, REQUEST_BYTES as u32 + read.at.bytes);
+            let requested = draft.add(origin, Task::Send { bytes: request_bytes }, &[thought]);
+            let received = Task::Think(Work::messages(1, request_bytes));
+            let received = draft.add(replica, received, &[requested]);
+            let completed = draft.add(replica, Task::read(&read.at), &[received]);
+            let work = Work { reads: 1, ..Work::messages(1, reply_bytes) };
             let prepared = draft.add(replica, Task::Think(work), &[completed]);
-            let reply_bytes = REQUEST_BYTES as u32 + read.at.bytes;
             bytes += u64::from(reply_bytes) + REQUEST_BYTES as u64;
             draft.add(replica, Task::Send { bytes: reply_bytes }, &[prepared])
         };

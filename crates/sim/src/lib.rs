@@ -24,7 +24,7 @@ mod world;
 pub use baselines::{BaselineResult, Partition, fetch, scatter_gather};
 pub use costs::Costs;
 pub use replay::{Load, Timing, Utilisation, replay};
-pub use trace::{Draft, Task, TaskId, Trace, Work};
+pub use trace::{Draft, Task, TaskId, Timed, Trace, Work};
 
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
@@ -265,4 +265,18 @@ pub fn record(
     faults: &FaultModel,
 ) -> (Report, Vec<Trace>) {
     world::World::new(world::Setting::new(&[Part::Placed(*cluster)]), queries, faults).record()
+}
+
+/// As [`run`], without faults. Takes the time of all work by `clock`, nanoseconds since any fixed time. Equal inputs
+/// give equal work in equal order.
+///
+/// # Panics
+/// As [`run`].
+pub fn time(
+    cluster: &Cluster<'_>,
+    queries: &[SubmittedQuery<'_>],
+    faults: &FaultModel,
+    clock: &dyn Fn() -> u64,
+) -> Vec<Timed> {
+    world::World::new(world::Setting::new(&[Part::Placed(*cluster)]), queries, faults).time(clock)
 }

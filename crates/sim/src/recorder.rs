@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stratann_core::peer::message::QueryId;
 use stratann_core::peer::{JobId, Run};
+use stratann_core::query::Extent;
 
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
 
@@ -78,6 +79,9 @@ impl Recorder {
     /// Query `q` of the run has the id `query`.
     pub(crate) fn submitted(&mut self, query: QueryId, q: usize) {
         self.numbers.insert(query, q);
+        if let Some(open) = self.open.get_mut(q) {
+            open.own.work.requests += 1;
+        }
     }
 
     fn of(&mut self, query: &QueryId) -> Option<&mut Open> {
@@ -90,11 +94,12 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn reads(&mut self, run: &Run, server: u8, count: usize) {
+    /// The state has computed, and asks for reads.
+    pub(crate) fn reads(&mut self, run: &Run, server: u8, reads: &[Extent]) {
         if let Some(open) = self.of(&run.query) {
             let (strand, draft) = open.strand(run);
             let thought = strand.think(draft, server);
-            strand.tail = (0..count).map(|_| draft.add(server, Task::Read, &[thought])).collect();
+            strand.tail = reads.iter().map(|at| draft.add(server, Task::read(at), &[thought])).collect();
         }
     }
 
@@ -107,34 +112,36 @@ impl Recorder {
 
     pub(crate) fn sent(&mut self, run: &Run, from: u8, to: u8, kind: Sent, bytes: usize) {
         let Some(open) = self.of(&run.query) else { return };
-        let task = Task::Send { bytes: bytes as u32 };
+        let bytes = bytes as u32;
+        let (task, message) = (Task::Send { bytes }, Work::messages(1, bytes));
         if kind == Sent::Job {
             // The state has computed, and waits: for its reads, and for the scores.
             let after: Vec<TaskId> = open.own.thought.into_iter().collect();
-            open.own.work.messages += 1;
-            let sent = open.draft.add(from, task, &after);
+            // The job leaves when it is encoded; what comes back waits for its reads and scores.
+            let encoded = open.draft.add(from, Task::Think(message), &after);
+            let sent = open.draft.add(from, task, &[encoded]);
             let (job, _) = open.strand(run);
             job.tail = vec![sent];
-            job.work.messages += 1;
+            job.work.add(&message);
             return;
         }
         let (strand, draft) = open.strand(run);
-        strand.work.messages += 1;
+        strand.work.add(&message);
         let thought = strand.think(draft, from);
         let sent = draft.add(from, task, &[thought]);
         match kind {
             Sent::Report => {
-                let received = draft.add(to, Task::Think(Work::messages(1)), &[sent]);
+                let received = draft.add(to, Task::Think(message), &[sent]);
                 strand.tail = vec![thought];
                 open.reports.push(received);
             }
             Sent::Scores => {
                 open.own.tail.push(sent);
-                open.own.work.messages += 1;
+                open.own.work.add(&message);
             }
             Sent::State | Sent::Job => {
                 strand.tail = vec![sent];
-                strand.work.messages += 1;
+                strand.work.add(&message);
             }
         }
     }
@@ -149,11 +156,12 @@ impl Recorder {
         if releases.is_empty() {
             return;
         }
-        let released = Task::Think(Work::messages(releases.len() as u32));
+        let all_bytes = releases.iter().map(|release| release.1).sum();
+        let released = Task::Think(Work::messages(releases.len() as u32, all_bytes));
         let released = open.draft.add(server, released, &[answered]);
         for (to, bytes) in releases {
             let sent = open.draft.add(server, Task::Send { bytes }, &[released]);
-            open.draft.add(to, Task::Think(Work::messages(1)), &[sent]);
+            open.draft.add(to, Task::Think(Work::messages(1, bytes)), &[sent]);
         }
     }
 

@@ -1,10 +1,11 @@
 //! Queries under load: their traces over busy threads, disks and links.
 //!
-//! A server has some threads, one disk and one outgoing link. Each is a queue, served in the order in which tasks
-//! become ready. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
+//! A server has some threads and one outgoing link; a host has some cores and one disk, for one server or several. Each
+//! is a queue, served in the order in which tasks become ready. Work of a search needs a thread and a core, an exchange
+//! of messages a core alone. Time is in whole nanoseconds; equal traces, costs, load and seed give equal times.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use stratann_core::hash::hash;
 
@@ -27,12 +28,12 @@ pub enum Load {
     },
 }
 
-/// Utilisation of a server, 0 to 1.
+/// Utilisation of a server and its host, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Utilisation {
-    /// Threads.
+    /// Cores of the host.
     pub cpu: f64,
-    /// The disk.
+    /// The disk of the host.
     pub disk: f64,
     /// The outgoing link.
     pub network: f64,
@@ -63,6 +64,8 @@ pub struct Timing {
     pub latency_ns: Vec<u64>,
     /// By server.
     pub servers: Vec<Utilisation>,
+    /// Processor time for waking threads per query, nanoseconds. All other work does not depend on the load.
+    pub wakes_ns: f64,
     /// End of the last task, nanoseconds.
     pub ended_ns: u64,
 }
@@ -108,9 +111,18 @@ impl Queue {
 
 #[derive(Clone, Debug)]
 struct Server {
-    threads: Queue,
-    disk: Queue,
+    // Tasks that wait for a thread: slot of the query, and number.
+    waiting: VecDeque<(usize, TaskId)>,
+    // Threads at work, and when the last one ended its work.
+    running: usize,
+    idle_since: u64,
     out: Queue,
+}
+
+#[derive(Clone, Debug)]
+struct Host {
+    cores: Queue,
+    disk: Queue,
 }
 
 /// A query in flight.
@@ -125,7 +137,14 @@ struct Live {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Submit,
-    Ended { slot: usize, task: TaskId },
+    Ended {
+        slot: usize,
+        task: TaskId,
+    },
+    /// A thread of a server has ended its work.
+    Free {
+        server: usize,
+    },
 }
 
 /// Busy times of all servers at one time.
@@ -143,6 +162,7 @@ struct Replay<'a> {
     queries: usize,
     seed: u64,
     servers: Vec<Server>,
+    hosts: Vec<Host>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     scheduled: u64,
     live: Vec<Live>,
@@ -153,6 +173,8 @@ struct Replay<'a> {
     // The queries whose submission begins and ends the measured time.
     window: (usize, usize),
     latency_ns: Vec<u64>,
+    // Time of all wakings so far.
+    wakes_ns: u64,
     marks: [Mark; 2],
 }
 
@@ -170,7 +192,9 @@ pub fn replay(
     queries: usize,
     seed: u64,
 ) -> Timing {
-    let server = Server { threads: Queue::new(costs.threads), disk: Queue::new(1), out: Queue::new(1) };
+    let server = Server { waiting: VecDeque::new(), running: 0, idle_since: 0, out: Queue::new(1) };
+    let host = Host { cores: Queue::new(costs.cores()), disk: Queue::new(1) };
+    let hosts = servers.div_ceil(costs.servers_per_host.max(1));
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
     let end = queries.saturating_sub(1);
     let first = in_flight.max(queries / 2).min(end);
@@ -183,6 +207,7 @@ pub fn replay(
         queries: if traces.is_empty() { 0 } else { queries },
         seed,
         servers: vec![server; servers],
+        hosts: vec![host; hosts],
         events: BinaryHeap::new(),
         scheduled: 0,
         live: Vec::new(),
@@ -192,6 +217,7 @@ pub fn replay(
         next_submit_ns: 0.0,
         window: (first, last),
         latency_ns: vec![0; queries],
+        wakes_ns: 0,
         marks: [Mark::default(), Mark::default()],
     };
     let ended_ns = replay.run();
@@ -208,6 +234,11 @@ impl Replay<'_> {
             match event {
                 Event::Submit => self.submit(now),
                 Event::Ended { slot, task } => self.ended(now, slot, task),
+                Event::Free { server } => {
+                    let freed = &mut self.servers[server];
+                    (freed.running, freed.idle_since) = (freed.running - 1, now);
+                    self.search(now, server);
+                }
             }
         }
         now
@@ -260,18 +291,44 @@ impl Replay<'_> {
 
     /// A task is ready: it enters a queue.
     fn start(&mut self, now: u64, slot: usize, task: TaskId) {
-        let (server, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
-        let costs = self.costs;
-        let Some(server) = self.servers.get_mut(usize::from(server)) else { return };
+        let (number, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
+        let (costs, at) = (self.costs, usize::from(number));
+        let Some(server) = self.servers.get_mut(at) else { return };
+        let Some(host) = self.hosts.get_mut(at / costs.servers_per_host.max(1)) else { return };
         let ends = match what {
-            Task::Think(work) => server.threads.take(now, costs.work_ns(&work)),
-            Task::Read => {
-                let gap = costs.read_gap_ns();
-                server.disk.take(now, gap) - gap + costs.disk_latency_ns.max(gap)
+            Task::Think(work) if costs.search_ns(&work) > 0 => {
+                server.waiting.push_back((slot, task));
+                return self.search(now, at);
+            }
+            Task::Think(work) => host.cores.take(now, costs.work_ns(&work)),
+            Task::Read { bytes } => {
+                let gap = costs.read_gap_ns(bytes);
+                host.disk.take(now, gap) - gap + costs.read_latency_ns(bytes)
             }
             Task::Send { bytes } => server.out.take(now, costs.sending_ns(bytes)) + costs.network_latency_ns,
         };
         self.schedule(ends, Event::Ended { slot, task });
+    }
+
+    /// Begins tasks that wait for a thread. A thread without a core waits for one, and keeps others waiting.
+    fn search(&mut self, now: u64, at: usize) {
+        let costs = self.costs;
+        while self.servers[at].running < costs.threads.max(1)
+            && let Some((slot, task)) = self.servers[at].waiting.pop_front()
+        {
+            let (_, what) = self.traces[self.live[slot].trace].tasks()[task as usize];
+            let Task::Think(work) = what else { continue };
+            let server = &mut self.servers[at];
+            let has_waited = server.running == 0 && server.idle_since < now;
+            let wake_ns = if has_waited { costs.wake_ns } else { 0 };
+            server.running += 1;
+            self.wakes_ns += wake_ns;
+            let host = &mut self.hosts[at / costs.servers_per_host.max(1)];
+            let (search_ns, all_ns) = (costs.search_ns(&work), costs.work_ns(&work));
+            let ends = host.cores.take(now, all_ns + wake_ns);
+            self.schedule(ends - (all_ns - search_ns), Event::Free { server: at });
+            self.schedule(ends, Event::Ended { slot, task });
+        }
     }
 
     fn ended(&mut self, now: u64, slot: usize, task: TaskId) {
@@ -298,26 +355,37 @@ impl Replay<'_> {
         }
     }
 
+    fn host(&self, server: usize) -> &Host {
+        &self.hosts[server / self.costs.servers_per_host.max(1)]
+    }
+
     fn mark(&self, now: u64) -> Mark {
-        let busy = |s: &Server| [s.threads.busy_ns(now), s.disk.busy_ns(now), s.out.busy_ns(now)];
-        Mark { at_ns: now, answered: self.answered, busy_ns: self.servers.iter().map(busy).collect() }
+        let busy = |(i, s): (usize, &Server)| {
+            let host = self.host(i);
+            [host.cores.busy_ns(now), host.disk.busy_ns(now), s.out.busy_ns(now)]
+        };
+        let busy_ns = self.servers.iter().enumerate().map(busy).collect();
+        Mark { at_ns: now, answered: self.answered, busy_ns }
     }
 
     fn timing(self, ended_ns: u64) -> Timing {
         let [from, to] = &self.marks;
         let spent_ns = to.at_ns.saturating_sub(from.at_ns);
         let answered = to.answered.saturating_sub(from.answered);
-        let shares = self.servers.iter().zip(from.busy_ns.iter().zip(&to.busy_ns)).map(|(server, (a, b))| {
+        let busy = from.busy_ns.iter().zip(&to.busy_ns);
+        let shares = self.servers.iter().enumerate().zip(busy).map(|((i, server), (a, b))| {
+            let host = self.host(i);
             let share = |queue: &Queue, i: usize| queue.share((from.at_ns, a[i]), (to.at_ns, b[i]));
             Utilisation {
-                cpu: share(&server.threads, 0),
-                disk: share(&server.disk, 1),
+                cpu: share(&host.cores, 0),
+                disk: share(&host.disk, 1),
                 network: share(&server.out, 2),
             }
         });
         Timing {
             qps: if spent_ns == 0 { 0.0 } else { answered as f64 * 1e9 / spent_ns as f64 },
             servers: shares.collect(),
+            wakes_ns: self.wakes_ns as f64 / self.queries.max(1) as f64,
             latency_ns: self.latency_ns[self.window.0.min(self.latency_ns.len())..].to_vec(),
             ended_ns,
         }

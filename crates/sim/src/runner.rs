@@ -11,6 +11,16 @@ use crate::baselines::Partition;
 use crate::trace::Work;
 use crate::{Stores, SubmittedQuery};
 
+/// Nanoseconds since any fixed time.
+pub(crate) type Clock<'a> = &'a (dyn Fn() -> u64 + 'a);
+
+/// What `act` returns, and how long it takes; 0 without a clock.
+pub(crate) fn timed<T>(clock: Option<Clock<'_>>, act: impl FnOnce() -> T) -> (T, u64) {
+    let from = clock.map(|clock| clock());
+    let done = act();
+    (done, clock.zip(from).map_or(0, |(clock, from)| clock().saturating_sub(from)))
+}
+
 /// A read that a state waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
@@ -26,6 +36,8 @@ pub(crate) struct Runner {
     completed: Vec<(Pending, bool)>,
     // Replies to jobs.
     scored: Vec<(Tag, Result<Vec<u8>, Loss>)>,
+    // Whether the next step is the first one of a query.
+    is_first: bool,
 }
 
 impl Runner {
@@ -33,7 +45,8 @@ impl Runner {
     pub(crate) fn new(state: Box<QueryState>, view: &IndexView<'_>, vector: &[u8]) -> Runner {
         let mut scratch = Scratch::default();
         scratch.prepare_for(view, vector, &state);
-        Runner { state, scratch, completed: Vec::new(), scored: Vec::new() }
+        let is_first = state.is_new();
+        Runner { state, scratch, completed: Vec::new(), scored: Vec::new(), is_first }
     }
 
     /// Notes a completed read. Returns whether the state can be stepped.
@@ -53,7 +66,13 @@ impl Runner {
     }
 
     /// Steps the state with the completed reads, whose bytes are verified.
-    pub(crate) fn step(&mut self, view: &IndexView<'_>, stores: &dyn Stores) -> (Step, Work) {
+    /// `clock` takes the time of the step itself.
+    pub(crate) fn step(
+        &mut self,
+        view: &IndexView<'_>,
+        stores: &dyn Stores,
+        clock: Option<Clock<'_>>,
+    ) -> (Step, Work, u64) {
         let read = |(pending, is_read): (Pending, bool)| {
             let mut bytes = Vec::new();
             let is_read = is_read && stores.read(pending.read.at, &mut bytes);
@@ -61,6 +80,7 @@ impl Runner {
             (pending.tag, read.and_then(|bytes| view.verify(&pending.read, &bytes).map(|()| bytes)))
         };
         let held: Vec<(Tag, Result<Vec<u8>, Loss>)> = self.completed.drain(..).map(read).collect();
+        let reads_count = held.len();
         let scored = std::mem::take(&mut self.scored);
         let scores = scored.iter().map(|(tag, scores)| Arrival { tag: *tag, what: arrived(scores) });
         let reads = held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) });
@@ -70,8 +90,9 @@ impl Runner {
         for scores in scored.iter().filter_map(|(_, scores)| wire::read_scores(scores.as_ref().ok()?).ok()) {
             before.add(&scores.stats);
         }
-        let step = self.state.step(view, &mut self.scratch, &arrivals);
-        (step, Work::step(&before, self.state.stats(), arrivals.len()))
+        let (step, taken_ns) = timed(clock, || self.state.step(view, &mut self.scratch, &arrivals));
+        let is_first = std::mem::take(&mut self.is_first);
+        (step, Work::step(&before, self.state.stats(), (is_first, reads_count)), taken_ns)
     }
 
     /// Encodes and decodes the state, as if it had moved. Wants do not travel: they were submitted before.
@@ -107,7 +128,7 @@ pub(crate) fn run_steps(
     let mut runner = Runner::new(state, &part.view, query.vector);
     loop {
         let is_first = *runner.state.stats() == QueryStats::default();
-        let (step, mut work) = runner.step(&part.view, part.stores);
+        let (step, mut work, _) = runner.step(&part.view, part.stores, None);
         work.prepared = u32::from(is_first);
         let wanted = runner.wanted();
         let reads: Vec<Read> = wanted.iter().map(|pending| pending.read).collect();

@@ -3,7 +3,8 @@
 //! In `Barrier` mode and without faults, the tasks of a query do not depend on time. So a query is run once for real,
 //! and its trace is replayed ([`crate::replay()`]) under any load and any costs.
 
-use stratann_core::query::QueryStats;
+use stratann_core::PAGE;
+use stratann_core::query::{Extent, QueryStats};
 
 /// Work of a thread, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +13,10 @@ pub struct Work {
     pub prepared: u32,
     /// Steps of a state.
     pub steps: u32,
-    /// Distances of codes, including those of the head graph and of batons without distances.
+    /// Distances of codes in the first step of a query, which finds where to begin: in the head graph, or to centroids
+    /// and members of the navigation graph.
+    pub route_comparisons: u32,
+    /// All other distances of codes, including those of batons without distances.
     pub code_comparisons: u32,
     /// Distances of full vectors.
     pub full_comparisons: u32,
@@ -20,15 +24,21 @@ pub struct Work {
     pub reads: u32,
     /// Messages that were sent or received.
     pub messages: u32,
+    /// Bytes of these messages.
+    pub message_bytes: u32,
+    /// Requests of clients.
+    pub requests: u32,
 }
 
 impl Work {
     /// One step, from the counters before and after it.
-    pub(crate) fn step(before: &QueryStats, after: &QueryStats, blocks: usize) -> Work {
+    pub(crate) fn step(before: &QueryStats, after: &QueryStats, (is_first, blocks): (bool, usize)) -> Work {
         let codes = |s: &QueryStats| s.code_comparisons + s.rescored;
+        let compared = codes(after).saturating_sub(codes(before)) as u32;
         Work {
             steps: 1,
-            code_comparisons: codes(after).saturating_sub(codes(before)) as u32,
+            route_comparisons: if is_first { compared } else { 0 },
+            code_comparisons: if is_first { 0 } else { compared },
             full_comparisons: after.full_comparisons.saturating_sub(before.full_comparisons) as u32,
             reads: blocks as u32,
             ..Work::default()
@@ -36,19 +46,31 @@ impl Work {
     }
 
     /// Work on messages only.
-    pub(crate) fn messages(count: u32) -> Work {
-        Work { messages: count, ..Work::default() }
+    pub(crate) fn messages(count: u32, bytes: u32) -> Work {
+        Work { messages: count, message_bytes: bytes, ..Work::default() }
     }
 
     /// Adds other work.
     pub fn add(&mut self, other: &Work) {
         self.prepared += other.prepared;
         self.steps += other.steps;
+        self.route_comparisons += other.route_comparisons;
         self.code_comparisons += other.code_comparisons;
         self.full_comparisons += other.full_comparisons;
         self.reads += other.reads;
         self.messages += other.messages;
+        self.message_bytes += other.message_bytes;
+        self.requests += other.requests;
     }
+}
+
+/// Work that was done, and the time that it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timed {
+    /// What was done. Reads count where a step uses their bytes; the read itself is not in the time.
+    pub work: Work,
+    /// Nanoseconds.
+    pub ns: u64,
 }
 
 /// A unit of time on a server.
@@ -57,12 +79,21 @@ pub enum Task {
     /// Work of a thread.
     Think(Work),
     /// A read of the disk.
-    Read,
+    Read {
+        /// Bytes of the pages that it covers.
+        bytes: u32,
+    },
     /// A message to another server.
     Send {
         /// Its length, bytes.
         bytes: u32,
     },
+}
+
+impl Task {
+    pub(crate) fn read(at: &Extent) -> Task {
+        Task::Read { bytes: u32::try_from(at.pages() * PAGE as u64).unwrap_or(u32::MAX) }
+    }
 }
 
 /// Number of a task in a [`Draft`] or a [`Trace`].

@@ -9,12 +9,12 @@ use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run, Served};
 use stratann_core::place::{LocalShard, Parts};
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{self, Carry};
-use stratann_core::query::{QueryState, Step};
+use stratann_core::query::{Extent, QueryState, Step};
 use stratann_core::view::Base;
 
 use crate::recorder::{Recorder, Sent};
-use crate::runner::{Pending, Runner};
-use crate::trace::{Trace, Work};
+use crate::runner::{Clock, Pending, Runner, timed};
+use crate::trace::{Timed, Trace, Work};
 use crate::{Cluster, FaultModel, Part, Partition, Reply, Report, Stores, SubmittedQuery};
 
 const EVENTS_MAX: u64 = 10_000_000;
@@ -119,6 +119,10 @@ pub(crate) struct World<'a> {
     drawn: u64,
     now_us: u64,
     recorder: Option<Recorder>,
+    clock: Option<Clock<'a>>,
+    timed: Vec<Timed>,
+    // Time of encoding what the next frame carries.
+    encoding_ns: u64,
     report: Report,
 }
 
@@ -153,6 +157,9 @@ impl<'a> World<'a> {
             drawn: 0,
             now_us: 0,
             recorder: None,
+            clock: None,
+            timed: Vec::new(),
+            encoding_ns: 0,
             report: Report {
                 replies: vec![Vec::new(); queries.len()],
                 reads: vec![0; count],
@@ -182,6 +189,19 @@ impl<'a> World<'a> {
         self.play();
         let traces = self.recorder.take().map_or(Vec::new(), Recorder::finish);
         (self.report, traces)
+    }
+
+    /// As [`World::run`]. Takes the time of all work.
+    pub(crate) fn time(mut self, clock: Clock<'a>) -> Vec<Timed> {
+        self.clock = Some(clock);
+        self.play();
+        self.timed
+    }
+
+    fn took(&mut self, work: Work, ns: u64) {
+        if self.clock.is_some() {
+            self.timed.push(Timed { work, ns });
+        }
     }
 
     pub(crate) fn run(mut self) -> Report {
@@ -243,21 +263,7 @@ impl<'a> World<'a> {
                 }
                 query.origin
             }
-            Event::Frame { from, to, bytes } => {
-                if self.is_cut(from, to) {
-                    self.report.cut_frames += 1;
-                    return;
-                }
-                let server = &mut self.servers[usize::from(to)];
-                if !server.is_up {
-                    return;
-                }
-                match server.peer.codec().decode(&bytes, &mut server.pool) {
-                    Ok(received) => server.peer.received(now, from, received, &mut actions),
-                    Err(_) => self.report.refused += 1,
-                }
-                to
-            }
+            Event::Frame { from, to, bytes } => return self.receive(from, to, &bytes),
             Event::Read { server, incarnation, run, pending } => {
                 return self.read(server, incarnation, run, pending);
             }
@@ -295,6 +301,25 @@ impl<'a> World<'a> {
             }
         };
         self.act(at, actions);
+    }
+
+    fn receive(&mut self, from: u8, to: u8, bytes: &[u8]) {
+        if self.is_cut(from, to) {
+            self.report.cut_frames += 1;
+            return;
+        }
+        let (now_us, mut actions) = (self.now_us, Vec::new());
+        let server = &mut self.servers[usize::from(to)];
+        if !server.is_up {
+            return;
+        }
+        let (is_taken, ns) = timed(self.clock, || {
+            let received = server.peer.codec().decode(bytes, &mut server.pool);
+            received.map(|received| server.peer.received(now_us, from, received, &mut actions)).is_ok()
+        });
+        self.report.refused += u64::from(!is_taken);
+        self.took(Work::messages(1, bytes.len() as u32), ns);
+        self.act(to, actions);
     }
 
     fn act(&mut self, server: u8, actions: Vec<Action>) {
@@ -370,7 +395,9 @@ impl<'a> World<'a> {
 
     fn send(&mut self, from: u8, to: u8, message: Outgoing) {
         let sender = &mut self.servers[usize::from(from)];
-        let frame = sender.peer.codec().frame(message, &mut sender.pool);
+        let (frame, ns) = timed(self.clock, || sender.peer.codec().frame(message, &mut sender.pool));
+        let encoding_ns = std::mem::take(&mut self.encoding_ns);
+        self.took(Work::messages(1, frame.len() as u32), encoding_ns + ns);
         self.count_frame(from, to, &frame);
         let copies = match self.draw() {
             x if x < self.faults.drop => 0,
@@ -431,12 +458,13 @@ impl<'a> World<'a> {
         let s = &mut self.servers[usize::from(server)];
         s.peer.set_load(s.running.len() + 1);
         let Some(begun) = s.peer.begin(self.now_us, &run) else { return };
-        let runner = Runner::new(state, &view, begun.vector);
+        let (runner, ns) = timed(self.clock, || Runner::new(state, &view, begun.vector));
+        let work = Work { prepared: u32::from(runner.state.uses_codes()), ..Work::default() };
         if let Some(recorder) = &mut self.recorder {
-            let prepared = u32::from(runner.state.uses_codes());
-            recorder.worked(&run, &Work { prepared, ..Work::default() });
+            recorder.worked(&run, &work);
         }
         s.running.insert(run, runner);
+        self.took(work, ns);
         self.advance(server, run);
     }
 
@@ -457,30 +485,32 @@ impl<'a> World<'a> {
             return self.act(server, actions);
         }
         let Some(runner) = s.running.get_mut(&run) else { return };
-        let (step, work) = runner.step(&view, stores);
+        let (step, work, ns) = runner.step(&view, stores, self.clock);
         if let Some(recorder) = &mut self.recorder {
             recorder.worked(&run, &work);
         }
+        self.took(work, ns);
         if step != Step::Wait {
-            let Some(runner) = s.running.remove(&run) else { return };
-            let departure = s.peer.codec().departure(run, step, &runner.state, &mut s.pool);
-            if let Some(departure) = departure {
-                s.peer.stepped(self.now_us, departure, &mut actions);
-            }
-            return self.act(server, actions);
+            return self.depart(server, run, step);
         }
+        let s = &mut self.servers[usize::from(server)];
+        let Some(runner) = s.running.get_mut(&run) else { return };
         let incarnation = s.incarnation;
         let codec = s.peer.codec();
         let (wanted, jobs): (_, Vec<_>) = (runner.wanted(), runner.state.jobs().collect());
         if self.faults.reencodes {
             runner.reencode();
         }
-        for job in jobs {
-            let asked = codec.job(run, job, (&view, &runner.state), &mut s.pool);
-            s.peer.ask(self.now_us, asked, &mut actions);
-        }
+        let (_, ns) = timed(self.clock, || {
+            for job in jobs {
+                let asked = codec.job(run, job, (&view, &runner.state), &mut s.pool);
+                s.peer.ask(self.now_us, asked, &mut actions);
+            }
+        });
+        self.encoding_ns += ns;
         if let Some(recorder) = &mut self.recorder {
-            recorder.reads(&run, server, wanted.len());
+            let extents: Vec<Extent> = wanted.iter().map(|pending| pending.read.at).collect();
+            recorder.reads(&run, server, &extents);
         }
         for pending in wanted {
             let unit = pending.read.unit();
@@ -490,6 +520,20 @@ impl<'a> World<'a> {
             let at = self.now_us + self.delay(self.faults.disk_us);
             self.schedule(at, Event::Read { server, incarnation, run, pending });
         }
+        self.act(server, actions);
+    }
+
+    /// Takes the state of a run that can go no further here.
+    fn depart(&mut self, server: u8, run: Run, step: Step) {
+        let (now_us, mut actions) = (self.now_us, Vec::new());
+        let s = &mut self.servers[usize::from(server)];
+        let Some(runner) = s.running.remove(&run) else { return };
+        let (_, ns) = timed(self.clock, || {
+            if let Some(departure) = s.peer.codec().departure(run, step, &runner.state, &mut s.pool) {
+                s.peer.stepped(now_us, departure, &mut actions);
+            }
+        });
+        self.encoding_ns += ns;
         self.act(server, actions);
     }
 

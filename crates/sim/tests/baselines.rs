@@ -25,11 +25,18 @@ const COSTS: Costs = Costs {
     prepare_ns: 20_000,
     step_ns: 1500,
     read_ns: 4000,
+    route_comparison_ps: 8000,
     code_comparison_ps: 8000,
     full_comparison_ps: 12_000,
     message_ns: 6000,
+    message_byte_ps: 0,
+    wake_ns: 0,
+    request_ns: 0,
+    servers_per_host: 1,
+    cores_per_host: 0,
     disk_latency_ns: 90_000,
     disk_iops: 100_000,
+    disk_bytes_per_s: 0,
     network_latency_ns: 20_000,
     network_bits: 25_000_000_000,
 };
@@ -55,10 +62,13 @@ fn query(q: usize, origin: u8, width: u32) -> SubmittedQuery<'static> {
 #[track_caller]
 fn assert_work(trace: &Trace, stats: &QueryStats, messages: u32) {
     let work = trace.work();
-    assert_eq!(u64::from(work.code_comparisons), stats.code_comparisons + stats.rescored);
+    assert_eq!(
+        u64::from(work.route_comparisons + work.code_comparisons),
+        stats.code_comparisons + stats.rescored
+    );
     assert_eq!(u64::from(work.full_comparisons), stats.full_comparisons);
     assert_eq!(work.messages, messages);
-    let reads = trace.tasks().iter().filter(|t| t.1 == Task::Read).count();
+    let reads = trace.tasks().iter().filter(|t| matches!(t.1, Task::Read { .. })).count();
     assert_eq!(reads as u64, stats.reads);
 }
 

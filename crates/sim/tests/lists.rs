@@ -17,7 +17,9 @@ use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};
-use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
+use stratann_sim::{
+    Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, Task, Work, record, run, time,
+};
 
 const DIM: usize = 16;
 const ASKED: usize = 20;
@@ -84,16 +86,20 @@ impl Place {
         self.run_on(&self.built.index, placement, params, faults)
     }
 
-    fn run_on(&self, index: &Index, placement: &Placement, params: Params, faults: &FaultModel) -> Report {
-        let query = |q: usize| SubmittedQuery {
+    fn submitted(&self, placement: &Placement, params: Params) -> impl Iterator<Item = SubmittedQuery<'_>> {
+        let servers = placement.servers();
+        (0..ASKED).map(move |q| SubmittedQuery {
             at_us: 50 * q as u64,
-            origin: (q % placement.servers()) as u8,
+            origin: (q % servers) as u8,
             vector: self.queries.row(q),
             params,
             budget: Budget::default(),
             time_us: 60 * LONG_US,
-        };
-        let submitted: Vec<_> = (0..ASKED).map(query).collect();
+        })
+    }
+
+    fn run_on(&self, index: &Index, placement: &Placement, params: Params, faults: &FaultModel) -> Report {
+        let submitted: Vec<_> = self.submitted(placement, params).collect();
         let cluster = Cluster { view: index.view(), placement, stores: self };
         let report = run(&cluster, &submitted, faults);
         assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
@@ -310,4 +316,65 @@ fn without_replicas_a_dead_server_makes_answers_partial() {
         });
         assert!(partial.count() > ASKED / 2);
     }
+}
+
+/// The trace of a query that asks others for scores has all the work that real servers do: each server that scores lists
+/// prepares the query's tables, and a job that scores vectors needs none.
+#[test]
+fn traces_have_the_work_of_jobs() {
+    let place = place(LocalKind::Flat);
+    let placement = place.scattered(4, 1);
+    let params = Params { width: 8, approach_width: 8, ..Params::hybrid_ivf(10, 12) };
+    let scoring = with_lists(params, |own| own.scores_remotely = true);
+    let submitted: Vec<_> = place.submitted(&placement, scoring).collect();
+    let cluster = Cluster { view: place.built.index.view(), placement: &placement, stores: place };
+    let (report, traces) = record(&cluster, &submitted, &FaultModel::default());
+    let (mut jobs, mut prepared, mut bytes, mut read_bytes) = (0, 0, 0, 0);
+    for (query, trace) in traces.iter().enumerate() {
+        let (work, stats) = (trace.work(), *answer(&report, query).stats());
+        assert_eq!(u64::from(work.route_comparisons + work.code_comparisons), stats.code_comparisons);
+        assert_eq!(u64::from(work.full_comparisons), stats.full_comparisons);
+        assert_eq!((u64::from(work.reads), work.requests), (stats.reads, 1));
+        let sends: Vec<u32> = trace.tasks().iter().filter_map(|t| sent_bytes(t.1)).collect();
+        assert_eq!(work.messages as usize, 2 * sends.len());
+        assert_eq!(work.message_bytes, 2 * sends.iter().sum::<u32>());
+        let all: u64 =
+            trace.tasks().iter().map(|t| if let Task::Read { bytes } = t.1 { bytes.into() } else { 0 }).sum();
+        assert_eq!(all, stats.bytes_read);
+        assert!(u64::from(work.prepared) > 1 && u64::from(work.prepared) <= 1 + stats.score_jobs, "{work:?}");
+        // Nothing but the first step of the query itself finds where to begin.
+        let routes =
+            trace.tasks().iter().filter(|t| matches!(t.1, Task::Think(w) if w.route_comparisons > 0));
+        assert_eq!(routes.map(|t| t.0).collect::<Vec<_>>(), [submitted[query].origin]);
+        jobs += stats.score_jobs;
+        prepared += u64::from(work.prepared) - 1;
+        bytes += u64::from(work.message_bytes);
+        read_bytes += all;
+    }
+    assert!(jobs > prepared && prepared > ASKED as u64, "{jobs} jobs, {prepared} of lists");
+    assert_eq!(bytes, 2 * (report.job_bytes + report.score_bytes + report.vector_bytes + report.other_bytes));
+    assert!(read_bytes > 4096 * report.reads.iter().sum::<u64>(), "some lists are longer than a page");
+
+    // Timed work is the same work, in the same order each time.
+    let ticks = std::cell::Cell::new(0);
+    let clock = || {
+        ticks.set(ticks.get() + 5);
+        ticks.get()
+    };
+    let timed = time(&cluster, &submitted, &FaultModel::default(), &clock);
+    assert!(timed.iter().all(|one| one.ns >= 5));
+    let sum = |work: &mut dyn Iterator<Item = Work>| {
+        work.fold(Work::default(), |mut all, one| {
+            all.add(&one);
+            all
+        })
+    };
+    let traced = sum(&mut traces.iter().map(|trace| trace.work()));
+    let timed_work = sum(&mut timed.iter().map(|one| one.work));
+    assert_eq!(Work { requests: 0, ..traced }, timed_work);
+    assert_eq!(time(&cluster, &submitted, &FaultModel::default(), &clock), timed);
+}
+
+fn sent_bytes(task: Task) -> Option<u32> {
+    if let Task::Send { bytes } = task { Some(bytes) } else { None }
 }

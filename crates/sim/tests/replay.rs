@@ -8,11 +8,18 @@ const FREE: Costs = Costs {
     prepare_ns: 0,
     step_ns: 0,
     read_ns: 0,
+    route_comparison_ps: 0,
     code_comparison_ps: 0,
     full_comparison_ps: 0,
     message_ns: 0,
+    message_byte_ps: 0,
+    wake_ns: 0,
+    request_ns: 0,
+    servers_per_host: 1,
+    cores_per_host: 0,
     disk_latency_ns: 0,
     disk_iops: 0,
+    disk_bytes_per_s: 0,
     network_latency_ns: 0,
     network_bits: 0,
 };
@@ -23,7 +30,7 @@ fn rounds(server: u8, rounds: usize, width: usize) -> Trace {
     let step = Task::Think(Work { steps: 1, code_comparisons: 100, ..Work::default() });
     for _ in 0..rounds {
         let thought = draft.add(server, step, &tail);
-        tail = (0..width).map(|_| draft.add(server, Task::Read, &[thought])).collect();
+        tail = (0..width).map(|_| draft.add(server, Task::Read { bytes: 4096 }, &[thought])).collect();
     }
     let last = draft.add(server, step, &tail);
     draft.finish(last)
@@ -48,14 +55,29 @@ fn work_is_priced_by_its_counts() {
         prepare_ns: 1000,
         step_ns: 100,
         read_ns: 10,
+        route_comparison_ps: 9000,
         code_comparison_ps: 2500,
         full_comparison_ps: 500,
         message_ns: 7,
+        message_byte_ps: 250,
+        request_ns: 20_000,
         ..FREE
     };
-    let work =
-        Work { prepared: 1, steps: 2, code_comparisons: 4, full_comparisons: 6, reads: 3, messages: 5 };
-    assert_eq!(costs.work_ns(&work), 1000 + 200 + 30 + 35 + 13);
+    let searched = Work {
+        prepared: 1,
+        steps: 2,
+        route_comparisons: 3,
+        code_comparisons: 4,
+        full_comparisons: 6,
+        reads: 3,
+        ..Work::default()
+    };
+    assert_eq!(costs.work_ns(&searched), 1000 + 200 + 30 + (27_000 + 10_000 + 3000) / 1000);
+    let exchanged = Work { messages: 5, message_bytes: 400, requests: 2, ..Work::default() };
+    assert_eq!(costs.work_ns(&exchanged), 35 + 100 + 40_000);
+    let mut both = searched;
+    both.add(&exchanged);
+    assert_eq!(costs.work_ns(&both), costs.work_ns(&searched) + costs.work_ns(&exchanged));
 }
 
 #[test]
@@ -154,4 +176,83 @@ fn nothing_to_replay_takes_no_time() {
     assert_eq!((timing.qps, timing.ended_ns), (0.0, 0));
     let timing = closed(&[rounds(9, 1, 1)], 1, &FREE, 1);
     assert_eq!(timing.ended_ns, 0, "a server that is not there does nothing");
+}
+
+/// A trace of reads of `bytes` each, one after the other.
+fn reads_of(bytes: u32) -> Trace {
+    let mut draft = Draft::default();
+    let mut tail = vec![draft.add(0, Task::Think(Work::default()), &[])];
+    for _ in 0..4 {
+        tail = vec![draft.add(0, Task::Read { bytes }, &tail)];
+    }
+    draft.finish(tail[0])
+}
+
+#[test]
+fn a_read_takes_its_share_of_operations_and_of_bytes() {
+    let costs = Costs { disk_latency_ns: 80_000, disk_iops: 50_000, disk_bytes_per_s: 1_000_000_000, ..FREE };
+    let (mut last_qps, mut last_ns) = (f64::INFINITY, 0);
+    for bytes in [4096, 8192, 65_536, 131_072, 1 << 20] {
+        let busy = closed(&[reads_of(bytes)], 1, &costs, 100);
+        let gap_ns = 20_000.0 + f64::from(bytes - 4096);
+        assert_near(busy.qps, 1e9 / (4.0 * gap_ns), 0.01);
+        assert!(busy.qps < last_qps, "{bytes}");
+        let alone = closed(&[reads_of(bytes)], 1, &costs, 1);
+        let alone_ns = 4 * (80_000 + u64::from(bytes - 4096));
+        assert!(alone.latency_ns.iter().all(|&ns| ns == alone_ns), "{bytes}: {:?}", &alone.latency_ns[..3]);
+        assert!(alone_ns > last_ns);
+        (last_qps, last_ns) = (busy.qps, alone_ns);
+        // Without a bandwidth every read costs what a page costs.
+        let free = Costs { disk_bytes_per_s: 0, ..costs };
+        let page = closed(&[reads_of(4096)], 1, &free, 100);
+        assert_eq!(closed(&[reads_of(bytes)], 1, &free, 100), page);
+    }
+}
+
+#[test]
+fn servers_of_one_host_share_its_cores_and_its_disk() {
+    let traces: Vec<Trace> = (0..4).map(|server| rounds(server, 10, 2)).collect();
+    let costs = Costs { step_ns: 10_000, ..FREE };
+    let apart = closed(&traces, 4, &costs, 200);
+    let together = Costs { servers_per_host: 4, cores_per_host: 2, ..costs };
+    let shared = closed(&traces, 4, &together, 200);
+    assert_near(apart.qps / shared.qps, 2.0, 0.02);
+    assert_near(shared.busiest().cpu, 1.0, 0.02);
+    assert_eq!(shared, closed(&traces, 4, &together, 200));
+    // With a core for each thread nothing is lost.
+    let enough = Costs { servers_per_host: 4, cores_per_host: 0, ..costs };
+    assert_near(closed(&traces, 4, &enough, 200).qps, apart.qps, 0.02);
+    // One disk in place of four.
+    let read = Costs { disk_iops: 20_000, step_ns: 10, ..FREE };
+    let [four, one] = [1, 4].map(|servers_per_host| Costs { servers_per_host, ..read });
+    assert_near(closed(&traces, 4, &four, 200).qps / closed(&traces, 4, &one, 200).qps, 4.0, 0.05);
+}
+
+#[test]
+fn messages_need_a_core_and_no_search_thread() {
+    let mut draft = Draft::default();
+    let asked = draft.add(0, Task::Think(Work { requests: 1, ..Work::default() }), &[]);
+    let searched = draft.add(0, Task::Think(Work { steps: 1, ..Work::default() }), &[asked]);
+    let trace = [draft.finish(searched)];
+    let costs = Costs { request_ns: 10_000, step_ns: 10_000, ..FREE };
+    let one = closed(&trace, 1, &costs, 100);
+    assert_near(one.qps, 1e9 / 20_000.0, 0.02);
+    // A second core is for the messages, since there is one search thread.
+    let two = closed(&trace, 1, &Costs { cores_per_host: 2, ..costs }, 100);
+    assert_near(two.qps, 1e9 / 10_000.0, 0.02);
+    let three = closed(&trace, 1, &Costs { cores_per_host: 3, ..costs }, 100);
+    assert_near(three.qps, 1e9 / 10_000.0, 0.02);
+}
+
+#[test]
+fn a_thread_that_waits_is_woken_and_one_at_work_is_not() {
+    let costs = Costs { step_ns: 1000, wake_ns: 500, disk_latency_ns: 80_000, ..FREE };
+    let trace = [rounds(0, 10, 1)];
+    // Alone, every step comes after a wait, but for the first one of the run.
+    let alone = closed(&trace, 1, &costs, 1);
+    assert!(alone.wakes_ns > 4900.0 && alone.wakes_ns <= 5500.0, "{}", alone.wakes_ns);
+    let expected = 11 * 1000 + 10 * (80_000 + 500);
+    assert!(alone.latency_ns.iter().all(|&ns| ns == expected), "{:?}", &alone.latency_ns[..3]);
+    let busy = closed(&trace, 1, &costs, 1000);
+    assert!(busy.wakes_ns < 50.0, "{}", busy.wakes_ns);
 }

@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::{free_disk_bytes, size};
-use stratann_engine::doctor::{self, Disk, Machine};
+use stratann_engine::doctor::{self, Disk, LinkListener, LinkSpeed, Machine};
 use stratann_engine::tier::IoChoice;
 
 use crate::Verdict;
 use crate::options::IoName;
-use crate::output::{Output, count};
+use crate::output::{Output, count, eprint_line};
 
 /// Show what this machine supports: processor, memory, limits, io_uring and disk speed
 ///
-/// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path.
+/// The disk is probed for about a second with a temporary file of 64 MiB in the folder of --path. With --link the
+/// network to another host is measured, too, where `stratann doctor --link-listen` runs meanwhile.
 #[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A folder on the disk that will hold indexes
     #[arg(long, default_value = ".", value_name = "FOLDER")]
@@ -23,7 +25,20 @@ pub(crate) struct Args {
     /// I/O back end of the probe
     #[arg(long, value_enum, default_value = "auto")]
     io: IoName,
+    /// Also measure latency and bandwidth to the host where `doctor --link-listen` runs, in two or three seconds
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "link_listen")]
+    link: Option<String>,
+    /// Listen until one `doctor --link` has measured, and probe nothing else; everybody who reaches the address can
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["path", "io"])]
+    link_listen: Option<String>,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  stratann doctor --path /data
+  stratann doctor --link-listen 10.0.0.2:7799             # on one host
+  stratann doctor --link 10.0.0.2:7799 --json > net.json  # on another
+  stratann simulate base.idx query.fbin --servers 4 --link net.json";
 
 #[derive(Serialize)]
 struct Document {
@@ -33,10 +48,16 @@ struct Document {
     disk: Option<Disk>,
     disk_free_bytes: Option<u64>,
     disk_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<LinkSpeed>,
 }
 
 /// Runs `stratann doctor`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    if let Some(address) = &args.link_listen {
+        return listen(address, output);
+    }
+    let link = args.link.as_deref().map(doctor::measure_link).transpose()?;
     let io: IoChoice = args.io.into();
     let (disk, disk_error) = match doctor::probe_disk(&args.path, io) {
         Ok(disk) => (Some(disk), None),
@@ -48,9 +69,23 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         disk,
         disk_free_bytes: free_disk_bytes(&args.path),
         disk_error,
+        link,
     };
     output.result(&document, || text(args, &document))?;
     Ok(if document.disk.is_some() { Verdict::Fine } else { Verdict::Failed })
+}
+
+/// Serves one measurement of the link.
+fn listen(address: &str, output: Output) -> Result<Verdict> {
+    let listener = LinkListener::bind(address)?;
+    let taken = listener.address().map_or(address.to_string(), |address| address.to_string());
+    eprint_line(&format!("listening on {taken} for `stratann doctor --link`; Ctrl-C ends"));
+    let (peer, served) = listener.serve_one(&|line| output.note(&format!("note: {line}")))?;
+    let document = serde_json::json!({ "listened": { "address": taken, "peer": peer, "served": served } });
+    output.result(&document, || {
+        format!("{peer} measured: {} messages, {} of bulk\n", count(served.messages), size(served.bulk_bytes))
+    })?;
+    Ok(Verdict::Fine)
 }
 
 fn text(args: &Args, document: &Document) -> String {
@@ -84,6 +119,12 @@ fn text(args: &Args, document: &Document) -> String {
         (Some(disk), _) => disk_line(args, disk, document.disk_free_bytes),
         (None, error) => format!("disk         {}\n", error.as_deref().unwrap_or("not probed")),
     };
+    if let Some(link) = &document.link {
+        out += &format!(
+            "link         {}: {:.1} us one way (median), {:.1} us (99 %), {:.2} Gbit/s over one connection\n",
+            link.host, link.latency_us, link.p99_us, link.gbps
+        );
+    }
     let present = |n: usize| if n == 0 { "none".to_string() } else { format!("{n} present") };
     out + &format!(
         "GPU          {}; not used by this version\nRDMA         {}; not used by this version\n",
@@ -99,12 +140,14 @@ fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
         "O_DIRECT is refused: these figures are those of the page cache"
     };
     format!(
-        "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for a single read; {how}; {} free\n",
+        "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for a single read, \
+         {:.0} MB/s by large reads; {how}; {} free\n",
         args.path.display(),
         count(disk.iops as u64),
         doctor::DEPTH,
         disk.io_backend,
         disk.latency_us,
+        disk.large_bytes_per_s / 1e6,
         free.map_or("unknown".into(), size)
     )
 }

@@ -25,9 +25,10 @@ mod calibrate;
 mod costs;
 mod passes;
 mod rows;
+mod sockets;
 
 use calibrate::{Comparison, OneServer};
-use costs::{CostArgs, Prices};
+use costs::{CostArgs, Origin, Prices};
 use passes::{Pass, Passes};
 use rows::{Document, Row, text};
 
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// per thread are in flight, which finds the highest throughput.
     #[arg(long, value_name = "R,…", value_delimiter = ',')]
     rate: Vec<f64>,
+    /// Queries in flight in the whole cluster, without --rate [default: 16 per thread]
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = options::in_flight)]
+    in_flight: Option<usize>,
     /// Servers that hold each block
     #[arg(long, default_value_t = 1, value_name = "R")]
     replicas: usize,
@@ -212,16 +216,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         results: args.results.unwrap_or_default().into(),
         progress: &printer,
     };
-    let mut job = Job { args, params, passes, prices: None, printer: &printer };
+    let mut job = Job { args, params, passes, search: options, prices: None, printer: &printer };
     // Impossible combinations are refused before anything is measured.
     args.servers.iter().try_for_each(|&n| spread::check_place(&index, &job.spread(n)))?;
-    if !args.times.no_times && !index.manifest().kind().is_some_and(|kind| kind.has_equal_reads()) {
-        printer.note(
-            "note: the disk is modelled by its reads, whatever their length: times of long lists are too good",
-        );
-    }
     job.prices = job.prices()?;
-    let calibration = job.compare(&options)?;
+    job.note_what_is_not_measured();
+    let calibration = job.compare()?;
     let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
     let runs: Vec<Row> = runs.collect();
     printer.finish();
@@ -271,6 +271,7 @@ struct Job<'a> {
     args: &'a Args,
     params: Params,
     passes: Passes<'a>,
+    search: SearchOptions,
     prices: Option<Prices>,
     printer: &'a ProgressPrinter,
 }
@@ -294,9 +295,50 @@ impl Job<'_> {
         }
         let prices = match &args.costs {
             Some(path) => Prices::read(path)?,
-            None => calibrate::measure(self.passes.index, &self.sample()?, self.params, args, self.printer)?,
+            None => self.measure()?,
         };
         prices.with(args).map(Some)
+    }
+
+    /// Measures costs on this machine, with the largest number of servers.
+    fn measure(&self) -> Result<Prices> {
+        let sample = self.sample()?;
+        let most = self.args.servers.iter().copied().max().unwrap_or(1);
+        let placements = [1, most].map(|n| spread::place(self.passes.index, &self.spread(n), self.printer));
+        let [one, all] = placements;
+        let scores = self.args.mode.contains(&ModeName::Score);
+        let params = if scores { kinds::scoring_remotely(self.params) } else { self.params };
+        let placements = [one?, all?];
+        let measured = calibrate::Measured {
+            passes: &self.passes,
+            rows: &sample,
+            params,
+            search: self.real_search(),
+            placements: &placements,
+        };
+        measured.prices(&self.args.times, self.printer)
+    }
+
+    fn real_search(&self) -> SearchOptions {
+        SearchOptions { width: Width::Fixed(self.args.width), ..self.search }
+    }
+
+    /// Times that rest on something else than measurements are never silent.
+    fn note_what_is_not_measured(&self) {
+        let Some(prices) = &self.prices else { return };
+        let is_assumed = [prices.network_latency_from, prices.network_gbps_from].contains(&Origin::Assumed);
+        if is_assumed && self.args.servers.iter().any(|&n| n > 1) {
+            self.printer.note(&format!(
+                "note: the network is assumed: {} us, {} Gbit/s; measure it with `stratann doctor --link`, or give it",
+                prices.network_latency_us, prices.network_gbps
+            ));
+        }
+        if prices.disk_mb_per_s.is_none() {
+            self.printer.note(
+                "note: the costs have no disk_mb_per_s, so long reads take no longer than short ones; give \
+                 --disk-mb-per-s",
+            );
+        }
     }
 
     /// The first queries.
@@ -308,22 +350,29 @@ impl Job<'_> {
     }
 
     /// Compares one simulated server with a real search, on request.
-    fn compare(&self, options: &SearchOptions) -> Result<Option<Comparison>> {
+    fn compare(&self) -> Result<Option<Comparison>> {
         let Some(prices) = self.prices.as_ref().filter(|_| self.args.times.calibrate) else {
             return Ok(None);
         };
         let threads = prices.threads.min(options::all_cores());
-        let options = SearchOptions { threads, width: Width::Fixed(self.args.width), ..*options };
+        let options = SearchOptions { threads, ..self.real_search() };
         let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.printer)?;
         let here = spread::place(self.passes.index, &self.spread(1), self.printer)?;
         let pass = self.passes.baton(&here, self.params)?;
-        let costs = Costs { threads, ..prices.costs() };
+        // This process has no clients, and the machine for itself.
+        let alone = Prices {
+            threads,
+            request_us: 0.0,
+            servers_per_host: None,
+            cores_per_host: None,
+            ..prices.clone()
+        };
+        let costs = alone.costs();
         let timing = self.most(&pass.traces, &costs, IN_FLIGHT * threads, 1);
-        let cpu_ns: u64 = pass.traces.iter().map(|t| costs.work_ns(&t.work())).sum();
         let simulated = OneServer {
             qps: timing.qps,
             latency_us: Latency::of(&timing.latency_ns),
-            cpu_us: cpu_ns as f64 / 1000.0 / pass.traces.len().max(1) as f64,
+            cpu_us: cpu_us(&pass.traces, &costs) + timing.wakes_ns / 1000.0,
         };
         // Otherwise other programs used the processor or the disk during the real search.
         let threads_used = real.qps * real.cpu_us / 1e6 / threads as f64;
@@ -375,7 +424,11 @@ impl Job<'_> {
         if loads.is_empty() {
             loads.push(None);
         }
-        let timed = |rate: Option<f64>| row().timed(rate, &self.replay(&pass.traces, servers, &costs, rate));
+        let cpu_us = cpu_us(&pass.traces, &costs);
+        let timed = |rate: Option<f64>| {
+            let timing = self.replay(&pass.traces, servers, &costs, rate);
+            row().timed(rate, &timing, cpu_us + timing.wakes_ns / 1000.0)
+        };
         loads.into_iter().map(timed).collect()
     }
 
@@ -384,7 +437,10 @@ impl Job<'_> {
             Some(per_second) => {
                 replay(traces, servers, costs, Load::Open { per_second }, QUERIES_OPEN, self.args.seed)
             }
-            None => self.most(traces, costs, IN_FLIGHT_EACH * costs.threads * servers, servers),
+            None => {
+                let in_flight = self.args.in_flight.unwrap_or(IN_FLIGHT_EACH * costs.threads * servers);
+                self.most(traces, costs, in_flight, servers)
+            }
         }
     }
 
@@ -454,6 +510,12 @@ impl Job<'_> {
         let longer = kinds::Setting { effort: list, search_list: list, patience, ..used };
         Params { kind: kinds::params_of(self.params.k, &longer).kind, ..self.params }
     }
+}
+
+/// Mean processor time of a query on all servers, microseconds.
+fn cpu_us(traces: &[Trace], costs: &Costs) -> f64 {
+    let all_ns: u64 = traces.iter().map(|trace| costs.work_ns(&trace.work())).sum();
+    all_ns as f64 / 1000.0 / traces.len().max(1) as f64
 }
 
 /// A folder that is removed on drop.

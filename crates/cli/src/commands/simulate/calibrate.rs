@@ -1,29 +1,25 @@
-//! Measures the costs of work on this machine: a second or two of real searches and real reads.
+//! Measures the costs of work on this machine: a second or two of real work and real reads.
 //!
-//! Queries are run one by one over blocks in memory, several times; the fastest time of each step counts, because other
-//! programs rarely disturb it. Building the tables gives the cost of preparing a query; the head graph's time over its
-//! comparisons gives the cost of a comparison; the rest of the steps gives the cost of a step. Then real searches with
-//! two beams follow: the CPU time beyond all this, over its reads, is the cost of a read. So the model spends as much
-//! CPU time as the process did, however it is split.
+//! Queries run through the simulated cluster, with a clock for each piece of real work: preparing tables, steps,
+//! encoding and decoding messages. They do so several times; the fastest time of each piece counts, because other
+//! programs rarely disturb it. The costs of a step and of comparisons are those that explain the times of all steps
+//! best, by least squares. Real searches follow: the CPU time beyond all this, over their reads, is the cost of a read.
+//! What a message takes beyond its encoding is that of real connections ([`super::sockets`]).
 
-use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_core::peer::Run;
-use stratann_core::peer::message::{Message, QueryId, decode};
-use stratann_core::query::{
-    self, Arrival, Arrived, Budget, Extent, Loss, Params, QueryState, QueryStats, Scratch, Step, Tag, wire,
-};
-use stratann_engine::driver::Width;
+use stratann_core::place::Placement;
+use stratann_core::query::Params;
 use stratann_engine::index::Index;
-use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_engine::search::{Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
+use stratann_sim::{Timed, Work};
 
-use super::costs::{CostArgs, Prices, network};
+use super::costs::{CostArgs, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
+use super::passes::Passes;
+use super::sockets::{self, By};
 use crate::options;
 
 /// Searches that count as one step of a stage; an interruption still counts.
@@ -38,241 +34,213 @@ impl Progress for Unheard<'_> {
     }
 }
 
-/// Queries that are searched for, and those of them that are run one by one.
-const SAMPLE: usize = 1000;
-const WALKED: usize = 100;
-/// Rounds of timing in memory; the fastest counts.
+/// Queries that run with a clock.
+const TIMED: usize = 200;
+/// Rounds of timing; the fastest counts.
 const ROUNDS: usize = 3;
-const MESSAGES: u32 = 2000;
-/// Least queries of the search that the model is compared with.
+/// Least queries of a real search.
 const COMPARED: usize = 4000;
+/// Contents of the messages between two links: about a reply, and a long hand-over.
+const MESSAGE_BYTES: [usize; 2] = [200, 16 << 10];
 
-/// Measures all costs that are not given.
-pub(super) fn measure(
-    index: &Index,
-    rows: &[u8],
-    params: Params,
-    args: &CostArgs,
-    progress: &dyn Progress,
-) -> Result<Prices> {
-    progress.stage("measuring costs of work", 4, "steps");
-    let size = index.row_bytes();
-    let rows = &rows[..rows.len().min(SAMPLE * size)];
-    let cores = options::all_cores();
-    let threads = args.threads.unwrap_or(cores);
-    let mut searches = Vec::new();
-    for times in [1, 2] {
-        let effort = Effort::times(&params, times);
-        let options = SearchOptions {
-            k: params.k as usize,
-            effort,
-            width: Width::Fixed(1),
-            threads: threads.min(cores),
-            ..SearchOptions::default()
-        };
-        searches.push(index.search(rows, &options, &Unheard(progress))?);
+/// What is measured.
+pub(super) struct Measured<'a> {
+    pub(super) passes: &'a Passes<'a>,
+    /// The first queries.
+    pub(super) rows: &'a [u8],
+    pub(super) params: Params,
+    pub(super) search: SearchOptions,
+    /// Of one server, and of several.
+    pub(super) placements: &'a [Placement],
+}
+
+impl Measured<'_> {
+    /// Measures all costs that are not given.
+    pub(super) fn prices(&self, args: &CostArgs, progress: &dyn Progress) -> Result<Prices> {
+        progress.stage("measuring costs of work", 4, "steps");
+        let (index, cores) = (self.passes.index, options::all_cores());
+        let threads = args.threads.unwrap_or(cores);
+        let mut timed: Vec<Vec<Timed>> = Vec::new();
+        for placement in self.placements {
+            timed.push(self.time(placement)?);
+        }
+        let work = Solved::of(&timed.concat());
         progress.advance(1);
+        let one_server = timed.first().map_or(&[][..], Vec::as_slice);
+        let read_ns = self.read_ns(&work, one_server, threads.min(cores), progress)?;
+        progress.advance(1);
+        let [fixed_ns, byte_ns, wake_ns] = sockets_ns();
+        progress.advance(1);
+        let disk = disk(index, args)?;
+        progress.advance(1);
+        let whole = |x: f64| x.round() as u64;
+        Ok(Prices {
+            threads,
+            prepare_ns: whole(work.prepare_ns),
+            step_ns: whole(work.step_ns),
+            read_ns: whole(read_ns),
+            route_comparison_ps: Some(whole(1000.0 * work.route_ns)),
+            code_comparison_ps: whole(1000.0 * work.code_ns),
+            full_comparison_ps: whole(1000.0 * work.full_ns),
+            message_ns: whole(work.message_ns + fixed_ns),
+            message_byte_ps: whole(1000.0 * (work.byte_ns + byte_ns)),
+            wake_ns: whole(wake_ns),
+            request_us: 0.0,
+            disk_iops: disk.iops.round(),
+            disk_latency_us: (10.0 * disk.latency_us).round() / 10.0,
+            disk_mb_per_s: Some(disk.mb_per_s.round().max(1.0)),
+            network_latency_us: NETWORK_LATENCY_US,
+            network_gbps: NETWORK_GBPS,
+            network_latency_from: Origin::Assumed,
+            network_gbps_from: Origin::Assumed,
+            servers_per_host: None,
+            cores_per_host: None,
+        })
     }
-    let full_ns = time_full(index, rows);
-    let message_ns = rows.get(..size).map_or(0, |vector| time_messages(index, vector, params));
-    progress.advance(1);
-    let (disk_iops, disk_latency_us) = disk(index, args)?;
-    progress.advance(1);
-    let (network_latency_us, network_gbps) = network(args);
-    let work = solve(&Walks::time(index, rows, params), full_ns, &searches);
-    Ok(Prices {
-        threads,
-        prepare_ns: work.prepare_ns.round() as u64,
-        step_ns: work.step_ns.round() as u64,
-        read_ns: work.read_ns.round() as u64,
-        code_comparison_ps: (1000.0 * work.code_ns).round() as u64,
-        full_comparison_ps: (1000.0 * full_ns).round() as u64,
-        message_ns,
-        disk_iops: disk_iops.round(),
-        disk_latency_us: (10.0 * disk_latency_us).round() / 10.0,
-        network_latency_us,
-        network_gbps,
+
+    /// The fastest time of each piece of work.
+    fn time(&self, placement: &Placement) -> Result<Vec<Timed>> {
+        let started = Instant::now();
+        let clock = || started.elapsed().as_nanos() as u64;
+        let rows =
+            self.passes.rows_of(&self.rows[..self.rows.len().min(TIMED * self.passes.index.row_bytes())]);
+        let mut best = self.passes.time(placement, self.params, &rows, &clock);
+        for _ in 1..ROUNDS {
+            let again = self.passes.time(placement, self.params, &rows, &clock);
+            best.iter_mut().zip(&again).for_each(|(best, one)| best.ns = best.ns.min(one.ns));
+        }
+        Ok(best)
+    }
+
+    /// CPU time of a real search beyond its other work, over its reads.
+    fn read_ns(
+        &self,
+        work: &Solved,
+        one_server: &[Timed],
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<f64> {
+        let queries = (self.rows.len() / self.passes.index.row_bytes()).clamp(1, TIMED) as f64;
+        let all = sum(one_server.iter());
+        let known_ns = work.ns(&all) / queries;
+        let options = SearchOptions { threads, ..self.search };
+        let runs = searches(self.passes.index, self.rows, &options, progress)?;
+        // Other programs make it longer.
+        let real_ns = 1000.0 * runs.iter().map(|run| run.cpu_us).fold(f64::INFINITY, f64::min);
+        let reads = f64::from(all.reads) / queries;
+        Ok(if reads > 0.0 { ((real_ns - known_ns) / reads).max(0.0) } else { 0.0 })
+    }
+}
+
+/// What a disk delivers.
+struct DiskSpeed {
+    iops: f64,
+    latency_us: f64,
+    mb_per_s: f64,
+}
+
+fn disk(index: &Index, args: &CostArgs) -> Result<DiskSpeed> {
+    if let (Some(iops), Some(latency_us), Some(mb_per_s)) =
+        (args.disk_iops, args.disk_latency_us, args.disk_mb_per_s)
+    {
+        return Ok(DiskSpeed { iops, latency_us, mb_per_s });
+    }
+    let probed = doctor::probe_disk(index.folder(), IoChoice::Auto).map_err(|e| stratann_engine::Error {
+        message: format!("{}; or give --disk-iops, --disk-latency-us and --disk-mb-per-s", e.message),
+        ..e
+    })?;
+    let mb_per_s = probed.transfer_bytes_per_s() / 1e6;
+    Ok(DiskSpeed { iops: probed.iops, latency_us: probed.latency_us, mb_per_s })
+}
+
+/// Processor time of a message beyond its encoding, of each byte, and of waking the thread that waits for it,
+/// nanoseconds; zeros without a loopback device.
+fn sockets_ns() -> [f64; 3] {
+    let measured = MESSAGE_BYTES.map(|bytes| sockets::message_ns(bytes, By::Link));
+    let waiting = sockets::message_ns(MESSAGE_BYTES[0], By::Waiting);
+    let ([Some((short, short_ns)), Some((long, long_ns))], Some((_, waiting_ns))) = (measured, waiting)
+    else {
+        return [0.0; 3];
+    };
+    let byte_ns = ((long_ns - short_ns) / (long - short).max(1) as f64).max(0.0);
+    [(short_ns - byte_ns * short as f64).max(0.0), byte_ns, (waiting_ns - short_ns).max(0.0)]
+}
+
+fn sum<'a>(timed: impl Iterator<Item = &'a Timed>) -> Work {
+    timed.fold(Work::default(), |mut all, one| {
+        all.add(&one.work);
+        all
     })
 }
 
-fn disk(index: &Index, args: &CostArgs) -> Result<(f64, f64)> {
-    if let (Some(iops), Some(latency_us)) = (args.disk_iops, args.disk_latency_us) {
-        return Ok((iops, latency_us));
-    }
-    let probed = doctor::probe_disk(index.folder(), IoChoice::Auto).map_err(|e| stratann_engine::Error {
-        message: format!("{}; or give --disk-iops and --disk-latency-us", e.message),
-        ..e
-    })?;
-    Ok((probed.iops, probed.latency_us))
-}
-
-/// Times of queries that were run one after another, nanoseconds, and their counters.
-#[derive(Default)]
-struct Walks {
-    queries: u64,
-    prepare_ns: u64,
-    head_ns: u64,
-    steps_ns: u64,
-    head_comparisons: u64,
-    stats: QueryStats,
-}
-
-impl Walks {
-    fn time(index: &Index, rows: &[u8], params: Params) -> Walks {
-        let mut sum = Walks::default();
-        for vector in rows.chunks_exact(index.row_bytes()).take(WALKED) {
-            let (mut held, mut best, mut last) = (BTreeMap::new(), Vec::new(), (0, QueryStats::default()));
-            for _ in 0..ROUNDS {
-                let mut taken_ns = Vec::new();
-                last = walk(index, vector, params, &mut held, &mut taken_ns);
-                best.resize(taken_ns.len(), u64::MAX);
-                best.iter_mut().zip(&taken_ns).for_each(|(best, &ns)| *best = ns.min(*best));
-            }
-            let [prepare_ns, head_ns, steps_ns @ ..] = best.as_slice() else { continue };
-            sum.queries += 1;
-            sum.prepare_ns += prepare_ns;
-            sum.head_ns += head_ns;
-            sum.steps_ns += steps_ns.iter().sum::<u64>();
-            sum.head_comparisons += last.0;
-            sum.stats.add(&last.1);
-        }
-        sum
-    }
-}
-
-/// Runs one query over blocks that are read once and kept. Adds the times of its tables and of each step to `taken_ns`.
-/// Returns the comparisons of the first step, and all counters.
-fn walk(
-    index: &Index,
-    vector: &[u8],
-    params: Params,
-    held: &mut BTreeMap<Extent, Option<Vec<u8>>>,
-    taken_ns: &mut Vec<u64>,
-) -> (u64, QueryStats) {
-    let view = index.view();
-    let (mut scratch, mut state) = (Scratch::default(), QueryState::new(params, Budget::default()));
-    let started = Instant::now();
-    scratch.prepare(&view, vector);
-    taken_ns.push(started.elapsed().as_nanos() as u64);
-    let (mut came, mut first): (Vec<(Tag, Extent)>, _) = (Vec::new(), None);
-    loop {
-        let bytes = |at: &Extent| held.get(at).and_then(Option::as_deref);
-        let arrivals: Vec<Arrival<'_>> = came
-            .iter()
-            .map(|(tag, at)| Arrival {
-                tag: *tag,
-                what: bytes(at).map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
-            })
-            .collect();
-        let started = Instant::now();
-        let step = state.step(&view, &mut scratch, &arrivals);
-        taken_ns.push(started.elapsed().as_nanos() as u64);
-        let first = *first.get_or_insert(state.stats().code_comparisons);
-        if step != Step::Wait || state.wants().is_empty() {
-            return (first, *state.stats());
-        }
-        came = state.fetches().collect();
-        for &(tag, at) in &came {
-            held.entry(at).or_insert_with(|| read(index, &state.read_of(tag)?));
-        }
-    }
-}
-
-/// The verified bytes of a read; `None` when there are none.
-fn read(index: &Index, read: &query::Read) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    index.read_extent(read.at, &mut bytes).and_then(|()| index.view().verify(read, &bytes)).ok()?;
-    Some(bytes)
-}
-
 /// Nanoseconds of each kind of work.
+#[derive(Clone, Copy, Debug, Default)]
 struct Solved {
     prepare_ns: f64,
-    code_ns: f64,
     step_ns: f64,
-    read_ns: f64,
+    route_ns: f64,
+    code_ns: f64,
+    full_ns: f64,
+    message_ns: f64,
+    byte_ns: f64,
 }
 
-fn solve(walks: &Walks, full_ns: f64, searches: &[Answers]) -> Solved {
-    let per = |a: f64, b: u64| if b > 0 { (a / b as f64).max(0.0) } else { 0.0 };
-    let prepare_ns = per(walks.prepare_ns as f64, walks.queries);
-    let mut code_ns = per(walks.head_ns as f64, walks.head_comparisons);
-    let codes = walks.stats.code_comparisons.saturating_sub(walks.head_comparisons);
-    let stepped_ns = walks.steps_ns as f64 - walks.stats.full_comparisons as f64 * full_ns;
-    let left_ns = stepped_ns - codes as f64 * code_ns;
-    if left_ns < 0.0 {
-        // Comparisons of the graph search are cheaper than those of the head graph, and are nearly all.
-        code_ns = per(stepped_ns, codes);
+impl Solved {
+    fn of(timed: &[Timed]) -> Solved {
+        let per = |ns: f64, count: f64| if count > 0.0 { (ns / count).max(0.0) } else { 0.0 };
+        let of = |test: fn(&Work) -> bool| timed.iter().filter(move |one| test(&one.work));
+        let ns = |one: &Timed| one.ns as f64;
+        let prepares = of(|w| w.prepared > 0);
+        let prepare_ns = per(prepares.clone().map(ns).sum(), prepares.count() as f64);
+        let steps = of(|w| w.steps > 0 && w.route_comparisons == 0);
+        let points: Vec<([f64; 3], f64)> = steps
+            .map(|one| {
+                ([1.0, f64::from(one.work.code_comparisons), f64::from(one.work.full_comparisons)], ns(one))
+            })
+            .collect();
+        let [step_ns, code_ns, full_ns] = least_squares(&points);
+        let first = of(|w| w.route_comparisons > 0);
+        let routed = sum(first.clone());
+        let known_ns = f64::from(routed.steps) * step_ns + f64::from(routed.full_comparisons) * full_ns;
+        let route_ns = per(first.map(ns).sum::<f64>() - known_ns, f64::from(routed.route_comparisons));
+        let messages: Vec<([f64; 2], f64)> =
+            of(|w| w.messages > 0).map(|one| ([1.0, f64::from(one.work.message_bytes)], ns(one))).collect();
+        let [message_ns, byte_ns] = least_squares(&messages);
+        Solved { prepare_ns, step_ns, route_ns, code_ns, full_ns, message_ns, byte_ns }
     }
-    let step_ns = per(left_ns, walks.stats.hops);
-    let (mut beyond_ns, mut reads) = (0.0, 0);
-    for search in searches {
-        let (queries, stats) = (search.latency_ns.len() as f64, &search.stats);
-        beyond_ns += 1000.0 * search.cpu_us as f64
-            - queries * prepare_ns
-            - stats.code_comparisons as f64 * code_ns
-            - stats.full_comparisons as f64 * full_ns
-            - (stats.hops as f64 + queries) * step_ns;
-        reads += stats.reads;
+
+    /// Time of all work but reads and messages.
+    fn ns(&self, work: &Work) -> f64 {
+        f64::from(work.prepared) * self.prepare_ns
+            + f64::from(work.steps) * self.step_ns
+            + f64::from(work.route_comparisons) * self.route_ns
+            + f64::from(work.code_comparisons) * self.code_ns
+            + f64::from(work.full_comparisons) * self.full_ns
     }
-    Solved { prepare_ns, code_ns, step_ns, read_ns: per(beyond_ns, reads) }
 }
 
-/// Measures an exact distance with rows in cache, nanoseconds.
-fn time_full(index: &Index, rows: &[u8]) -> f64 {
-    let view = index.view();
-    let size = index.row_bytes();
-    let mut scratch = Scratch::default();
-    let rows = &rows[..rows.len().min(64 * size)];
-    let count = rows.len() / size;
-    let (norms, mut out) = (vec![1.0; count], Vec::new());
-    let mut best = f64::INFINITY;
-    for vector in rows.chunks_exact(size).take(ROUNDS) {
-        scratch.prepare(&view, vector);
-        let started = Instant::now();
-        for _ in 0..64 {
-            scratch.exact().distances(rows, &norms, &mut out);
-        }
-        best = best.min(started.elapsed().as_nanos() as f64 / (64 * count) as f64);
-    }
-    if best.is_finite() { best } else { 0.0 }
-}
+/// Passes over the coefficients; each makes the error smaller.
+const PASSES: usize = 2000;
 
-/// Measures one side's time of a hand-over message, nanoseconds: half of encoding it, a loopback connection, and
-/// decoding it. Without a loopback device: without the connection.
-fn time_messages(index: &Index, vector: &[u8], params: Params) -> u64 {
-    let view = index.view();
-    let (mut scratch, mut state) = (Scratch::default(), QueryState::new(params, Budget::default()));
-    scratch.prepare(&view, vector);
-    state.step(&view, &mut scratch, &[]);
-    let mut wire_pair = loopback().ok();
-    let (mut bytes, mut frame) = (Vec::new(), Vec::new());
-    let carry = index.carry(None).unwrap_or(wire::Carry::Distances);
-    let run = Run { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0, job: None };
-    let started = Instant::now();
-    for _ in 0..MESSAGES {
-        bytes.clear();
-        frame.clear();
-        wire::encode(&state, carry, &mut bytes);
-        Message::Baton { run, visited: 1, left_us: 1, vector: &[][..], state: &bytes[..] }
-            .encode(0, 0, &mut frame);
-        if let Some((near, far)) = &mut wire_pair
-            && near.write_all(&frame).and_then(|()| far.read_exact(&mut frame)).is_err()
-        {
-            break;
-        }
-        if let Ok((Message::Baton { state: came, .. }, _)) = decode(&frame, 0) {
-            std::hint::black_box(wire::decode(came).is_ok());
+/// The coefficients, 0 or more, with the least sum of squared errors, scaled so that they explain the sum.
+///
+/// One coefficient after the other takes its best value (coordinate descent), which finds the least sum because the
+/// error is convex.
+fn least_squares<const N: usize>(points: &[([f64; N], f64)]) -> [f64; N] {
+    let product = |a: usize, b: usize| points.iter().map(|(x, _)| x[a] * x[b]).sum::<f64>();
+    let squares: [[f64; N]; N] = std::array::from_fn(|a| std::array::from_fn(|b| product(a, b)));
+    let targets: [f64; N] = std::array::from_fn(|a| points.iter().map(|(x, y)| x[a] * y).sum());
+    let mut found = [0.0; N];
+    for _ in 0..PASSES {
+        for a in 0..N {
+            let others: f64 = (0..N).filter(|&b| b != a).map(|b| squares[a][b] * found[b]).sum();
+            found[a] =
+                if squares[a][a] > 0.0 { ((targets[a] - others) / squares[a][a]).max(0.0) } else { 0.0 };
         }
     }
-    started.elapsed().as_nanos() as u64 / u64::from(2 * MESSAGES)
-}
-
-fn loopback() -> std::io::Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let near = TcpStream::connect(listener.local_addr()?)?;
-    near.set_nodelay(true)?;
-    Ok((near, listener.accept()?.0))
+    let explained: f64 = points.iter().map(|(x, _)| (0..N).map(|a| x[a] * found[a]).sum::<f64>()).sum();
+    let all: f64 = points.iter().map(|point| point.1).sum();
+    if explained > 0.0 { found.map(|x| x * all / explained) } else { found }
 }
 
 /// Measured or predicted figures of one server.
@@ -299,9 +267,20 @@ pub(super) fn search(
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<OneServer> {
+    progress.stage("searching, to compare", 1, "steps");
+    let mut runs = searches(index, rows, options, progress)?;
+    runs.sort_by(|a, b| a.qps.total_cmp(&b.qps));
+    Ok(runs.swap_remove(ROUNDS / 2))
+}
+
+fn searches(
+    index: &Index,
+    rows: &[u8],
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Vec<OneServer>> {
     let size = index.row_bytes();
     let many = rows.repeat(COMPARED.div_ceil((rows.len() / size).max(1)));
-    progress.stage("searching, to compare", ROUNDS as u64, "rounds");
     let mut runs = Vec::new();
     for _ in 0..ROUNDS {
         let answers = index.search(&many, options, &Unheard(progress))?;
@@ -311,8 +290,57 @@ pub(super) fn search(
             latency_us: Latency::of(&answers.latency_ns),
             cpu_us: answers.cpu_us as f64 / queries.max(1.0),
         });
-        progress.advance(1);
     }
-    runs.sort_by(|a, b| a.qps.total_cmp(&b.qps));
-    Ok(runs.swap_remove(ROUNDS / 2))
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coefficients_are_found_and_are_never_negative() {
+        let points = |of: fn(f64, f64) -> f64| -> Vec<([f64; 3], f64)> {
+            let at = |i: u32| (f64::from(i % 7), f64::from(i * i % 11));
+            (0..50).map(at).map(|(x, y)| ([1.0, x, y], of(x, y))).collect()
+        };
+        let near = |found: [f64; 3], expected: [f64; 3]| {
+            assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} {expected:?}");
+        };
+        near(least_squares(&points(|x, y| 5.0 + 2.0 * x + 0.5 * y)), [5.0, 2.0, 0.5]);
+        let falling = points(|x, y| 20.0 - x + y);
+        let found = least_squares(&falling);
+        assert!(found[1] == 0.0 && found[2] > 0.0, "{found:?}");
+        let explained: f64 =
+            falling.iter().map(|(x, _)| x[0] * found[0] + x[1] * found[1] + x[2] * found[2]).sum();
+        assert!((explained / falling.iter().map(|p| p.1).sum::<f64>() - 1.0).abs() < 1e-9);
+        near(least_squares(&[]), [0.0; 3]);
+    }
+
+    #[test]
+    fn each_kind_of_work_gets_its_cost() {
+        let of = |work: Work, ns: u64| Timed { work, ns };
+        let mut timed = vec![of(Work { prepared: 1, ..Work::default() }, 9000)];
+        for i in 1..40u32 {
+            let (codes, full) = (10 * i, i * i % 13);
+            let step = Work { steps: 1, code_comparisons: codes, full_comparisons: full, ..Work::default() };
+            timed.push(of(step, 500 + 8 * u64::from(codes) + 40 * u64::from(full)));
+            let first = Work { steps: 1, route_comparisons: codes, ..Work::default() };
+            timed.push(of(first, 500 + 30 * u64::from(codes)));
+            let message = Work { messages: 1, message_bytes: 100 * i, ..Work::default() };
+            timed.push(of(message, 700 + 200 * u64::from(i)));
+        }
+        let solved = Solved::of(&timed);
+        let found = [
+            solved.prepare_ns,
+            solved.step_ns,
+            solved.route_ns,
+            solved.code_ns,
+            solved.full_ns,
+            solved.message_ns,
+            solved.byte_ns,
+        ];
+        let expected = [9000.0, 500.0, 30.0, 8.0, 40.0, 700.0, 2.0];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-3), "{found:?}");
+    }
 }

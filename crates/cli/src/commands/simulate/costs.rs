@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stratann_engine::{Error, Result, input};
 use stratann_sim::Costs;
@@ -30,19 +31,57 @@ pub(super) struct CostArgs {
     /// Latency of a single read, microseconds [default: measured on this disk]
     #[arg(long, value_name = "US")]
     pub(super) disk_latency_us: Option<f64>,
-    /// Latency between servers, one way, microseconds [default: 20]
+    /// Megabytes per second of each server's disk, beyond the first page of a read [default: measured on this disk]
+    #[arg(long, value_name = "MB")]
+    pub(super) disk_mb_per_s: Option<f64>,
+    /// Take latency and bandwidth between servers from FILE: what `doctor --link --json` printed
+    #[arg(long, value_name = "FILE")]
+    pub(super) link: Option<PathBuf>,
+    /// Latency between servers, one way, microseconds [default: 20, assumed]
     #[arg(long, value_name = "US")]
     pub(super) network_latency_us: Option<f64>,
-    /// Bandwidth of each server's link, Gbit/s [default: 25]
+    /// Bandwidth of each server's link, Gbit/s [default: 25, assumed]
     #[arg(long, value_name = "GBPS")]
     pub(super) network_gbps: Option<f64>,
+    /// Processor time of a client's request on the server that receives it, microseconds [default: 0]
+    #[arg(long, value_name = "US")]
+    pub(super) request_us: Option<f64>,
+    /// Servers on each host, which share its cores and its disk [default: 1]
+    #[arg(long, value_name = "N")]
+    pub(super) servers_per_host: Option<usize>,
+    /// Cores of each host [default: as many as its servers have threads]
+    #[arg(long, value_name = "N")]
+    pub(super) cores_per_host: Option<usize>,
 }
 
 /// Default network: Ethernet within a data centre.
-const NETWORK_LATENCY_US: f64 = 20.0;
-const NETWORK_GBPS: f64 = 25.0;
+pub(super) const NETWORK_LATENCY_US: f64 = 20.0;
+pub(super) const NETWORK_GBPS: f64 = 25.0;
 
-/// [`Costs`] as JSON.
+/// Origin of a figure of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Origin {
+    /// By `doctor --link`.
+    Measured,
+    /// By an option.
+    Given,
+    /// Nobody said anything.
+    #[default]
+    Assumed,
+}
+
+impl Origin {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Given => "given",
+            Origin::Assumed => "assumed",
+        }
+    }
+}
+
+/// [`Costs`] as JSON. Fields that earlier versions did not write have defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Prices {
@@ -50,42 +89,75 @@ pub(super) struct Prices {
     pub(super) prepare_ns: u64,
     pub(super) step_ns: u64,
     pub(super) read_ns: u64,
+    /// `None` for that of other comparisons.
+    #[serde(default)]
+    pub(super) route_comparison_ps: Option<u64>,
     pub(super) code_comparison_ps: u64,
     pub(super) full_comparison_ps: u64,
     pub(super) message_ns: u64,
+    #[serde(default)]
+    pub(super) message_byte_ps: u64,
+    #[serde(default)]
+    pub(super) wake_ns: u64,
+    #[serde(default)]
+    pub(super) request_us: f64,
     pub(super) disk_iops: f64,
     pub(super) disk_latency_us: f64,
+    /// `None` where bytes take no time.
+    #[serde(default)]
+    pub(super) disk_mb_per_s: Option<f64>,
     pub(super) network_latency_us: f64,
     pub(super) network_gbps: f64,
+    #[serde(default)]
+    pub(super) network_latency_from: Origin,
+    #[serde(default)]
+    pub(super) network_gbps_from: Origin,
+    /// `None` for one.
+    #[serde(default)]
+    pub(super) servers_per_host: Option<usize>,
+    /// `None` for as many as its servers have threads.
+    #[serde(default)]
+    pub(super) cores_per_host: Option<usize>,
+}
+
+/// What a simulation takes of the document of `doctor --link`, or of its object `link`.
+#[derive(Deserialize)]
+struct MeasuredLink {
+    latency_us: f64,
+    gbps: f64,
 }
 
 impl Prices {
     /// Reads costs from a file.
     pub(super) fn read(path: &Path) -> Result<Prices> {
-        let text = input::read_text(path)?;
-        let wrong = |e: serde_json::Error| {
-            Error::bad_input(format!(
-                "{}: {e}; give the \"costs\" that `stratann simulate --json` prints",
-                path.display()
-            ))
-        };
-        let mut value: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
-        if let Some(costs) = value.get_mut("costs") {
-            value = costs.take();
-        }
-        serde_json::from_value(value).map_err(wrong)
+        read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
     }
 
     /// Replaces measured or read costs by given ones.
     pub(super) fn with(self, args: &CostArgs) -> Result<Prices> {
-        let prices = Prices {
+        let mut prices = Prices {
             threads: args.threads.unwrap_or(self.threads),
+            request_us: args.request_us.unwrap_or(self.request_us),
             disk_iops: args.disk_iops.unwrap_or(self.disk_iops),
             disk_latency_us: args.disk_latency_us.unwrap_or(self.disk_latency_us),
-            network_latency_us: args.network_latency_us.unwrap_or(self.network_latency_us),
-            network_gbps: args.network_gbps.unwrap_or(self.network_gbps),
+            disk_mb_per_s: args.disk_mb_per_s.or(self.disk_mb_per_s),
+            servers_per_host: args.servers_per_host.or(self.servers_per_host),
+            cores_per_host: args.cores_per_host.or(self.cores_per_host),
             ..self
         };
+        if let Some(path) = &args.link {
+            let what = "the document of `stratann doctor --link HOST:PORT --json`";
+            let link: MeasuredLink = read_part(path, "link", what)?;
+            (prices.network_latency_us, prices.network_gbps) = (link.latency_us, link.gbps);
+            prices.network_latency_from = Origin::Measured;
+            prices.network_gbps_from = Origin::Measured;
+        }
+        if let Some(us) = args.network_latency_us {
+            (prices.network_latency_us, prices.network_latency_from) = (us, Origin::Given);
+        }
+        if let Some(gbps) = args.network_gbps {
+            (prices.network_gbps, prices.network_gbps_from) = (gbps, Origin::Given);
+        }
         prices.check()?;
         Ok(prices)
     }
@@ -97,20 +169,36 @@ impl Prices {
         if !(1..=1024).contains(&self.threads) {
             return wrong("threads", self.threads as f64, "from 1 to 1024");
         }
-        for (name, value) in [("disk IOPS", self.disk_iops), ("network Gbit/s", self.network_gbps)] {
+        for (name, count) in
+            [("servers per host", self.servers_per_host), ("cores per host", self.cores_per_host)]
+        {
+            if let Some(count) = count.filter(|count| !(1..=1024).contains(count)) {
+                return wrong(name, count as f64, "from 1 to 1024");
+            }
+        }
+        let rates = [
+            ("disk IOPS", self.disk_iops),
+            ("disk MB/s", self.disk_mb_per_s.unwrap_or(1.0)),
+            ("network Gbit/s", self.network_gbps),
+        ];
+        for (name, value) in rates {
             if !(1e-3..=1e9).contains(&value) {
                 return wrong(name, value, "from 0.001 to 1e9");
             }
         }
-        let latencies =
-            [("disk latency", self.disk_latency_us), ("network latency", self.network_latency_us)];
+        let latencies = [
+            ("disk latency", self.disk_latency_us),
+            ("network latency", self.network_latency_us),
+            ("request", self.request_us),
+        ];
         for (name, value) in latencies {
             if !(0.0..=1e9).contains(&value) {
                 return wrong(name, value, "of microseconds, from 0 to 1e9");
             }
         }
-        let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns];
-        let dear = prices.into_iter().chain([self.code_comparison_ps, self.full_comparison_ps]).max();
+        let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns, self.wake_ns];
+        let comparisons = [self.code_comparison_ps, self.full_comparison_ps, self.message_byte_ps];
+        let dear = prices.into_iter().chain(comparisons).chain(self.route_comparison_ps).max();
         if dear > Some(1_000_000_000_000) {
             return wrong("a price", dear.unwrap_or(0) as f64, "up to 1e12");
         }
@@ -125,20 +213,33 @@ impl Prices {
             prepare_ns: self.prepare_ns,
             step_ns: self.step_ns,
             read_ns: self.read_ns,
+            route_comparison_ps: self.route_comparison_ps.unwrap_or(self.code_comparison_ps),
             code_comparison_ps: self.code_comparison_ps,
             full_comparison_ps: self.full_comparison_ps,
             message_ns: self.message_ns,
+            message_byte_ps: self.message_byte_ps,
+            wake_ns: self.wake_ns,
+            request_ns: ns(self.request_us),
+            servers_per_host: self.servers_per_host.unwrap_or(1),
+            cores_per_host: self.cores_per_host.unwrap_or(0),
             disk_latency_ns: ns(self.disk_latency_us),
             disk_iops: (self.disk_iops.round() as u64).max(1),
+            disk_bytes_per_s: self.disk_mb_per_s.map_or(0, |mb| ((mb * 1e6).round() as u64).max(1)),
             network_latency_ns: ns(self.network_latency_us),
             network_bits: ((self.network_gbps * 1e9).round() as u64).max(1),
         }
     }
 }
 
-/// Default of the network.
-pub(super) fn network(args: &CostArgs) -> (f64, f64) {
-    (args.network_latency_us.unwrap_or(NETWORK_LATENCY_US), args.network_gbps.unwrap_or(NETWORK_GBPS))
+/// Reads a document, or its object `part`, from a file. `what` names what is expected.
+fn read_part<T: DeserializeOwned>(path: &Path, part: &str, what: &str) -> Result<T> {
+    let text = input::read_text(path)?;
+    let wrong = |e: serde_json::Error| Error::bad_input(format!("{}: {e}; give {what}", path.display()));
+    let mut value: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
+    if let Some(inner) = value.get_mut(part) {
+        value = inner.take();
+    }
+    serde_json::from_value(value).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -150,13 +251,22 @@ mod tests {
         prepare_ns: 1,
         step_ns: 2,
         read_ns: 3,
+        route_comparison_ps: None,
         code_comparison_ps: 4,
         full_comparison_ps: 5,
         message_ns: 6,
+        message_byte_ps: 7,
+        wake_ns: 8,
+        request_us: 1.5,
         disk_iops: 50_000.4,
         disk_latency_us: 80.5,
+        disk_mb_per_s: Some(900.0),
         network_latency_us: 20.0,
         network_gbps: 0.5,
+        network_latency_from: Origin::Assumed,
+        network_gbps_from: Origin::Given,
+        servers_per_host: None,
+        cores_per_host: None,
     };
 
     #[test]
@@ -166,11 +276,21 @@ mod tests {
             (costs.disk_iops, costs.disk_latency_ns, costs.network_bits),
             (50_000, 80_500, 500_000_000)
         );
+        assert_eq!(
+            (costs.disk_bytes_per_s, costs.request_ns, costs.route_comparison_ps),
+            (900_000_000, 1500, 4)
+        );
+        assert_eq!((costs.servers_per_host, costs.cores_per_host), (1, 0));
         assert!(PRICES.check().is_ok());
         for prices in [
             Prices { threads: 0, ..PRICES },
             Prices { disk_iops: 0.0, ..PRICES },
             Prices { disk_iops: f64::NAN, ..PRICES },
+            Prices { disk_mb_per_s: Some(0.0), ..PRICES },
+            Prices { request_us: -1.0, ..PRICES },
+            Prices { servers_per_host: Some(0), ..PRICES },
+            Prices { cores_per_host: Some(2000), ..PRICES },
+            Prices { route_comparison_ps: Some(u64::MAX), ..PRICES },
             Prices { disk_latency_us: -1.0, ..PRICES },
             Prices { network_gbps: f64::INFINITY, ..PRICES },
             Prices { message_ns: u64::MAX, ..PRICES },

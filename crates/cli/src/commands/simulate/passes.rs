@@ -10,8 +10,8 @@ use stratann_engine::kinds;
 use stratann_engine::search::recall;
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
-    BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Trace, fetch,
-    record, scatter_gather,
+    BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Timed, Trace,
+    fetch, record, scatter_gather, time,
 };
 
 use super::Entry;
@@ -97,28 +97,57 @@ impl Passes<'_> {
     /// Runs every query with hand-overs.
     pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
         self.all("handing over", placement.servers(), params, &|first, rows| {
-            let asked: Vec<SubmittedQuery<'_>> = (0..)
-                .zip(rows)
-                .map(|(q, &vector)| SubmittedQuery {
-                    at_us: EVERY_US * q as u64,
-                    origin: self.origin(placement, params, vector, first + q),
-                    vector,
-                    params,
-                    budget: Budget::default(),
-                    time_us: TIME_US,
-                })
-                .collect();
+            let asked = self.submitted(placement, params, first, rows);
             let blocks = FromFile(self.index);
             let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
-            let faults = FaultModel {
-                seed: self.seed,
-                carry: self.carry,
-                results: self.results,
-                ..FaultModel::default()
-            };
-            let (report, traces) = record(&cluster, &asked, &faults);
+            let (report, traces) = record(&cluster, &asked, &self.no_faults());
             self.handed_over(&report, first, &params, traces)
         })
+    }
+
+    /// Runs queries with hand-overs and takes the time of all work.
+    pub(super) fn time(
+        &self,
+        placement: &Placement,
+        params: Params,
+        rows: &[&[u8]],
+        clock: &dyn Fn() -> u64,
+    ) -> Vec<Timed> {
+        let mut timed = Vec::new();
+        for (part, rows) in rows.chunks(TOGETHER).enumerate() {
+            let asked = self.submitted(placement, params, part * TOGETHER, rows);
+            let blocks = FromFile(self.index);
+            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
+            timed.extend(time(&cluster, &asked, &self.no_faults(), clock));
+        }
+        timed
+    }
+
+    /// Vectors one by one.
+    pub(super) fn rows_of<'r>(&self, rows: &'r [u8]) -> Vec<&'r [u8]> {
+        rows.chunks_exact(self.queries.row_bytes()).collect()
+    }
+
+    fn no_faults(&self) -> FaultModel {
+        FaultModel { seed: self.seed, carry: self.carry, results: self.results, ..FaultModel::default() }
+    }
+
+    fn submitted<'r>(
+        &self,
+        placement: &Placement,
+        params: Params,
+        first: usize,
+        rows: &[&'r [u8]],
+    ) -> Vec<SubmittedQuery<'r>> {
+        let submitted = |(q, &vector): (usize, &&'r [u8])| SubmittedQuery {
+            at_us: EVERY_US * q as u64,
+            origin: self.origin(placement, params, vector, first + q),
+            vector,
+            params,
+            budget: Budget::default(),
+            time_us: TIME_US,
+        };
+        rows.iter().enumerate().map(submitted).collect()
     }
 
     /// Runs every query on one server that fetches remote blocks.

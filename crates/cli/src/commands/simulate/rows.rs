@@ -36,6 +36,8 @@ pub(super) struct Row {
     rate: Option<f64>,
     qps: Option<f64>,
     latency_us: Option<Latency>,
+    /// Processor time of all servers per query.
+    cpu_us: Option<f64>,
     bottleneck: Option<&'static str>,
     utilisation: Option<Utilisation>,
 }
@@ -85,19 +87,21 @@ impl Row {
             rate: None,
             qps: None,
             latency_us: None,
+            cpu_us: None,
             bottleneck: None,
             utilisation: None,
         }
     }
 
     /// Adds the results of a replay.
-    pub(super) fn timed(self, rate: Option<f64>, timing: &Timing) -> Row {
+    pub(super) fn timed(self, rate: Option<f64>, timing: &Timing, cpu_us: f64) -> Row {
         let busiest = timing.busiest();
         let cut = |share: f64| (share * 1e4).round() / 1e4;
         Row {
             rate,
             qps: Some((timing.qps * 10.0).round() / 10.0),
             latency_us: Some(Latency::of(&timing.latency_ns)),
+            cpu_us: Some((cpu_us * 10.0).round() / 10.0),
             bottleneck: Some(busiest.bottleneck()),
             utilisation: Some(Utilisation {
                 cpu: cut(busiest.cpu),
@@ -126,11 +130,12 @@ const COUNTED: [(&str, Cell); 12] = [
     ("busiest", |r| format!("{:.2}", r.busiest_over_mean)),
 ];
 
-const TIMED: [(&str, Cell); 5] = [
+const TIMED: [(&str, Cell); 6] = [
     ("rate", |r| r.rate.map_or("most".into(), |x| count(x as u64))),
     ("QPS", |r| r.qps.map_or("-".into(), |x| count(x as u64))),
     ("mean us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.mean))),
     ("p99 us", |r| r.latency_us.map_or("-".into(), |l| format!("{:.0}", l.p99))),
+    ("CPU us", |r| r.cpu_us.map_or("-".into(), |us| format!("{us:.0}"))),
     ("bound by", |r| r.bottleneck.unwrap_or("-").into()),
 ];
 
@@ -145,23 +150,8 @@ pub(super) fn text(document: &Document) -> String {
          busiest: reads of the busiest server over the mean\n",
         table(&headings, &rows)
     );
-    if let Some(p) = &document.costs {
-        out += &format!(
-            "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
-             comparison {:.1} ns (codes) and {:.1} ns (vectors), message {} ns; \
-             disk {} reads/s, {:.0} us; network {:.0} us, {} Gbit/s\n",
-            p.threads,
-            p.prepare_ns,
-            p.step_ns,
-            p.read_ns,
-            p.code_comparison_ps as f64 / 1000.0,
-            p.full_comparison_ps as f64 / 1000.0,
-            p.message_ns,
-            count(p.disk_iops as u64),
-            p.disk_latency_us,
-            p.network_latency_us,
-            p.network_gbps,
-        );
+    if let Some(prices) = &document.costs {
+        out += &costs_text(prices);
     }
     if let Some(c) = &document.calibration {
         out += &format!(
@@ -172,6 +162,42 @@ pub(super) fn text(document: &Document) -> String {
             100.0 * c.qps_error,
             c.simulated.cpu_us,
         );
+    }
+    out
+}
+
+fn costs_text(p: &Prices) -> String {
+    let ns = |ps: u64| ps as f64 / 1000.0;
+    let bytes = p.disk_mb_per_s.map_or("long reads take no longer".into(), |mb| format!("{mb:.0} MB/s"));
+    let mut out = format!(
+        "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
+         comparison {:.1} ns (to begin), {:.1} ns (codes) and {:.1} ns (vectors), message {} ns and {:.2} ns a byte, \
+         waking a thread {} ns, request {:.0} us\n",
+        p.threads,
+        p.prepare_ns,
+        p.step_ns,
+        p.read_ns,
+        ns(p.route_comparison_ps.unwrap_or(p.code_comparison_ps)),
+        ns(p.code_comparison_ps),
+        ns(p.full_comparison_ps),
+        p.message_ns,
+        ns(p.message_byte_ps),
+        p.wake_ns,
+        p.request_us,
+    );
+    out += &format!(
+        "disk {} reads/s, {:.0} us, {bytes}; network {:.1} us ({}), {} Gbit/s ({})\n",
+        count(p.disk_iops as u64),
+        p.disk_latency_us,
+        p.network_latency_us,
+        p.network_latency_from.name(),
+        p.network_gbps,
+        p.network_gbps_from.name(),
+    );
+    if p.servers_per_host.is_some() || p.cores_per_host.is_some() {
+        let cores =
+            p.cores_per_host.map_or("a core for each thread".into(), |cores| format!("{cores} cores"));
+        out += &format!("hosts: {} servers and {cores} each\n", p.servers_per_host.unwrap_or(1));
     }
     out
 }

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""How far `stratann simulate` is off: real server processes on this machine, compared with the simulation of them.
+
+    python3 bench/calibrate.py base.idx query.fbin --servers 1,2,4 --search-arg=--nprobe=16
+
+For each number of servers, real processes serve a partition of the index (`cluster up`), one search thread each, all
+on the cores of this machine, and clients keep a fixed number of queries in flight. Then `simulate` replays the same:
+the same partition, queries and load, servers that share these cores and this disk, at costs that were measured before
+and are the same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's
+request takes on a server, from an index of a few vectors, and what the clients themselves take on these cores.
+
+Servers get the smallest memory that they run with, so that lists are not in RAM, as in the simulation. Run nothing else
+meanwhile. Exit codes: 0 done, 1 something failed.
+"""
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Vectors of the index whose searches cost next to nothing.
+TINY_ROWS = 16
+# Cores that other programs may take in a round that counts as quiet.
+QUIET_CORES = 0.1
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("index", type=Path)
+    parser.add_argument("queries", type=Path)
+    parser.add_argument("--servers", default="1,2,4", help="numbers of processes (%(default)s)")
+    parser.add_argument("--mode", default=None, help="baton, score or both [default: all that the kind has]")
+    parser.add_argument("--in-flight", type=int, default=32, help="queries in flight at the clients (%(default)s)")
+    parser.add_argument("--width", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3, help="the median counts (%(default)s)")
+    parser.add_argument("--search-arg", action="append", default=[], metavar="ARG",
+                        help="for search and simulate, such as --search-arg=--search-list=60")
+    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann")
+    parser.add_argument("--costs", type=Path, help="costs of an earlier run, instead of measuring them")
+    parser.add_argument("--out", type=Path, help="write the figures here as JSON")
+    return parser.parse_args(argv)
+
+
+def run(*words):
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-500:]}")
+    return json.loads(done.stdout)
+
+
+class Cluster:
+    """Processes that serve an index."""
+
+    def __init__(self, args, index, mode=None, budget=None, cache="0"):
+        words = [args.stratann, "cluster", "up", index, "--threads", 1, "--no-merge", "--no-learning", "--json",
+                 "--cache-budget", cache]
+        if mode:
+            words += ["--remote", {"score": "score", "baton": "hand-over"}[mode]]
+        if budget:
+            words += ["--ram-budget", budget]
+        words = [str(w) for w in words]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        line = self.process.stdout.readline()
+        if not line.startswith('{"servers"'):
+            raise RuntimeError(self.process.stderr.read()[-2000:])
+        self.addresses = ",".join(s["address"] for s in json.loads(line)["servers"])
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+
+def least_budget(args, index):
+    """About the smallest memory that a server runs with, its usual queries in flight included; the refusal of a smaller
+    one names it. What is left of it holds few lists, as the reads show.
+    """
+    budget = 8
+    for _ in range(20):
+        try:
+            with Cluster(args, index, budget=f"{budget}MiB"):
+                return f"{budget}MiB"
+        except RuntimeError as error:
+            if "--ram-budget" not in str(error):
+                raise
+            named = re.search(r"give --ram-budget (\d+)MiB", str(error))
+            budget = max(budget + 1, int(named.group(1)) if named else 0)
+    raise RuntimeError(f"{budget} MiB are not enough for a server")
+
+
+def search(args, cluster, queries, *more):
+    """One pass of all queries, one in each request: the servers' figures, and the clients' processor time a query."""
+    before, busy, started = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.monotonic()
+    found = run(args.stratann, "search", "--connect", cluster.addresses, queries, "--threads", args.in_flight,
+                "--in-flight", 1, "--json", "--quiet", *more)["runs"][0]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+    found["client_us"] = 1e6 * spent / found["queries"]
+    others = busy_seconds() - busy - spent - found["cpu_us"] * found["queries"] / 1e6
+    found["others_cores"] = max(0.0, others / (time.monotonic() - started))
+    if found["failed_queries"]:
+        raise RuntimeError(f"{found['failed_queries']} queries failed")
+    return found
+
+
+def busy_seconds():
+    """Processor time of the whole machine."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    idle = fields[3] + fields[4]
+    return (sum(fields) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def quiet(args, one):
+    """The median of the rounds in which other programs took least; some more rounds where they took much."""
+    runs = []
+    while len(runs) < args.rounds or (len(runs) < 4 * args.rounds and quiet_count(runs) < args.rounds):
+        runs.append(one())
+    runs = sorted(runs, key=lambda run: run["others_cores"])[:args.rounds]
+    return sorted(runs, key=lambda run: run["qps"])[len(runs) // 2]
+
+
+def quiet_count(runs):
+    return sum(run["others_cores"] < QUIET_CORES for run in runs)
+
+
+def request_us(args, folder, info):
+    """What a request takes on a server whose search takes next to nothing."""
+    header = args.queries.read_bytes()[:8]
+    count, dim = (int.from_bytes(header[i:i + 4], "little") for i in (0, 4))
+    row = (args.queries.stat().st_size - 8) // count
+    tiny = folder / f"tiny{args.queries.suffix}"
+    rows = min(TINY_ROWS, count)
+    content = args.queries.read_bytes()[8:8 + rows * row]
+    tiny.write_bytes(rows.to_bytes(4, "little") + dim.to_bytes(4, "little") + content)
+    run(args.stratann, "build", tiny, "-o", folder / "tiny", "--kind", "flat", "--metric", info["metric"],
+        "--json", "--quiet")
+    with Cluster(args, folder / "tiny", cache="8MiB") as cluster:
+        search(args, cluster, args.queries)
+        return statistics.median(search(args, cluster, args.queries)["cpu_us"] for _ in range(args.rounds))
+
+
+def link(args):
+    """The network of this machine: loopback."""
+    listening = subprocess.Popen([str(args.stratann), "doctor", "--link-listen", "127.0.0.1:0", "--quiet"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    address = listening.stderr.readline().split(" on ")[1].split(" ")[0]
+    found = run(args.stratann, "doctor", "--path", args.index, "--link", address, "--json")
+    listening.wait(30)
+    return found
+
+
+def main(argv):
+    args = arguments(argv)
+    info = run(args.stratann, "info", args.index, "--json")
+    modes = (args.mode or ("baton,score" if info["kind"] == "hybrid-ivf" else "baton")).split(",")
+    servers = [int(n) for n in args.servers.split(",")]
+    cores = len(os.sched_getaffinity(0))
+    common = [*args.search_arg, "--width", args.width]
+    folder = Path(tempfile.mkdtemp(prefix="stratann-calibrate-"))
+    rows = []
+    try:
+        net, costs = folder / "link.json", folder / "costs.json"
+        net.write_text(json.dumps(link(args)))
+        asked = request_us(args, folder, info)
+        if args.costs:
+            shutil.copy(args.costs, costs)
+        else:
+            measured = run(args.stratann, "simulate", args.index, args.queries, "--servers", max(servers), "--mode",
+                           ",".join(modes), "--threads", 1, "--link", net, *common, "--json", "--quiet")
+            costs.write_text(json.dumps(measured["costs"]))
+        print(f"costs: {costs.read_text()}\na request takes {asked:.0f} us on its server", file=sys.stderr)
+        for count in servers:
+            index = args.index
+            if count > 1:
+                index = folder / f"spread-{count}"
+                run(args.stratann, "cluster", "partition", args.index, "-o", index, "--servers", count, "--json",
+                    "--quiet")
+            budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
+            for mode in modes if count > 1 else modes[:1]:
+                remote = mode if info["kind"] == "hybrid-ivf" else None
+                with Cluster(args, index, remote, budget) as up:
+                    search(args, up, args.queries, *common)
+                    real = quiet(args, lambda: search(args, up, args.queries, *common))
+                # The clients share the cores.
+                simulated = run(
+                    args.stratann, "simulate", args.index, args.queries, "--servers", count, "--mode", mode,
+                    "--costs", costs, "--threads", 1, "--servers-per-host", count, "--cores-per-host", cores,
+                    "--request-us", asked + real["client_us"], "--in-flight", args.in_flight, *common,
+                    "--json", "--quiet",
+                )["runs"][0]
+                rows.append(compare(count, mode, real, simulated))
+                print(text(rows[-1]), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if args.out:
+        args.out.write_text(json.dumps({"cores": cores, "rows": rows}, indent=2) + "\n")
+    return 0
+
+
+def compare(count, mode, real, simulated):
+    figures = {
+        "qps": (real["qps"], simulated["qps"]),
+        "cpu_us": (real["cpu_us"], simulated["cpu_us"] - real["client_us"]),
+        "mean_us": (real["latency_us"]["mean"], simulated["latency_us"]["mean"]),
+        "p99_us": (real["latency_us"]["p99"], simulated["latency_us"]["p99"]),
+        "reads": (real["per_query"]["reads"], simulated["per_query"]["reads"]),
+        "bytes_sent": (real["per_query"]["bytes_sent"], simulated["per_query"]["bytes_sent"]),
+    }
+    row = {"servers": count, "mode": mode, "others_cores": real["others_cores"],
+           "client_us": real["client_us"], "bottleneck": simulated["bottleneck"],
+           "utilisation": simulated["utilisation"]}
+    for name, (measured, predicted) in figures.items():
+        row[name] = {"real": measured, "simulated": predicted,
+                     "error_percent": 100 * (predicted / measured - 1) if measured else 0.0}
+    return row
+
+
+def text(row):
+    parts = [f"{name} {row[name]['real']:.0f} / {row[name]['simulated']:.0f} ({row[name]['error_percent']:+.0f} %)"
+             for name in ("qps", "cpu_us", "mean_us", "p99_us", "reads", "bytes_sent")]
+    others = row["others_cores"]
+    busy = f"; other programs took {others:.2f} cores: compare the processor times alone"
+    note = busy if others > QUIET_CORES else ""
+    return f"{row['servers']} servers, {row['mode']}: " + ", ".join(parts) + note
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
