@@ -18,6 +18,7 @@ mod costs;
 mod recorder;
 mod replay;
 mod runner;
+mod setting;
 mod trace;
 mod world;
 
@@ -252,7 +253,7 @@ pub fn run(cluster: &Cluster<'_>, queries: &[SubmittedQuery<'_>], faults: &Fault
 /// # Panics
 /// As [`run`]; no parts, or more than 64 servers.
 pub fn run_parts(parts: &[Part<'_>], queries: &[SubmittedQuery<'_>], faults: &FaultModel) -> Report {
-    world::World::new(world::Setting::new(parts), queries, faults).run()
+    world::World::new(setting::Setting::new(parts), queries, faults).run()
 }
 
 /// As [`run`], without faults. Also returns the traces of all answered queries, in order of submission.
@@ -264,7 +265,7 @@ pub fn record(
     queries: &[SubmittedQuery<'_>],
     faults: &FaultModel,
 ) -> (Report, Vec<Trace>) {
-    world::World::new(world::Setting::new(&[Part::Placed(*cluster)]), queries, faults).record()
+    world::World::new(setting::Setting::new(&[Part::Placed(*cluster)]), queries, faults).record()
 }
 
 /// As [`run`], without faults. Takes the time of all work by `clock`, nanoseconds since any fixed time. Equal inputs
@@ -278,5 +279,5 @@ pub fn time(
     faults: &FaultModel,
     clock: &dyn Fn() -> u64,
 ) -> Vec<Timed> {
-    world::World::new(world::Setting::new(&[Part::Placed(*cluster)]), queries, faults).time(clock)
+    world::World::new(setting::Setting::new(&[Part::Placed(*cluster)]), queries, faults).time(clock)
 }

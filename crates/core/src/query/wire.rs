@@ -74,8 +74,8 @@ impl Encoder {
         self.write(state, (carry, version), None, out);
     }
 
-    /// As [`Encoder::encode`]. With a number of reports, the results were reported to the origin: only their distances are
-    /// written.
+    /// As [`Encoder::encode`]. With a number of reports, the results were reported to the origin: only their distances
+    /// are written.
     pub(crate) fn write(
         &mut self,
         state: &QueryState,

@@ -96,6 +96,7 @@ pub fn scatter(
 
 /// How each part is partitioned over its servers.
 fn servers_of_part(options: &PartitionOptions, parts: usize) -> Result<PartitionOptions> {
+    options.check_numbers()?;
     if !(1..=options.servers).contains(&parts) || !options.servers.is_multiple_of(parts) {
         return Err(Error::bad_input(format!(
             "{} servers cannot have {parts} parts of equal size; use a number of parts that divides the servers",
