@@ -74,10 +74,11 @@ impl<'a> Together<'a> {
                 ..e
             })?);
         }
-        Ok(self.joined(all, options.k, partial))
+        self.joined(all, options.k, partial).ok_or_else(|| Error::bad_input("no index is searched"))
     }
 
-    fn joined(&self, all: Vec<Answers>, k: usize, partial: bool) -> Answers {
+    /// `None` without an index.
+    fn joined(&self, all: Vec<Answers>, k: usize, partial: bool) -> Option<Answers> {
         let k = k.min(usize::try_from(self.rows()).unwrap_or(usize::MAX));
         let count = all.first().map_or(0, |answers| answers.latency_ns.len());
         let mut failed: Vec<(usize, String)> = Vec::new();
@@ -106,8 +107,7 @@ impl<'a> Together<'a> {
             }
         }
         let mut all = all.into_iter();
-        // There is at least one.
-        let Some(mut sum) = all.next() else { unreachable!("Together::new wants an index") };
+        let mut sum = all.next()?;
         for answers in all {
             let times = sum.latency_ns.iter_mut().zip(&answers.latency_ns);
             times.for_each(|(sum, ns)| *sum = sum.saturating_add(*ns));
@@ -118,6 +118,6 @@ impl<'a> Together<'a> {
             sum.cpu_us += answers.cpu_us;
             sum.account.join(&answers.account);
         }
-        Answers { k, ids, distances, failed, short, ..sum }
+        Some(Answers { k, ids, distances, failed, short, ..sum })
     }
 }
