@@ -318,8 +318,8 @@ fn without_replicas_a_dead_server_makes_answers_partial() {
     }
 }
 
-/// The trace of a query that asks others for scores has all the work that real servers do: each server that scores lists
-/// prepares the query's tables, and a job that scores vectors needs none.
+/// The trace of a query that asks others for scores has all the work that real servers do: each server that scores
+/// lists prepares the query's tables, and a job that scores vectors needs none.
 #[test]
 fn traces_have_the_work_of_jobs() {
     let place = place(LocalKind::Flat);

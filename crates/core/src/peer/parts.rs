@@ -23,7 +23,7 @@ pub(super) struct AskedParts {
     each: Vec<AskedPart>,
 }
 
-/// The part of a query that some servers have.
+/// What the origin knows of one part.
 #[derive(Default)]
 pub(super) struct AskedPart {
     attempt: u8,

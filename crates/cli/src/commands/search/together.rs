@@ -43,7 +43,7 @@ impl Indexes {
                 head_budget: budgets.head_budget.map(share),
                 ..budgets
             };
-            // Without a budget the cache takes what is free, once for all.
+            // Each index alone would take half of the free memory; without a budget there is no cache.
             let cache = match cache {
                 CacheBudget::Bytes(bytes) => CacheBudget::Bytes(share(bytes)),
                 CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::Bytes(0),
