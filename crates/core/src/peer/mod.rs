@@ -181,6 +181,8 @@ pub struct Peer {
     // The newest version of states that this server reads, and those that the others read.
     reads: u32,
     agreed: [u32; SERVERS_MAX],
+    // The newest that all live servers read.
+    writes: u32,
     // Last status of each server since it last connected.
     statuses: [Option<PeerStatus>; SERVERS_MAX],
     is_draining: bool,
@@ -204,6 +206,7 @@ impl Peer {
             loads: [0; SERVERS_MAX],
             reads: wire::VERSION,
             agreed: [wire::VERSION; SERVERS_MAX],
+            writes: wire::VERSION,
             statuses: [None; SERVERS_MAX],
             is_draining: false,
             limits,
@@ -232,12 +235,18 @@ impl Peer {
         if let Some(agreed) = self.agreed.get_mut(usize::from(server)) {
             *agreed = version.clamp(wire::OLDEST_VERSION, wire::VERSION);
         }
+        self.choose_version();
     }
 
     /// The version in which states are written: the newest that all live servers read, since a state may be handed on.
     pub fn states_version(&self) -> u32 {
+        self.writes
+    }
+
+    fn choose_version(&mut self) {
         let live = servers_in(self.live | bit(self.server));
-        live.map(|server| self.agreed[usize::from(server)]).min().unwrap_or(wire::VERSION)
+        let agreed = live.map(|server| self.agreed[usize::from(server)]);
+        self.writes = agreed.min().unwrap_or(wire::VERSION);
     }
 
     fn encoded(&mut self, state: Box<QueryState>, carry: wire::Carry) -> Vec<u8> {
@@ -369,6 +378,7 @@ impl Peer {
             return;
         }
         self.live &= !bit(server);
+        self.choose_version();
         self.statuses[usize::from(server)] = None;
         self.send_status(out);
         self.lose_server_of_parts(now_us, server, out);
@@ -381,6 +391,7 @@ impl Peer {
     /// A server answers again. It may have lost its memory.
     pub fn up(&mut self, server: u8, out: &mut Vec<Action>) {
         self.live |= bit(server);
+        self.choose_version();
         self.send_status(out);
         self.hosted.values_mut().for_each(|hosted| hosted.visited &= !bit(server));
     }
