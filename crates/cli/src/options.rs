@@ -8,6 +8,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
+use stratann_engine::kinds::Remote;
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches, Switches};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
@@ -251,6 +252,8 @@ pub(crate) enum RemoteName {
     /// Score them where they are, on all servers at once.
     #[default]
     Score,
+    /// Score them where they are, on one server after another: each prunes by the scores of those before.
+    Forward,
     /// Hand the query over to the server of the next list.
     HandOver,
 }
@@ -259,7 +262,18 @@ impl RemoteName {
     pub(crate) fn name(self) -> &'static str {
         match self {
             RemoteName::Score => "score",
+            RemoteName::Forward => "forward",
             RemoteName::HandOver => "hand-over",
+        }
+    }
+}
+
+impl From<RemoteName> for Remote {
+    fn from(name: RemoteName) -> Remote {
+        match name {
+            RemoteName::Score => Remote::Score,
+            RemoteName::Forward => Remote::Forward,
+            RemoteName::HandOver => Remote::HandOver,
         }
     }
 }

@@ -211,7 +211,9 @@ pub struct Report {
     pub vector_bytes: u64,
     /// Jobs that were sent, repeated ones included.
     pub jobs: u64,
-    /// Their bytes, headers included, without vectors.
+    /// Times that jobs were forwarded to another server.
+    pub forwards: u64,
+    /// Bytes of all these, headers included, without vectors.
     pub job_bytes: u64,
     /// Bytes of the replies to jobs.
     pub score_bytes: u64,

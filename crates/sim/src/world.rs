@@ -354,11 +354,13 @@ impl<'a> World<'a> {
         let bytes = frame.len() as u64;
         let report = &mut self.report;
         let sent = match message {
-            Message::Baton { run, vector, .. } if run.job.is_some() => {
-                report.jobs += 1;
+            Message::Baton { run: run @ Run { job: Some(id), .. }, vector, .. } => {
                 report.vector_bytes += vector.len() as u64;
                 report.job_bytes += bytes - vector.len() as u64;
-                Some((run, Sent::Job))
+                let is_asked = id.asker == from;
+                report.jobs += u64::from(is_asked);
+                report.forwards += u64::from(!is_asked);
+                Some((run, if is_asked { Sent::Job } else { Sent::State }))
             }
             Message::Scores { run, .. } => {
                 report.score_bytes += bytes;

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::index::CacheBudget;
+use stratann_engine::kinds::Remote;
 use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
 use stratann_engine::manifest::Manifest;
@@ -312,9 +313,9 @@ fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> 
     }
 }
 
-fn scores_remotely(args: &Args, key: Option<&str>) -> Result<bool> {
+fn remote(args: &Args, key: Option<&str>) -> Result<Remote> {
     let remote = named("remote", args.remote, key)?;
-    Ok(remote.unwrap_or_default() == RemoteName::Score)
+    Ok(remote.unwrap_or_default().into())
 }
 
 /// Merges the file and the command line.
@@ -368,7 +369,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         learning,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
-        scores_remotely: scores_remotely(args, config.remote.as_deref())?,
+        remote: remote(args, config.remote.as_deref())?,
         log,
         ..ServeOptions::default()
     };

@@ -7,6 +7,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
+use stratann_engine::kinds::Remote;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
@@ -121,6 +122,8 @@ enum ModeName {
     Baton,
     /// One index; lists and vectors of other servers are scored there, those of all servers at once (hybrid-ivf).
     Score,
+    /// As score, but one job visits the servers one after another, and the last replies (hybrid-ivf).
+    Forward,
     /// One index per server; a query is sent to all, and the origin merges their results.
     ScatterGather,
     /// One index; a query stays on one server and fetches remote blocks.
@@ -128,10 +131,20 @@ enum ModeName {
 }
 
 impl ModeName {
+    /// How lists and vectors of other servers are used.
+    fn remote(self) -> Remote {
+        match self {
+            ModeName::Score => Remote::Score,
+            ModeName::Forward => Remote::Forward,
+            ModeName::Baton | ModeName::ScatterGather | ModeName::Fetch => Remote::HandOver,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             ModeName::Baton => "baton",
             ModeName::Score => "score",
+            ModeName::Forward => "forward",
             ModeName::ScatterGather => "scatter-gather",
             ModeName::Fetch => "fetch",
         }
@@ -249,8 +262,9 @@ fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     }
     let scatters = args.mode.contains(&ModeName::ScatterGather);
     let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
-    if args.mode.contains(&ModeName::Score) && !kind.is_some_and(Kind::scores_remotely) {
-        return wrong("--mode score is for hybrid-ivf; use baton".into());
+    let scores = args.mode.iter().find(|mode| mode.remote() != Remote::HandOver);
+    if let Some(mode) = scores.filter(|_| !kind.is_some_and(Kind::scores_remotely)) {
+        return wrong(format!("--mode {} is for hybrid-ivf; use baton", mode.name()));
     }
     if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {
         return wrong(
@@ -306,8 +320,8 @@ impl Job<'_> {
         let most = self.args.servers.iter().copied().max().unwrap_or(1);
         let placements = [1, most].map(|n| spread::place(self.passes.index, &self.spread(n), self.printer));
         let [one, all] = placements;
-        let scores = self.args.mode.contains(&ModeName::Score);
-        let params = if scores { kinds::scoring_remotely(self.params) } else { self.params };
+        let scores = self.args.mode.iter().map(|mode| mode.remote()).find(|&r| r != Remote::HandOver);
+        let params = scores.map_or(self.params, |remote| kinds::with_remote(self.params, remote));
         let placements = [one?, all?];
         let measured = calibrate::Measured {
             passes: &self.passes,
@@ -400,8 +414,8 @@ impl Job<'_> {
         for &mode in modes {
             let other = match mode {
                 ModeName::Baton => None,
-                ModeName::Score => {
-                    let params = kinds::scoring_remotely(self.params);
+                ModeName::Score | ModeName::Forward => {
+                    let params = kinds::with_remote(self.params, mode.remote());
                     placement.as_ref().map(|p| self.passes.baton(p, params)).transpose()?
                 }
                 ModeName::ScatterGather => Some(self.scatter(servers, handed_over.as_ref())?),

@@ -72,6 +72,7 @@ pub struct AskedJob {
     pub(super) run: Run,
     pub(super) tag: u32,
     pub(super) to: u8,
+    pub(super) is_forwarded: bool,
     pub(super) state: Vec<u8>,
 }
 
@@ -162,8 +163,9 @@ impl FrameCodec {
         state.job(view, tag, &mut job);
         let mut bytes = pool.buffer();
         pool.encoder.encode(&job, self.served.carry, self.writes, &mut bytes);
+        let is_forwarded = job.budget().hand_overs > 0;
         pool.recycle_state(job);
-        AskedJob { run, tag: tag.0, to: self.in_cluster(to), state: bytes }
+        AskedJob { run, tag: tag.0, to: self.in_cluster(to), is_forwarded, state: bytes }
     }
 
     fn hand_over(&self, run: &Run, to: u8, state: &QueryState, pool: &mut BufferPool) -> Leaves {

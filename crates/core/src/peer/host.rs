@@ -28,6 +28,8 @@ pub(super) struct HostedQuery {
 pub(super) struct AcceptedJob {
     pub(super) attempt: u8,
     pub(super) id: JobId,
+    // Times that it was forwarded before it came here last.
+    pub(super) forwards: u64,
     // Whether its state runs or waits here.
     pub(super) is_here: bool,
 }

@@ -23,6 +23,8 @@ const JOBS_MAX: usize = 4096;
 struct SentJob {
     to: u8,
     sends: u8,
+    // Whether other servers may have it now.
+    is_forwarded: bool,
     give_up_at_us: u64,
     state: Vec<u8>,
 }
@@ -57,14 +59,14 @@ impl Jobs {
 impl Peer {
     /// The state of a run waits for this job. The reply comes as [`Action::Scored`].
     pub fn ask(&mut self, now_us: u64, job: AskedJob, out: &mut Vec<Action>) {
-        let AskedJob { run, tag, to, state } = job;
+        let AskedJob { run, tag, to, is_forwarded, state } = job;
         if self.live & bit(to) == 0 || to == self.server || !self.hosted.contains_key(&run.query) {
             self.pool.recycle_buffer(state);
             out.push(Action::Scored { run, tag: Tag(tag), scores: Err(Loss::Failed) });
             return;
         }
         let key = (run.query, run.attempt, tag);
-        self.jobs.0.insert(key, SentJob { to, sends: 0, give_up_at_us: u64::MAX, state });
+        self.jobs.0.insert(key, SentJob { to, sends: 0, is_forwarded, give_up_at_us: u64::MAX, state });
         self.send_job(now_us, key, false, out);
     }
 
@@ -82,9 +84,11 @@ impl Peer {
         hosted.visited |= bit(to);
         let vector = if has_vector { Vec::new() } else { self.pool.copy(&hosted.vector) };
         let id = JobId { asker: self.server, tag, sends: job.sends };
+        // A job is sent again after a loss, perhaps of a frame with the vector, which then is sent along its whole way.
+        let visited = if job.sends == 0 { hosted.visited } else { bit(self.server) | bit(to) };
         let message = Message::Baton {
             run: Run { query, attempt, job: Some(id) },
-            visited: hosted.visited,
+            visited,
             left_us: left_us(now_us, hosted.expires_at_us),
             vector,
             state: self.pool.copy(&job.state),
@@ -116,8 +120,10 @@ impl Peer {
         late.into_iter().for_each(|key| self.send_again(now_us, key, out));
     }
 
-    /// A server is down: what it was to score is lost.
-    pub(super) fn lose_jobs(&mut self, server: u8, out: &mut Vec<Action>) {
+    /// A server is down: what it was to score is lost. Jobs that may have been forwarded to it are sent again.
+    pub(super) fn lose_jobs(&mut self, now_us: u64, server: u8, out: &mut Vec<Action>) {
+        let forwarded = self.jobs.0.values_mut().filter(|job| job.is_forwarded);
+        forwarded.for_each(|job| job.give_up_at_us = now_us);
         let lost: Vec<Key> =
             self.jobs.0.iter().filter(|(_, job)| job.to == server).map(|(&key, _)| key).collect();
         lost.into_iter().for_each(|key| self.lose_job(key, Loss::Failed, out));
@@ -168,6 +174,7 @@ impl Peer {
         out: &mut Vec<Action>,
     ) {
         let Some(id) = run.job else { return };
+        let forwards = state.stats().hand_overs;
         let HostedQuery { vector, expires_at_us, visited, .. } = arrived;
         let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
         let is_missing = vector.is_empty();
@@ -178,10 +185,11 @@ impl Peer {
             Entry::Vacant(entry) => Ok(entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited))),
         };
         let is_accepted =
-            hosted.and_then(|hosted| hosted.accept_job(run.attempt, id).map(|new| (hosted, new)));
+            hosted.and_then(|hosted| hosted.accept_job(run.attempt, id, forwards).map(|new| (hosted, new)));
         match is_accepted {
             Ok((hosted, is_new)) => {
-                hosted.visited |= visited;
+                let is_again = is_new && id.sends > 0;
+                hosted.visited = if is_again { visited } else { hosted.visited | visited };
                 if hosted.vector.is_empty() {
                     hosted.vector = vector;
                 } else {
@@ -224,19 +232,20 @@ impl Peer {
 
 impl HostedQuery {
     /// Notes a job. Returns whether it is to be run.
-    fn accept_job(&mut self, attempt: u8, id: JobId) -> Result<bool, NoScores> {
+    fn accept_job(&mut self, attempt: u8, id: JobId, forwards: u64) -> Result<bool, NoScores> {
         let is_full = self.jobs.len() >= JOBS_MAX;
         match self.job(attempt, &id) {
             Some(known) => {
                 // While it runs, a later send is answered by the reply that comes.
-                let is_new = !known.is_here && known.id.sends < id.sends;
-                known.id.sends = known.id.sends.max(id.sends);
+                let number = (known.id.sends, known.forwards);
+                let is_new = !known.is_here && number < (id.sends, forwards);
+                (known.id.sends, known.forwards) = number.max((id.sends, forwards));
                 known.is_here |= is_new;
                 Ok(is_new)
             }
             None if is_full => Err(NoScores::Busy),
             None => {
-                self.jobs.push(AcceptedJob { attempt, id, is_here: true });
+                self.jobs.push(AcceptedJob { attempt, id, forwards, is_here: true });
                 Ok(true)
             }
         }
@@ -290,7 +299,7 @@ mod tests {
 
     fn ask(peer: &mut Peer, run: Run, tag: u32, to: u8) -> Vec<Action> {
         let mut out = vec![];
-        peer.ask(0, AskedJob { run, tag, to, state: state(&[7, 99]) }, &mut out);
+        peer.ask(0, AskedJob { run, tag, to, is_forwarded: false, state: state(&[7, 99]) }, &mut out);
         out
     }
 
@@ -438,5 +447,52 @@ mod tests {
         let mut bytes = vec![];
         wire::encode(&query, Carry::Distances, &mut bytes);
         assert_eq!(refused(of_job(0), &bytes), Err(Refused::Content), "a query as a job");
+    }
+
+    /// A server hands a job on that it runs. Returns the frame.
+    fn forward(peer: &mut Peer, run: Run, forwards: u64, to: u8) -> Vec<u8> {
+        let mut state = wire::decode(&state(&[7, 99])).unwrap();
+        state.q.stats.hand_overs = forwards;
+        let (mut out, mut pool) = (vec![], BufferPool::default());
+        let departure =
+            peer.codec().departure(run, Step::HandOver(to), &state, &mut pool).expect("it leaves");
+        peer.stepped(0, departure, &mut out);
+        let [(sent_to, frame)] = frames(peer, out).try_into().expect("one frame");
+        assert_eq!(sent_to, to);
+        frame
+    }
+
+    #[test]
+    fn a_forwarded_job_runs_once_on_each_server_and_the_last_replies() {
+        let ((mut asker, run), mut first, mut last) = (asker(), peer(1, 10), peer(2, 10));
+        [&mut asker, &mut first, &mut last].into_iter().for_each(|peer| peer.live = 0b111);
+        let mut out = vec![];
+        let job = AskedJob { run, tag: 3, to: 1, is_forwarded: true, state: state(&[7, 99]) };
+        asker.ask(0, job, &mut out);
+        let sent = frames(&asker, out).remove(0).1;
+        let job = started(&receive(&mut first, 0, &sent).unwrap()).expect("it runs");
+        let onward = forward(&mut first, job, 1, 2);
+        assert_eq!(started(&receive(&mut first, 0, &sent).unwrap()), None, "it was here");
+        let at_last = started(&receive(&mut last, 1, &onward).unwrap()).expect("the vector came with it");
+        assert_eq!(started(&receive(&mut last, 1, &onward).unwrap()), None, "twice on its way");
+
+        // The last server loses its memory: the job is sent again, and its vector along the whole way.
+        let mut last = peer(2, 10);
+        last.live = 0b111;
+        let mut out = vec![];
+        asker.down(0, 2, &mut out);
+        // A status goes first.
+        let again = frames(&asker, out).into_iter().rfind(|sent| sent.0 == 1).expect("sent again").1;
+        let job = started(&receive(&mut first, 0, &again).unwrap()).expect("it runs again");
+        assert_eq!(job.job.map(|id| id.sends), Some(1));
+        let onward = forward(&mut first, job, 1, 2);
+        let run = started(&receive(&mut last, 1, &onward).unwrap()).expect("the vector came again");
+        assert!(run.job != at_last.job);
+        let scores = reply(&mut last, run);
+        assert_eq!(scored_jobs(&receive(&mut asker, 2, &scores).unwrap()), [(3, Ok(()))]);
+        // It may come back to a server, by another way than before.
+        let back = forward(&mut last, run, 2, 1);
+        assert!(started(&receive(&mut first, 2, &back).unwrap()).is_some());
+        assert_eq!(started(&receive(&mut first, 1, &onward).unwrap()), None, "an older one");
     }
 }

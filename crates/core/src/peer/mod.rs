@@ -382,7 +382,7 @@ impl Peer {
         self.statuses[usize::from(server)] = None;
         self.send_status(out);
         self.lose_server_of_parts(now_us, server, out);
-        self.lose_jobs(server, out);
+        self.lose_jobs(now_us, server, out);
         let handed_over = self.origins.values_mut().filter(|o| o.has_begun && o.parts.is_none());
         handed_over.for_each(|o| o.give_up_at_us = now_us);
         self.tick(now_us, out);

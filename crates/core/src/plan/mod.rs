@@ -54,6 +54,11 @@ pub(crate) trait Kind: Sized {
     /// Makes `job` the job of this tag, which another server scores. It was reset for the parameters of the query.
     fn job(_state: &Self::State, _view: &Self::View<'_>, _tag: Tag, _job: &mut Self::State) {}
 
+    /// Whether jobs are forwarded from server to server before one replies.
+    fn forwards_jobs(_params: &Self::Params) -> bool {
+        false
+    }
+
     /// Whether the state is a job: it ends with scores for the query that asked, not with an answer.
     fn is_job(_state: &Self::State) -> bool {
         false
@@ -104,8 +109,8 @@ pub(crate) trait Kind: Sized {
         true
     }
 
-    /// Appends the parameters.
-    fn encode_params(params: &Self::Params, w: &mut Writer<'_>);
+    /// Appends the parameters, for servers that read this version of states.
+    fn encode_params(params: &Self::Params, version: u32, w: &mut Writer<'_>);
 
     /// Reads what [`Kind::encode_params`] wrote; the caller checks the limits.
     fn decode_params(r: &mut Reader<'_>) -> Result<Self::Params, Refused>;
@@ -242,8 +247,10 @@ impl<K: Kind> Cx<'_, K> {
                 let taken = K::take_scores(self, job, Ok(&mut Reader(scores.content)));
                 if taken.is_ok() {
                     self.q.stats.add(&scores.stats);
-                    let reads = u32::try_from(scores.stats.reads).unwrap_or(u32::MAX);
-                    self.q.budget.reads = self.q.budget.reads.saturating_sub(reads);
+                    let spent = |count| u32::try_from(count).unwrap_or(u32::MAX);
+                    let budget = &mut self.q.budget;
+                    budget.reads = budget.reads.saturating_sub(spent(scores.stats.reads));
+                    budget.hand_overs = budget.hand_overs.saturating_sub(spent(scores.stats.hand_overs));
                     return;
                 }
                 Loss::Damaged
@@ -393,12 +400,18 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::is_valid(p, k),)* }
             }
 
+            pub(crate) fn forwards_jobs(&self) -> bool {
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::forwards_jobs(p),)* }
+            }
+
             pub(crate) fn number(&self) -> u8 {
                 match self { $($(#[$attr])* KindParams::$variant(_) => $number,)* }
             }
 
-            pub(crate) fn encode(&self, w: &mut Writer<'_>) {
-                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::encode_params(p, w),)* }
+            pub(crate) fn encode(&self, version: u32, w: &mut Writer<'_>) {
+                match self {
+                    $($(#[$attr])* KindParams::$variant(p) => $module::Marker::encode_params(p, version, w),)*
+                }
             }
 
             pub(crate) fn decode(number: u8, r: &mut Reader<'_>) -> Result<KindParams, Refused> {

@@ -168,8 +168,14 @@ impl QueryState {
     /// Makes `job` the job that a [`Want::Score`] of the last step asks for. Another server steps it to its end and
     /// replies with [`super::wire::write_scores`].
     pub(crate) fn job(&self, view: &IndexView<'_>, tag: Tag, job: &mut QueryState) {
-        job.restart(self.params, Budget { hand_overs: 0, score_jobs: 0, ..self.q.budget });
+        let forwards = self.params.kind.forwards_jobs();
+        let hand_overs = if forwards { self.q.budget.hand_overs } else { 0 };
+        job.restart(self.params, Budget { hand_overs, score_jobs: 0, ..self.q.budget });
         job.q.started = true;
+        // A job that is forwarded does not visit servers that have failed.
+        if forwards {
+            job.q.lost_units.0.extend_from_slice(&self.q.lost_units.0);
+        }
         self.own.job(&view.kind, tag, &mut job.own);
     }
 

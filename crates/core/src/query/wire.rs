@@ -36,7 +36,7 @@ use crate::search::{
 };
 
 /// The newest version, which is written where all servers read it.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// The oldest version that is read, and written for servers that read no newer one. Jobs are not limited apart from
 /// hand-overs in it.
 pub const OLDEST_VERSION: u32 = 9;
@@ -93,7 +93,7 @@ impl Encoder {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         let mut w = Writer(out);
-        write_params(state.params(), &mut w);
+        write_params(state.params(), version, &mut w);
         let Budget { hops, reads, hand_overs, score_jobs } = q.budget;
         [hops, reads, hand_overs].into_iter().for_each(|x| w.u32(x));
         if version > 9 {
@@ -312,11 +312,11 @@ fn loss(number: u8) -> Result<Loss, Refused> {
     }
 }
 
-fn write_params(p: &Params, w: &mut Writer<'_>) {
+fn write_params(p: &Params, version: u32, w: &mut Writer<'_>) {
     w.u8(p.kind.number());
     [p.k, p.width, p.approach_width, p.exclude].into_iter().for_each(|x| w.u32(x));
     w.u8(p.mode as u8);
-    p.kind.encode(w);
+    p.kind.encode(version, w);
 }
 
 fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {

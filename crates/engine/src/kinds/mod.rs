@@ -20,6 +20,7 @@ use std::path::Path;
 
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
+pub use stratann_core::plan::hybrid_ivf::Remote;
 use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::Params;
 
@@ -443,11 +444,11 @@ pub struct Setting {
     pub early_stop: Option<f32>,
 }
 
-/// The same search, with lists and vectors of other servers scored there, for kinds that can.
-pub fn scoring_remotely(params: Params) -> Params {
+/// The same search, with lists and vectors of other servers used in this way, for kinds that can.
+pub fn with_remote(params: Params, remote: Remote) -> Params {
     let kind = match params.kind {
         KindParams::HybridIvf(own) => {
-            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { scores_remotely: true, ..own })
+            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { remote, ..own })
         }
         other => other,
     };

@@ -188,9 +188,7 @@ impl Server {
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         kinds::fit_to_k(&mut params);
-        if self.state.options.scores_remotely {
-            params = kinds::scoring_remotely(params);
-        }
+        params = kinds::with_remote(params, self.state.options.remote);
         (params.approach_width, params.width) = options.width.at_load(load);
         if !params.is_valid() {
             return Err(Error::bad_input("width is out of range; use 1 to 64"));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
+use crate::kinds::Remote;
 use crate::kinds::options::{Learn, LearnOptions};
 use crate::ledger::Ledger;
 use crate::link::{Log, Tls, Versions};
@@ -101,9 +102,9 @@ pub struct ServeOptions {
     pub carry: Option<Carry>,
     /// Where the results of handed-over queries travel.
     pub results: Results,
-    /// Whether queries of this server ask others for scores of their lists and vectors, where the kind can; otherwise
-    /// they are handed over.
-    pub scores_remotely: bool,
+    /// How queries of this server use lists and vectors of others, where the kind can score them there; otherwise they
+    /// are handed over.
+    pub remote: Remote,
     /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
     /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.
     pub patience: Duration,
@@ -136,7 +137,7 @@ impl Default for ServeOptions {
             ledger: None,
             carry: None,
             results: Results::Along,
-            scores_remotely: true,
+            remote: Remote::Score,
             patience: Duration::from_millis(500),
             versions: Versions::default(),
             log: Arc::new(|_| {}),

@@ -286,7 +286,7 @@ impl Kind for Marker {
         matches!(view.codes, Codes::All(_))
     }
 
-    fn encode_params(params: &Params, w: &mut Writer<'_>) {
+    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
         wire::encode_params(params, w);
     }
 

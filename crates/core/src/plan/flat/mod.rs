@@ -94,7 +94,7 @@ impl Kind for Marker {
         state.next_block <= size.units
     }
 
-    fn encode_params(_: &Params, _: &mut Writer<'_>) {}
+    fn encode_params(_: &Params, _: u32, _: &mut Writer<'_>) {}
 
     fn decode_params(_: &mut Reader<'_>) -> Result<Params, Refused> {
         Ok(Params)

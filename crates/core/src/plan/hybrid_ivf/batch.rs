@@ -10,10 +10,10 @@ use alloc::vec::Vec;
 use super::rerank;
 use super::scan::{codes_of, each_member, mark_fruitful, prune_candidates, score_whole, threshold, weigh};
 use super::visit::{self, fetch};
-use super::{Marker, ReadKind, Scored, Scratch, State, View, bound_estimator};
+use super::{Marker, ReadKind, Remote, Scored, Scratch, State, View, bound_estimator};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::inverted_list::ListCodes;
-use crate::place::Reach;
+use crate::place::{Reach, bit};
 use crate::plan::Cx;
 use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Tag};
 use crate::verify::{Bounds, DistanceBounds};
@@ -83,10 +83,19 @@ impl Batch {
 
     /// Whether it can go on over an index of this size: nothing is under way, and a query has none.
     pub(crate) fn fits(&self, size: &IndexSize) -> bool {
-        let is_fresh = self.asked.is_empty() && self.scored.is_empty() && self.entries.is_empty();
-        is_fresh
-            && (self.job == Job::Lists || self.lists.is_empty())
-            && self.lists.iter().all(|&list| list < size.units)
+        let is_fresh = self.scored.is_empty() && self.entries.is_empty();
+        let has_lists = self.lists.len() <= LISTS_MAX && self.lists.iter().all(|&list| list < size.units);
+        // A job that is forwarded has the scores of the servers before.
+        let is_forwarded = || {
+            self.scored.iter().enumerate().all(|(at, scored)| {
+                self.lists.contains(&scored.0) && self.scored[..at].iter().all(|before| before.0 != scored.0)
+            }) && self.entries.iter().all(|entry| entry.id < size.nodes)
+        };
+        let fits = match self.job {
+            Job::Lists => is_forwarded(),
+            Job::Records | Job::None => is_fresh && self.lists.is_empty(),
+        };
+        fits && has_lists && self.asked.is_empty()
     }
 
     /// Memory beside the struct itself, bytes.
@@ -125,7 +134,7 @@ pub(super) enum Next {
 /// bounds there is nothing that scorers could prune: the query is handed over then.
 pub(super) fn is_used(cx: &Cx<'_, Marker>) -> bool {
     let has_local = cx.own.local.is_on || cx.own.local.codes.lists_left > 0;
-    cx.params.scores_remotely && cx.base.here.is_some() && cx.params.bounds != Bounds::Off && !has_local
+    cx.params.scores_remotely() && cx.base.here.is_some() && cx.params.bounds != Bounds::Off && !has_local
 }
 
 /// Begins a batch where there is none, asks for its lists, and lets it take effect when all have come. `None` when the
@@ -232,12 +241,18 @@ fn scorer(cx: &Cx<'_, Marker>, list: u32) -> Option<u8> {
     here.next(&[list], cx.q.lost_units.tried(list))
 }
 
-/// Asks each server for what it holds. `note` receives the tag and the list or member.
+/// Asks each server for what it holds; where jobs are forwarded, one for all. `note` receives the tag and the list or
+/// member.
 fn ask_each(
     cx: &mut Cx<'_, Marker>,
     targets: &mut [(u8, u32)],
     mut note: impl FnMut(&mut Cx<'_, Marker>, Tag, u32),
 ) -> Option<()> {
+    if cx.params.remote == Remote::Forward
+        && let Some(&(first, _)) = targets.first()
+    {
+        targets.iter_mut().for_each(|target| target.0 = first);
+    }
     targets.sort_by_key(|target| target.0);
     for of_server in targets.chunk_by(|a, b| a.0 == b.0) {
         let tag = cx.score(of_server[0].0)?;
@@ -374,7 +389,28 @@ pub(super) fn choose_job(cx: &mut Cx<'_, Marker>) {
     if cx.q.io.pending.is_empty() && cx.own.batch.job == Job::Lists {
         drop_pruned(cx);
     }
-    cx.settle(&[]);
+    let mut elsewhere = core::mem::take(&mut cx.scratch.elsewhere);
+    elsewhere.clear();
+    if cx.params.remote == Remote::Forward && cx.q.budget.hand_overs > 0 {
+        find_elsewhere(cx, &mut elsewhere);
+    }
+    cx.settle(&elsewhere);
+    cx.scratch.elsewhere = elsewhere;
+}
+
+/// Finds the lists on other servers that a job is to be forwarded for.
+fn find_elsewhere(cx: &Cx<'_, Marker>, out: &mut Vec<u32>) {
+    let batch = &cx.own.batch;
+    let is_elsewhere = |&list: &u32| cx.reach(list) == Reach::Remote;
+    match batch.job {
+        Job::Lists => {
+            out.extend(batch.lists.iter().copied().filter(|&list| batch.is_open(list)).filter(is_elsewhere));
+        }
+        Job::Records | Job::None => {
+            let unread = cx.own.candidates.iter().filter(|c| !rerank::is_known(cx, c.id));
+            out.extend(unread.map(|c| cx.view.directory.list_of(c.id)).filter(is_elsewhere));
+        }
+    }
 }
 
 /// Scores the candidates of a job.
@@ -450,8 +486,22 @@ pub(super) fn take_scores(
         }
     }
     cx.scratch.scored = scored;
+    reopen(cx, (tag, scorer));
     lose_scores(cx, (tag, scorer), Loss::Failed);
     Ok(())
+}
+
+/// Lets what a forwarded job did not reach be asked for again: `scorer`, the first server that it visited, does not hold
+/// it.
+pub(super) fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8)) {
+    let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
+    if cx.params.remote != Remote::Forward {
+        return;
+    }
+    let is_held = |list: u32| here.placement.replicas(list) & bit(scorer) != 0;
+    let State { batch, awaited, .. } = &mut *cx.own;
+    batch.asked.retain(|asked| asked.0 != tag || is_held(asked.1));
+    awaited.retain(|awaited| awaited.0 != tag || is_held(directory.list_of(awaited.1)));
 }
 
 /// Reads scores into the batch and into the scratch memory, and checks that they were asked for.

@@ -34,7 +34,7 @@ use crate::verify::{BoundEstimator, Bounds};
 use crate::view::Base;
 
 pub(crate) use batch::{Batch, Job};
-pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
+pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params, Remote};
 pub use state::State;
 pub(crate) use state::{LocalCodes, LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
 pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
@@ -143,6 +143,10 @@ impl Kind for Marker {
         batch::job(state, view, tag, job);
     }
 
+    fn forwards_jobs(params: &Params) -> bool {
+        params.remote == Remote::Forward
+    }
+
     fn is_job(state: &State) -> bool {
         state.batch.job != Job::None
     }
@@ -163,6 +167,7 @@ impl Kind for Marker {
         match scores {
             Ok(r) => batch::take_scores(cx, (tag, scorer), r),
             Err(loss) => {
+                batch::reopen(cx, (tag, scorer));
                 batch::lose_scores(cx, (tag, scorer), loss);
                 Ok(())
             }
@@ -190,8 +195,8 @@ impl Kind for Marker {
         state.fits(size)
     }
 
-    fn encode_params(params: &Params, w: &mut Writer<'_>) {
-        wire::encode_params(params, w);
+    fn encode_params(params: &Params, version: u32, w: &mut Writer<'_>) {
+        wire::encode_params(params, version, w);
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {

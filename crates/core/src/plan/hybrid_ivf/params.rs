@@ -40,6 +40,19 @@ impl Order {
     }
 }
 
+/// How a query uses lists and vectors of other servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Remote {
+    /// The query is handed over to where they are.
+    #[default]
+    HandOver,
+    /// Each server scores its own, all at once.
+    Score,
+    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all of
+    /// those before; the last one replies (HARMONY §4.3).
+    Forward,
+}
+
 /// The parameters of one query; plain data that travels with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
@@ -61,9 +74,8 @@ pub struct Params {
     pub bounds: Bounds,
     /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
     pub exact: bool,
-    /// Over servers: lists and vectors of other servers are scored there, those of all servers at once. Otherwise the
-    /// query is handed over.
-    pub scores_remotely: bool,
+    /// How lists and vectors of other servers are used.
+    pub remote: Remote,
     /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
     pub bound_slack: f32,
 }
@@ -89,7 +101,7 @@ impl Params {
             local_list: LOCAL_LIST,
             bounds: Bounds::Both,
             exact: false,
-            scores_remotely: false,
+            remote: Remote::HandOver,
             bound_slack: f32::INFINITY,
         }
     }
@@ -97,6 +109,11 @@ impl Params {
     /// Most of `clusters` clusters that are visited.
     pub fn visits_max(&self, clusters: u32) -> u32 {
         if self.exact { clusters } else { self.nprobe.min(clusters) }
+    }
+
+    /// Whether lists and vectors of other servers are scored there.
+    pub fn scores_remotely(&self) -> bool {
+        self.remote != Remote::HandOver
     }
 
     /// True when every number is within its limit.
@@ -135,5 +152,27 @@ mod tests {
         for weighed in [false, true] {
             assert!(limit(f32::MAX, weighed, 10) > 10.0 && limit(f32::INFINITY, weighed, 10) > 10.0);
         }
+    }
+
+    #[test]
+    fn servers_that_forward_no_jobs_read_that_they_score() {
+        let written = |remote, version| {
+            let params = Params { remote, ..Params::new(10) };
+            let mut bytes = alloc::vec![];
+            super::super::wire::encode_params(&params, version, &mut crate::codec::Writer(&mut bytes));
+            bytes
+        };
+        let read = |bytes: &[u8]| {
+            super::super::wire::decode_params(&mut crate::codec::Reader(bytes)).map(|params| params.remote)
+        };
+        for remote in [Remote::HandOver, Remote::Score, Remote::Forward] {
+            assert_eq!(read(&written(remote, 11)), Ok(remote));
+        }
+        assert_eq!(written(Remote::Forward, 10), written(Remote::Score, 10));
+        let mut wrong = written(Remote::HandOver, 11);
+        *wrong.last_mut().unwrap() |= 1 << 3;
+        assert!(read(&wrong).is_err(), "it forwards and does not score");
+        *wrong.last_mut().unwrap() |= 1 << 4;
+        assert!(read(&wrong).is_err());
     }
 }

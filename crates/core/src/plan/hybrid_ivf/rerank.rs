@@ -28,7 +28,7 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>, at_most: usize) -> Option<()> {
         // The smallest estimate last, to be taken from the end.
         cx.own.candidates.sort_unstable_by(|a, b| b.estimate.total_cmp(&a.estimate).then(b.id.cmp(&a.id)));
         if cx.base.here.is_some() && has_elsewhere(cx, width) {
-            if cx.params.scores_remotely {
+            if cx.params.scores_remotely() {
                 cx.scratch.elsewhere.clear();
                 batch::ask_records(cx)?;
             }

@@ -298,4 +298,31 @@ mod tests {
             assert!(!state.fits(&SIZE), "change {i}");
         }
     }
+
+    #[test]
+    fn a_forwarded_job_has_scores_of_lists_that_it_was_asked_for() {
+        let bounds = crate::verify::DistanceBounds { estimate: 1.0, lower: 0.0, upper: 2.0 };
+        let entry = |id| crate::plan::hybrid_ivf::batch::Entry { id, bounds };
+        let mut good = State::default();
+        good.reset(10);
+        good.batch.job = crate::plan::hybrid_ivf::Job::Lists;
+        good.batch.lists.extend([3, 19]);
+        good.batch.entries.push(entry(99));
+        good.batch.scored.push((19, 1));
+        assert!(good.fits(&SIZE));
+        let changes: [fn(&mut State); 5] = [
+            |s| s.batch.scored.push((4, 1)),
+            |s| s.batch.scored.push((19, 1)),
+            |s| s.batch.asked.push((Tag(1), 3)),
+            |s| s.batch.job = crate::plan::hybrid_ivf::Job::None,
+            |s| s.batch.lists.extend([3; 64]),
+        ];
+        for (i, change) in changes.iter().enumerate() {
+            let mut state = good.clone();
+            change(&mut state);
+            assert!(!state.fits(&SIZE), "change {i}");
+        }
+        good.batch.entries[0] = entry(100);
+        assert!(!good.fits(&SIZE), "no such member");
+    }
 }

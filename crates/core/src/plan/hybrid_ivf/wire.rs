@@ -23,7 +23,7 @@
 use alloc::vec::Vec;
 
 use super::batch::Entry;
-use super::{Batch, Job, MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
+use super::{Batch, Job, MAX_LOCAL_LIST, Order, Params, QueuedLists, Remote, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
 use crate::search::{Candidate, KSmallest, Progress, Tag};
 use crate::verify::{Bounds, DistanceBounds};
@@ -45,16 +45,20 @@ pub(super) const CANDIDATES_MAX: u32 = 1 << 24;
 /// Most members kept for learning.
 const READ_MAX: u32 = 1 << 16;
 
+/// From this version of states on, servers know jobs that are forwarded. Others score what they hold, and reply.
+const FORWARD_VERSION: u32 = 11;
 /// In place of the job, for a query without a batch.
 const NO_BATCH: u8 = 3;
 
-pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
+pub(super) fn encode_params(p: &Params, version: u32, w: &mut Writer<'_>) {
     [p.nprobe, p.sample_hits, p.local_lists, p.local_list].into_iter().for_each(|x| w.u32(x));
     w.u32(p.early_stop.to_bits());
     w.u32(p.bound_slack.to_bits());
     w.u8(p.order as u8);
     w.u8(p.bounds as u8);
-    w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1 | u8::from(p.scores_remotely) << 2);
+    let forwards = p.remote == Remote::Forward && version >= FORWARD_VERSION;
+    let remote = u8::from(p.scores_remotely()) << 2 | u8::from(forwards) << 3;
+    w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1 | remote);
 }
 
 pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
@@ -69,10 +73,13 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         _ => return Err(Refused::Content),
     };
     let flags = r.u8()?;
-    if flags > 7 {
-        return Err(Refused::Content);
-    }
-    let (weighed, exact, scores_remotely) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+    let remote = match flags >> 2 {
+        0 => Remote::HandOver,
+        1 => Remote::Score,
+        3 => Remote::Forward,
+        _ => return Err(Refused::Content),
+    };
+    let (weighed, exact) = (flags & 1 != 0, flags & 2 != 0);
     Ok(Params {
         nprobe,
         sample_hits,
@@ -83,7 +90,7 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         local_list,
         bounds,
         exact,
-        scores_remotely,
+        remote,
         bound_slack,
     })
 }

@@ -125,7 +125,7 @@ impl Kind for Marker {
         state.high <= size.units && state.wanted.iter().all(|&block| block < size.units)
     }
 
-    fn encode_params(params: &Params, w: &mut Writer<'_>) {
+    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
         w.u8(u8::from(params.stops));
     }
 
