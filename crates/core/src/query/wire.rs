@@ -18,8 +18,9 @@
 //! | … | with the flag: lost units: count, then unit (varint), the servers that tried (varint), reason (1 byte) each |
 //! | … | the kind's own section, described in its room |
 //!
-//! All numbers are little-endian, counts are varints (7 bits a byte, lowest first). Distances of candidates may be
-//! left out: the receiver computes them again from the codes, to the bit. Wants are not carried: they were submitted
+//! Versions 9 and 10 know no jobs that are forwarded: parameters that ask for them are written as ones that ask for
+//! scores. All numbers are little-endian, counts are varints (7 bits a byte, lowest first). Distances of candidates may
+//! be left out: the receiver computes them again from the codes, to the bit. Wants are not carried: they were submitted
 //! before a state travels. Every count is checked against its limit before memory is taken for it.
 
 use alloc::vec::Vec;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use stratann_core::peer::message::{self, HEADER, Refused};
 
 use super::greeting::{self, GreetingError, Versions};
+use super::outbox::Outbox;
 use super::secure::Wire;
 use super::timed::Timed;
 use super::{GREETING, LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
@@ -164,6 +165,8 @@ fn receive(inner: &Inner, stream: TcpStream) {
 /// Receives a server's frames for a link.
 fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) {
     link.note(server, |state| state.inbound = number);
+    // A server that was away is reached by all others at about the same time.
+    link.outboxes.get(usize::from(server)).into_iter().for_each(Outbox::end_pause);
     let ended = take_frames(link, server, wire);
     if let Err(why) = ended
         && !link.is_stopped()

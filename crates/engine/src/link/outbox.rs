@@ -17,6 +17,8 @@ struct Waiting {
     bytes: Vec<u8>,
     is_open: bool,
     is_closed: bool,
+    // Whether the server has just been heard of: a pause between attempts to reach it ends.
+    is_heard: bool,
     traffic: LinkTraffic,
 }
 
@@ -75,10 +77,18 @@ impl Outbox {
         waiting.is_open && !waiting.is_closed
     }
 
-    /// Waits for `time`. False once closed, which ends the wait.
+    /// Waits for `time`, or until the server is heard of. False once closed, which ends the wait.
     pub(super) fn pause(&self, time: Duration) -> bool {
-        let waited = self.news.wait_timeout_while(self.lock(), time, |w| !w.is_closed);
-        !waited.unwrap_or_else(|e| e.into_inner()).0.is_closed
+        let waited = self.news.wait_timeout_while(self.lock(), time, |w| !w.is_closed && !w.is_heard);
+        let mut waiting = waited.unwrap_or_else(|e| e.into_inner()).0;
+        waiting.is_heard = false;
+        !waiting.is_closed
+    }
+
+    /// The server has connected to this one: it is worth dialling at once.
+    pub(super) fn end_pause(&self) {
+        self.lock().is_heard = true;
+        self.news.notify_all();
     }
 
     pub(super) fn add_to(&self, sum: &mut LinkTraffic) {
@@ -86,5 +96,22 @@ impl Outbox {
         sum.frames += own.frames;
         sum.bytes += own.bytes;
         sum.dropped += own.dropped;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_server_that_is_heard_of_is_dialled_at_once() {
+        let (outbox, start) = (Outbox::new(100), Instant::now());
+        outbox.end_pause();
+        assert!(outbox.pause(Duration::from_secs(60)));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        assert!(outbox.pause(Duration::ZERO), "the next pause is whole");
+        outbox.close();
+        assert!(!outbox.pause(Duration::from_secs(60)));
     }
 }

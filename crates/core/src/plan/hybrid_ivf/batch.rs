@@ -491,8 +491,8 @@ pub(super) fn take_scores(
     Ok(())
 }
 
-/// Lets what a forwarded job did not reach be asked for again: `scorer`, the first server that it visited, does not hold
-/// it.
+/// Lets what a forwarded job did not reach be asked for again: `scorer`, the first server that it visited, does not
+/// hold it.
 pub(super) fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8)) {
     let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
     if cx.params.remote != Remote::Forward {

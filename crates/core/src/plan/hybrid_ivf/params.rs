@@ -48,8 +48,8 @@ pub enum Remote {
     HandOver,
     /// Each server scores its own, all at once.
     Score,
-    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all of
-    /// those before; the last one replies (HARMONY §4.3).
+    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all
+    /// of those before; the last one replies (HARMONY §4.3).
     Forward,
 }
 
