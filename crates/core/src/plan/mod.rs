@@ -6,6 +6,7 @@
 pub mod disk_graph;
 pub mod flat;
 pub mod hybrid_ivf;
+mod ordered;
 #[cfg(any(test, feature = "test-kind"))]
 pub mod sorted;
 
@@ -13,10 +14,11 @@ use alloc::vec::Vec;
 
 use stratann_kernel::distance::Exact;
 
+pub(crate) use self::ordered::Ordered;
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
 use crate::search::{
-    Arrival, Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
+    Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
 };
 use crate::view::Base;
 
@@ -267,27 +269,6 @@ impl<K: Kind> Cx<'_, K> {
     fn lose(&mut self, unit: u32, loss: Loss) -> bool {
         let Some(here) = &self.base.here else { return false };
         self.q.lost_units.add(unit, here.server, loss) && K::requeue(self.own, self.view, unit)
-    }
-}
-
-/// Arrivals in the order of their tags, so that the order of arrival does not matter.
-#[derive(Clone, Copy)]
-pub(crate) struct Ordered<'a> {
-    arrivals: &'a [Arrival<'a>],
-    order: &'a [u32],
-}
-
-impl<'a> Ordered<'a> {
-    /// Sorts into `order`, which is reused.
-    pub(crate) fn new(arrivals: &'a [Arrival<'a>], order: &'a mut Vec<u32>) -> Ordered<'a> {
-        order.clear();
-        order.extend(0..arrivals.len() as u32);
-        order.sort_unstable_by_key(|&i| arrivals[i as usize].tag);
-        Ordered { arrivals, order }
-    }
-
-    fn iter(self) -> impl Iterator<Item = &'a Arrival<'a>> {
-        self.order.iter().map(move |&i| &self.arrivals[i as usize])
     }
 }
 
