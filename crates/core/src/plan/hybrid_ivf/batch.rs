@@ -91,11 +91,11 @@ impl Batch {
                 self.lists.contains(&scored.0) && self.scored[..at].iter().all(|before| before.0 != scored.0)
             }) && self.entries.iter().all(|entry| entry.id < size.nodes)
         };
-        let fits = match self.job {
+        let fits = || match self.job {
             Job::Lists => is_forwarded(),
             Job::Records | Job::None => is_fresh && self.lists.is_empty(),
         };
-        fits && has_lists && self.asked.is_empty()
+        has_lists && self.asked.is_empty() && fits()
     }
 
     /// Memory beside the struct itself, bytes.
