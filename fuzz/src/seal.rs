@@ -11,19 +11,19 @@ use stratann_engine::manifest::BlockShape;
 
 /// A query state with this body.
 pub fn state(body: &[u8]) -> Vec<u8> {
-    with_header(wire::VERSION, body)
+    with_header(wire::VERSION, wire::seal(wire::VERSION, body), body)
 }
 
 /// A frame with this body.
 pub fn frame(body: &[u8]) -> Vec<u8> {
-    with_header(message::VERSION, body)
+    with_header(message::VERSION, checksum(body), body)
 }
 
-fn with_header(version: u32, body: &[u8]) -> Vec<u8> {
+fn with_header(version: u32, sum: u64, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + body.len());
     out.extend_from_slice(&version.to_le_bytes());
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    out.extend_from_slice(&checksum(body).to_le_bytes());
+    out.extend_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(body);
     out
 }

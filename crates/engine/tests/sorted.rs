@@ -8,8 +8,7 @@ use common::sorted::{Sorted, queries};
 use common::{Set, nearest, run, run_plain, wanted};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
-use stratann_core::format::checksum;
-use stratann_core::query::wire::{Carry, decode, encode};
+use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{
     Budget, Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId,
 };
@@ -192,7 +191,7 @@ fn a_state_of_another_kind_and_an_odd_one_are_refused() {
     }
     let mut unknown = bytes.clone();
     unknown[16] = 200;
-    let sum = checksum(&unknown[16..]);
+    let sum = wire::seal(wire::VERSION, &unknown[16..]);
     unknown[8..16].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(decode(&unknown).unwrap_err(), Refused::Kind(200));
 }
@@ -228,7 +227,7 @@ proptest! {
         let good = GOOD.get_or_init(midway);
         let mut bytes = good[..keep.min(good.len())].to_vec();
         bytes.extend(section);
-        let (length, sum) = ((bytes.len() - 16) as u32, checksum(&bytes[16..]));
+        let (length, sum) = ((bytes.len() - 16) as u32, wire::seal(wire::VERSION, &bytes[16..]));
         bytes[4..8].copy_from_slice(&length.to_le_bytes());
         bytes[8..16].copy_from_slice(&sum.to_le_bytes());
         // What is accepted runs to an end, whatever it names.

@@ -7,9 +7,8 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, arrival, clustered, graph_set, queries, quick, run, run_plain, wanted, with_graph};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
-use stratann_core::format::checksum;
 use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
-use stratann_core::query::wire::{Carry, decode, encode};
+use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Candidate, Loss, Mode, Outcome, Params, QueryState, QueryStats, Read, Scratch,
     Step,
@@ -238,7 +237,7 @@ fn a_state_without_distances_is_much_shorter() {
 /// Writes length and checksum again, as a hostile sender would.
 fn reseal(bytes: &mut [u8]) {
     let length = (bytes.len() - 16) as u32;
-    let sum = checksum(&bytes[16..]);
+    let sum = wire::seal(wire::VERSION, &bytes[16..]);
     bytes[4..8].copy_from_slice(&length.to_le_bytes());
     bytes[8..16].copy_from_slice(&sum.to_le_bytes());
 }

@@ -7,9 +7,8 @@ use std::sync::OnceLock;
 use common::{Built, Set, clustered, list_options, quick, run, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
-use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::query::wire::{Carry, decode, encode};
+use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan};
@@ -92,7 +91,7 @@ fn a_query_ends_alike_wherever_it_goes() {
 /// Writes length and checksum again, as a malicious sender would.
 fn reseal(bytes: &mut [u8]) {
     let length = (bytes.len() - 16) as u32;
-    let sum = checksum(&bytes[16..]);
+    let sum = wire::seal(wire::VERSION, &bytes[16..]);
     bytes[4..8].copy_from_slice(&length.to_le_bytes());
     bytes[8..16].copy_from_slice(&sum.to_le_bytes());
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 4 | version of this layout |
 //! | 4 | length of all that follows the checksum |
-//! | 8 | checksum of all that follows |
+//! | 8 | checksum of all that follows, and from version 11 on of the version |
 //! | 1 | kind of index |
 //! | … | parameters of all kinds (k, width, approach width, excluded vector, mode), then those of the kind |
 //! | 12, 16 | budget: hops, reads, hand-overs, and from version 10 on jobs for others |
@@ -42,6 +42,12 @@ pub const VERSION: u32 = 11;
 /// hand-overs in it.
 pub const OLDEST_VERSION: u32 = 9;
 const HEADER: usize = 16;
+
+/// The checksum of a state of this version, for all that follows its header. Versions 10 and 11 have one layout: what
+/// tells them apart is in the checksum of the latter.
+pub fn seal(version: u32, body: &[u8]) -> u64 {
+    if version > 10 { checksum(body).wrapping_add(version.into()) } else { checksum(body) }
+}
 
 /// Where the results of a query that is handed over go (BatANN, §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +122,7 @@ impl Encoder {
         }
         state.own.encode(carry, &mut w, &mut self.sorted);
         let body = &out[start + HEADER..];
-        let (length, sum) = (body.len() as u32, checksum(body));
+        let (length, sum) = (body.len() as u32, seal(version, body));
         out[start..start + 4].copy_from_slice(&version.to_le_bytes());
         out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
         out[start + 8..start + 16].copy_from_slice(&sum.to_le_bytes());
@@ -151,7 +157,7 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
     if r.0.len() != length {
         return Err(Refused::Length);
     }
-    if checksum(r.0) != sum {
+    if seal(version, r.0) != sum {
         return Err(Refused::Checksum);
     }
     let params = read_params(&mut r)?;
