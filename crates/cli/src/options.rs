@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use stratann_core::query::Mode;
+use stratann_core::query::Remote;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
-use stratann_engine::kinds::Remote;
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches, Switches};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};

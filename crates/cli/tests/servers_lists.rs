@@ -60,7 +60,8 @@ fn several_processes_answer_as_one() {
             let scores = is_several && remote != "hand-over";
             // Jobs are forwarded where two other servers hold what is missing.
             let travels = remote == "hand-over" || plan == "uniform-graph" || remote == "forward";
-            assert_eq!(count("hand_overs") > 0.1, is_several && travels, "{theirs}");
+            let least = if remote == "forward" { 0.1 } else { 0.5 };
+            assert_eq!(count("hand_overs") > least, is_several && travels, "{theirs}");
             assert_eq!(count("score_jobs") > 0.5, scores, "{theirs}");
             let status = get(&all[0], "/v1/status").1;
             let jobs = |server: &String| get(server, "/v1/status").1["jobs_in"].as_u64().unwrap();

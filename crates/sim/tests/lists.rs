@@ -12,8 +12,7 @@ use stratann_core::hash::hash;
 use stratann_core::peer::Limits;
 use stratann_core::place::Placement;
 use stratann_core::plan::KindView;
-use stratann_core::plan::hybrid_ivf::Remote;
-use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState};
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, Remote};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
@@ -141,7 +140,7 @@ impl Place {
     }
 }
 
-/// Queries go to the lists, or ask for scores.
+/// The ways to use lists of other servers.
 const MOVES: [Remote; 3] = [Remote::HandOver, Remote::Score, Remote::Forward];
 
 #[test]
@@ -191,22 +190,26 @@ fn a_query_finds_the_same_on_any_number_of_servers() {
 fn vectors_of_other_servers_are_scored_there_where_all_list_codes_are_resident() {
     let place = place(LocalKind::Flat);
     let index = Index::open(place.built.dir.path(), OpenOptions::default()).unwrap();
-    for (servers, replicas, width) in [(3, 1, 1), (4, 2, 8), (10, 1, 4)] {
+    let ways = [Remote::Score, Remote::Forward].into_iter();
+    for (remote, (servers, replicas, width)) in
+        ways.flat_map(|r| [(3, 1, 1), (4, 2, 8), (10, 1, 4)].map(|s| (r, s)))
+    {
         let params = Params { width, approach_width: width, ..Params::hybrid_ivf(10, 12) };
-        let params = with_lists(params, |own| own.remote = Remote::Score);
+        let params = with_lists(params, |own| own.remote = remote);
         let placement = place.scattered(servers, replicas);
         let report = place.run_on(&index, &placement, params, &FaultModel::default());
         let sums = place.compare_on(&index, servers, &report, params);
         let what = format!("{servers} servers: {sums:?}");
-        assert!(sums.hand_overs == 0 && sums.jobs > 0 && sums.rounds <= 2 * ASKED as u64, "{what}");
+        assert_eq!(sums.hand_overs > 0, remote == Remote::Forward, "{what}");
+        assert!(report.batons == 0 && sums.jobs > 0 && sums.rounds <= 2 * ASKED as u64, "{what}");
         assert_eq!(sums.lists[0], sums.lists[1], "{what}");
         let records = sums.records.map(|records| records as f64);
         assert!((records[1] - records[0]).abs() <= 0.03 * records[0], "{what}");
     }
 }
 
-/// What came of the queries of storms: whole and partial answers; reads lost, jobs, times that they
-/// were forwarded, and frames that cut links lost.
+/// What came of the queries of storms: whole and partial answers; reads lost, jobs, times that they were
+/// forwarded, and frames that cut links lost.
 #[derive(Debug, Default)]
 struct Storms {
     whole: usize,

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
+use stratann_core::query::Remote;
 use stratann_engine::index::CacheBudget;
-use stratann_engine::kinds::Remote;
 use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
 use stratann_engine::manifest::Manifest;

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use stratann_core::query::Remote;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
-use stratann_engine::kinds::Remote;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};

@@ -60,6 +60,19 @@ pub enum Want {
     },
 }
 
+/// How a query uses what is on other servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Remote {
+    /// The query is handed over to where they are.
+    #[default]
+    HandOver,
+    /// Each server scores its own, all at once.
+    Score,
+    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all
+    /// of those before; the last one replies (HARMONY §4.3).
+    Forward,
+}
+
 /// Why a want was not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -20,9 +20,8 @@ use std::path::Path;
 
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
-pub use stratann_core::plan::hybrid_ivf::Remote;
 use stratann_core::plan::{IndexView, KindParams, KindView};
-use stratann_core::query::Params;
+use stratann_core::query::{Params, Remote};
 
 pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
-use crate::kinds::Remote;
 use crate::kinds::options::{Learn, LearnOptions};
 use crate::ledger::Ledger;
 use crate::link::{Log, Tls, Versions};
 use crate::search::{Effort, SearchOptions};
 use crate::tier::IoChoice;
 use crate::{Error, Result};
+use stratann_core::query::Remote;
 
 /// The largest query that a client may ask. A query by recall may come to more, since the curve of the index decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,19 +3,20 @@
 //! A query takes its next lists as a batch. Lists of other servers become jobs, one for each server; those of its own
 //! are read and scanned here in the same way. When all have come they take effect in the order of their ranks, so the
 //! answer is that of one server. Within a batch a scorer prunes by what it has seen itself and by the threshold that
-//! came with the job: less than one server would, and never more.
+//! came with the job: less than one server would, and never more. A forwarded job visits the servers in turn, and
+//! prunes by what all of them have seen.
 
 use alloc::vec::Vec;
 
 use super::rerank;
 use super::scan::{codes_of, each_member, mark_fruitful, prune_candidates, score_whole, threshold, weigh};
 use super::visit::{self, fetch};
-use super::{Marker, ReadKind, Remote, Scored, Scratch, State, View, bound_estimator};
+use super::{Marker, ReadKind, Scored, Scratch, State, View, bound_estimator};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::inverted_list::ListCodes;
 use crate::place::{Reach, bit};
 use crate::plan::Cx;
-use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Tag};
+use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Remote, Tag};
 use crate::verify::{Bounds, DistanceBounds};
 
 /// Most lists of a batch. Later ones are pruned by what these hold.
@@ -486,14 +487,13 @@ pub(super) fn take_scores(
         }
     }
     cx.scratch.scored = scored;
-    reopen(cx, (tag, scorer));
     lose_scores(cx, (tag, scorer), Loss::Failed);
     Ok(())
 }
 
 /// Lets what a forwarded job did not reach be asked for again: `scorer`, the first server that it visited, does not
 /// hold it.
-pub(super) fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8)) {
+fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8)) {
     let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
     if cx.params.remote != Remote::Forward {
         return;
@@ -533,6 +533,7 @@ fn read_scores(cx: &mut Cx<'_, Marker>, tag: Tag, r: &mut Reader<'_>) -> Result<
 
 /// Notes that a server did not score what it was asked for with a tag: another one is asked, if there is one.
 pub(super) fn lose_scores(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8), loss: Loss) {
+    reopen(cx, (tag, scorer));
     let directory = cx.view.directory;
     let lists = cx.own.batch.asked.iter().filter(|asked| asked.0 == tag).map(|asked| asked.1);
     let records = cx.own.awaited.iter().filter(|awaited| awaited.0 == tag);

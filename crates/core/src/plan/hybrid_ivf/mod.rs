@@ -28,13 +28,13 @@ use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
 use crate::search::{
-    Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, StoreId, Tag, Visited,
+    Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, Remote, StoreId, Tag, Visited,
 };
 use crate::verify::{BoundEstimator, Bounds};
 use crate::view::Base;
 
 pub(crate) use batch::{Batch, Job};
-pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params, Remote};
+pub use params::{MAX_LOCAL_LIST, MAX_PROBES, Order, Params};
 pub use state::State;
 pub(crate) use state::{LocalCodes, LocalSearch, QueuedLists, ReadKind, Scored, Unread, Visit};
 pub use trace::{RankedCluster, ReadPurpose, ScannedList, Trace};
@@ -167,7 +167,6 @@ impl Kind for Marker {
         match scores {
             Ok(r) => batch::take_scores(cx, (tag, scorer), r),
             Err(loss) => {
-                batch::reopen(cx, (tag, scorer));
                 batch::lose_scores(cx, (tag, scorer), loss);
                 Ok(())
             }

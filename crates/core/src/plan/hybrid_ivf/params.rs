@@ -1,5 +1,6 @@
 //! What a `hybrid-ivf` query is asked to do.
 
+use crate::search::Remote;
 use crate::verify::Bounds;
 
 /// Longest beam in a cluster that is a graph.
@@ -38,19 +39,6 @@ impl Order {
             Order::Expected => "expected",
         }
     }
-}
-
-/// How a query uses lists and vectors of other servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Remote {
-    /// The query is handed over to where they are.
-    #[default]
-    HandOver,
-    /// Each server scores its own, all at once.
-    Score,
-    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all
-    /// of those before; the last one replies (HARMONY §4.3).
-    Forward,
 }
 
 /// The parameters of one query; plain data that travels with it.
