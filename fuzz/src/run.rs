@@ -1,6 +1,6 @@
 //! Steps of one query over a file in memory.
 
-use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag,
@@ -67,5 +67,5 @@ pub fn search(view: &IndexView<'_>, file: &[u8]) -> QueryState {
 
 /// A shard that holds the blocks of the placement's server 0, all servers alive.
 pub fn shard(placement: &Placement) -> LocalShard<'_> {
-    LocalShard { placement, server: 0, live: u64::MAX, loads: [0; SERVERS_MAX] }
+    LocalShard { placement, server: 0, others: Others::live(u64::MAX) }
 }

@@ -63,13 +63,17 @@ impl Parts {
     }
 
     /// What a server knows of the others, in the numbers of its own part: the part's first server is 0.
-    pub fn within(&self, server: u8, live: u64, loads: &[u8; SERVERS_MAX]) -> (u64, [u8; SERVERS_MAX]) {
+    pub fn within(&self, server: u8, others: &Others) -> Others {
         let part = self.of(server);
         let first = self.first(part);
-        let mut own = [0; SERVERS_MAX];
+        let own = |servers: u64| (servers & self.servers(part)).checked_shr(first.into()).unwrap_or(0);
+        let mut loads = [0; SERVERS_MAX];
         let count = SERVERS_MAX - usize::from(first).min(SERVERS_MAX);
-        own[..count].copy_from_slice(&loads[SERVERS_MAX - count..]);
-        ((live & self.servers(part)).checked_shr(first.into()).unwrap_or(0), own)
+        loads[..count].copy_from_slice(&others.loads[SERVERS_MAX - count..]);
+        let relay = others.relay.filter(|relay| self.of(relay.server) == part);
+        let relay =
+            relay.map(|Relay { server, reaches }| Relay { server: server - first, reaches: own(reaches) });
+        Others { live: own(others.live), relay, loads }
     }
 }
 
@@ -124,17 +128,42 @@ pub(crate) enum Reach {
     Nowhere,
 }
 
+/// What a server knows of the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Others {
+    /// A bit for every server that answers.
+    pub live: u64,
+    /// The way to servers that answer others, but not this one.
+    pub relay: Option<Relay>,
+    /// Queries waiting on each server, as far as known.
+    pub loads: [u8; SERVERS_MAX],
+}
+
+/// A server that answers, and that reaches servers which do not answer here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Its number.
+    pub server: u8,
+    /// A bit for every server that it reaches and this one does not.
+    pub reaches: u64,
+}
+
+impl Others {
+    /// These servers answer; nothing else is known.
+    pub fn live(live: u64) -> Others {
+        Others { live, relay: None, loads: [0; SERVERS_MAX] }
+    }
+}
+
 /// The shard of the server that steps a query, and its knowledge of the other servers.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalShard<'a> {
     /// Replicas of all blocks.
     pub placement: &'a Placement,
-    /// This server.
+    /// This server, which counts as live in any case.
     pub server: u8,
-    /// A bit for every server that answers; this one counts as live in any case.
-    pub live: u64,
-    /// Queries waiting on each server, as far as known.
-    pub loads: [u8; SERVERS_MAX],
+    /// What it knows of the others.
+    pub others: Others,
 }
 
 impl LocalShard<'_> {
@@ -145,12 +174,25 @@ impl LocalShard<'_> {
 
     /// The live servers that hold a block.
     pub fn live_replicas(&self, block: u32) -> u64 {
-        self.placement.replicas(block) & (self.live | bit(self.server))
+        self.placement.replicas(block) & (self.others.live | bit(self.server))
+    }
+
+    /// The server to send a query to that needs a block which no live server holds: it reaches a replica.
+    fn relay_to(&self, block: u32, tried: u64) -> Option<u8> {
+        let replicas = self.placement.replicas(block) & !tried;
+        let relay = self.others.relay.filter(|relay| replicas & relay.reaches != 0)?;
+        (bit(relay.server) & tried == 0).then_some(relay.server)
+    }
+
+    /// Whether what is sent to this server may have to go on from there.
+    pub(crate) fn is_relay(&self, server: u8) -> bool {
+        self.others.relay.is_some_and(|relay| relay.server == server)
     }
 
     /// Where a block can be read that the servers `tried` could not read.
     pub(crate) fn reach(&self, block: u32, tried: u64) -> Reach {
         match self.live_replicas(block) & !tried {
+            0 if self.relay_to(block, tried).is_some() => Reach::Remote,
             0 => Reach::Nowhere,
             replicas if replicas & bit(self.server) != 0 => Reach::Here,
             _ => Reach::Remote,
@@ -159,15 +201,19 @@ impl LocalShard<'_> {
 
     /// The next server of a query whose best unread blocks are `wanted`, best first: of the live replicas of the first
     /// block, less those `tried`, the server that holds most of the others. Ties go to the server with the lowest load,
-    /// then to one drawn by the number of the first block, so that replicas share the load.
+    /// then to one drawn by the number of the first block, so that replicas share the load. Where no replica is live
+    /// here it is one that reaches a replica.
     pub(crate) fn next(&self, wanted: &[u32], tried: u64) -> Option<u8> {
         let first = *wanted.first()?;
         let replicas = self.live_replicas(first) & !tried;
+        if replicas == 0 {
+            return self.relay_to(first, tried);
+        }
         let held =
             |server: u32| wanted.iter().filter(|&&b| self.placement.replicas(b) >> server & 1 == 1).count();
         let turn = crate::hash::hash(0, 21, u64::from(first)) as u32;
         let candidates = (0..SERVERS_MAX as u32).filter(|s| replicas >> s & 1 == 1);
-        let idle = |server: u32| u8::MAX - self.loads[server as usize % SERVERS_MAX];
+        let idle = |server: u32| u8::MAX - self.others.loads[server as usize % SERVERS_MAX];
         candidates
             .max_by_key(|&s| (held(s), idle(s), s.wrapping_add(turn) % SERVERS_MAX as u32))
             .map(|s| s as u8)
@@ -185,15 +231,18 @@ mod tests {
         assert_eq!(parts.count(), 3);
         assert_eq!([0, 1, 2, 3, 5].map(|server| parts.of(server)), [0, 0, 1, 2, 2]);
         assert_eq!([0, 1, 2].map(|part| (parts.first(part), parts.servers(part))), [(0, 3), (2, 4), (3, 56)]);
-        let mut loads = [0; SERVERS_MAX];
-        (loads[2], loads[4]) = (7, 9);
-        let (live, own) = parts.within(4, 0b11_0101, &loads);
-        assert_eq!((live, own[1], own[0]), (0b110, 9, 0));
+        let relay = |server, reaches| Some(Relay { server, reaches });
+        let mut others = Others { relay: relay(5, 0b1001), ..Others::live(0b11_0101) };
+        (others.loads[2], others.loads[4]) = (7, 9);
+        let own = parts.within(4, &others);
+        assert_eq!((own.live, own.loads[1], own.loads[0], own.relay), (0b110, 9, 0, relay(2, 0b1)));
+        assert_eq!(parts.within(1, &others).relay, None, "of another part");
         assert_eq!((Parts::ONE.count(), Parts::ONE.of(63), Parts::ONE.servers(0)), (1, 0, u64::MAX));
-        assert_eq!(Parts::ONE.within(5, 0b101, &loads), (0b101, loads));
+        let same = Parts::ONE.within(5, &others);
+        assert_eq!((same.live, same.relay, same.loads), (others.live, others.relay, others.loads));
         let each = Parts::new([1; 64]).unwrap();
         assert_eq!((each.of(63), each.first(63), each.servers(63)), (63, 63, 1 << 63));
-        assert_eq!(each.within(63, u64::MAX, &loads).0, 1);
+        assert_eq!(each.within(63, &Others::live(u64::MAX)).live, 1);
         for wrong in [&[][..], &[1, 0], &[65], &[64, 1]] {
             assert_eq!(Parts::new(wrong.iter().copied()), None);
         }
@@ -209,26 +258,42 @@ mod tests {
     #[test]
     fn a_query_goes_to_the_server_with_most_wanted_blocks() {
         let placement = Placement::new(4, vec![0b0110, 0b0100, 0b0010, 0b0100, 0b0001]).unwrap();
-        let shard = LocalShard { placement: &placement, server: 0, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        let with = |others| LocalShard { placement: &placement, server: 0, others };
+        let shard = with(Others::live(u64::MAX));
         assert_eq!(shard.next(&[0, 1, 2, 3], 0), Some(2));
         assert_eq!(shard.next(&[0, 2], 0), Some(1));
         assert_eq!((shard.next(&[0, 2], 0b10), shard.next(&[2], 0b10)), (Some(2), None));
         assert_eq!(shard.next(&[2, 1, 3], 0), Some(1));
-        assert_eq!(LocalShard { live: 0b0011, ..shard }.next(&[0, 1, 3], 0), Some(1));
-        assert_eq!(LocalShard { live: 0b1001, ..shard }.next(&[0, 1, 3], 0), None);
+        assert_eq!(with(Others::live(0b0011)).next(&[0, 1, 3], 0), Some(1));
+        assert_eq!(with(Others::live(0b1001)).next(&[0, 1, 3], 0), None);
         assert_eq!(shard.next(&[9], 0), None);
         // Ties go to the idle server; the number of held blocks counts more.
         let [mut one, mut two] = [[0; SERVERS_MAX]; 2];
         (one[1], two[2]) = (9, 9);
         assert_eq!(
             (
-                LocalShard { loads: one, ..shard }.next(&[0], 0),
-                LocalShard { loads: two, ..shard }.next(&[0], 0)
+                with(Others { loads: one, ..shard.others }).next(&[0], 0),
+                with(Others { loads: two, ..shard.others }).next(&[0], 0)
             ),
             (Some(2), Some(1))
         );
-        assert_eq!(LocalShard { loads: two, ..shard }.next(&[0, 1, 2, 3], 0), Some(2));
+        assert_eq!(with(Others { loads: two, ..shard.others }).next(&[0, 1, 2, 3], 0), Some(2));
         assert_eq!(placement.blocks_of(2).collect::<Vec<_>>(), [0, 1, 3]);
         assert!(shard.holds(4) && !shard.holds(0) && !LocalShard { server: 200, ..shard }.holds(0));
+    }
+
+    #[test]
+    fn a_query_goes_by_a_relay_where_no_replica_is_reached() {
+        let placement = Placement::new(4, vec![0b0110, 0b0100, 0b1000]).unwrap();
+        let others = Others { relay: Some(Relay { server: 1, reaches: 0b0100 }), ..Others::live(0b0010) };
+        let shard = LocalShard { placement: &placement, server: 0, others };
+        assert_eq!((shard.reach(1, 0), shard.next(&[1], 0)), (Reach::Remote, Some(1)));
+        // The relay has failed, the only replica has, or nobody reaches it.
+        for (block, tried) in [(1, 0b0010), (1, 0b0100), (2, 0)] {
+            assert_eq!((shard.reach(block, tried), shard.next(&[block], tried)), (Reach::Nowhere, None));
+        }
+        // A replica that is reached goes first.
+        assert_eq!(shard.next(&[0, 1], 0), Some(1));
+        assert_eq!(shard.next(&[0], 0b0010), None, "the relay could not read it");
     }
 }

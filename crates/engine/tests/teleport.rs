@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, arrival, clustered, graph_set, queries, quick, run, run_plain, wanted, with_graph};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
-use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Candidate, Loss, Mode, Outcome, Params, QueryState, QueryStats, Read, Scratch,
@@ -157,7 +157,7 @@ fn travels(placement: &Placement, params: Params, sound: u8) -> u64 {
     let (mut scratch, mut held) = (Scratch::default(), Vec::new());
     scratch.prepare(&view, query.row(0));
     loop {
-        let here = LocalShard { placement, server, live: 7, loads: [0; SERVERS_MAX] };
+        let here = LocalShard { placement, server, others: Others::live(7) };
         let bytes = |read: &Read| match read.unit().is_multiple_of(4) && server < sound {
             true => Arrived::Lost(Loss::Damaged),
             false => arrival(&view, &place.blocks, read),

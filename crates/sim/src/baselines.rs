@@ -4,7 +4,7 @@
 use stratann_core::hash::hash;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::peer::{Run, is_answer};
-use stratann_core::place::{LocalShard, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, SERVERS_MAX};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
@@ -144,8 +144,8 @@ fn answer_bytes(state: &QueryState) -> u32 {
 /// hand-over takes one for all blocks until the next. `query.at_us` and `query.time_us` are not used.
 pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResult {
     let (mut draft, origin) = (Draft::default(), query.origin);
-    let loads = [0; SERVERS_MAX];
-    let shard = LocalShard { placement: cluster.placement, server: origin, live: u64::MAX, loads };
+    let others = Others::live(u64::MAX);
+    let shard = LocalShard { placement: cluster.placement, server: origin, others };
     let part = Partition { view: cluster.view, stores: cluster.stores };
     let mut reads = vec![0u64; cluster.placement.servers()];
     let (mut fetched, mut bytes, mut last) = (0u64, 0u64, 0);

@@ -44,9 +44,9 @@ impl<'a> Setting<'a> {
     pub(crate) fn view(&self, server: u8, peer: &Peer) -> IndexView<'a> {
         match *self.of(server) {
             Part::Placed(Cluster { view, placement, .. }) => {
-                let (live, loads) = self.parts.within(server, peer.live(), &peer.loads());
+                let others = self.parts.within(server, &peer.known());
                 let server = server - self.parts.first(self.parts.of(server));
-                let shard = LocalShard { placement, server, live, loads };
+                let shard = LocalShard { placement, server, others };
                 IndexView { base: Base { here: Some(shard), ..view.base }, ..view }
             }
             Part::Whole(Partition { view, .. }, _) => view,

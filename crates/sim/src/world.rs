@@ -44,6 +44,8 @@ struct Server {
     pool: BufferPool,
     // The newest version of states that it reads.
     reads: u32,
+    // Servers that have made a link to this incarnation.
+    linked_by: u64,
 }
 
 pub(crate) struct World<'a> {
@@ -81,6 +83,7 @@ impl<'a> World<'a> {
             abandoned: 0,
             pool: BufferPool::default(),
             reads: if faults.old_servers >> s & 1 == 1 { wire::OLDEST_VERSION } else { wire::VERSION },
+            linked_by: u64::MAX,
         };
         let mut servers: Vec<Server> = (0..count).map(server).collect();
         let reads: Vec<u32> = servers.iter().map(|server| server.reads).collect();
@@ -105,6 +108,10 @@ impl<'a> World<'a> {
                 ..Report::default()
             },
         };
+        if !faults.cuts.is_empty() {
+            // Servers that have connected know whom the others reach.
+            world.exchange_statuses();
+        }
         queries.iter().enumerate().for_each(|(q, query)| world.schedule(query.at_us, Event::Submit(q)));
         for crash in &faults.crashes {
             world.schedule(crash.at_us, Event::Crash(crash.server));
@@ -119,6 +126,22 @@ impl<'a> World<'a> {
             }
         }
         world
+    }
+
+    fn exchange_statuses(&mut self) {
+        let mut pool = BufferPool::default();
+        for from in 0..self.servers.len() {
+            let (mut sent, mut ignored) = (Vec::new(), Vec::new());
+            self.servers[from].peer.send_status(&mut sent);
+            for action in sent {
+                let Action::Send { to, message } = action else { continue };
+                let frame = self.servers[from].peer.codec().frame(message, &mut pool);
+                let peer = &mut self.servers[usize::from(to)].peer;
+                if let Ok(received) = peer.codec().decode(&frame, &mut pool) {
+                    peer.received(0, from as u8, received, &mut ignored);
+                }
+            }
+        }
     }
 
     /// As [`World::run`]. Also returns the traces of the queries. Attempts are not distinguished, so there must be no
@@ -228,6 +251,9 @@ impl<'a> World<'a> {
                     return;
                 }
                 let theirs = self.servers[usize::from(other)].reads;
+                if is_up {
+                    self.servers[usize::from(other)].linked_by |= 1 << server;
+                }
                 let s = &mut self.servers[usize::from(server)];
                 match is_up {
                     true => {
@@ -249,7 +275,7 @@ impl<'a> World<'a> {
         }
         let (now_us, mut actions) = (self.now_us, Vec::new());
         let server = &mut self.servers[usize::from(to)];
-        if !server.is_up {
+        if !server.is_up || server.linked_by >> from & 1 == 0 {
             return;
         }
         let (is_taken, ns) = timed(self.clock, || {
@@ -513,6 +539,7 @@ impl<'a> World<'a> {
         let s = &mut self.servers[usize::from(server)];
         s.incarnation += 1;
         s.is_up = true;
+        s.linked_by = 0;
         s.is_ticking = false;
         s.running.clear();
         s.abandoned = 0;
@@ -520,21 +547,21 @@ impl<'a> World<'a> {
             server,
             s.incarnation,
             self.setting.served(usize::from(server), self.faults),
-            self.setting.all(),
+            1 << server,
             self.faults.limits,
         );
         greet(&mut s.peer, s.reads, &reads);
         self.announce(server, true);
     }
 
-    /// Lets the others notice a change, each a little later.
+    /// Lets the others notice a change, each a little later. A server that starts finds the others one by one.
     fn announce(&mut self, server: u8, is_up: bool) {
         for other in (0..self.servers.len() as u8).filter(|&o| o != server) {
             let jitter_us = self.delay((0, 500));
             self.notice(other, server, is_up, jitter_us);
-            // A server that starts finds out which others it reaches.
-            if is_up && self.is_cut(server, other) {
-                self.notice(server, other, false, 0);
+            if is_up {
+                let jitter_us = self.delay((0, 500));
+                self.notice(server, other, true, jitter_us);
             }
         }
     }

@@ -208,6 +208,21 @@ fn vectors_of_other_servers_are_scored_there_where_all_list_codes_are_resident()
     }
 }
 
+/// Two servers hold lists that the other does not reach, and nobody else has. Others reach both.
+#[test]
+fn a_cut_link_changes_no_answer_where_another_server_reaches_both_ends() {
+    for (local, remote) in LocalKind::ALL.into_iter().flat_map(|l| MOVES.map(|m| (l, m))) {
+        let place = place(local);
+        let params = Params { width: 4, approach_width: 4, ..Params::hybrid_ivf(10, 12) };
+        let params = with_lists(params, |own| own.remote = remote);
+        let cuts = vec![Cut { between: (1, 3), from_us: 0, until_us: None }];
+        let faults = FaultModel { cuts, notice_us: 0, ..FaultModel::default() };
+        let report = place.run(&place.scattered(4, 1), params, &faults);
+        place.compare(4, &report, params);
+        assert!(remote == Remote::HandOver || report.forwards > 0, "{local:?}, {remote:?}");
+    }
+}
+
 /// What came of the queries of storms: whole and partial answers; reads lost, jobs, times that they were
 /// forwarded, and frames that cut links lost.
 #[derive(Debug, Default)]

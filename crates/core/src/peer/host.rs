@@ -171,7 +171,7 @@ impl Peer {
 
     /// The server to send what is for `origin` to. Where the link to it is down that is another one that reaches it, of
     /// the same part, since the sender of an answer tells the part.
-    fn toward(&self, origin: u8) -> u8 {
+    pub(super) fn toward(&self, origin: u8) -> u8 {
         if self.live & bit(origin) != 0 {
             return origin;
         }
@@ -184,8 +184,13 @@ impl Peer {
     /// Whether what arrived here is for another server and is passed on to it: its sender could not reach that one.
     /// It is passed on once, so that it cannot loop.
     pub(super) fn relays(&self, run: &Run) -> bool {
-        let origin = run.query.origin;
-        origin != self.server && self.live & bit(origin) != 0
+        let to = self.target(run);
+        to != self.server && self.live & bit(to) != 0
+    }
+
+    /// The server that waits for the end of a run: the asker of a job, else the origin.
+    pub(super) fn target(&self, run: &Run) -> u8 {
+        run.job.map_or(run.query.origin, |id| id.asker)
     }
 
     fn hand_over(&mut self, now_us: u64, run: Run, to: u8, state: Vec<u8>, out: &mut Vec<Action>) {

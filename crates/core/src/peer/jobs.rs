@@ -206,7 +206,7 @@ impl Peer {
                 self.pool.recycle_buffer(vector);
                 self.pool.recycle_state(state);
                 if id.asker != self.server {
-                    self.send(id.asker, Message::NoScores { run, why }, out);
+                    self.send(self.toward(id.asker), Message::NoScores { run, why }, out);
                 }
             }
         }
@@ -216,7 +216,7 @@ impl Peer {
     pub fn refused(&mut self, now_us: u64, run: &Run, out: &mut Vec<Action>) {
         self.dropped(now_us, run, out);
         if let Some(id) = run.job.filter(|id| id.asker != self.server) {
-            self.send(id.asker, Message::NoScores { run: *run, why: NoScores::Busy }, out);
+            self.send(self.toward(id.asker), Message::NoScores { run: *run, why: NoScores::Busy }, out);
         }
     }
 
@@ -224,7 +224,7 @@ impl Peer {
         let visited = self.hosted.get(&run.query).map_or(0, |hosted| hosted.visited);
         match run.job {
             Some(id) if id.asker != self.server => {
-                self.send(id.asker, Message::Scores { run, visited, scores }, out);
+                self.send(self.toward(id.asker), Message::Scores { run, visited, scores }, out);
             }
             _ => self.pool.recycle_buffer(scores),
         }

@@ -33,9 +33,12 @@ use self::jobs::Jobs;
 use self::origin::Origin;
 pub use self::rollout::{DRAIN_US_MAX, Rollout, RolloutStep, STUCK_US};
 pub use self::status::PeerStatus;
-use crate::place::{Parts, SERVERS_MAX, bit};
+use crate::place::{Others, Parts, Relay, SERVERS_MAX, bit};
 use crate::query::{IndexSize, Loss, Outcome, QueryState, Tag, wire};
 use message::{Message, QueryId};
+
+/// Ticks between two reports of this server's status: one may be lost.
+const STATUS_TICKS: u32 = 64;
 
 /// One attempt at a query, as the driver runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -176,7 +179,12 @@ pub struct Peer {
     server: u8,
     incarnation: u32,
     served: Served,
+    // Servers that this one has a link to, those that it has heard from since they last went down, and those in both.
+    linked: u64,
+    heard: u64,
     live: u64,
+    relay: Option<Relay>,
+    ticks: u32,
     loads: [u8; SERVERS_MAX],
     // The newest version of states that this server reads, and those that the others read.
     reads: u32,
@@ -202,7 +210,11 @@ impl Peer {
             server,
             incarnation,
             served,
+            linked: live,
+            heard: live,
             live,
+            relay: None,
+            ticks: 0,
             loads: [0; SERVERS_MAX],
             reads: wire::VERSION,
             agreed: [wire::VERSION; SERVERS_MAX],
@@ -244,7 +256,7 @@ impl Peer {
     }
 
     fn choose_version(&mut self) {
-        let live = servers_in(self.live | bit(self.server));
+        let live = servers_in(self.live | self.linked | bit(self.server));
         let agreed = live.map(|server| self.agreed[usize::from(server)]);
         self.writes = agreed.min().unwrap_or(wire::VERSION);
     }
@@ -272,10 +284,10 @@ impl Peer {
         self.live
     }
 
-    /// Queries waiting on each server: for this one as set by [`Peer::set_load`], for others as in their last frames,
-    /// decaying with every tick.
-    pub fn loads(&self) -> [u8; SERVERS_MAX] {
-        self.loads
+    /// What this server knows of the others. Loads are queries that wait: for this server as set by
+    /// [`Peer::set_load`], for others as in their last frames, decaying with every tick.
+    pub fn known(&self) -> Others {
+        Others { live: self.live, relay: self.relay, loads: self.loads }
     }
 
     /// Sets the number of queries that run or wait here.
@@ -308,10 +320,17 @@ impl Peer {
     /// A frame has arrived from server `from`.
     pub fn received(&mut self, now_us: u64, from: u8, frame: Received, out: &mut Vec<Action>) {
         let Received { load, message } = frame;
+        self.hear(from, out);
         match message {
             Message::Baton { run, visited, left_us, vector, state } if run.job.is_some() => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 self.accept_job(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
+            }
+            Message::Scores { run, visited, scores } if self.relays(&run) => {
+                self.send(self.target(&run), Message::Scores { run, visited, scores }, out);
+            }
+            Message::NoScores { run, why } if self.relays(&run) => {
+                self.send(self.target(&run), Message::NoScores { run, why }, out);
             }
             Message::Scores { run, visited, scores } => self.scored(run, visited, scores, out),
             Message::NoScores { run, why } => self.not_scored(now_us, run, why, out),
@@ -338,6 +357,7 @@ impl Peer {
                 if let Some(known) = self.statuses.get_mut(usize::from(from)) {
                     *known = Some(status);
                 }
+                self.choose_relay();
             }
             Message::Release { query } => {
                 // Only its origin releases a query; a server never releases its own this way.
@@ -360,6 +380,10 @@ impl Peer {
             self.retry_or_expire(now_us, number, out);
         }
         self.send_late_jobs(now_us, out);
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(STATUS_TICKS) {
+            self.send_status(out);
+        }
         let abandoned = &mut self.abandoned;
         self.hosted.retain(|_, hosted| {
             let is_kept = now_us < hosted.expires_at_us;
@@ -374,12 +398,17 @@ impl Peer {
 
     /// A server no longer answers. Every query that may have been there is started again.
     pub fn down(&mut self, now_us: u64, server: u8, out: &mut Vec<Action>) {
-        if self.live & bit(server) == 0 || server == self.server {
+        if server == self.server {
             return;
         }
-        self.live &= !bit(server);
+        let was_live = self.live & bit(server) != 0;
+        [&mut self.linked, &mut self.heard, &mut self.live].into_iter().for_each(|set| *set &= !bit(server));
         self.choose_version();
+        if !was_live {
+            return;
+        }
         self.statuses[usize::from(server)] = None;
+        self.choose_relay();
         self.send_status(out);
         self.lose_server_of_parts(now_us, server, out);
         self.lose_jobs(now_us, server, out);
@@ -388,12 +417,33 @@ impl Peer {
         self.tick(now_us, out);
     }
 
-    /// A server answers again. It may have lost its memory.
+    /// There is a link to a server again. It may have lost its memory. It counts as live once it has been heard: before,
+    /// it may have no link to here, and could not reply.
     pub fn up(&mut self, server: u8, out: &mut Vec<Action>) {
-        self.live |= bit(server);
+        self.linked |= bit(server);
         self.choose_version();
-        self.send_status(out);
         self.hosted.values_mut().for_each(|hosted| hosted.visited &= !bit(server));
+        let has_heard = self.heard & bit(server) != 0;
+        if has_heard {
+            self.add_live(server, out);
+        } else {
+            self.send_status_to(server, out);
+        }
+    }
+
+    /// A frame shows that its sender has a link to here.
+    fn hear(&mut self, from: u8, out: &mut Vec<Action>) {
+        let is_new = self.heard & bit(from) == 0;
+        self.heard |= bit(from);
+        if is_new && self.linked & bit(from) != 0 {
+            self.add_live(from, out);
+        }
+    }
+
+    fn add_live(&mut self, server: u8, out: &mut Vec<Action>) {
+        self.live |= bit(server);
+        self.choose_relay();
+        self.send_status(out);
     }
 
     fn release(&mut self, query: &QueryId, visited: u64, out: &mut Vec<Action>) {

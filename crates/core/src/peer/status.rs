@@ -5,10 +5,11 @@
 //! no server that answers will submit queries in it again. A [`Rollout`](super::Rollout) waits for both.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use super::message::Message;
 use super::{Action, Peer, servers_in};
-use crate::place::bit;
+use crate::place::{Relay, bit};
 
 /// The status of a server among the servers of a build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,10 +28,21 @@ impl Peer {
 
     /// Sends this server's status to all others. Repeat it while something waits for it: a frame may be lost.
     pub fn send_status(&mut self, out: &mut Vec<Action>) {
+        self.others().for_each(|to| self.send_status_to(to, out));
+    }
+
+    pub(super) fn send_status_to(&self, to: u8, out: &mut Vec<Action>) {
         let status = PeerStatus { live: self.live, is_drained: self.has_drained() };
-        for to in self.others() {
-            self.send(to, Message::Status(status), out);
-        }
+        self.send(to, Message::Status(status), out);
+    }
+
+    /// Chooses the live server that reaches most of those that are not live here.
+    pub(super) fn choose_relay(&mut self) {
+        let reaches = |server: u8| self.statuses[usize::from(server)].map_or(0, |s| s.live & !self.live);
+        let relays = servers_in(self.live & self.own_servers() & !bit(self.server));
+        let relays = relays.map(|server| Relay { server, reaches: reaches(server) & !bit(self.server) });
+        let relays = relays.filter(|relay| relay.reaches != 0);
+        self.relay = relays.max_by_key(|relay| (relay.reaches.count_ones(), Reverse(relay.server)));
     }
 
     /// Whether a query that begins here finds all of the index wherever it goes. `replica_sets` are the sets of servers
@@ -41,13 +53,13 @@ impl Peer {
         let stands = |s: u8| {
             self.statuses[usize::from(s)].is_some_and(|o| is_whole(o.live) && o.live & !self.live == 0)
         };
-        is_whole(self.live) && self.others().all(stands)
+        is_whole(self.live) && servers_in(self.live & !bit(self.server)).all(stands)
     }
 
     /// Whether neither this server nor any other that answers has a query in this build, or will have one.
     pub fn is_drained(&self) -> bool {
         let is_drained = |s: u8| self.statuses[usize::from(s)].is_some_and(|o| o.is_drained);
-        self.has_drained() && self.others().all(is_drained)
+        self.has_drained() && servers_in(self.live & !bit(self.server)).all(is_drained)
     }
 
     fn has_drained(&self) -> bool {
@@ -55,7 +67,7 @@ impl Peer {
     }
 
     fn others(&self) -> impl Iterator<Item = u8> + use<> {
-        servers_in(self.live & !bit(self.server))
+        servers_in(self.linked & !bit(self.server))
     }
 }
 
@@ -65,6 +77,7 @@ mod tests {
     use crate::peer::tests::{served, submit};
     use crate::peer::{BufferPool, Limits};
     use crate::query::wire::{Carry, Results};
+    use alloc::collections::vec_deque::VecDeque;
     use alloc::vec;
 
     fn peer(server: u8) -> Peer {
@@ -72,9 +85,9 @@ mod tests {
     }
 
     /// Delivers all frames between peers until none is left.
-    fn deliver(peers: &mut [Peer], mut frames: Vec<(u8, Action)>) {
-        let mut pool = BufferPool::default();
-        while let Some((from, action)) = frames.pop() {
+    fn deliver(peers: &mut [Peer], frames: Vec<(u8, Action)>) {
+        let (mut pool, mut frames) = (BufferPool::default(), VecDeque::from(frames));
+        while let Some((from, action)) = frames.pop_front() {
             let Action::Send { to, message } = action else { continue };
             let mut out = vec![];
             let frame = peers[usize::from(from)].codec().frame(message, &mut pool);

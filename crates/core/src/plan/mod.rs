@@ -61,6 +61,9 @@ pub(crate) trait Kind: Sized {
         false
     }
 
+    /// Lets jobs with these parameters be forwarded.
+    fn forward_jobs(_params: &mut Self::Params) {}
+
     /// Whether the state is a job: it ends with scores for the query that asked, not with an answer.
     fn is_job(_state: &Self::State) -> bool {
         false
@@ -190,8 +193,8 @@ impl<K: Kind> Cx<'_, K> {
     }
 
     /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
-    /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first. That one is read
-    /// there, so a query cannot be passed around for ever.
+    /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first, or to a server that
+    /// reaches one. The allowance of hand-overs ends a query that is passed around.
     pub(crate) fn settle(&mut self, remote_units: &[u32]) {
         if !self.q.io.wants.is_empty() {
             self.q.stats.score_rounds += u64::from(self.q.io.asks_for_scores());
@@ -383,6 +386,10 @@ macro_rules! kinds {
 
             pub(crate) fn forwards_jobs(&self) -> bool {
                 match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::forwards_jobs(p),)* }
+            }
+
+            pub(crate) fn forward_jobs(&mut self) {
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::forward_jobs(p),)* }
             }
 
             pub(crate) fn number(&self) -> u8 {

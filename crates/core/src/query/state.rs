@@ -168,9 +168,14 @@ impl QueryState {
     /// Makes `job` the job that a [`Want::Score`] of the last step asks for. Another server steps it to its end and
     /// replies with [`super::wire::write_scores`].
     pub(crate) fn job(&self, view: &IndexView<'_>, tag: Tag, job: &mut QueryState) {
-        let forwards = self.params.kind.forwards_jobs();
+        let mut params = self.params;
+        let scorer = self.q.io.get(tag).and_then(|pending| pending.scorer);
+        if scorer.zip(view.base.here).is_some_and(|(scorer, here)| here.is_relay(scorer)) {
+            params.kind.forward_jobs();
+        }
+        let forwards = params.kind.forwards_jobs();
         let hand_overs = if forwards { self.q.budget.hand_overs } else { 0 };
-        job.restart(self.params, Budget { hand_overs, score_jobs: 0, ..self.q.budget });
+        job.restart(params, Budget { hand_overs, score_jobs: 0, ..self.q.budget });
         job.q.started = true;
         // A job that is forwarded does not visit servers that have failed.
         if forwards {

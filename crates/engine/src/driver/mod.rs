@@ -28,7 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use stratann_core::place::SERVERS_MAX;
+use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag};
 
@@ -97,9 +97,9 @@ pub trait Queries {
     }
     /// Adds the scores that have arrived since the last call.
     fn scored(&mut self, _out: &mut Vec<Scored>) {}
-    /// In a cluster: a bit for every server that answers, and the load of each.
-    fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
-        (u64::MAX, [0; SERVERS_MAX])
+    /// In a cluster: what is known of the other servers.
+    fn others(&self) -> Others {
+        Others::live(u64::MAX)
     }
     /// Whether the thread may wait. Asked before it does; `has_free_slot` tells whether it could admit a query
     /// meanwhile. Implementations that return false, or that may get queries later, must hold the tier's waker.
@@ -218,7 +218,7 @@ impl<'a> Driver<'a> {
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         loop {
             if let Some(here) = &mut self.view.base.here {
-                (here.live, here.loads) = queries.others();
+                here.others = queries.others();
             }
             if queries.has_unwanted() {
                 self.drop_unwanted(queries);

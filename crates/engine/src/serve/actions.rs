@@ -67,10 +67,9 @@ impl ServerState {
             peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
             // The clock is read under the lock, so that time never decreases for the protocol.
             call(&mut peer, self.now_us(), prepared, &mut memory.actions);
-            self.live.store(peer.live(), Ordering::Relaxed);
             self.states_version.store(peer.states_version(), Ordering::Relaxed);
             self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
-            *self.lock_loads() = peer.loads();
+            self.note_others(peer.known());
             drop(peer);
             let ThreadMemory { actions, pool } = &mut memory;
             actions.drain(..).for_each(|action| self.perform(action, pool));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stratann_core::peer::{FrameCodec, Limits, POOL_BYTES, Peer, Served, THREAD_POOL_BYTES};
-use stratann_core::place::{Parts, SERVERS_MAX};
+use stratann_core::place::{Others, Parts};
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 
@@ -130,7 +130,7 @@ pub(super) struct ServerState {
     // The version in which states are written.
     pub(super) states_version: AtomicU32,
     pub(super) abandoned: AtomicU64,
-    loads: Mutex<[u8; SERVERS_MAX]>,
+    known: Mutex<Others>,
     pub(super) parts: Parts,
     pub(super) inbox: Inbox,
     pub(super) scores: Scores,
@@ -230,7 +230,7 @@ impl ServerState {
             live: AtomicU64::new(live),
             states_version,
             abandoned: AtomicU64::new(0),
-            loads: Mutex::new([0; SERVERS_MAX]),
+            known: Mutex::new(Others::live(live)),
             parts: served.parts,
             inbox: Inbox::new(options.threads),
             scores: Scores::new(options.threads),
@@ -259,14 +259,14 @@ impl ServerState {
         self.started.elapsed().as_micros() as u64
     }
 
-    pub(super) fn lock_loads(&self) -> MutexGuard<'_, [u8; SERVERS_MAX]> {
-        lock(&self.loads)
+    pub(super) fn note_others(&self, known: Others) {
+        self.live.store(known.live, Ordering::Relaxed);
+        *lock(&self.known) = known;
     }
 
-    /// The servers of this part that answer, and how many queries wait on each, as the part's views number them.
-    pub(super) fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
-        let live = self.live.load(Ordering::Relaxed);
-        self.parts.within(self.codec.server(), live, &self.lock_loads())
+    /// What is known of the other servers of this part, as the part's views number them.
+    pub(super) fn others(&self) -> Others {
+        self.parts.within(self.codec.server(), &lock(&self.known))
     }
 
     pub(super) fn lock_peer(&self) -> MutexGuard<'_, Peer> {
@@ -417,7 +417,7 @@ impl ServerState {
             buffers_bytes: in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,
             turn_ns: TURN_NS,
         };
-        let view = self.index.view(self.others().0);
+        let view = self.index.view(self.others().live);
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
             .sharing(self.options.merge.then_some(&index.shared_reads))
             .run(&mut Worker::new(self, thread));

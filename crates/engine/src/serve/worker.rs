@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
-use stratann_core::place::SERVERS_MAX;
+use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag};
 
@@ -258,7 +258,7 @@ impl Queries for Worker<'_> {
         }
     }
 
-    fn others(&self) -> (u64, [u8; SERVERS_MAX]) {
+    fn others(&self) -> Others {
         self.server.others()
     }
 

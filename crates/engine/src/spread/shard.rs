@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, StoreId};
 
@@ -128,12 +128,8 @@ impl Shard {
 
     /// What the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
-        let here = LocalShard {
-            placement: &self.placement,
-            server: self.server as u8,
-            live,
-            loads: [0; SERVERS_MAX],
-        };
+        let others = Others::live(live);
+        let here = LocalShard { placement: &self.placement, server: self.server as u8, others };
         let mut view = self.index.view();
         view.base.here = Some(here);
         view

@@ -1,7 +1,7 @@
 //! Runs all queries once in one mode on several servers: exact counters, results, and traces to replay.
 
 use rayon::prelude::*;
-use stratann_core::place::{LocalShard, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, Placement, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::dataset::GroundTruth;
@@ -223,7 +223,7 @@ impl Passes<'_> {
         state.step(&view, &mut scratch, &[]);
         let first = state.fetches().next().and_then(|(tag, _)| state.read_of(tag));
         let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
-        let shard = LocalShard { placement, server: turn as u8, live: u64::MAX, loads: [0; SERVERS_MAX] };
+        let shard = LocalShard { placement, server: turn as u8, others: Others::live(u64::MAX) };
         if shard.holds(block) {
             return turn as u8;
         }

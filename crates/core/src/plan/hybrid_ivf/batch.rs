@@ -477,6 +477,7 @@ pub(super) fn take_scores(
         return taken;
     }
     let mut scored = core::mem::take(&mut cx.scratch.scored);
+    let has_scores = cx.own.batch.scored.len() > before.0 || !scored.is_empty();
     let State { batch, awaited, .. } = &mut *cx.own;
     batch.asked.retain(|asked| asked.0 != tag || batch.scored.iter().all(|scored| scored.0 != asked.1));
     awaited.retain(|awaited| awaited.0 != tag || scored.iter().all(|scored| scored.id != awaited.1));
@@ -487,21 +488,26 @@ pub(super) fn take_scores(
         }
     }
     cx.scratch.scored = scored;
-    lose_scores(cx, (tag, scorer), Loss::Failed);
+    lose_scores(cx, (tag, scorer), Loss::Failed, has_scores);
     Ok(())
 }
 
-/// Lets what a forwarded job did not reach be asked for again: `scorer`, the first server that it visited, does not
-/// hold it.
-fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8)) {
+/// Lets what a forwarded job did not reach be asked for again, where `scorer`, the first server that it visited, does
+/// not hold it. A server that holds nothing of a job without scores has failed to pass it on.
+fn reopen(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8), has_scores: bool) {
     let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
     if cx.params.remote != Remote::Forward {
         return;
     }
     let is_held = |list: u32| here.placement.replicas(list) & bit(scorer) != 0;
     let State { batch, awaited, .. } = &mut *cx.own;
-    batch.asked.retain(|asked| asked.0 != tag || is_held(asked.1));
-    awaited.retain(|awaited| awaited.0 != tag || is_held(directory.list_of(awaited.1)));
+    let holds_list = batch.asked.iter().any(|asked| asked.0 == tag && is_held(asked.1));
+    let is_held_member = |id: u32| is_held(directory.list_of(id));
+    let holds_member = awaited.iter().any(|awaited| awaited.0 == tag && is_held_member(awaited.1));
+    if has_scores || holds_list || holds_member {
+        batch.asked.retain(|asked| asked.0 != tag || is_held(asked.1));
+        awaited.retain(|awaited| awaited.0 != tag || is_held_member(awaited.1));
+    }
 }
 
 /// Reads scores into the batch and into the scratch memory, and checks that they were asked for.
@@ -532,8 +538,9 @@ fn read_scores(cx: &mut Cx<'_, Marker>, tag: Tag, r: &mut Reader<'_>) -> Result<
 }
 
 /// Notes that a server did not score what it was asked for with a tag: another one is asked, if there is one.
-pub(super) fn lose_scores(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8), loss: Loss) {
-    reopen(cx, (tag, scorer));
+/// `has_scores` tells that it scored some of it.
+pub(super) fn lose_scores(cx: &mut Cx<'_, Marker>, (tag, scorer): (Tag, u8), loss: Loss, has_scores: bool) {
+    reopen(cx, (tag, scorer), has_scores);
     let directory = cx.view.directory;
     let lists = cx.own.batch.asked.iter().filter(|asked| asked.0 == tag).map(|asked| asked.1);
     let records = cx.own.awaited.iter().filter(|awaited| awaited.0 == tag);

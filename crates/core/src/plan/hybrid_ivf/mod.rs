@@ -147,6 +147,10 @@ impl Kind for Marker {
         params.remote == Remote::Forward
     }
 
+    fn forward_jobs(params: &mut Params) {
+        params.remote = Remote::Forward;
+    }
+
     fn is_job(state: &State) -> bool {
         state.batch.job != Job::None
     }
@@ -167,7 +171,7 @@ impl Kind for Marker {
         match scores {
             Ok(r) => batch::take_scores(cx, (tag, scorer), r),
             Err(loss) => {
-                batch::lose_scores(cx, (tag, scorer), loss);
+                batch::lose_scores(cx, (tag, scorer), loss, false);
                 Ok(())
             }
         }
