@@ -237,6 +237,8 @@ pub struct Report {
     pub ended_us: u64,
     /// Frames that were refused.
     pub refused: u64,
+    /// Jobs that waited for credits.
+    pub delayed_jobs: u64,
     /// Frames that a cut link lost.
     pub cut_frames: u64,
 }

@@ -183,6 +183,7 @@ impl<'a> World<'a> {
         self.report.ended_us = self.now_us;
         for server in self.servers.iter().filter(|s| s.is_up) {
             let (origins, vectors) = server.peer.held();
+            self.report.delayed_jobs += server.peer.delayed_jobs();
             let left = &mut self.report.left;
             *left = (left.0 + origins, left.1 + vectors, left.2 + server.running.len());
         }

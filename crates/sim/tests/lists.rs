@@ -223,6 +223,21 @@ fn a_cut_link_changes_no_answer_where_another_server_reaches_both_ends() {
     }
 }
 
+/// Scorers accept one or two jobs of each server at a time; all others wait, in any of the ways.
+#[test]
+fn with_few_credits_jobs_wait_and_no_answer_changes() {
+    for (local, remote) in LocalKind::ALL.into_iter().flat_map(|l| MOVES.map(|m| (l, m))) {
+        let place = place(local);
+        let params = with_lists(Params::hybrid_ivf(10, 12), |own| own.remote = remote);
+        let limits = Limits { job_bytes: 1000, ..Limits::default() };
+        let faults = FaultModel { limits, ..FaultModel::default() };
+        let report = place.run(&place.scattered(4, 2), params, &faults);
+        place.compare(4, &report, params);
+        let what = format!("{local:?}, {remote:?}: {} of {}", report.delayed_jobs, report.jobs);
+        assert_eq!(report.delayed_jobs > 0, report.jobs > 0, "{what}");
+    }
+}
+
 /// What came of the queries of storms: whole and partial answers; reads lost, jobs, times that they were
 /// forwarded, and frames that cut links lost.
 #[derive(Debug, Default)]
@@ -252,7 +267,12 @@ impl Storms {
             failing_reads: 0.002,
             bad_disks: vec![(1, 0.2)],
             crashes: vec![Crash { server: 4, at_us: 300 + 100 * (seed % 24), back_at_us: Some(20_000) }],
-            limits: Limits { patience_us: 100_000, attempts: 12, ..Limits::default() },
+            limits: Limits {
+                patience_us: 100_000,
+                attempts: 12,
+                job_bytes: if seed.is_multiple_of(3) { 1500 } else { Limits::default().job_bytes },
+                ..Limits::default()
+            },
             cuts: if seed % 4 == 3 { Cut::partition(5, 0b11, 600, Some(4_000)) } else { vec![one] },
             reencodes: seed.is_multiple_of(5),
             old_servers: if seed.is_multiple_of(4) { 0b01010 } else { 0 },

@@ -28,6 +28,8 @@ pub struct FrameCodec {
 #[derive(Clone, Debug)]
 pub struct Received {
     pub(super) load: u8,
+    // Of the frame.
+    pub(super) bytes: u64,
     pub(super) message: Message<Vec<u8>, Box<QueryState>, Vec<Hit>>,
 }
 
@@ -246,7 +248,7 @@ impl FrameCodec {
             Message::Status(status) => Message::Status(status),
             Message::Release { query } => Message::Release { query },
         };
-        Ok(Received { load, message })
+        Ok(Received { load, bytes: frame.len() as u64, message })
     }
 
     /// A state that can go on here.

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
+use super::credits::Credits;
 use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
 use super::{Action, JobId, Peer, Run, servers_in};
@@ -17,9 +18,11 @@ pub(super) struct HostedQuery {
     // Servers that have the vector.
     pub(super) visited: u64,
     // (attempt, hand-overs) of the last accepted baton.
-    accepted: Option<(u8, u64)>,
+    pub(super) accepted: Option<(u8, u64)>,
+    // Of the frame that brought it.
+    pub(super) bytes: u64,
     // States of its attempts that run or wait here. An outdated attempt may wait for replies that never come.
-    here: u32,
+    pub(super) here: u32,
     // Jobs of the query that this server accepted.
     pub(super) jobs: Vec<AcceptedJob>,
 }
@@ -30,13 +33,15 @@ pub(super) struct AcceptedJob {
     pub(super) id: JobId,
     // Times that it was forwarded before it came here last.
     pub(super) forwards: u64,
+    // What it takes of the credits of its asker while it is here.
+    pub(super) bytes: u64,
     // Whether its state runs or waits here.
     pub(super) is_here: bool,
 }
 
 impl HostedQuery {
     pub(super) fn new(vector: Vec<u8>, expires_at_us: u64, visited: u64) -> HostedQuery {
-        HostedQuery { vector, expires_at_us, visited, accepted: None, here: 0, jobs: Vec::new() }
+        HostedQuery { vector, expires_at_us, visited, accepted: None, bytes: 0, here: 0, jobs: Vec::new() }
     }
 
     /// The accepted job of a run.
@@ -47,6 +52,12 @@ impl HostedQuery {
     /// Whether a state of an attempt runs or waits here.
     pub(super) fn is_here(&self) -> bool {
         self.here > 0
+    }
+
+    /// Its jobs take no more of the credits of their askers.
+    pub(super) fn end_jobs(&self, credits: &mut Credits) {
+        let here = self.jobs.iter().filter(|job| job.is_here);
+        here.for_each(|job| credits.end(job.id.asker, job.bytes));
     }
 
     /// The number of its states and jobs that run or wait here.
@@ -117,6 +128,7 @@ impl Peer {
             Leaves::SendAnswer(state) => self.send_answer(run, state, out),
             Leaves::SendScores(scores) => self.send_scores(run, scores, out),
         }
+        self.send_waiting_jobs(now_us, out);
     }
 
     /// The driver dropped a run because [`Peer::is_wanted`] no longer holds. A client whose deadline has passed gets a
@@ -137,7 +149,12 @@ impl Peer {
         match &run.job {
             None if is_here => hosted.here += 1,
             None => hosted.here = hosted.here.saturating_sub(1),
-            Some(id) => hosted.job(run.attempt, id).into_iter().for_each(|job| job.is_here = is_here),
+            Some(id) => {
+                let Some(job) = hosted.job(run.attempt, id) else { return };
+                if core::mem::replace(&mut job.is_here, is_here) && !is_here {
+                    self.jobs.credits.end(id.asker, job.bytes);
+                }
+            }
         }
     }
 
@@ -210,6 +227,7 @@ impl Peer {
     pub(super) fn forget(&mut self, query: &QueryId) -> u64 {
         let Some(hosted) = self.hosted.remove(query) else { return 0 };
         self.abandoned += hosted.states_here();
+        hosted.end_jobs(&mut self.jobs.credits);
         self.jobs.forget_query(query, &mut self.pool);
         self.pool.recycle_buffer(hosted.vector);
         hosted.visited

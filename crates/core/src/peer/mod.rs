@@ -11,6 +11,7 @@
 //! passes in and that never decreases. Results of a call are [`Action`]s.
 
 mod buffer_pool;
+mod credits;
 mod frames;
 mod host;
 mod jobs;
@@ -36,6 +37,9 @@ pub use self::status::PeerStatus;
 use crate::place::{Others, Parts, Relay, SERVERS_MAX, bit};
 use crate::query::{IndexSize, Loss, Outcome, QueryState, Tag, wire};
 use message::{Message, QueryId};
+
+/// Bytes of jobs between two servers: a hundred and more of the usual size.
+pub const JOB_BYTES: u64 = 256 << 10;
 
 /// Ticks between two reports of this server's status: one may be lost.
 const STATUS_TICKS: u32 = 64;
@@ -155,11 +159,13 @@ pub struct Limits {
     pub patience_us: u64,
     /// Attempts in all.
     pub attempts: u8,
+    /// Bytes of jobs that this server may have asked of each other one without a reply, and each of it.
+    pub job_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { origins: 10_000, hosted: 40_000, patience_us: 500_000, attempts: 4 }
+        Limits { origins: 10_000, hosted: 40_000, patience_us: 500_000, attempts: 4, job_bytes: JOB_BYTES }
     }
 }
 
@@ -224,7 +230,7 @@ impl Peer {
             limits,
             origins: BTreeMap::new(),
             hosted: BTreeMap::new(),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(limits.job_bytes),
             abandoned: 0,
             pool: BufferPool::new(POOL_BYTES),
         }
@@ -319,12 +325,14 @@ impl Peer {
 
     /// A frame has arrived from server `from`.
     pub fn received(&mut self, now_us: u64, from: u8, frame: Received, out: &mut Vec<Action>) {
-        let Received { load, message } = frame;
+        let Received { load, bytes, message } = frame;
         self.hear(from, out);
         match message {
             Message::Baton { run, visited, left_us, vector, state } if run.job.is_some() => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
-                self.accept_job(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
+                let mut arrived = HostedQuery::new(vector, expires_at_us, visited);
+                arrived.bytes = bytes;
+                self.accept_job(run, state, arrived, out);
             }
             Message::Scores { run, visited, scores } if self.relays(&run) => {
                 self.send(self.target(&run), Message::Scores { run, visited, scores }, out);
@@ -369,6 +377,7 @@ impl Peer {
         if let Some(theirs) = self.loads.get_mut(usize::from(from)).filter(|_| from != self.server) {
             *theirs = load;
         }
+        self.send_waiting_jobs(now_us, out);
     }
 
     /// Time has passed: late attempts are started again, expired queries fail, and vectors without a query are dropped.
@@ -384,12 +393,16 @@ impl Peer {
         if self.ticks.is_multiple_of(STATUS_TICKS) {
             self.send_status(out);
         }
-        let abandoned = &mut self.abandoned;
+        let (abandoned, jobs) = (&mut self.abandoned, &mut self.jobs);
         self.hosted.retain(|_, hosted| {
             let is_kept = now_us < hosted.expires_at_us;
-            *abandoned += if is_kept { 0 } else { hosted.states_here() };
+            if !is_kept {
+                *abandoned += hosted.states_here();
+                hosted.end_jobs(&mut jobs.credits);
+            }
             is_kept
         });
+        self.send_waiting_jobs(now_us, out);
         // A load ages: a server that was avoided for it, and has sent nothing since, is tried again.
         let own = self.own_load();
         self.loads.iter_mut().for_each(|load| *load /= 2);

@@ -14,6 +14,7 @@ use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag}
 use super::inbox::{Job, Place};
 use super::lock;
 use super::question::{Answer, Unanswered, named};
+use super::scores::Scored;
 use super::state::{Client, ServerState};
 use crate::ledger::Part;
 
@@ -67,6 +68,7 @@ impl ServerState {
             peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
             // The clock is read under the lock, so that time never decreases for the protocol.
             call(&mut peer, self.now_us(), prepared, &mut memory.actions);
+            self.counters.delayed_jobs.store(peer.delayed_jobs(), Ordering::Relaxed);
             self.states_version.store(peer.states_version(), Ordering::Relaxed);
             self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
             self.note_others(peer.known());
@@ -135,7 +137,7 @@ impl ServerState {
                 pool.recycle_buffer(frame);
             }
             Action::Start { run, state } => {
-                if state.stats().hand_overs > 0 {
+                if state.stats().hand_overs > 0 && run.job.is_none() {
                     self.counters.hand_overs_in.fetch_add(1, Ordering::Relaxed);
                 }
                 if run.job.is_some() {
@@ -143,17 +145,28 @@ impl ServerState {
                 }
                 self.start(run, state);
             }
-            Action::Scored { run, tag, scores } => {
-                if let Some(thread) = self.scores.put((run, tag, scores)) {
-                    self.inbox.wake(thread);
-                }
-            }
+            Action::Scored { run, tag, scores } => self.keep_scores(run, tag, scores),
             Action::Answer { number, state } => {
                 self.answer(number, &state);
                 pool.recycle_state(state);
             }
             Action::Fail { number, why: Failure::Overloaded } => self.refuse(number, Unanswered::Overloaded),
             Action::Fail { number, why: Failure::Expired } => self.refuse(number, Unanswered::Expired),
+        }
+    }
+
+    /// Keeps scores for the thread that waits for them. Without memory for them they are lost.
+    fn keep_scores(&self, run: Run, tag: Tag, scores: Result<Vec<u8>, Loss>) {
+        let bytes = scores.as_ref().map_or(0, |bytes| bytes.capacity() as u64);
+        let memory = if bytes > 0 { self.ledger.reserve(Part::Batons, bytes) } else { None };
+        let scores = if bytes > 0 && memory.is_none() {
+            self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
+            Err(Loss::Failed)
+        } else {
+            scores
+        };
+        if let Some(thread) = self.scores.put(Scored { run, tag, scores, memory }) {
+            self.inbox.wake(thread);
         }
     }
 

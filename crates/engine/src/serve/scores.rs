@@ -8,9 +8,19 @@ use stratann_core::peer::Run;
 use stratann_core::query::{Loss, Tag};
 
 use super::lock;
+use crate::ledger::Reservation;
 
-/// The reply to a job: the attempt that waits for it, the tag of the job, and its scores.
-pub(super) type Scored = (Run, Tag, Result<Vec<u8>, Loss>);
+/// The reply to a job.
+#[derive(Debug)]
+pub(super) struct Scored {
+    /// The attempt that waits for it.
+    pub(super) run: Run,
+    /// The tag of the job.
+    pub(super) tag: Tag,
+    pub(super) scores: Result<Vec<u8>, Loss>,
+    /// The memory of the scores.
+    pub(super) memory: Option<Reservation>,
+}
 
 /// Scores that have arrived for one thread.
 #[derive(Default)]
@@ -44,7 +54,7 @@ impl Scores {
 
     /// Keeps scores for the thread that waits for them. Returns that thread; `None` when none does.
     pub(super) fn put(&self, scored: Scored) -> Option<usize> {
-        let thread = lock(&self.asking).get(&scored.0).copied()?;
+        let thread = lock(&self.asking).get(&scored.run).copied()?;
         let arrived = self.arrived.get(thread)?;
         let mut scores = lock(&arrived.scores);
         scores.push(scored);
@@ -75,17 +85,19 @@ mod tests {
     fn scores_reach_the_thread_that_runs_the_attempt_and_no_other() {
         let scores = Scores::new(2);
         let run = |number| Run::of_query(QueryId { origin: 0, incarnation: 1, number }, 0);
+        let scored =
+            |number, tag| Scored { run: run(number), tag: Tag(tag), scores: Ok(vec![9]), memory: None };
         scores.ask(run(7), 1);
-        assert_eq!(scores.put((run(7), Tag(3), Ok(vec![9]))), Some(1));
-        assert_eq!(scores.put((run(8), Tag(3), Err(Loss::Failed))), None);
+        assert_eq!(scores.put(scored(7, 3)), Some(1));
+        assert_eq!(scores.put(scored(8, 3)), None);
         assert!(scores.has_any(1) && !scores.has_any(0));
         let mut taken = Vec::new();
         scores.take(0, &mut taken);
         assert!(taken.is_empty());
         scores.take(1, &mut taken);
-        assert_eq!(taken, [(run(7), Tag(3), Ok(vec![9]))]);
+        assert_eq!((taken.len(), taken[0].run, taken[0].tag), (1, run(7), Tag(3)));
         assert!(!scores.has_any(1));
         scores.forget(&run(7));
-        assert_eq!(scores.put((run(7), Tag(4), Ok(vec![]))), None);
+        assert_eq!(scores.put(scored(7, 4)), None);
     }
 }

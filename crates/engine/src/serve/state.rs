@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use stratann_core::peer::{FrameCodec, Limits, POOL_BYTES, Peer, Served, THREAD_POOL_BYTES};
+use stratann_core::peer::{FrameCodec, JOB_BYTES, Limits, POOL_BYTES, Peer, Served, THREAD_POOL_BYTES};
 use stratann_core::place::{Others, Parts};
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
@@ -56,6 +56,7 @@ pub(super) struct Counters {
     pub(super) hand_overs_in: AtomicU64,
     pub(super) jobs_out: AtomicU64,
     pub(super) jobs_in: AtomicU64,
+    pub(super) delayed_jobs: AtomicU64,
     pub(super) refused_batons: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
@@ -310,6 +311,9 @@ impl ServerState {
         let others = self.options.peers.len().saturating_sub(1) as u64;
         if others > 0 {
             account.add("batons that wait", BATON_BYTES);
+            if index.base.kind.scores_remotely() {
+                account.add("jobs of other servers", others * JOB_BYTES);
+            }
         }
         account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)));
         account
@@ -379,7 +383,7 @@ impl ServerState {
             (Part::Slots, of("queries in flight")),
             (Part::LargeQueries, of("largest query")),
             (Part::Waiting, of("queries that wait")),
-            (Part::Batons, of("batons that wait")),
+            (Part::Batons, of("batons that wait") + of("jobs of other servers")),
         ];
         let program = if beside { PROGRAM_BYTES } else { 0 };
         let fixed = account.total() - parts.iter().map(|part| part.1).sum::<u64>() - program;

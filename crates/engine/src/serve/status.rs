@@ -60,6 +60,8 @@ pub struct Status {
     pub jobs_out: u64,
     /// Jobs scored for other servers.
     pub jobs_in: u64,
+    /// Jobs that waited for replies from their scorer, because it had as many bytes of jobs as it accepts.
+    pub delayed_jobs: u64,
     /// Frames and states from other servers that were dropped, because there was no memory for them.
     pub refused_batons: u64,
     /// Reads of blocks that failed.
@@ -151,6 +153,7 @@ impl Status {
             hand_overs_in: count(&state.counters.hand_overs_in),
             jobs_out: count(&state.counters.jobs_out),
             jobs_in: count(&state.counters.jobs_in),
+            delayed_jobs: count(&state.counters.delayed_jobs),
             refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),

@@ -13,6 +13,7 @@ use super::state::{Permit, ServerState};
 use crate::driver::{self, MergedReads, Queries, Times};
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
+use crate::ledger::Reservation;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
@@ -45,6 +46,8 @@ struct RunningQuery<'a> {
     is_abandoned: bool,
     // Whether it has asked other servers for scores.
     has_asked: bool,
+    // The memory of scores that its state has not taken in.
+    replies: Vec<Reservation>,
     // Its number among the queries that count for learning.
     number: Option<u64>,
     size: Size,
@@ -60,6 +63,7 @@ impl<'a> RunningQuery<'a> {
             expires_at_us: 0,
             is_abandoned: false,
             has_asked: false,
+            replies: Vec::new(),
             number: None,
             size: Size::default(),
             permit: None,
@@ -134,6 +138,7 @@ impl<'a> Worker<'a> {
         if query.size.extra_bytes == 0 {
             query.permit = None;
         }
+        query.replies.clear();
         if std::mem::take(&mut query.has_asked) {
             self.server.scores.forget(&query.run);
         }
@@ -186,7 +191,7 @@ impl Queries for Worker<'_> {
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times) {
         self.server.counters.waits(&self.running[number].size).note_run(&times);
         let run = self.leave(number, Some(state));
-        if matches!(step, Step::HandOver(_)) {
+        if matches!(step, Step::HandOver(_)) && run.job.is_none() {
             self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
         }
         self.server.depart(run, step, state);
@@ -243,6 +248,7 @@ impl Queries for Worker<'_> {
     fn score(&mut self, number: usize, job: (Tag, u8), view: &IndexView<'_>, state: &QueryState) -> bool {
         let query = &mut self.running[number];
         query.has_asked = true;
+        query.replies.clear();
         self.server.ask_job((query.run, self.thread), job, (view, state));
         true
     }
@@ -252,9 +258,11 @@ impl Queries for Worker<'_> {
             return;
         }
         self.server.scores.take(self.thread, &mut self.arrived);
-        for (run, tag, scores) in self.arrived.drain(..) {
+        for Scored { run, tag, scores, memory } in self.arrived.drain(..) {
             let at = self.running.iter().position(|query| query.has_asked && query.run == run);
-            out.extend(at.map(|number| (number, tag, scores)));
+            let Some(number) = at else { continue };
+            self.running[number].replies.extend(memory);
+            out.push((number, tag, scores));
         }
     }
 
