@@ -71,11 +71,16 @@ pub(crate) const DIRECTORY: &str = "directory.bin";
 pub(crate) const CENTROIDS: &str = "centroids.bin";
 pub(crate) const SUBLISTS: &str = "sublists.bin";
 pub(crate) const NAV: &str = "nav.bin";
-/// What a `hybrid-ivf` has learnt from queries; no version of the index names it.
+/// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
 /// The role that the files of one server share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "data-SS.bin";
+
+/// The name of what one server of a partition has learnt; `None` is a server with the whole index.
+pub(crate) fn learnt(server: Option<usize>) -> String {
+    server.map_or(LEARNT.into(), |server| format!("learnt-{server:02}.bin"))
+}
 
 /// Those that builds make.
 pub(crate) const BUILT: [&str; 11] =

@@ -87,8 +87,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     epoch_queries: Option<u32>,
     /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
-    ///
-    /// Servers of a partitioned index neither learn nor use what was learnt.
     #[arg(long)]
     frozen: bool,
     /// Neither use nor update what a hybrid-ivf has learnt

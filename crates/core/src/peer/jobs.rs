@@ -3,8 +3,8 @@
 //! The asker sends a job as a baton of its own, and again when no reply comes in time or the scorer did not have the
 //! vector. A scorer runs a job once at a time and keeps nothing of it when it has replied, so a job can be repeated.
 //! A job may be forwarded: it goes from scorer to scorer, as a baton does, and the last one replies. The first reply
-//! counts. Jobs beyond the byte credits of a scorer wait here. When no reply comes, or the scorer is down, the state learns that its scores are lost, and asks
-//! a replica or does without.
+//! counts. Jobs beyond the byte credits of a scorer wait here. When no reply comes, or the scorer is down, the state
+//! learns that its scores are lost, and asks a replica or does without.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::{BTreeMap, Entry};

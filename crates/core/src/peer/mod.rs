@@ -430,8 +430,8 @@ impl Peer {
         self.tick(now_us, out);
     }
 
-    /// There is a link to a server again. It may have lost its memory. It counts as live once it has been heard: before,
-    /// it may have no link to here, and could not reply.
+    /// There is a link to a server again. It may have lost its memory. It counts as live once it has been heard:
+    /// before, it may have no link to here, and could not reply.
     pub fn up(&mut self, server: u8, out: &mut Vec<Action>) {
         self.linked |= bit(server);
         self.choose_version();

@@ -76,7 +76,9 @@ fn is_data(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let manifest = name.strip_prefix("manifest-").and_then(|rest| rest.strip_suffix(".json"));
     let version = name.strip_prefix('v').and_then(|rest| rest.split_once('-')).map(|(number, _)| number);
+    let server = name.strip_prefix("learnt-").and_then(|rest| rest.strip_suffix(".bin"));
     name == files::LEARNT
+        || server.is_some_and(is_number)
         || manifest.is_some_and(is_number)
         || version.is_some_and(is_number) && files::role(name).is_some()
 }
@@ -109,7 +111,9 @@ mod tests {
         {
             put(name);
         }
-        for name in [".manifest-2.77", ".learnt.bin.77.0.tmp", ".base-input.fbin", "learnt.bin"] {
+        for name in
+            [".manifest-2.77", ".learnt.bin.77.0.tmp", ".base-input.fbin", "learnt.bin", "learnt-07.bin"]
+        {
             put(name);
         }
         std::fs::create_dir_all(folder.path().join("partial")).unwrap();

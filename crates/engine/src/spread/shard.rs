@@ -9,7 +9,6 @@ use stratann_core::query::{Extent, StoreId};
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
-use crate::kinds::options::LearnOptions;
 use crate::kinds::units::Held;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
@@ -63,13 +62,11 @@ pub struct Shard {
 
 impl Shard {
     /// Opens what `server` (from 0) needs of the newest version in `folder`: its own units and what all servers hold.
-    /// The files of other servers need not be there. It does not learn from queries, whatever the options say: servers
-    /// may share the folder, and each would learn something else.
+    /// The files of other servers need not be there. What it learns from queries is in a file of its own.
     ///
     /// # Errors
     /// As [`Index::open`]; an index that is not partitioned over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
-        let options = OpenOptions { learning: LearnOptions::default(), ..options };
         open_newest(folder, |number, manifest| {
             Shard::from_manifest(folder, (number, manifest), server, options)
         })

@@ -57,13 +57,14 @@ pub(super) struct Up {
     #[arg(long, value_enum)]
     remote: Option<RemoteName>,
     /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
-    ///
-    /// Servers of a partitioned index neither learn nor use what was learnt.
     #[arg(long)]
     frozen: bool,
     /// Neither use nor update what a hybrid-ivf has learnt
     #[arg(long, conflicts_with = "frozen")]
     no_learning: bool,
+    /// Queries per learning epoch of each server [default: 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    epoch_queries: Option<u32>,
     /// Longest time until all servers are ready, seconds
     #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
@@ -277,6 +278,9 @@ impl Running {
         let switches =
             [("--no-merge", args.no_merge), ("--frozen", args.frozen), ("--no-learning", args.no_learning)];
         command.args(switches.iter().filter(|switch| switch.1).map(|switch| switch.0));
+        if let Some(queries) = args.epoch_queries {
+            command.args(["--epoch-queries", &queries.to_string()]);
+        }
         if let Some(carry) = args.carry {
             command.args(["--carry", carry.name()]);
         }

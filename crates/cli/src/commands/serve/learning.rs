@@ -38,12 +38,10 @@ pub(super) fn is_asked(args: &Args, config: &Config) -> bool {
 /// Why options of learning have no effect on this server; `None` where they have one.
 pub(super) fn why_ignored(server: &Server) -> Option<String> {
     let kind = server.kind();
-    let who = if !kind.learns() {
-        format!("a {} does not learn", kind.name())
-    } else if server.manifest().spread.is_some() {
-        "servers of a partitioned index do not learn".into()
-    } else {
-        return None;
-    };
-    Some(format!("{who} from queries: --frozen, --no-learning, --epoch-queries and learning have no effect"))
+    (!kind.learns()).then(|| {
+        format!(
+            "a {} does not learn from queries: --frozen, --no-learning, --epoch-queries and learning have no effect",
+            kind.name()
+        )
+    })
 }

@@ -6,13 +6,14 @@ use stratann_core::plan::hybrid_ivf::View;
 
 use super::account::IN_FLIGHT_LOW_MEMORY;
 use super::facts::ListSection;
-use super::learning::{self, Learning, LearningSource};
+use super::learning::{Learning, LearningSource};
 use super::lists::ListReader;
 use super::residency::{CostModel, ResidencyBudget, ResidentLists};
 use super::tables::{ListTables, cost_model};
 use crate::Result;
 use crate::base::{Base, OpenOptions, Reserve};
 use crate::budget::{Account, release_freed, size, size_up};
+use crate::files;
 use crate::kinds::units::Held;
 
 /// See the module.
@@ -39,6 +40,7 @@ impl ListIndex {
         warnings: &mut Vec<String>,
     ) -> Result<ListIndex> {
         let section = base.manifest.lists(&base.folder)?.clone();
+        let server = held.map(|held| held.server);
         let mut tables = ListTables::load(&base.folder, &base.manifest, &base.block)?;
         if let Some(held) = held {
             tables.hold(held, &base.manifest);
@@ -51,7 +53,7 @@ impl ListIndex {
             metric: base.metric,
             dtype: base.dtype,
             seed: base.seed(),
-            path: base.folder.join(learning::file::NAME),
+            path: base.folder.join(files::learnt(server)),
             build_id: base.manifest.build_id.clone(),
         };
         let (learning, warning) = Learning::begin(source, options.learning);

@@ -125,6 +125,13 @@ impl ListTables {
         self.held.is_none() || self.directory.lists_of(cluster).all(has_codes)
     }
 
+    /// Whether the file has the record of a member.
+    pub(crate) fn holds_record(&self, id: u32) -> bool {
+        let bytes = self.shape.record_bytes() as u64;
+        let is_member = self.directory.ids.last().is_some_and(|&end| id < end);
+        is_member && self.locate(self.directory.record_at(&self.shape, id), bytes).is_some()
+    }
+
     /// What queries see of it, with no lists resident.
     pub(crate) fn view(&self) -> View<'_> {
         View {

@@ -64,14 +64,18 @@ pub(crate) fn check(
     let opened =
         Base::open(folder, number, manifest.clone(), files::LISTS).and_then(|_| open(folder, manifest));
     let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
-    if summary_file::is_damaged(folder, manifest, tables.directory.clusters()) {
-        let what = "what was learned from queries is damaged and not used; delete it".into();
-        report.found(of_file(summary_file::NAME, what));
-    }
+    check_learned(folder, manifest, &tables, report);
     let (name, _) = manifest.file(files::LISTS)?;
     let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
     let mut checking = Checking::new(view, &tables, manifest, progress, report);
     checking.file(&ListFile { name: name.to_string(), file, held: None })
+}
+
+fn check_learned(folder: &Path, manifest: &Manifest, tables: &ListTables, report: &mut Report) {
+    for name in summary_file::damaged(folder, manifest, tables.directory.clusters()) {
+        let what = "what was learned from queries is damaged and not used; delete it".into();
+        report.found(of_file(&name, what));
+    }
 }
 
 /// Checks every server's file as a whole, and each list in it: what the placement says must be there, and copies must
@@ -85,6 +89,7 @@ pub(crate) fn check_parts(
 ) -> Result<()> {
     let opened = open(folder, manifest);
     let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
+    check_learned(folder, manifest, &tables, report);
     let ranges = tables.unit_ranges(manifest);
     for server in 0..placement.servers() {
         let Some((name, entry)) = found_or(manifest.file(&manifest.part_role(server)), manifest, report)

@@ -18,11 +18,10 @@ use stratann_core::format::checksum;
 use super::{LearningSource, TrafficSummary};
 use crate::Result;
 use crate::dataset::AtomicFile;
+use crate::files::{LEARNT, learnt};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::manifest::Manifest;
 
-/// The name of the file in the index folder.
-pub(crate) const NAME: &str = crate::files::LEARNT;
 const HEADER: usize = 8 + 16 + 8 + 16;
 
 /// What the file of learned state holds.
@@ -46,7 +45,7 @@ pub struct LearnedFacts {
 /// A file that cannot be read, is damaged, or is of another build.
 pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearnedFacts>, String> {
     let clusters = manifest.lists(folder).map_or(0, |section| section.facts.sizes.count as u32);
-    let summary = load(&folder.join(NAME), &manifest.build_id, clusters)?;
+    let summary = load(&folder.join(LEARNT), &manifest.build_id, clusters)?;
     Ok(summary.map(|summary| LearnedFacts {
         epochs: summary.epochs,
         queries: summary.queries,
@@ -79,12 +78,15 @@ pub(crate) fn load(
     })
 }
 
-/// Whether the file in `folder` is there and damaged. One of another build is sound, and not used.
-pub(crate) fn is_damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> bool {
-    match std::fs::read(folder.join(NAME)) {
+/// The names of the files in `folder` that are there and damaged: of all servers, where the index is partitioned. One
+/// of another build is sound, and not used.
+pub(crate) fn damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> Vec<String> {
+    let servers = (0..manifest.spread.as_ref().map_or(0, |spread| spread.servers)).map(Some);
+    let is_damaged = |name: &String| match std::fs::read(folder.join(name)) {
         Ok(bytes) => matches!(decode(&bytes, &manifest.build_id, clusters), Err(Unusable::Damaged)),
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
-    }
+    };
+    std::iter::once(None).chain(servers).map(learnt).filter(is_damaged).collect()
 }
 
 /// Why a file cannot be used.

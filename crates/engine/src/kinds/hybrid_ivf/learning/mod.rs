@@ -8,6 +8,9 @@
 //!
 //! What is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on any
 //! number of threads; in epoch e + 1 the snapshot is being made.
+//!
+//! A server of a partition learns from the queries of its own clients, and keeps the hot members of the lists that it
+//! holds. They serve the jobs of other servers, too.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -396,7 +399,8 @@ fn make(
     let tables = &source.tables;
     let mut known: Vec<u32> = old.nav.ids.clone();
     known.sort_unstable();
-    let wanted = summary.hot.iter().filter(|(id, _)| known.binary_search(id).is_err()).take(each);
+    let is_new = |id: u32| known.binary_search(&id).is_err() && tables.holds_record(id);
+    let wanted = summary.hot.iter().filter(|hot| is_new(hot.0)).take(each);
     let mut records: Vec<(u32, Arc<[u8]>)> =
         old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
     let mut hot_members = Vec::new();

@@ -174,7 +174,7 @@ impl Old {
         manifest.planned_account(0).check(options.ram_budget, "replan this index")?;
         let (_, metric, dtype, block) = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
-        let path = folder.join(summary_file::NAME);
+        let path = folder.join(files::LEARNT);
         let summary = summary_file::load(&path, &manifest.build_id, tables.directory.clusters());
         let summary = summary.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
@@ -312,7 +312,7 @@ impl Old {
             visits: summary.visits.clone(),
             ..*summary
         };
-        let saved = summary_file::save(&self.folder.join(summary_file::NAME), &manifest.build_id, &summary);
+        let saved = summary_file::save(&self.folder.join(files::LEARNT), &manifest.build_id, &summary);
         if let Err(e) = saved {
             progress.note(&format!("warning: what was learned is lost: {e}"));
         }
