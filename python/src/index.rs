@@ -15,7 +15,7 @@ use stratann_engine::index::{self, CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions};
+use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Together};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
@@ -252,6 +252,31 @@ impl Index {
             Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
         }
     }
+}
+
+/// Answers queries given as bytes from several indexes. Returns a dict for the Python half.
+#[pyfunction]
+pub(crate) fn search_together<'py>(
+    py: Python<'py>,
+    indexes: Vec<PyRef<'py, Index>>,
+    queries: PyReadonlyArray1<'py, u8>,
+    how: How,
+    partial: bool,
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let open: Vec<Arc<index::Index>> =
+        indexes.iter().map(|index| index.opened(py)).collect::<PyResult<_>>()?;
+    let together = Together::new(open.iter().map(|index| &**index)).map_err(|e| error::to_python(py, &e))?;
+    let Some(first) = open.first() else { return Err(error::input(py, "no index is given")) };
+    let bytes = queries.as_slice()?;
+    let count = bytes.len() / first.row_bytes();
+    let options = how.read(count * open.len(), first).map_err(|e| error::to_python(py, &e))?;
+    let answers = work::run(py, on_progress.as_ref(), |progress| {
+        check_queries(first, bytes)?;
+        progress.stage("search", (count * open.len()) as u64, "queries");
+        together.search(bytes, &options, partial, progress)
+    })?;
+    answers_dict(py, answers, &options)
 }
 
 /// Refuses queries without valid distances.

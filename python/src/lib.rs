@@ -26,6 +26,7 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
     module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(index::search_together, module)?)?;
     module.add_function(wrap_pyfunction!(report::recall, module)?)?;
     module.add_function(wrap_pyfunction!(report::tune, module)?)?;
     module.add_function(wrap_pyfunction!(report::verify, module)?)?;

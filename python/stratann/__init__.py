@@ -28,7 +28,7 @@ from ._errors import (
     ServerError,
     WorkerError,
 )
-from ._index import Index, SearchResult, open
+from ._index import Index, SearchResult, open, search_together
 from ._stratann import __version__
 
 __all__ = [
@@ -51,5 +51,6 @@ __all__ = [
     "groundtruth",
     "open",
     "read_vectors",
+    "search_together",
     "write_vectors",
 ]

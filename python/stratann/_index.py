@@ -160,12 +160,7 @@ class Index:
         """
         rows = self._queries(queries)
         how = {
-            "k": whole(k, "k"),
-            "recall": real(recall, "recall"),
-            "search_list": whole(search_list, "search_list"),
-            "nprobe": whole(nprobe, "nprobe"),
-            "early_stop": real(early_stop, "early_stop"),
-            "stop_slack": real(stop_slack, "stop_slack"),
+            **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
             "threads": whole(threads, "threads", 1),
             "mode": mode,
             "width": whole(width, "width"),
@@ -174,13 +169,7 @@ class Index:
         }
         with listening(progress) as on_progress:
             answers = self._index.search(as_bytes(rows), how, on_progress)
-        columns = answers["k"]
-        result = SearchResult(
-            answers["ids"].reshape(-1, columns),
-            answers["distances"].reshape(-1, columns),
-            answers["latency_us"],
-            answers["stats"],
-        )
+        columns, result = answers["k"], _result(answers)
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -387,6 +376,108 @@ class Index:
         state = ", closed" if self.closed else ""
         shape = f"{self.rows} rows of {self.dim} {self._index.dtype}"
         return f"<stratann.Index {self._path!r}: {self.kind}, {shape}, {self.metric}{state}>"
+
+
+def search_together(
+    indexes: Sequence[Index],
+    queries: ArrayLike,
+    k: int = 10,
+    recall: float | None = None,
+    *,
+    search_list: int | None = None,
+    nprobe: int | None = None,
+    early_stop: float | None = None,
+    stop_slack: float | None = None,
+    threads: int | None = None,
+    width: int | None = None,
+    partial: bool = False,
+    progress: Progress = None,
+) -> SearchResult:
+    """Searches several open indexes as one: the `k` nearest vectors of each query in all of them.
+
+    The indexes are searched at the same time, as far as there are threads. Their kinds may differ. Ids are those of
+    the indexes: a vector that two of them hold under one id is found once.
+
+    Args:
+        indexes: 1 to 64 open indexes with equal dimension, dtype and metric.
+        queries: as in `Index.search`: shape (nq, d), or (d,) for one query.
+        k: results per query.
+        recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
+        search_list: as in `Index.search`, for each index; so are `nprobe`, `early_stop`, `stop_slack` and `width`.
+        threads: None for one per core. They are divided over the indexes.
+        partial: whether a query that an index fails has the results of the others. ``stats["failed"]`` then lists
+            (query, why) with the name of the index; otherwise `QueryError` does.
+        progress: as in `build`.
+
+    Raises:
+        InputError: no index, indexes of other vectors, a closed one, or as in `Index.search`.
+        QueryError: some queries failed; it holds the reasons and the results of the others.
+
+    >>> import numpy as np, os, stratann, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> base = np.arange(80, dtype=np.float32).reshape(40, 2)
+    >>> paths = [os.path.join(folder.name, name) for name in ("old", "new")]
+    >>> _ = stratann.build(base[:20], paths[0], kind="flat")
+    >>> _ = stratann.build(base[20:], paths[1], kind="flat", ids=np.arange(20, 40, dtype=np.uint64))
+    >>> with stratann.open(paths[0]) as old, stratann.open(paths[1]) as new:
+    ...     r = stratann.search_together([old, new], base[19:21], k=1)
+    >>> r.ids.reshape(-1).tolist()
+    [19, 20]
+    >>> folder.cleanup()
+    """
+    if not indexes:
+        raise InputError("no index is given; pass 1 to 64 open indexes")
+    other = next((index for index in indexes if not isinstance(index, Index)), None)
+    if other is not None:
+        raise InputError(f"indexes holds a {type(other).__name__}; pass indexes that `open` returned")
+    first = indexes[0]
+    rows = first._queries(queries)
+    how = {
+        **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
+        "threads": whole(threads, "threads", 1),
+        "mode": "barrier",
+        "width": whole(width, "width"),
+        "in_flight": None,
+        "io": "auto",
+    }
+    with listening(progress) as on_progress:
+        answers = _stratann.search_together(
+            [index._index for index in indexes], as_bytes(rows), how, partial, on_progress
+        )
+    result = _result(answers)
+    if partial:
+        result.stats["failed"] = answers["failed"]
+    else:
+        first._check_complete(result, answers["failed"])
+    return result
+
+
+def _effort(
+    k: int,
+    recall: float | None,
+    search_list: int | None,
+    nprobe: int | None,
+    early_stop: float | None,
+    stop_slack: float | None,
+) -> dict[str, Any]:
+    return {
+        "k": whole(k, "k"),
+        "recall": real(recall, "recall"),
+        "search_list": whole(search_list, "search_list"),
+        "nprobe": whole(nprobe, "nprobe"),
+        "early_stop": real(early_stop, "early_stop"),
+        "stop_slack": real(stop_slack, "stop_slack"),
+    }
+
+
+def _result(answers: dict[str, Any]) -> SearchResult:
+    columns = answers["k"]
+    return SearchResult(
+        answers["ids"].reshape(-1, columns),
+        answers["distances"].reshape(-1, columns),
+        answers["latency_us"],
+        answers["stats"],
+    )
 
 
 def _truth(truth: Neighbors | ArrayLike | Path) -> Any:

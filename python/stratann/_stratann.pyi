@@ -16,6 +16,7 @@ __all__ = [
     "read_vectors",
     "recall",
     "run_task",
+    "search_together",
     "shape_of",
     "tune",
     "verify",
@@ -36,6 +37,9 @@ def groundtruth(
 def parse_size(text: str) -> int: ...
 def run_task(base: str, path: str, options: dict[str, Any], job: str, task: str) -> str: ...
 def shape_of(base: str) -> tuple[int, int, str]: ...
+def search_together(
+    indexes: list[Index], queries: NDArray[np.uint8], how: dict[str, Any], partial: bool, on_progress: Any
+) -> dict[str, Any]: ...
 def recall(
     index: Index,
     queries: NDArray[np.uint8],

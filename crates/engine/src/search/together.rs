@@ -3,11 +3,13 @@
 //! Each index answers all queries; the best k of all their results by (distance, id) are the answers, and the counters
 //! are added up. An index that gives no answer to a query is named.
 
+use std::time::Instant;
+
 use stratann_core::query::{Hit, join_hits};
 
 use super::{Answers, SearchOptions};
 use crate::index::Index;
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, budget};
 
 /// Most indexes that are searched as one.
 pub const INDEXES_MAX: usize = 64;
@@ -53,9 +55,11 @@ impl<'a> Together<'a> {
         self.indexes.iter().map(|index| index.manifest().rows).sum()
     }
 
-    /// Answers `queries` as [`Index::search`] does, with these options in each index. The indexes are searched in turn,
-    /// so latencies add up. A query that an index fails has no answer; with `partial` it has that of the others. Either
-    /// way [`Answers::failed`] names the index.
+    /// Answers `queries` as [`Index::search`] does, with these options in each index. The threads are divided over the
+    /// indexes, which are searched at the same time; with fewer threads than indexes as many at a time as there are
+    /// threads. So the latency of a query is that of the slowest index of each such round, added up. A query that an
+    /// index fails has no answer; with `partial` it has that of the others. Either way [`Answers::failed`] names the
+    /// index.
     ///
     /// # Errors
     /// As [`Index::search`], naming the index.
@@ -66,15 +70,21 @@ impl<'a> Together<'a> {
         partial: bool,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let mut all = Vec::with_capacity(self.indexes.len());
-        for index in &self.indexes {
-            let answers = index.search(queries, options, progress);
-            all.push(answers.map_err(|e| Error {
-                message: format!("{}: {}", index.folder().display(), e.message),
-                ..e
-            })?);
+        let (cpu_us, started) = (budget::process().cpu_us, Instant::now());
+        let at_once = options.threads.clamp(1, self.indexes.len().max(1));
+        let (mut all, mut latency_ns) = (Vec::with_capacity(self.indexes.len()), Vec::<u64>::new());
+        for round in self.indexes.chunks(at_once) {
+            let answers = search_at_once(round, queries, options, progress)?;
+            let slowest = |query: usize| answers.iter().map(|a| a.latency_ns[query]).max().unwrap_or(0);
+            let count = answers.first().map_or(0, |a| a.latency_ns.len());
+            latency_ns.resize(count, 0);
+            latency_ns.iter_mut().enumerate().for_each(|(query, ns)| *ns = ns.saturating_add(slowest(query)));
+            all.extend(answers);
         }
-        self.joined(all, options.k, partial).ok_or_else(|| Error::bad_input("no index is searched"))
+        let joined = self.joined(all, options.k, partial);
+        let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
+        let cpu_us = budget::process().cpu_us.saturating_sub(cpu_us);
+        Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
     }
 
     /// `None` without an index.
@@ -109,15 +119,40 @@ impl<'a> Together<'a> {
         let mut all = all.into_iter();
         let mut sum = all.next()?;
         for answers in all {
-            let times = sum.latency_ns.iter_mut().zip(&answers.latency_ns);
-            times.for_each(|(sum, ns)| *sum = sum.saturating_add(*ns));
             sum.stats.add(&answers.stats);
             sum.times.add(&answers.times);
             sum.merged.add(&answers.merged);
-            sum.seconds += answers.seconds;
-            sum.cpu_us += answers.cpu_us;
             sum.account.join(&answers.account);
         }
         Some(Answers { k, ids, distances, failed, short, ..sum })
     }
+}
+
+/// The answers of each index, with an equal share of the threads.
+fn search_at_once(
+    indexes: &[&Index],
+    queries: &[u8],
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Vec<Answers>> {
+    let (each, more) = (options.threads / indexes.len(), options.threads % indexes.len());
+    let search = |(number, index): (usize, &Index)| {
+        let threads = (each + usize::from(number < more)).max(1);
+        let answers = index.search(queries, &SearchOptions { threads, ..*options }, progress);
+        let name = index.folder().display();
+        answers.map_err(|e| Error { message: format!("{name}: {}", e.message), ..e })
+    };
+    let search = &search;
+    std::thread::scope(|scope| {
+        let indexes = indexes.iter().copied().enumerate();
+        let running: Vec<_> = indexes.map(|index| scope.spawn(move || search(index))).collect();
+        let ended = running.into_iter().map(|thread| {
+            let ended = thread.join();
+            ended.unwrap_or_else(|_| {
+                Err(Error::corrupt("a search thread ended unexpectedly; please report it"))
+            })
+        });
+        // All have ended before the first error is given.
+        ended.collect::<Vec<_>>().into_iter().collect()
+    })
 }
