@@ -113,6 +113,15 @@ fn each_server_learns_from_its_own_clients_and_keeps_what_it_learned() {
         for server in 0..3 {
             assert!(folder.join(format!("learnt-{server:02}.bin")).exists(), "{remote}, {server}");
         }
+        // Lists are dealt by what the servers have learnt.
+        let dealt = data.path("dealt");
+        let again = ["cluster", "partition", arg(&index), "-o", arg(&dealt), "--servers", "3", "--force"];
+        let by_traffic = json(&[&again[..], &["--traffic", arg(&folder)]].concat());
+        let by_bytes = json(&[&again[..], &["--no-traffic"]].concat());
+        assert!(by_traffic["busiest_over_mean"].as_f64() < Some(1.2), "{by_traffic}");
+        assert!(by_bytes["busiest_over_mean"].is_null() && by_bytes["build_id"] != by_traffic["build_id"]);
+        let error = refused(&[&again[..], &["--traffic", arg(&data.path("nothing"))]].concat(), 2);
+        assert!(error.contains("nothing"), "{error}");
         // What was learned may order the lists in another way, and changes few answers.
         let (mine, theirs) = (read_answers(&here).1, read_answers(&there).1);
         let equal = mine.iter().zip(&theirs).filter(|(a, b)| a == b).count();

@@ -62,6 +62,14 @@ struct Partition {
     /// Partitioning method
     #[arg(long, value_enum, default_value = "cells")]
     method: MethodName,
+    /// Deal inverted lists by their bytes alone, not also by what queries have visited
+    ///
+    /// A hybrid-ivf counts visits while it is searched (learnt.bin).
+    #[arg(long)]
+    no_traffic: bool,
+    /// Deal inverted lists by what the servers of an earlier partition in DIR have learnt, too (repeatable)
+    #[arg(long, value_name = "DIR", conflicts_with = "no_traffic")]
+    traffic: Vec<PathBuf>,
     /// Limit of all memory of this command, such as 512MiB [default: no limit]
     ///
     /// When memory is short, incoming edges of blocks have no weights and there are fewer cells: a few more edges are
@@ -136,6 +144,8 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
         replicas: args.replicas,
         overlap: args.overlap,
         method: args.method.into(),
+        traffic: !args.no_traffic,
+        traffic_from: args.traffic.clone(),
         ram_budget: args.ram_budget,
         seed: args.seed,
         threads: args.threads.unwrap_or_else(options::all_cores),
@@ -192,7 +202,8 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
     let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
     format!(
         "{}\n{}: {} {unit} on {} servers, {} replicas in all; at most {} of {unit} on a server and {} shared by all; \
-         peak memory {}\n{:.1} % of the edges between {unit} are cut, the largest server holds {:.3} times the mean\n",
+         peak memory {}\n{:.1} % of the edges between {unit} are cut, the largest server holds {:.3} times the \
+         mean\n{}",
         table(&["stage", "time"], &rows),
         args.output.display(),
         count(u64::from(report.blocks)),
@@ -203,5 +214,8 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
         size(report.peak_rss_bytes),
         100.0 * report.cut_share,
         report.largest_over_mean,
+        report.busiest_over_mean.map_or(String::new(), |times| format!(
+            "by the queries that it has learnt from, the busiest server has {times:.2} times the mean of visits\n"
+        )),
     )
 }

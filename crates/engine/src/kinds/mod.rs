@@ -412,6 +412,14 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     }
 }
 
+/// How often queries visited each group of units of the index in `folder`, by what it, or one server of a partition,
+/// has learnt; empty where nothing usable is there.
+pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) -> Vec<u32> {
+    let path = folder.join(files::learnt(server));
+    let learnt = hybrid_ivf::learning::file::load(&path, &manifest.build_id, manifest.groups());
+    learnt.ok().flatten().map_or(Vec::new(), |summary| summary.visits)
+}
+
 /// The ranges of all units in the data file of a whole index.
 ///
 /// # Errors

@@ -13,6 +13,8 @@ pub(crate) struct Units {
     pub(crate) dim: usize,
     /// The middle of each group: groups × `dim`.
     pub(crate) points: Vec<f32>,
+    /// How often queries visited each group; empty where that is not known.
+    pub(crate) visits: Vec<u32>,
 }
 
 /// The units that one server holds.

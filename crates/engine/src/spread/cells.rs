@@ -48,7 +48,7 @@ pub(super) fn divide(
     let graph = CellGraph::count(source, &cell_of, cells)?;
     let mut weights = vec![0u32; cells];
     cell_of.iter().for_each(|&c| weights[usize::from(c)] += 1);
-    let part = cut(&graph.pairs, &weights, servers, seed)?;
+    let part = cut(&graph.pairs, (&weights, 1), servers, seed)?;
     Ok(cell_of.iter().map(|&c| part[usize::from(c)]).collect())
 }
 
@@ -143,19 +143,26 @@ pub(super) fn can_cut(cells: usize) -> bool {
 }
 
 /// The part of every cell: as few edges as possible cut, parts of nearly equal weight (multilevel k-way partitioning,
-/// Karypis and Kumar, SIAM J. Sci. Comput. 1998).
-pub(super) fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) -> Result<Vec<u8>> {
+/// Karypis and Kumar, SIAM J. Sci. Comput. 1998). Each cell has `kinds` weights, one after the other, of which each is
+/// balanced.
+pub(super) fn cut(
+    pairs: &[Pair],
+    (weights, kinds): (&[u32], usize),
+    servers: usize,
+    seed: u64,
+) -> Result<Vec<u8>> {
+    let cells = weights.len() / kinds;
     if servers == 1 {
-        return Ok(vec![0; weights.len()]);
+        return Ok(vec![0; cells]);
     }
     let heaviest: u64 = pairs.iter().map(|p| 2 * u64::from(p.1)).sum();
     let divisor = heaviest.div_ceil(WEIGHT_MAX).max(1);
-    let mut starts = vec![0i32; weights.len() + 1];
+    let mut starts = vec![0i32; cells + 1];
     for ((a, b), _) in pairs {
         starts[usize::from(*a) + 1] += 1;
         starts[usize::from(*b) + 1] += 1;
     }
-    for c in 0..weights.len() {
+    for c in 0..cells {
         starts[c + 1] += starts[c];
     }
     let mut next = starts.clone();
@@ -170,10 +177,14 @@ pub(super) fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) ->
             *at += 1;
         }
     }
-    let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
-    let divisor = total.div_ceil(WEIGHT_MAX).max(1) as u32;
-    let weights: Vec<i32> = weights.iter().map(|&w| (w / divisor).max(1) as i32).collect();
-    let parts = part_kway((&starts, &neighbours), &edges, &weights, servers as i32, seed)?;
+    let divisor = |kind: usize| {
+        let total: u64 = weights.iter().skip(kind).step_by(kinds).map(|&w| u64::from(w)).sum();
+        total.div_ceil(WEIGHT_MAX).max(1) as u32
+    };
+    let divisors: Vec<u32> = (0..kinds).map(divisor).collect();
+    let scaled = |(at, &w): (usize, &u32)| (w / divisors[at % kinds]).max(1) as i32;
+    let weights: Vec<i32> = weights.iter().enumerate().map(scaled).collect();
+    let parts = part_kway((&starts, &neighbours), &edges, (&weights, kinds), servers as i32, seed)?;
     Ok(parts.into_iter().map(|p| p.clamp(0, servers as i32 - 1) as u8).collect())
 }
 
@@ -182,7 +193,7 @@ pub(super) fn cut(pairs: &[Pair], weights: &[u32], servers: usize, seed: u64) ->
 fn part_kway(
     (starts, neighbours): (&[i32], &[i32]),
     edges: &[i32],
-    weights: &[i32],
+    (weights, kinds): (&[i32], usize),
     parts: i32,
     seed: u64,
 ) -> Result<Vec<i32>> {
@@ -199,9 +210,9 @@ fn part_kway(
     let failed = |e: &dyn std::fmt::Display| {
         Error::bad_input(format!("dividing the cells failed ({e}); use --method kmeans"))
     };
-    let mut part = vec![0i32; weights.len()];
+    let mut part = vec![0i32; weights.len() / kinds];
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    Graph::new(1, parts, starts, neighbours)
+    Graph::new(kinds as i32, parts, starts, neighbours)
         .map_err(|e| failed(&e))?
         .set_vwgt(weights)
         .set_adjwgt(edges)
@@ -214,7 +225,7 @@ fn part_kway(
 }
 
 #[cfg(not(feature = "metis"))]
-fn part_kway(_: (&[i32], &[i32]), _: &[i32], _: &[i32], _: i32, _: u64) -> Result<Vec<i32>> {
+fn part_kway(_: (&[i32], &[i32]), _: &[i32], _: (&[i32], usize), _: i32, _: u64) -> Result<Vec<i32>> {
     Err(Error::bad_input("this program was compiled without METIS; use --method kmeans"))
 }
 
@@ -245,20 +256,23 @@ mod tests {
             pairs.push(((a.min(b), a.max(b)), 1));
         }
         pairs.sort_unstable();
-        let parts = cut(&pairs, &[3; 160], 4, 1).unwrap();
+        let parts = cut(&pairs, (&[3; 160], 1), 4, 1).unwrap();
         let between = pairs.iter().filter(|p| parts[usize::from(p.0.0)] != parts[usize::from(p.0.1)]).count();
         assert!(between <= 8, "{between} of {} are cut", pairs.len());
         for server in 0..4 {
             assert!(parts.iter().filter(|&&p| p == server).count() <= 42);
         }
-        assert_eq!(cut(&pairs, &[3; 160], 4, 1).unwrap(), parts);
+        assert_eq!(cut(&pairs, (&[3; 160], 1), 4, 1).unwrap(), parts);
     }
 
     #[cfg(feature = "metis")]
     #[test]
     fn more_parts_than_the_graph_can_fill_are_no_failure() {
-        assert_eq!(cut(&[], &[1; 5], 5, 1).unwrap().len(), 5);
-        assert_eq!(cut(&[((0, 1), 1)], &[1, 1], 2, 1).unwrap().len(), 2);
-        assert_eq!(cut(&[((0, 1), u32::MAX), ((1, 2), u32::MAX)], &[u32::MAX; 3], 2, 9).unwrap().len(), 3);
+        assert_eq!(cut(&[], (&[1; 5], 1), 5, 1).unwrap().len(), 5);
+        assert_eq!(cut(&[((0, 1), 1)], (&[1, 1], 1), 2, 1).unwrap().len(), 2);
+        assert_eq!(
+            cut(&[((0, 1), u32::MAX), ((1, 2), u32::MAX)], (&[u32::MAX; 3], 1), 2, 9).unwrap().len(),
+            3
+        );
     }
 }

@@ -91,6 +91,10 @@ pub struct PartitionOptions {
     pub overlap: f64,
     /// How first replicas are chosen.
     pub method: Method,
+    /// Whether lists are dealt by what queries have visited, where the index has learnt that.
+    pub traffic: bool,
+    /// Folders of partitions of the same index, whose servers have learnt what queries visit.
+    pub traffic_from: Vec<PathBuf>,
     /// Everything that this may take, in bytes; `None` for no limit.
     pub ram_budget: Option<u64>,
     /// Seed of all choices.
@@ -109,6 +113,8 @@ impl PartitionOptions {
             replicas: 1,
             overlap: 0.0,
             method: Method::Cells,
+            traffic: true,
+            traffic_from: Vec::new(),
             ram_budget: None,
             seed: 1,
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -210,6 +216,10 @@ pub struct PartitionReport {
     pub cut_share: f64,
     /// Bytes of the fullest server over the mean.
     pub largest_over_mean: f64,
+    /// Visits of the busiest server's lists over the mean, by the queries that the index has learnt from; `None` where
+    /// it has learnt nothing, or where units are blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busiest_over_mean: Option<f64>,
     /// Bytes of each server's units.
     pub server_bytes: Vec<u64>,
     /// Bytes of what every server holds besides.
@@ -265,8 +275,9 @@ impl Plan {
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
-    if let Some(units) = index.kind.units() {
+    if let Some(mut units) = index.kind.units() {
         units::check(&units, options)?;
+        units.visits = visits(index.folder(), index.manifest(), options)?;
         return pool(options)?.install(|| units::place(&units, options, progress));
     }
     let (_, manifest) = Manifest::read(index.folder())?;
@@ -293,6 +304,30 @@ fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
         .num_threads(options.threads)
         .build()
         .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))
+}
+
+/// How often queries visited each group of units, as far as the index and the folders that the options name have
+/// learnt it.
+fn visits(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Result<Vec<u32>> {
+    let mut sum = if options.traffic { kinds::visits(index, manifest, None) } else { Vec::new() };
+    for folder in &options.traffic_from {
+        let (_, theirs) = Manifest::read(folder)?;
+        let source = theirs.spread.as_ref().map_or(&theirs.build_id, |spread| &spread.source);
+        if *source != manifest.build_id {
+            return Err(Error::bad_input(format!(
+                "{} is not a partition of {}: what its servers have learnt is about other lists",
+                folder.display(),
+                index.display()
+            )));
+        }
+        let servers = theirs.spread.as_ref().map_or(vec![None], |s| (0..s.servers).map(Some).collect());
+        for server in servers {
+            let visits = kinds::visits(folder, &theirs, server);
+            sum.resize(sum.len().max(visits.len()), 0);
+            sum.iter_mut().zip(visits).for_each(|(sum, visits)| *sum = sum.saturating_add(visits));
+        }
+    }
+    Ok(sum)
 }
 
 /// Spreads the units of the newest version in `index` over servers, and publishes the result in the folder `out`.
@@ -348,6 +383,7 @@ struct Written {
     parts: Vec<FileEntry>,
     placement: Placement,
     cut_share: f64,
+    busiest_over_mean: Option<f64>,
 }
 
 impl Job<'_> {
@@ -396,22 +432,26 @@ impl Job<'_> {
         let path = part_path(manifest, partial, self.number);
         let written = self.stage("write", || parts::write(&source, &placement, shape.block_bytes, path))?;
         let cut_share = written.cut as f64 / written.edges.max(1) as f64;
-        Ok(Written { parts: written.parts, placement, cut_share })
+        Ok(Written { parts: written.parts, placement, cut_share, busiest_over_mean: None })
     }
 
     fn write_units(&mut self, manifest: &Manifest, tables: &UnitTables, partial: &Path) -> Result<Written> {
         let (index, options, progress) = (self.index, self.options, self.progress);
+        let mut busiest_over_mean = None;
         let placement = self.stage("divide", || {
-            let units = tables.units();
+            let mut units = tables.units();
             units::check(&units, options)?;
-            units::place(&units, options, progress)
+            units.visits = visits(index, manifest, options)?;
+            let placement = units::place(&units, options, progress)?;
+            busiest_over_mean = units::busiest_over_mean(&units, &placement);
+            Ok(placement)
         })?;
         let path = part_path(manifest, partial, self.number);
         let parts = self.stage("write", || {
             let ranges = tables.unit_ranges(manifest);
             parts::write_ranges((index, manifest), &ranges, &placement, path, progress)
         })?;
-        Ok(Written { parts, cut_share: units::cut_share(tables, &placement), placement })
+        Ok(Written { parts, cut_share: units::cut_share(tables, &placement), busiest_over_mean, placement })
     }
 
     /// Moves the files up and creates the manifest.
@@ -451,6 +491,7 @@ impl Job<'_> {
             copies,
             cut_share: spread.cut_share,
             largest_over_mean: largest * spread.servers as f64 / all_bytes,
+            busiest_over_mean: written.busiest_over_mean,
             server_bytes,
             shared_bytes,
             ..PartitionReport::default()

@@ -1,8 +1,9 @@
 //! Servers of units that lie in groups, such as the inverted lists of clusters.
 //!
 //! A group stays together. Near groups share a server, because a query visits them one after the other; servers get
-//! about the same bytes. First replicas come from a cut through the graph of near groups, or from k-means; further ones
-//! go to the servers with most of a group's neighbours, or to the next nearest.
+//! about the same bytes and, where it is known what queries visit, about the same visits. First replicas come from a
+//! cut through the graph of near groups, or from k-means; further ones go to the servers with most of a group's
+//! neighbours, or to the next nearest.
 
 use rayon::prelude::*;
 use stratann_core::build::hash;
@@ -97,10 +98,40 @@ pub(super) fn place(units: &Units, options: &PartitionOptions, progress: &dyn Pr
         Method::Cells if cells::can_cut(groups) => by_cut(units, servers, options.seed, progress)?,
         Method::Cells | Method::Kmeans => by_distance(units, servers, options.seed, progress)?,
     };
-    let of_group = fill(&units.bytes, &costs, servers, options.replicas);
+    let of_group = fill([&units.bytes, &loads(units)], &costs, servers, options.replicas);
     let of_unit = units.group_of.iter().map(|&group| of_group[group as usize]).collect();
     Placement::new(servers, of_unit)
         .ok_or_else(|| Error::bad_input("a list was left without a server; report this"))
+}
+
+/// A visit counts so much more than what every group has for the queries to come.
+const VISIT_WEIGHT: u64 = 8;
+
+/// The expected visits of each group, in proportion; none where they are not known.
+fn loads(units: &Units) -> Vec<u64> {
+    if units.visits.len() != units.bytes.len() {
+        return vec![0; units.bytes.len()];
+    }
+    let total: u64 = units.visits.iter().map(|&visits| u64::from(visits)).sum();
+    let mean = (total / units.visits.len().max(1) as u64).max(1);
+    units.visits.iter().map(|&visits| VISIT_WEIGHT * u64::from(visits) + mean).collect()
+}
+
+/// The expected visits of the busiest server over the mean, replicas sharing those of a group; `None` where visits are
+/// not known.
+pub(super) fn busiest_over_mean(units: &Units, placement: &Placement) -> Option<f64> {
+    if units.visits.is_empty() {
+        return None;
+    }
+    let mut of_group = vec![0u64; units.visits.len()];
+    (0u32..).zip(&units.group_of).for_each(|(unit, &g)| of_group[g as usize] = placement.replicas(unit));
+    let mut busy = vec![0f64; placement.servers()];
+    for (on, &visits) in of_group.iter().zip(&units.visits) {
+        let share = f64::from(visits) / f64::from(on.count_ones().max(1));
+        (0..busy.len()).filter(|server| on >> server & 1 == 1).for_each(|server| busy[server] += share);
+    }
+    let mean = busy.iter().sum::<f64>() / busy.len() as f64;
+    (mean > 0.0).then(|| busy.iter().copied().fold(0.0, f64::max) / mean)
 }
 
 /// For each group a cost of each server: the least is the best.
@@ -122,9 +153,16 @@ fn by_cut(units: &Units, servers: usize, seed: u64, progress: &dyn Progress) -> 
     }
     pairs.sort_unstable();
     cells::add_up(&mut pairs);
-    let weights: Vec<u32> = units.bytes.iter().map(|bytes| (bytes / 64).clamp(1, 1 << 31) as u32).collect();
-    let part = cells::cut(&pairs, &weights, servers, seed)?;
-    let mut costs = vec![0f32; weights.len() * servers];
+    let weight = |bytes: u64| (bytes / 64).clamp(1, 1 << 31) as u32;
+    let bytes = units.bytes.iter().map(|&bytes| weight(bytes));
+    let part = if units.visits.is_empty() {
+        cells::cut(&pairs, (&bytes.collect::<Vec<u32>>(), 1), servers, seed)?
+    } else {
+        let loads = loads(units).into_iter().map(|load| load.min(1 << 31) as u32);
+        let both: Vec<u32> = bytes.zip(loads).flat_map(|(bytes, load)| [bytes, load]).collect();
+        cells::cut(&pairs, (&both, 2), servers, seed)?
+    };
+    let mut costs = vec![0f32; units.bytes.len() * servers];
     for ((a, b), weight) in pairs {
         for (group, other) in [(a, b), (b, a)] {
             costs[usize::from(group) * servers + usize::from(part[usize::from(other)])] -= weight as f32;
@@ -187,10 +225,11 @@ fn by_hash(groups: usize, servers: usize, seed: u64) -> Vec<f32> {
 
 /// Gives each group to its best server with room, those first that lose most by another; then all their second
 /// replicas, and so on.
-fn fill(bytes: &[u64], costs: &[f32], servers: usize, replicas: usize) -> Vec<u64> {
-    let total: u64 = bytes.iter().sum();
+fn fill(sizes: [&[u64]; 2], costs: &[f32], servers: usize, replicas: usize) -> Vec<u64> {
+    let totals = sizes.map(|of| of.iter().sum::<u64>() as f64);
+    let bytes = sizes[0];
     let mut order: Vec<usize> = (0..bytes.len()).collect();
-    let (mut held, mut of_group) = (vec![0u64; servers], vec![0u64; bytes.len()]);
+    let (mut held, mut of_group) = (vec![[0u64; 2]; servers], vec![0u64; bytes.len()]);
     for replica in 1..=replicas {
         let regrets: Vec<f32> = (0..bytes.len())
             .map(|group| regret(&costs[group * servers..(group + 1) * servers], of_group[group]))
@@ -198,21 +237,27 @@ fn fill(bytes: &[u64], costs: &[f32], servers: usize, replicas: usize) -> Vec<u6
         order.sort_by(|&a, &b| {
             regrets[b].total_cmp(&regrets[a]).then(bytes[b].cmp(&bytes[a])).then(a.cmp(&b))
         });
-        let room = (total as f64 * replica as f64 / servers as f64 * FULLEST) as u64;
+        let rooms = totals.map(|total| total * replica as f64 / servers as f64 * FULLEST);
+        // How full a server is with these sizes more.
+        let fullness = |held: [u64; 2], more: [u64; 2]| {
+            let of = |kind: usize| (held[kind] + more[kind]) as f64 / rooms[kind].max(1.0);
+            of(0).max(of(1))
+        };
         for &group in &order {
             let free = (0..servers).filter(|&s| of_group[group] >> s & 1 == 0);
+            let own = sizes.map(|of| of[group]);
             let key = |s: usize| {
                 // Where none has room, the emptiest.
-                let is_full = held[s] + bytes[group] > room;
-                (is_full, if is_full { held[s] } else { 0 }, costs[group * servers + s])
+                let is_full = fullness(held[s], own) > 1.0;
+                (is_full, if is_full { fullness(held[s], [0; 2]) } else { 0.0 }, costs[group * servers + s])
             };
             let best = free.min_by(|&a, &b| {
                 let (a, b) = (key(a), key(b));
-                (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2))
+                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.total_cmp(&b.2))
             });
             if let Some(server) = best {
                 of_group[group] |= 1 << server;
-                held[server] += bytes[group];
+                (0..2).for_each(|kind| held[server][kind] += own[kind]);
             }
         }
     }
@@ -244,6 +289,7 @@ mod tests {
             bytes: (0..groups as u64).map(|g| 1000 + hash(1, 2, g) % 4000).collect(),
             dim: 2,
             points: (0..groups).flat_map(point).collect(),
+            visits: Vec::new(),
         }
     }
 
@@ -294,6 +340,7 @@ mod tests {
             bytes: (0..240).map(|g| if g < 80 { 9000 } else { 1000 + hash(1, 2, g) % 500 }).collect(),
             dim: 2,
             points: (0..240).flat_map(|g| [(g / 3) as f32, (g % 3) as f32]).collect(),
+            visits: Vec::new(),
         };
         let near = near_groups(&units, &Quiet).unwrap();
         let cut = |method| {
@@ -309,11 +356,31 @@ mod tests {
     }
 
     #[test]
+    fn busy_groups_are_dealt_over_the_servers() {
+        // Three rows of near groups, of which one has nearly all visits.
+        let mut units = units(120);
+        units.visits = (0..120).map(|g| if g % 3 == 0 { 100 + g } else { 1 }).collect();
+        for (servers, replicas, method) in
+            [(3, 1, Method::Cells), (4, 2, Method::Kmeans), (5, 1, Method::Cells)]
+        {
+            let options = PartitionOptions { replicas, method, ..PartitionOptions::new(servers) };
+            let busiest = |units: &Units, placed: &Units| {
+                busiest_over_mean(units, &place(placed, &options, &Quiet).unwrap()).unwrap()
+            };
+            let blind = Units { visits: Vec::new(), ..self::units(120) };
+            let (with, without) = (busiest(&units, &units), busiest(&units, &blind));
+            assert!(with < 1.16 && with < without, "{servers}, {method:?}: {with} {without}");
+        }
+        assert_eq!(busiest_over_mean(&self::units(5), &Placement::new(1, vec![1; 9]).unwrap()), None);
+    }
+
+    #[test]
     fn those_that_lose_most_choose_first() {
         // Both prefer server 0, which has room for one; the smaller loses more elsewhere.
         let costs = [0.0, 1.0, 0.0, 50.0];
-        assert_eq!(fill(&[1000, 990], &costs, 2, 1), [0b10, 0b01]);
-        assert_eq!(fill(&[1000, 990], &costs, 2, 2), [0b11, 0b11]);
+        let sizes: [&[u64]; 2] = [&[1000, 990], &[1, 1]];
+        assert_eq!(fill(sizes, &costs, 2, 1), [0b10, 0b01]);
+        assert_eq!(fill(sizes, &costs, 2, 2), [0b11, 0b11]);
         assert_eq!(
             (regret(&costs[2..], 0), regret(&costs[2..], 1), regret(&costs[2..], 0b11)),
             (50.0, 0.0, 0.0)

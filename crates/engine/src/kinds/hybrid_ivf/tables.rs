@@ -191,6 +191,7 @@ impl ListTables {
             bytes: clusters.map(bytes_of).collect(),
             dim: self.shape.dim,
             points: centroids.collect(),
+            visits: Vec::new(),
         }
     }
 
