@@ -133,6 +133,33 @@ fn each_server_learns_from_its_own_clients_and_keeps_what_it_learned() {
     }
 }
 
+/// With little memory lists are worth more than learning. What is resident stays so when learning ends.
+#[test]
+fn a_server_with_little_memory_keeps_lists_and_does_not_learn() {
+    let data = Data::new(3000, 16, "f32");
+    let index = lists(&data, "uniform-flat");
+    let folder = spread(&data, &index, "tight", &["--servers", "2"]);
+    let up = ["cluster", "up", arg(&folder), "--threads", "1", "--ram-budget"];
+    let error = refused(&[&up[..], &["70MiB"]].concat(), 1);
+    let named = |before: &str| {
+        let after = error.split(before).nth(1).and_then(|rest| rest.split(['M', ' ']).next());
+        after.and_then(|number| number.parse::<f64>().ok()).unwrap_or_else(|| panic!("{error}"))
+    };
+    let least = named("give --ram-budget ") + named("or more, and ");
+    let (mut is_on, mut resident) = (Vec::new(), Vec::new());
+    for more in [3.0, 100.0] {
+        let running = Running::start(&[&up[..], &[&format!("{}MiB", (least + more).ceil())]].concat());
+        let theirs = together(&data, &addresses(&running), &data.path("tight-answers"), &[]);
+        resident.push(theirs["per_query"]["resident_hits"].as_f64().unwrap());
+        running.signal(libc::SIGTERM);
+        let (code, said) = running.end();
+        assert_eq!(code, Some(0), "{said}");
+        is_on.push(!said.contains("learning from queries would take"));
+    }
+    assert_eq!(is_on, [false, true]);
+    assert!(resident.iter().all(|&hits| hits > 1.0), "{resident:?}");
+}
+
 #[test]
 fn options_of_learning_are_passed_on_or_said_to_have_no_effect() {
     let data = Data::new(1500, 16, "f32");

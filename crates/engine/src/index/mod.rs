@@ -104,6 +104,11 @@ impl Index {
         self.kind.fill_memory(&self.base, budget_bytes)
     }
 
+    /// Stops learning from queries, and frees the memory of it.
+    pub(crate) fn stop_learning(&mut self) {
+        self.kind.stop_learning();
+    }
+
     /// Queries in flight per thread that has so few of them, so that each may use a larger width; `None` for the
     /// default.
     pub fn in_flight_of_few(&self, queries: usize) -> Option<usize> {

@@ -131,6 +131,13 @@ impl KindIndex {
         }
     }
 
+    /// Stops learning, if the kind does.
+    pub(crate) fn stop_learning(&mut self) {
+        if let KindIndex::HybridIvf(lists) = self {
+            lists.learning.stop();
+        }
+    }
+
     /// What learns from queries; `None` for a kind that does not.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         match self {

@@ -56,6 +56,14 @@ impl ServedIndex {
         Ok(ServedIndex { held, description, server: options.server.unwrap_or(0) })
     }
 
+    /// Stops learning from queries.
+    pub(super) fn stop_learning(&mut self) {
+        match &mut self.held {
+            PartIndex::Whole(index) => index.stop_learning(),
+            PartIndex::Shard(shard) => shard.stop_learning(),
+        }
+    }
+
     /// Loads list codes into RAM, and then records, within `budget` bytes.
     ///
     /// # Errors

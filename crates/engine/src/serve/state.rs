@@ -18,7 +18,7 @@ use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
 use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES};
+use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES, size};
 use crate::driver::{Driver, DriverOptions, Width};
 use crate::index::Index;
 use crate::kinds::{self, asked_bytes};
@@ -276,13 +276,36 @@ impl ServerState {
 
     /// Loads list codes, then records, into the memory that the budget leaves when everything else has its share.
     /// `used` bytes are taken by another version.
+    /// A server of a partition does not learn where that would take a third or more of this memory: it would read more
+    /// lists than it saves.
     pub(super) fn load_resident(&mut self, used: u64) -> Result<()> {
         let Some(budget) = self.options.ram_budget else { return Ok(()) };
+        let learning = self.index.index().learning().filter(|learning| learning.is_on());
+        let bytes = learning.map_or(0, |learning| learning.bytes(self.options.threads));
+        let left = self.left_for_lists(budget, used);
+        let stops = self.options.server.is_some() && bytes > left / 2;
+        if stops {
+            self.index.stop_learning();
+        }
+        let left_without = self.left_for_lists(budget, used);
+        // Otherwise the budget is refused.
+        if stops && left_without > 0 {
+            (self.options.log)(&format!(
+                "learning from queries would take {} and leave {} for lists: it is off; a larger --ram-budget has \
+                 room for both",
+                size(bytes),
+                size(left)
+            ));
+        }
+        self.index.load_resident(left_without)
+    }
+
+    fn left_for_lists(&self, budget: u64, used: u64) -> u64 {
         let taken = self.account().total();
         let left = budget.saturating_sub(taken + used);
         // Equal shares for both versions, so that neither leaves the other without.
         let both = budget.saturating_sub(2 * taken - PROGRAM_BYTES) / 2;
-        self.index.load_resident(if self.options.may_change { left.min(both) } else { left })
+        if self.options.may_change { left.min(both) } else { left }
     }
 
     /// Memory by component.

@@ -145,6 +145,11 @@ impl Shard {
         self.index.fill_memory(budget_bytes)
     }
 
+    /// Stops learning from queries.
+    pub(crate) fn stop_learning(&mut self) {
+        self.index.stop_learning();
+    }
+
     /// This server's number.
     pub fn server(&self) -> usize {
         self.server

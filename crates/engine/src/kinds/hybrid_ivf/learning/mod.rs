@@ -184,11 +184,12 @@ impl Learning {
         self.shared.published.store(Arc::new(Published::only(epochs, Arc::new(snapshot))));
     }
 
-    /// Learns no more, and keeps nothing of what was learned but the visits of clusters.
+    /// Learns no more, and keeps nothing of what was learned but the visits of clusters. Lists are to be loaded again.
     pub(crate) fn stop(&mut self) {
         self.end();
         let nav = self.shared.source.tables.nav.clone();
-        let bare = Snapshot { nav, ids: Vec::new(), records: Vec::new(), ..(*self.newest()).clone() };
+        let (ids, records) = (Vec::new(), Vec::new());
+        let bare = Snapshot { nav, ids, records, resident: None, ..(*self.newest()).clone() };
         self.shared.published.store(Arc::new(Published::only(0, Arc::new(bare))));
     }
 
