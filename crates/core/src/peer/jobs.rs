@@ -74,6 +74,10 @@ impl Jobs {
         }
     }
 
+    fn has_waiting(&self, to: u8) -> bool {
+        self.waiting.range((to, FIRST)..).next().is_some_and(|waiting| waiting.0 == to)
+    }
+
     fn remove(&mut self, key: &Key) -> Option<SentJob> {
         let job = self.sent.remove(key)?;
         self.credits.regain(job.to, job.bytes);
@@ -94,7 +98,8 @@ impl Peer {
         let key = (run.query, run.attempt, tag);
         let job = SentJob { to, sends: 0, is_forwarded, give_up_at_us: u64::MAX, bytes: 0, state };
         self.jobs.sent.insert(key, job);
-        if !self.send_with_credits(now_us, key, out) {
+        // Those that wait already go first: otherwise small jobs keep a large one waiting.
+        if self.jobs.has_waiting(to) || !self.send_with_credits(now_us, key, out) {
             self.jobs.waiting.insert((to, key));
             self.jobs.delayed += 1;
         }

@@ -195,13 +195,16 @@ fn jobs_beyond_the_credits_of_a_scorer_wait_for_replies() {
     let next = frames(&asker, out);
     let next = started(&receive(&mut scorer, 0, &next[0].1).unwrap()).expect("it runs");
     assert_eq!(next.job.map(|id| id.tag), Some(2));
+    // One that is asked for now waits behind the others, although it would fit.
+    asker.jobs.credits = Credits::new(100 * bytes);
+    assert!(ask(&mut asker, run, 1000, 1).is_empty());
     // Other servers have credits of their own, and what is lost gives its own back.
     asker.live = 0b111;
     assert_eq!(ask(&mut asker, run, 9, 2).len(), 1);
     let mut out = vec![];
     asker.down(0, 1, &mut out);
     let lost: Vec<u32> = scored_jobs(&out).iter().map(|scored| scored.0).collect();
-    assert_eq!(lost, [1, 2, 3, 4]);
+    assert_eq!(lost, [1, 2, 3, 4, 1000]);
     assert!(asker.jobs.waiting.is_empty());
     asker.live = 0b111;
     assert_eq!(ask(&mut asker, run, 10, 1).len(), 1);
