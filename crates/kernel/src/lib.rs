@@ -12,6 +12,7 @@
 compile_error!("StratANN's files and kernels are little-endian");
 
 pub mod codes;
+pub mod columns;
 pub mod distance;
 pub mod element;
 pub mod isa;

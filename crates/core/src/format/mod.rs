@@ -5,6 +5,7 @@ pub mod block;
 pub mod block_map;
 pub mod directory;
 pub mod edges;
+pub mod grid;
 pub mod inverted_list;
 
 pub use crate::hash::{checksum, seeded_checksum};

@@ -1,0 +1,411 @@
+//! The layout of vectors in groups of components: the lists of a `grid-ivf`.
+//!
+//! The members of a list lie in blocks of 64 vectors, the last one filled up with zeros to a multiple of 8. Components
+//! are in the order of the index' axes, in groups of consecutive ones. The first groups of a block are stored component
+//! by component (PDX, Kuffo et al., SIGMOD 2025), since nearly all vectors are needed; the others vector by vector,
+//! since few are left. A list has these sections, each as long as its members need:
+//!
+//! | section | content |
+//! |---|---|
+//! | ids | the user's id of each member, 4 or 8 bytes |
+//! | factors | cosine: f32 per place, what makes a stored vector a unit vector; f32 per place, its length |
+//! | norms | ip: for each group f32, a norm; then u8 per place, the norm of its components of the group, in 255ths of it |
+//! | pilot | f32, the radius of the list; then blocks of codes, component by component |
+//! | groups | for each group its blocks |
+//!
+//! A *pilot* is a code of the first principal components, a byte for each, of types whose stored components are not
+//! rotated. The radius is the largest distance between those components of a member and its code.
+//!
+//! A place is a member or what fills up the last block. A list begins at a multiple of 64 bytes.
+
+use alloc::vec::Vec;
+
+use stratann_kernel::columns::{GROUP_MAX, LANE_STEP, LANES};
+use stratann_kernel::{DType, Metric};
+
+/// A list begins at a multiple of so many bytes.
+pub const LIST_ALIGN: usize = 64;
+
+/// What all lists of an index have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GridLayout {
+    /// Element type of the stored components.
+    pub dtype: DType,
+    /// Distance.
+    pub metric: Metric,
+    /// The first component of each group, and the number of all.
+    pub edges: Vec<u32>,
+    /// Groups that are stored component by component: the first ones.
+    pub columns: usize,
+    /// Bytes of an id: 4 or 8.
+    pub id_bytes: usize,
+    /// Components of a pilot; 0 for none.
+    pub pilot: usize,
+}
+
+/// Components of a group of a pilot.
+pub const PILOT_GROUP: usize = 16;
+
+impl GridLayout {
+    /// The edges of groups for vectors of `dim` components. The first quarter is in narrow groups: there most vectors
+    /// drop out.
+    pub fn edges_of(dim: usize) -> Vec<u32> {
+        const NARROW: usize = GROUP_MAX / 4;
+        let wide = (dim / 12).next_multiple_of(NARROW).clamp(NARROW, GROUP_MAX);
+        let (mut edges, mut at) = (Vec::from([0]), 0);
+        while at < dim {
+            at = (at + if 4 * at < dim { NARROW } else { wide }).min(dim);
+            edges.push(at as u32);
+        }
+        edges
+    }
+
+    /// Whether its numbers can be: groups of 1 to [`GROUP_MAX`] components, `dim` in all.
+    pub fn is_sane(&self, dim: usize) -> bool {
+        let widths = self.edges.windows(2);
+        self.edges.first() == Some(&0)
+            && self.edges.last().is_some_and(|&end| end as usize == dim)
+            && widths.clone().all(|w| w[0] < w[1] && (w[1] - w[0]) as usize <= GROUP_MAX)
+            && self.columns <= widths.len()
+            && (self.id_bytes == 4 || self.id_bytes == 8)
+            && self.pilot <= dim
+            && (self.pilot == 0 || self.metric != Metric::Ip)
+    }
+
+    /// Number of groups.
+    pub fn groups(&self) -> usize {
+        self.edges.len().saturating_sub(1)
+    }
+
+    /// The components of a group.
+    pub fn components(&self, group: usize) -> core::ops::Range<usize> {
+        self.edges[group] as usize..self.edges[group + 1] as usize
+    }
+
+    /// Components of a vector.
+    pub fn dim(&self) -> usize {
+        self.edges.last().map_or(0, |&end| end as usize)
+    }
+
+    /// Whether lists have a section of factors.
+    pub fn has_factors(&self) -> bool {
+        self.metric == Metric::Cosine
+    }
+
+    /// Whether lists have a section of norms.
+    pub fn has_norms(&self) -> bool {
+        self.metric == Metric::Ip
+    }
+
+    /// Places of a list with so many members.
+    pub fn places(members: usize) -> usize {
+        members.next_multiple_of(LANE_STEP)
+    }
+
+    fn factors_at(&self, members: usize) -> usize {
+        (members * self.id_bytes).next_multiple_of(4)
+    }
+
+    fn norms_at(&self, members: usize) -> usize {
+        let places = Self::places(members);
+        self.factors_at(members) + if self.has_factors() { 8 * places } else { 0 }
+    }
+
+    fn pilot_at(&self, members: usize) -> usize {
+        let norms = self.groups() * (4 + Self::places(members));
+        self.norms_at(members) + if self.has_norms() { norms } else { 0 }
+    }
+
+    fn groups_at(&self, members: usize) -> usize {
+        let pilot = 4 + self.pilot * Self::places(members);
+        self.pilot_at(members) + if self.pilot > 0 { pilot } else { 0 }
+    }
+
+    /// Bytes of a list with so many members.
+    pub fn list_bytes(&self, members: usize) -> usize {
+        let components = Self::places(members) * self.dim() * self.dtype.size();
+        (self.groups_at(members) + components).next_multiple_of(LIST_ALIGN)
+    }
+
+    /// Opens the bytes of a list; `None` when there are fewer than it needs.
+    pub fn list<'a>(&'a self, members: usize, bytes: &'a [u8]) -> Option<List<'a>> {
+        (bytes.len() >= self.list_bytes(members)).then_some(List { layout: self, members, bytes })
+    }
+}
+
+/// The bytes of one list.
+#[derive(Clone, Copy, Debug)]
+pub struct List<'a> {
+    layout: &'a GridLayout,
+    members: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> List<'a> {
+    /// Members.
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Blocks.
+    pub fn blocks(&self) -> usize {
+        self.members.div_ceil(LANES)
+    }
+
+    /// Members of a block.
+    pub fn members_of(&self, block: usize) -> usize {
+        self.members.saturating_sub(block * LANES).min(LANES)
+    }
+
+    /// Places of a block.
+    pub fn places_of(&self, block: usize) -> usize {
+        self.members_of(block).next_multiple_of(LANE_STEP)
+    }
+
+    /// The id that the user knows of a member.
+    pub fn external_id(&self, member: usize) -> u64 {
+        let size = self.layout.id_bytes;
+        let mut id = [0; 8];
+        id[..size].copy_from_slice(&self.bytes[member * size..][..size]);
+        u64::from_le_bytes(id)
+    }
+
+    /// What makes the stored vectors of a block unit vectors, for each place; 1 without a section of factors.
+    pub fn factors(&self, block: usize, out: &mut [f32; LANES]) {
+        out.fill(1.0);
+        if self.layout.has_factors() {
+            let at = self.layout.factors_at(self.members) + 4 * block * LANES;
+            read_floats(&self.bytes[at..][..4 * self.places_of(block)], out);
+        }
+    }
+
+    /// The length of a member before it was stored as a unit vector; `None` without a section of factors.
+    pub fn length(&self, member: usize) -> Option<f32> {
+        self.layout.has_factors().then(|| {
+            let places = GridLayout::places(self.members);
+            let at = self.layout.factors_at(self.members) + 4 * (places + member);
+            let mut out = [0.0];
+            read_floats(&self.bytes[at..][..4], &mut out);
+            out[0]
+        })
+    }
+
+    /// The norms of a group in a block: the largest of the list, and in 255ths of it, rounded up, that of each place.
+    pub fn norms(&self, group: usize, block: usize) -> (f32, &'a [u8]) {
+        let places = GridLayout::places(self.members);
+        let at = self.layout.norms_at(self.members) + group * (4 + places);
+        let mut largest = [0.0];
+        read_floats(&self.bytes[at..][..4], &mut largest);
+        (largest[0], &self.bytes[at + 4 + block * LANES..][..self.places_of(block)])
+    }
+
+    /// The radius of the pilot, and its codes of a block, from component `from` on; nothing without a pilot.
+    pub fn pilot(&self, block: usize, from: usize) -> (f32, &'a [u8]) {
+        if self.layout.pilot == 0 {
+            return (0.0, &[]);
+        }
+        let at = self.layout.pilot_at(self.members);
+        let mut radius = [0.0];
+        read_floats(&self.bytes[at..][..4], &mut radius);
+        let start = at + 4 + block * LANES * self.layout.pilot + from * self.places_of(block);
+        let length = (self.layout.pilot - from) * self.places_of(block);
+        (radius[0], &self.bytes[start..][..length])
+    }
+
+    /// The components of a group in a block.
+    pub fn group(&self, group: usize, block: usize) -> &'a [u8] {
+        let layout = self.layout;
+        let (places, size) = (GridLayout::places(self.members), layout.dtype.size());
+        let columns = layout.components(group);
+        let start = layout.groups_at(self.members) + places * size * columns.start;
+        let at = start + block * LANES * size * columns.len();
+        &self.bytes[at..][..self.places_of(block) * size * columns.len()]
+    }
+
+    /// Appends the components of a member, in the order of the axes, as they are stored.
+    pub fn vector(&self, member: usize, out: &mut Vec<u8>) {
+        let size = self.layout.dtype.size();
+        let (block, lane) = (member / LANES, member % LANES);
+        let stride = self.places_of(block);
+        for group in 0..self.layout.groups() {
+            let width = self.layout.components(group).len();
+            let bytes = self.group(group, block);
+            if group < self.layout.columns {
+                let column = |c: usize| &bytes[size * (c * stride + lane)..][..size];
+                (0..width).for_each(|c| out.extend_from_slice(column(c)));
+            } else {
+                out.extend_from_slice(&bytes[size * width * lane..][..size * width]);
+            }
+        }
+    }
+}
+
+fn read_floats(bytes: &[u8], out: &mut [f32]) {
+    let floats = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+    out.iter_mut().zip(floats).for_each(|(out, x)| *out = x);
+}
+
+/// A member of a list that is written.
+#[derive(Clone, Copy, Debug)]
+pub struct ListMember<'a> {
+    /// The id that the user knows.
+    pub external_id: u64,
+    /// Its components, in the order of the axes, as they are stored.
+    pub vector: &'a [u8],
+    /// What makes them a unit vector. Written for cosine alone.
+    pub factor: f32,
+    /// Its length before. Written for cosine alone.
+    pub length: f32,
+    /// Its code of the first principal components; empty without a pilot.
+    pub pilot: &'a [u8],
+}
+
+/// Appends a list. `radius` is that of the pilot.
+pub fn write_list(layout: &GridLayout, members: &[ListMember<'_>], radius: f32, out: &mut Vec<u8>) {
+    let start = out.len();
+    let places = GridLayout::places(members.len());
+    for member in members {
+        out.extend_from_slice(&member.external_id.to_le_bytes()[..layout.id_bytes]);
+    }
+    out.resize(start + layout.factors_at(members.len()), 0);
+    if layout.has_factors() {
+        for value in [|m: &ListMember<'_>| m.factor, |m: &ListMember<'_>| m.length] {
+            members.iter().for_each(|m| out.extend_from_slice(&value(m).to_le_bytes()));
+            out.resize(out.len() + 4 * (places - members.len()), 0);
+        }
+    }
+    if layout.has_norms() {
+        (0..layout.groups()).for_each(|group| write_norms(layout, members, group, out));
+    }
+    if layout.pilot > 0 {
+        out.extend_from_slice(&radius.to_le_bytes());
+        for block in members.chunks(LANES) {
+            for c in 0..layout.pilot {
+                out.extend(block.iter().map(|member| member.pilot[c]));
+                out.resize(out.len() + block.len().next_multiple_of(LANE_STEP) - block.len(), 0);
+            }
+        }
+    }
+    for group in 0..layout.groups() {
+        members.chunks(LANES).for_each(|block| write_block(layout, block, group, out));
+    }
+    out.resize(start + layout.list_bytes(members.len()), 0);
+}
+
+fn write_norms(layout: &GridLayout, members: &[ListMember<'_>], group: usize, out: &mut Vec<u8>) {
+    let mut wide = [0f32; GROUP_MAX];
+    let columns = layout.components(group);
+    let size = layout.dtype.size();
+    let norm_of = |member: &ListMember<'_>| {
+        let wide = &mut wide[..columns.len()];
+        stratann_kernel::element::widen(layout.dtype, &member.vector[size * columns.start..], wide);
+        let square: f64 = wide.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        // Never below the norm.
+        stratann_kernel::sqrt((square * (1.0 + 1e-6)) as f32) * (1.0 + 1e-6)
+    };
+    let norms: Vec<f32> = members.iter().map(norm_of).collect();
+    let largest = norms.iter().copied().fold(0f32, f32::max);
+    out.extend_from_slice(&largest.to_le_bytes());
+    let code = |norm: f32| if largest > 0.0 { up(255.0 * norm / largest) } else { 0 };
+    out.extend(norms.iter().map(|&norm| code(norm)));
+    out.resize(out.len() + GridLayout::places(members.len()) - members.len(), 0);
+}
+
+/// Rounds up, by a little too much rather than too little.
+fn up(x: f32) -> u8 {
+    let whole = x as u8;
+    if x * (1.0 + 1e-6) > f32::from(whole) { whole.saturating_add(1) } else { whole }
+}
+
+fn write_block(layout: &GridLayout, block: &[ListMember<'_>], group: usize, out: &mut Vec<u8>) {
+    let size = layout.dtype.size();
+    let columns = layout.components(group);
+    let stride = block.len().next_multiple_of(LANE_STEP);
+    let fill = stride - block.len();
+    if group < layout.columns {
+        for c in columns {
+            block.iter().for_each(|m| out.extend_from_slice(&m.vector[size * c..][..size]));
+            out.resize(out.len() + fill * size, 0);
+        }
+    } else {
+        let bytes = size * columns.start..size * columns.end;
+        block.iter().for_each(|m| out.extend_from_slice(&m.vector[bytes.clone()]));
+        out.resize(out.len() + fill * size * columns.len(), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn groups_cover_all_components() {
+        for dim in [1, 15, 16, 17, 33, 64, 65, 100, 128, 384, 2709] {
+            let edges = GridLayout::edges_of(dim);
+            let (dtype, metric) = (DType::F32, Metric::L2);
+            let layout = GridLayout { dtype, metric, edges, columns: 0, id_bytes: 4, pilot: 0 };
+            assert!(layout.is_sane(dim) && !layout.is_sane(dim + 1), "{dim}");
+            assert_eq!(layout.dim(), dim);
+        }
+        assert_eq!(GridLayout::edges_of(40), [0, 16, 32, 40]);
+        assert_eq!(GridLayout::edges_of(400), [0, 16, 32, 48, 64, 80, 96, 112, 160, 208, 256, 304, 352, 400]);
+    }
+
+    #[test]
+    fn lists_hold_what_was_written() {
+        for metric in Metric::ALL {
+            for (dim, columns) in [(1, 1), (40, 1), (70, 4), (70, 0), (130, 2)] {
+                for count in [0, 1, 8, 63, 64, 65, 200] {
+                    check(metric, dim, columns, count);
+                }
+            }
+        }
+    }
+
+    fn check(metric: Metric, dim: usize, columns: usize, count: usize) {
+        let edges = GridLayout::edges_of(dim);
+        let columns = columns.min(edges.len() - 1);
+        let pilot = if metric == Metric::L2 { dim.min(20) } else { 0 };
+        let layout = GridLayout { dtype: DType::I8, metric, edges, columns, id_bytes: 8, pilot };
+        let vectors: Vec<u8> = (0..count * dim).map(|i| (i * i % 251) as u8).collect();
+        let members: Vec<ListMember<'_>> = (0..count)
+            .map(|i| ListMember {
+                external_id: 1 << 40 | i as u64,
+                vector: &vectors[i * dim..(i + 1) * dim],
+                factor: i as f32,
+                length: -(i as f32),
+                pilot: &vectors[i * dim..i * dim + pilot],
+            })
+            .collect();
+        let mut bytes = vec![];
+        write_list(&layout, &members, 1.5, &mut bytes);
+        assert_eq!(bytes.len(), layout.list_bytes(count));
+        assert!(layout.list(count, &bytes[..bytes.len().saturating_sub(1)]).is_none() || count == 0);
+        let list = layout.list(count, &bytes).unwrap();
+        for (i, member) in members.iter().enumerate() {
+            let mut vector = vec![];
+            list.vector(i, &mut vector);
+            assert_eq!((list.external_id(i), &vector[..]), (member.external_id, member.vector));
+            let mut factors = [0.0; LANES];
+            list.factors(i / LANES, &mut factors);
+            let is_cosine = metric == Metric::Cosine;
+            assert_eq!(factors[i % LANES], if is_cosine { i as f32 } else { 1.0 });
+            assert_eq!(list.length(i), is_cosine.then_some(-(i as f32)));
+            if pilot > 0 {
+                let (radius, codes) = list.pilot(i / LANES, pilot - 1);
+                assert_eq!((radius, codes[i % LANES]), (1.5, member.pilot[pilot - 1]));
+            }
+            if metric == Metric::Ip {
+                (0..layout.groups()).for_each(|group| check_norm(&layout, &list, group, i, member.vector));
+            }
+        }
+    }
+
+    fn check_norm(layout: &GridLayout, list: &List<'_>, group: usize, i: usize, vector: &[u8]) {
+        let exact: f32 = vector[layout.components(group)].iter().map(|&x| f32::from(x as i8).powi(2)).sum();
+        let (largest, codes) = list.norms(group, i / LANES);
+        let stored = largest * f32::from(codes[i % LANES]) / 255.0;
+        assert!(stored >= exact.sqrt() && stored <= exact.sqrt() + 1.01 * largest / 255.0);
+    }
+}
