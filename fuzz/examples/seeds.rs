@@ -30,8 +30,9 @@ fn main() {
 
 /// A few changes of each file, and of each manifest.
 fn changes() {
-    for (target, choices) in [("graph_files", 24), ("list_files", 24), ("shard_files", 12), ("manifest", 14)]
-    {
+    let targets =
+        [("graph_files", 24), ("list_files", 24), ("grid_files", 12), ("shard_files", 12), ("manifest", 14)];
+    for (target, choices) in targets {
         for choice in 0..choices {
             let change = |i: u8| [i % 8, i.wrapping_mul(37), i.wrapping_mul(11), 0, 1, i, choice];
             write(

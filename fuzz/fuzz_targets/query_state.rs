@@ -31,6 +31,7 @@ fuzz_target!(|data: &[u8]| {
         (KindParams::DiskGraph(_), _) => place(Which::CodedGraph),
         (KindParams::HybridIvf(_), 0) => place(Which::Graphs),
         (KindParams::HybridIvf(_), _) => place(Which::Divided),
+        (KindParams::GridIvf(_), _) => place(Which::Grid),
     };
     step(state, place, choice);
 });

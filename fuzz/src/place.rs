@@ -63,15 +63,24 @@ pub enum Which {
     Divided,
     /// The `disk-graph`, spread over servers.
     Spread,
+    /// A `grid-ivf`.
+    Grid,
 }
 
 /// Those that are one index on one machine.
-pub const WHOLE: [Which; 6] =
-    [Which::Flat, Which::Graph, Which::CodedGraph, Which::Scanned, Which::Graphs, Which::Divided];
+pub const WHOLE: [Which; 7] = [
+    Which::Flat,
+    Which::Graph,
+    Which::CodedGraph,
+    Which::Scanned,
+    Which::Graphs,
+    Which::Divided,
+    Which::Grid,
+];
 
 /// The place of an index; it is built when it is first asked for.
 pub fn place(which: Which) -> &'static Place {
-    static PLACES: [OnceLock<Place>; 7] = [const { OnceLock::new() }; 7];
+    static PLACES: [OnceLock<Place>; 8] = [const { OnceLock::new() }; 8];
     PLACES[which as usize].get_or_init(|| Place::new(which))
 }
 
@@ -81,11 +90,13 @@ fn options(which: Which) -> BuildOptions {
         Which::Graph | Which::CodedGraph | Which::Spread => (Kind::DiskGraph, Metric::L2),
         Which::Scanned => (Kind::HybridIvf, Metric::Cosine),
         Which::Graphs | Which::Divided => (Kind::HybridIvf, Metric::L2),
+        Which::Grid => (Kind::GridIvf, Metric::Cosine),
     };
     let mut options = BuildOptions::new(kind, metric);
     (options.threads, options.calibration_queries) = (1, 20);
     match &mut options.kind {
         KindOptions::Flat => {}
+        KindOptions::GridIvf(own) => own.lists = Some(6),
         KindOptions::DiskGraph(own) => {
             (own.degree, own.build_list, own.head_share) = (12, 24, 0.1);
             own.nodes_per_block = matches!(which, Which::Graph | Which::Spread).then_some(12);
@@ -201,7 +212,8 @@ impl Place {
 
     /// The file that queries read.
     pub fn data(&self) -> &[u8] {
-        let is_data = |name: &&String| name.ends_with("-blocks.bin") || name.ends_with("-lists.bin");
+        let is_data =
+            |name: &&String| ["-blocks.bin", "-lists.bin", "-grid.bin"].iter().any(|end| name.ends_with(end));
         let name = self.files.keys().find(is_data).expect("a file of data");
         &self.files[name]
     }

@@ -20,6 +20,7 @@ pub fn params(view: &IndexView<'_>) -> Params {
         KindView::Flat(_) => Params::flat(5),
         KindView::DiskGraph(_) => Params::disk_graph(5, 30),
         KindView::HybridIvf(_) => Params::hybrid_ivf(5, 6),
+        KindView::GridIvf(_) => Params::grid_ivf(5, 6),
     }
 }
 

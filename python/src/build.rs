@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_engine as engine;
 use stratann_engine::build::{
-    BuildOptions, CodeKind, CodePlace, GraphOptions, Kind, ListOptions, LocalPlan, OptionsByKind,
+    BuildOptions, CodeKind, CodePlace, GraphOptions, GridOptions, Kind, ListOptions, LocalPlan, OptionsByKind,
 };
 use stratann_engine::dataset::{OnBadRow, Reader};
 use stratann_engine::profile::Profile;
@@ -49,6 +49,8 @@ pub(crate) struct Options {
     search_budget: Option<u64>,
     profile: Option<PathBuf>,
     nav_samples: Option<f64>,
+    lists: Option<usize>,
+    centroids: Option<PathBuf>,
 }
 
 fn unknown(what: &str, given: &str, known: &str) -> Error {
@@ -62,7 +64,7 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
 impl Options {
     /// Returns the options of a build of vectors with `dim` components, whose kind is given.
     pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
-        let known = "\"disk-graph\", \"hybrid-ivf\" or \"flat\"";
+        let known = "\"disk-graph\", \"hybrid-ivf\", \"grid-ivf\" or \"flat\"";
         let kind = Kind::from_name(&self.kind).ok_or_else(|| unknown("kind", &self.kind, known))?;
         self.check_kind(kind)?;
         let (by_kind, common) = self.read_all(dim)?;
@@ -72,7 +74,7 @@ impl Options {
     /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
     fn read_for(self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
         if self.kind != "auto" {
-            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\" or \"flat\"";
+            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\", \"grid-ivf\" or \"flat\"";
             if Kind::from_name(&self.kind).is_none() {
                 return Err(unknown("kind", &self.kind, known));
             }
@@ -92,7 +94,9 @@ impl Options {
             "skip" => OnBadRow::Skip,
             other => return Err(unknown("on_bad_row", other, "\"fail\" or \"skip\"")),
         };
-        let by_kind = OptionsByKind { disk_graph: self.read_graph()?, hybrid_ivf: self.read_lists()? };
+        let grid_ivf = GridOptions { lists: self.lists, centroids: self.centroids.clone() };
+        let by_kind =
+            OptionsByKind { disk_graph: self.read_graph()?, hybrid_ivf: self.read_lists()?, grid_ivf };
         // A value out of range is refused in the options of another kind as well.
         by_kind.check(dim)?;
         let defaults = BuildOptions::new(Kind::Flat, metric);
@@ -147,18 +151,21 @@ impl Options {
     /// Refuses options that do not apply to this kind.
     fn check_kind(&self, kind: Kind) -> Result<()> {
         let given = [
-            ("clusters", self.clusters.is_some()),
-            ("plan", self.plan.is_some()),
-            ("search_budget", self.search_budget.is_some()),
-            ("profile", self.profile.is_some()),
-            ("nav_samples", self.nav_samples.is_some()),
+            ("clusters", Kind::HybridIvf, self.clusters.is_some()),
+            ("plan", Kind::HybridIvf, self.plan.is_some()),
+            ("search_budget", Kind::HybridIvf, self.search_budget.is_some()),
+            ("profile", Kind::HybridIvf, self.profile.is_some()),
+            ("nav_samples", Kind::HybridIvf, self.nav_samples.is_some()),
+            ("lists", Kind::GridIvf, self.lists.is_some()),
+            ("centroids", Kind::GridIvf, self.centroids.is_some()),
         ];
-        match given.iter().find(|g| g.1) {
-            Some((name, _)) if kind != Kind::HybridIvf => Err(Error::bad_input(format!(
-                "{name} is an option of kind=\"hybrid-ivf\", the kind is {:?}; leave it out",
+        match given.into_iter().find(|&(_, of, is_given)| is_given && of != kind) {
+            Some((name, of, _)) => Err(Error::bad_input(format!(
+                "{name} is an option of kind={:?}, the kind is {:?}; leave it out",
+                of.name(),
                 self.kind
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

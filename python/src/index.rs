@@ -249,6 +249,7 @@ impl Index {
             .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
         match traced.map_err(|e| error::to_python(py, &e))? {
             Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
+            Explained::Grid(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
         }
     }

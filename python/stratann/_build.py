@@ -74,8 +74,8 @@ _OPTIONS = (
     "cells",
     "calibration_queries",
 )
-#: Those of `hybrid-ivf`, which not every function accepts.
-_CLUSTER_OPTIONS = ("clusters", "plan", "nav_samples")
+#: Those of kinds with lists, which not every function accepts.
+_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists")
 #: Those that are numbers.
 _WHOLE_OPTIONS = (
     "seed",
@@ -88,21 +88,23 @@ _WHOLE_OPTIONS = (
     "cells",
     "calibration_queries",
     "clusters",
+    "lists",
 )
 _REAL_OPTIONS = ("alpha", "head_share", "nav_samples")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the engine's options from the arguments of a function like `build`, without ids."""
-    profile = given.get("profile")
+    profile, centroids = given.get("profile"), given.get("centroids")
     return {name: given[name] for name in _OPTIONS} | {
-        **{name: given.get(name) for name in _CLUSTER_OPTIONS},
+        **{name: given.get(name) for name in _LIST_OPTIONS},
         **{name: whole(given.get(name), name) for name in _WHOLE_OPTIONS},
         **{name: real(given.get(name), name) for name in _REAL_OPTIONS},
         "threads": whole(given["threads"], "threads", 1),
         "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
         "search_budget": byte_size(given.get("search_budget"), "search_budget"),
         "profile": None if profile is None else os.fspath(profile),
+        "centroids": None if centroids is None else os.fspath(centroids),
         "ids": None,
     }
 
@@ -141,6 +143,8 @@ def build(
     search_budget: int | str | None = None,
     profile: Path | None = None,
     nav_samples: float | None = None,
+    lists: int | None = None,
+    centroids: Path | None = None,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 
@@ -154,7 +158,8 @@ def build(
         path: the index folder. A folder with an index is refused unless `force`.
         kind: ``"auto"`` (the kind whose queries are predicted to cost least, in the RAM given), ``"disk-graph"``
             (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each with its own local index:
-            for RAM far below the size of the vectors) or ``"flat"`` (exact scan).
+            for RAM far below the size of the vectors), ``"grid-ivf"`` (inverted lists in RAM, which drop most vectors
+            after a few of their components) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
         ram_budget: limit in bytes of the engine, as int or text (``"2GiB"``); None for no limit. It does not include
@@ -193,6 +198,8 @@ def build(
         profile: cost profile of this machine, from ``stratann profile``; None to measure now, which takes 12
             seconds.
         nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
+        lists: number of inverted lists of a grid-ivf; the square root of the rows.
+        centroids: a file of float32 vectors, the centroids of the lists of a grid-ivf; None to find them.
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.

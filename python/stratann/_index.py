@@ -91,7 +91,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """``"disk-graph"``, ``"hybrid-ivf"`` or ``"flat"``."""
+        """``"disk-graph"``, ``"hybrid-ivf"``, ``"grid-ivf"`` or ``"flat"``."""
         return self._index.kind
 
     @property
@@ -127,7 +127,7 @@ class Index:
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf.
+            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf or a grid-ivf.
             early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
                 None for never.
             stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
@@ -184,7 +184,7 @@ class Index:
 
     @property
     def _harder(self) -> str:
-        return "a larger nprobe" if self.kind == "hybrid-ivf" else "a longer search_list"
+        return "a larger nprobe" if self.kind in ("hybrid-ivf", "grid-ivf") else "a longer search_list"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
         array = numbers(queries, "queries", self._index.dtype)

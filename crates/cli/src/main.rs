@@ -7,6 +7,7 @@ mod output;
 mod progress;
 mod queries;
 mod remote;
+mod techniques;
 mod truth;
 
 use std::process::ExitCode;

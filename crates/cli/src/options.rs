@@ -9,7 +9,6 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
-use stratann_engine::kinds::options::{GraphSwitches, ListSwitches, Switches};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
 
@@ -46,6 +45,8 @@ pub(crate) enum KindName {
     DiskGraph,
     /// Inverted lists on disk, each with its own local index: for RAM far below the size of the vectors.
     HybridIvf,
+    /// Inverted lists in RAM, which drop most vectors after a few of their components.
+    GridIvf,
     /// All vectors on disk, scanned: exact, for small sets.
     Flat,
 }
@@ -57,6 +58,7 @@ impl KindName {
             KindName::Auto => None,
             KindName::DiskGraph => Some(build::Kind::DiskGraph),
             KindName::HybridIvf => Some(build::Kind::HybridIvf),
+            KindName::GridIvf => Some(build::Kind::GridIvf),
             KindName::Flat => Some(build::Kind::Flat),
         }
     }
@@ -431,7 +433,7 @@ pub(crate) struct Effort {
     /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "L")]
     pub(crate) search_list: Vec<u32>,
-    /// Most inverted lists to visit in a hybrid-ivf; several values make one run each
+    /// Most inverted lists to visit in a hybrid-ivf or a grid-ivf; several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
     pub(crate) nprobe: Vec<u32>,
     /// With --nprobe: stop after this share of the lists, consecutively without a new result [default: never]
@@ -465,117 +467,5 @@ impl Effort {
             return vec![SearchEffort::Recall(0.95)];
         }
         self.recall.iter().map(|&r| SearchEffort::Recall(r)).collect()
-    }
-}
-
-/// Techniques of hybrid-ivf, to switch off for comparison.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Techniques of hybrid-ivf (to compare)")]
-pub(crate) struct Techniques {
-    /// Rank lists by the distance to their centroids only, without the navigation graph
-    #[arg(long, conflicts_with = "order")]
-    no_reorder: bool,
-    /// Order in which lists are visited
-    ///
-    /// [default: chosen by calibration]
-    #[arg(long, value_enum)]
-    order: Option<OrderName>,
-    /// Visit all lists that --nprobe or --recall allow
-    #[arg(long)]
-    no_early_stop: bool,
-    /// Count every list without a new result as one towards the early stop, as in the paper, without weights
-    #[arg(long)]
-    no_weights: bool,
-    /// Read every vector of a visited list
-    #[arg(long, conflicts_with = "bounds")]
-    no_bounds: bool,
-    /// Bounds that prune vectors before they are read; they never change a result
-    #[arg(long, value_enum, default_value = "both")]
-    bounds: BoundsName,
-    /// Sub-lists to scan in a divided list [default: as planned]
-    #[arg(long, value_name = "N")]
-    local_lists: Option<u32>,
-    /// Length of the beam in a list with a graph [default: 32]
-    #[arg(long, value_name = "L")]
-    local_list: Option<u32>,
-    /// Sampled vectors of the navigation graph that count towards the rank of their lists [default: 64]
-    #[arg(long, value_name = "N")]
-    votes: Option<u32>,
-}
-
-/// `--order`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum OrderName {
-    /// By distance to the centroid, less a gain for sampled vectors that were found.
-    Evidence,
-    /// By the number of sampled vectors that were found, as in the paper.
-    Votes,
-    /// By the expected number of results.
-    Expected,
-}
-
-/// `--bounds`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum BoundsName {
-    /// Distances to centroids, as in the paper.
-    Centroid,
-    /// Codes with the radius of their error.
-    Code,
-    /// Both.
-    Both,
-}
-
-/// The switches of both kinds as one: those of hybrid-ivf where one of them differs from its default.
-///
-/// # Errors
-/// When techniques of both kinds are switched.
-pub(crate) fn switches(graph: GraphSwitches, lists: ListSwitches) -> Checked<Switches> {
-    match (graph == GraphSwitches::default(), lists == ListSwitches::default()) {
-        (true, true) => Ok(Switches::Default),
-        (false, true) => Ok(graph.into()),
-        (true, false) => Ok(lists.into()),
-        (false, false) => Err(Error::bad_input(
-            "techniques of disk-graph and of hybrid-ivf are both switched; leave out those of the other kind",
-        )),
-    }
-}
-
-impl Techniques {
-    /// # Errors
-    /// When a technique is switched with --connect.
-    pub(crate) fn check_usual(&self) -> Checked<()> {
-        if self.switches() == ListSwitches::default() {
-            return Ok(());
-        }
-        Err(Error::bad_input(
-            "techniques of hybrid-ivf cannot be switched with --connect; leave out --connect or the switches",
-        ))
-    }
-
-    pub(crate) fn switches(&self) -> ListSwitches {
-        use stratann_core::plan::hybrid_ivf::Order;
-        use stratann_core::verify::Bounds;
-        let bounds = match self.bounds {
-            _ if self.no_bounds => Bounds::Off,
-            BoundsName::Centroid => Bounds::Centroid,
-            BoundsName::Code => Bounds::Code,
-            BoundsName::Both => Bounds::Both,
-        };
-        let order = match self.order {
-            _ if self.no_reorder => Some(Order::Centroid),
-            None => None,
-            Some(OrderName::Evidence) => Some(Order::Evidence),
-            Some(OrderName::Votes) => Some(Order::Votes),
-            Some(OrderName::Expected) => Some(Order::Expected),
-        };
-        ListSwitches {
-            order,
-            early_stop: !self.no_early_stop,
-            weighed: !self.no_weights,
-            bounds,
-            local_lists: self.local_lists,
-            local_list: self.local_list,
-            sample_hits: self.votes,
-        }
     }
 }

@@ -15,6 +15,8 @@ const MIB: u64 = 1 << 20;
 /// What the kernel charges to the group besides the program's own memory: page tables, sockets, and dirty pages of
 /// the files being written, which it writes back and drops under pressure.
 const KERNEL_MIB: u64 = 8;
+/// Pages of the program's file beyond what is accounted for it, where a budget is used up otherwise.
+const FILE_MIB: u64 = 4;
 
 /// Records that a test is left out. Where `stratann doctor` finds that groups can be made, that is a failure.
 fn without_groups(why: &str) {
@@ -197,6 +199,51 @@ fn cluster_and_search(rows: u32, dim: u32, search_mib: u64) -> Result<(), String
     assert!(run["queries"] == 600 && run["failed_queries"] == 0, "{run}");
     assert!(resident <= search_mib * MIB && index.join("learnt.bin").exists());
     Ok(())
+}
+
+/// Builds lists in memory in the smallest budget that is accepted, and searches them in the smallest one.
+fn grid_and_search(rows: u32, dim: u32, calibration_queries: &str) -> Result<(), String> {
+    let dir = folder();
+    let place = |name: &str| dir.path().join(name);
+    let (base, asked, index) = (place("base.fbin"), place("asked.fbin"), place("index"));
+    write_rows(&base, rows, dim, 1);
+    write_rows(&asked, 300, dim, 2);
+    let build = ["build", arg(&base), "-o", arg(&index), "--kind", "grid-ivf", "--threads", "2", "--json"];
+    let build = [&build[..], &["--calibration-queries", calibration_queries]].concat();
+    let search =
+        ["search", arg(&index), arg(&asked), "-k", "10", "--nprobe", "9", "--threads", "2", "--json"];
+    for words in [&build[..], &search] {
+        let budget_mib = smallest_budget(words);
+        let group = Group::new(&format!("grid-{}-{dim}", words[0]), (budget_mib + KERNEL_MIB) * MIB)?;
+        let budget = format!("{budget_mib}MiB");
+        let done = group.run(&[words, &["--ram-budget", &budget]].concat());
+        assert!(done.status.success(), "{:?}: {}", done.status, common::stderr(&done));
+        let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        let report = if words[0] == "search" { &report["runs"][0] } else { &report };
+        let (resident, peak) = (report["peak_rss_bytes"].as_u64().unwrap(), group.peak_bytes().unwrap());
+        eprintln!(
+            "{} of {dim} dimensions in {budget}: group peak {peak}, resident peak {resident}",
+            words[0]
+        );
+        // Pages of the program's file, which the kernel can take back, exceed its line of the account.
+        assert!(resident <= (budget_mib + FILE_MIB) * MIB, "{resident} bytes resident of {budget}");
+        if words[0] == "search" {
+            // The account is what is taken, within a tenth and the last MiB.
+            let accounted = report["memory"]["total_bytes"].as_u64().unwrap();
+            assert!(resident + MIB >= accounted - accounted / 10, "{resident} of {accounted} accounted");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn grids_stay_within_what_the_kernel_allows() {
+    // Without calibration the build takes less than the vectors, 35 MiB; with it they are all in memory.
+    for (rows, dim, calibration_queries) in [(72_000, 128, "0"), (5000, 448, "60")] {
+        if let Err(why) = grid_and_search(rows, dim, calibration_queries) {
+            without_groups(&why);
+        }
+    }
 }
 
 #[test]

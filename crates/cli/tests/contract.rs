@@ -113,6 +113,8 @@ fn check_run(run: &Value) {
         "unreachable",
         "score_jobs",
         "score_rounds",
+        "components",
+        "components_unpruned",
         "merged_bytes",
         "merged_reads",
     ];

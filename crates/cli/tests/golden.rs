@@ -102,6 +102,31 @@ fn profile() -> Profile {
 }
 
 #[test]
+fn counters_of_grids_are_those_of_the_golden_file() {
+    let mut all = Map::new();
+    for (dtype, metric) in [("f32", "l2"), ("f32", "ip"), ("u8", "l2"), ("f16", "cosine"), ("i8", "ip")] {
+        let data = Data::new(2000, 40, dtype);
+        let index = data.path("grid");
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "grid-ivf"];
+        json(&[&place[..], &["--metric", metric, "--calibration-queries", "60", "--threads", "2"]].concat());
+        let truth = data.truth(metric);
+        let common = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+        for (name, more) in [
+            ("nprobe 3 and 12", &["--nprobe", "3,12"][..]),
+            ("recall 0.9", &["--recall", "0.9"]),
+            ("nprobe 12, not pruned by vector", &["--nprobe", "12", "--no-prune-vector"]),
+            ("nprobe 12, not pruned by dimension", &["--nprobe", "12", "--no-prune-dimension"]),
+            ("nprobe 12, not prewarmed", &["--nprobe", "12", "--no-prewarm"]),
+        ] {
+            let found = json(&[&common[..], &COUNTED, more].concat());
+            let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
+            all.insert(format!("{dtype} {metric}: {name}"), runs.into());
+        }
+    }
+    compare("grids.json", all);
+}
+
+#[test]
 fn counters_of_clusters_are_those_of_the_golden_file() {
     let mut all = Map::new();
     for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("i8", "ip")] {

@@ -25,6 +25,15 @@
 //! (u8, c). Those of the navigation graph: clusters (n), members (n), terms (n), radii (n), neighbours (n × degree),
 //! codes (m).
 //!
+//! A `grid-ivf` has
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-grid.bin` | lists, see `stratann_core::format::grid`; whole pages |
+//! | `vN-sizes.bin` | u32 for each list: its members |
+//! | `vN-centroids.bin` | lists × dim f32 |
+//! | `vN-axes.bin` | of f32 vectors a matrix of dim × dim f32, a row for each axis, then a point that is subtracted; else the components in their order, u32 |
+//!
 //! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin` or `vN-lists.bin`
 //!
 //! | file | content |
@@ -71,6 +80,9 @@ pub(crate) const DIRECTORY: &str = "directory.bin";
 pub(crate) const CENTROIDS: &str = "centroids.bin";
 pub(crate) const SUBLISTS: &str = "sublists.bin";
 pub(crate) const NAV: &str = "nav.bin";
+pub(crate) const GRID: &str = "grid.bin";
+pub(crate) const SIZES: &str = "sizes.bin";
+pub(crate) const AXES: &str = "axes.bin";
 /// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
@@ -83,8 +95,10 @@ pub(crate) fn learnt(server: Option<usize>) -> String {
 }
 
 /// Those that builds make.
-pub(crate) const BUILT: [&str; 11] =
-    [BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV];
+pub(crate) const BUILT: [&str; 14] = [
+    BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV, GRID, SIZES,
+    AXES,
+];
 
 /// The role of a server's part of the file with the role `whole`.
 pub(crate) fn part(whole: &str, server: usize) -> String {

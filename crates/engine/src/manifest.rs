@@ -197,12 +197,15 @@ impl Manifest {
 
     /// Number of units that servers hold as a whole: of blocks, or of inverted lists.
     pub fn units(&self) -> u32 {
-        self.section.lists().map_or(self.blocks.count, |section| section.facts.lists)
+        let grid = self.section.grid().map(|section| section.facts.lists());
+        let lists = self.section.lists().map(|section| section.facts.lists);
+        lists.or(grid).unwrap_or(self.blocks.count)
     }
 
     /// Number of groups of units that stay together: of blocks, or of the clusters of a `hybrid-ivf`.
     pub(crate) fn groups(&self) -> u32 {
-        self.section.lists().map_or(self.blocks.count, |section| section.facts.clusters())
+        let lists = self.section.lists().map(|section| section.facts.clusters());
+        lists.unwrap_or_else(|| self.units())
     }
 
     /// What opening will take, from the manifest alone.
@@ -220,6 +223,9 @@ impl Manifest {
                     account.add("directory of lists", entry.bytes.saturating_add(LIST_CHOICE_BYTES))
                 }
                 Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
+                Some(files::GRID) => account.add("vectors", entry.bytes),
+                Some(files::AXES) => account.add("axes", entry.bytes),
+                Some(files::SIZES) => account.add("sizes of lists", 3 * entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
                 Some(files::PLACEMENT) => {
                     account.add("placement", placement_bytes(self.units()));

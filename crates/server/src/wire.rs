@@ -140,9 +140,23 @@ impl<'de> Visitor<'de> for CountersVisitor {
     }
 }
 
+/// A kind of index that shares its parameters with another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UsedKind {
+    /// A `grid-ivf`.
+    GridIvf,
+    /// One of a newer server, which this program does not know.
+    #[serde(other)]
+    Unknown,
+}
+
 /// Parameters of the queries of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Used {
+    /// Kind of the index, where the other parameters do not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<UsedKind>,
     /// Results for each query.
     pub k: u32,
     /// Length of the candidate queue.
@@ -164,6 +178,7 @@ impl Used {
     pub fn of(params: &Params) -> Used {
         let setting = setting(params);
         Used {
+            kind: params.kind.grid_ivf().map(|_| UsedKind::GridIvf),
             k: params.k,
             search_list: setting.search_list,
             stop_slack: setting.slack,
@@ -175,6 +190,9 @@ impl Used {
 
     /// Parameters with these values, and defaults for the others.
     pub fn params(&self) -> Params {
+        if let (Some(UsedKind::GridIvf), Some(nprobe)) = (self.kind, self.nprobe) {
+            return Params::grid_ivf(self.k, nprobe);
+        }
         params_of(
             self.k,
             &Setting {
@@ -274,6 +292,20 @@ mod tests {
         assert!(text.ends_with(r#"{"error":"gone","kind":"unreachable"}]"#), "{text}");
         let back: Vec<Answered> = serde_json::from_str(&text).unwrap();
         assert_eq!(back, [found, failed]);
+    }
+
+    #[test]
+    fn parameters_survive_json() {
+        for params in [Params::disk_graph(10, 60), Params::hybrid_ivf(5, 7), Params::grid_ivf(5, 7)] {
+            let used = Used::of(&params);
+            let text = serde_json::to_string(&used).unwrap();
+            let back: Used = serde_json::from_str(&text).unwrap();
+            assert_eq!((back, back.params().kind), (used, params.kind), "{text}");
+            assert_eq!(text.contains("grid-ivf"), params.kind.grid_ivf().is_some());
+        }
+        let newer = r#"{"kind":"of-later","k":3,"search_list":9,"stop_slack":null,"patience":0}"#;
+        let used: Used = serde_json::from_str(newer).unwrap();
+        assert_eq!((used.kind, used.params().k), (Some(UsedKind::Unknown), 3));
     }
 
     #[test]

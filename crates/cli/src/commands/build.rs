@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{
-    self, BuildOptions, BuildPlan, BuildReport, GraphOptions, Kind, ListOptions, OptionsByKind,
+    self, BuildOptions, BuildPlan, BuildReport, GraphOptions, GridOptions, Kind, ListOptions, OptionsByKind,
 };
 use stratann_engine::dataset::Reader;
 use stratann_engine::profile::Profile;
@@ -61,6 +61,8 @@ pub(crate) struct Args {
     graph: GraphArgs,
     #[command(flatten)]
     clusters: ClusterArgs,
+    #[command(flatten)]
+    grid: GridArgs,
 }
 
 /// Options of `hybrid-ivf`.
@@ -83,6 +85,18 @@ struct ClusterArgs {
     /// Sampled vectors in the navigation graph, per list
     #[arg(long, default_value_t = 2.0, value_name = "N")]
     nav_samples: f64,
+}
+
+/// Options of `grid-ivf`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of grid-ivf")]
+struct GridArgs {
+    /// Number of inverted lists [default: the square root of the rows]
+    #[arg(long, value_name = "N")]
+    lists: Option<usize>,
+    /// Centroids of the inverted lists: a file of f32 vectors [default: found by k-means]
+    #[arg(long, value_name = "FILE", conflicts_with = "lists")]
+    centroids: Option<PathBuf>,
 }
 
 /// Options of `disk-graph`.
@@ -147,10 +161,12 @@ Examples:
   stratann build big.u8bin -o big.idx --kind disk-graph --codes disk    # searches with a quarter of the RAM
   stratann build base.npy -o base.idx --resume                          # after Ctrl-C, a crash or a full disk
   stratann build big.fbin -o big.idx --search-budget 64MiB              # chooses a kind for this RAM
+  stratann build base.fbin -o base.idx --kind grid-ivf                  # all vectors in RAM
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
-disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors.
+disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf
+keeps all vectors in RAM, and is never chosen by auto.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
@@ -223,7 +239,8 @@ fn options_by_kind(args: &Args) -> Result<OptionsByKind> {
         nav_samples: clusters.nav_samples,
         code_bytes: graph.code_bytes,
     };
-    Ok(OptionsByKind { disk_graph, hybrid_ivf })
+    let grid_ivf = GridOptions { lists: args.grid.lists, centroids: args.grid.centroids.clone() };
+    Ok(OptionsByKind { disk_graph, hybrid_ivf, grid_ivf })
 }
 
 /// Prints the forecast of a build.

@@ -15,9 +15,11 @@ use stratann_engine::{Error, Result};
 use crate::options;
 use crate::output::{Output, count};
 use crate::queries::Queries;
+use crate::techniques;
 use crate::{Verdict, commands::search::PerQuery};
 
 mod clusters;
+mod grid;
 mod plan;
 
 /// Trace one query step by step: what it reads, and why
@@ -66,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_learning: bool,
     #[command(flatten)]
-    techniques: options::Techniques,
+    techniques: techniques::Techniques,
 }
 
 const EXAMPLES: &str = "\
@@ -102,13 +104,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         k: args.k,
         effort,
         width: args.width.unwrap_or_default(),
-        switches: options::switches(
+        switches: techniques::switches(
             GraphSwitches {
                 head: !args.no_head,
                 whole_blocks: !args.no_whole_blocks,
                 patience: args.effort.patience,
             },
-            args.techniques.switches(),
+            &args.techniques,
         )?,
         ..SearchOptions::default()
     };
@@ -119,6 +121,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let block_bytes = index.block_bytes();
     let (complete, stop) = match explain(&index, &row, &options)? {
         Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
+        Explained::Grid(trace) => grid::show(args.query, trace, output)?,
         Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }

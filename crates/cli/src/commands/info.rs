@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
+use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
@@ -59,6 +60,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         document["plan"] = serde_json::json!(section.plan);
         document["learnt"] = serde_json::json!(learnt);
     }
+    if let Some(section) = manifest.section.grid() {
+        document["grid"] = serde_json::json!(section.facts);
+    }
     output.result(&document, || text(args, version, &manifest, &account, &left, learnt))?;
     Ok(Verdict::Fine)
 }
@@ -98,7 +102,7 @@ fn text(
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
         Some(section) => clusters::text(m, &section.facts, learnt),
-        None => blocks(m),
+        None => m.section.grid().map_or_else(|| blocks(m), |section| grid(&section.facts)),
     };
     if m.blocks.code_bytes > 0 {
         out += &format!("codes of {} bytes on disk, in the blocks\n", m.blocks.code_bytes);
@@ -121,6 +125,22 @@ fn text(
         out += &format!("\nnot needed by this version: {}\n", left.join(", "));
     }
     out
+}
+
+/// The lists of a `grid-ivf`.
+fn grid(facts: &GridFacts) -> String {
+    let sizes = &facts.sizes;
+    format!(
+        "{} inverted lists of {} to {} vectors (mean {:.1}, Gini {:.2}); groups of components end at {}; the first \
+         {} stored component by component\n",
+        count(sizes.count),
+        sizes.min,
+        sizes.max,
+        sizes.mean,
+        sizes.gini,
+        facts.edges[1..].iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+        facts.columns
+    )
 }
 
 fn blocks(m: &Manifest) -> String {

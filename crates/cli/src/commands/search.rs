@@ -17,6 +17,7 @@ use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
+use crate::techniques;
 
 mod local;
 mod result_file;
@@ -139,7 +140,7 @@ pub(crate) struct How {
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     hot: Option<u32>,
     #[command(flatten)]
-    techniques: options::Techniques,
+    techniques: techniques::Techniques,
 }
 
 impl How {
@@ -169,7 +170,7 @@ impl How {
             threads: self.threads.unwrap_or_else(options::all_cores),
             io: self.io.into(),
             merge: !self.no_merge,
-            switches: options::switches(graph, self.techniques.switches())?,
+            switches: techniques::switches(graph, &self.techniques)?,
         })
     }
 }

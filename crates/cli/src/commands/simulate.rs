@@ -522,7 +522,7 @@ impl Job<'_> {
         let patience = u64::from(used.patience) * u64::from(list);
         let patience = patience.div_ceil(u64::from(used.search_list.max(1))) as u32;
         let longer = kinds::Setting { effort: list, search_list: list, patience, ..used };
-        Params { kind: kinds::params_of(self.params.k, &longer).kind, ..self.params }
+        Params { kind: kinds::with_setting(&self.params, &longer), ..self.params }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Byte credits: the jobs that one server may have asked of another without a reply.
 //!
 //! Every server sets aside the same number of bytes for each other one. An asker keeps the jobs that exceed them until
-//! replies have come. A scorer answers [`Busy`](super::message::NoScores::Busy) to jobs that exceed them all the same,
-//! so no asker takes the memory that is set aside for the others. A forwarded job counts for its asker at each server
-//! that it visits; there it may exceed the bytes once more, since its asker does not know where it is.
+//! replies have come. A scorer refuses jobs that exceed them, with [`Busy`](super::message::NoScores::Busy), so no
+//! asker takes the memory that is set aside for the others. A forwarded job counts for its asker at each server that it
+//! visits; there it may exceed the bytes once more, since its asker does not know where it is.
 
 use crate::place::SERVERS_MAX;
 

@@ -5,6 +5,7 @@
 
 pub mod disk_graph;
 pub mod flat;
+pub mod grid_ivf;
 pub mod hybrid_ivf;
 mod ordered;
 #[cfg(any(test, feature = "test-kind"))]
@@ -532,6 +533,7 @@ kinds! {
     0 Flat flat,
     1 DiskGraph disk_graph,
     2 HybridIvf hybrid_ivf,
+    3 GridIvf grid_ivf,
     #[cfg(any(test, feature = "test-kind"))]
     255 Sorted sorted,
 }

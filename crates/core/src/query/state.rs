@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use super::Params;
-use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, hybrid_ivf};
+use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, grid_ivf, hybrid_ivf};
 use crate::search::{
     Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
     Step, Tag, TopK, Want,
@@ -55,8 +55,16 @@ impl Scratch {
         if let KindScratch::HybridIvf(own) = &self.own { Some(own) } else { None }
     }
 
-    /// Keeps a trace of the lists that a `hybrid-ivf` query scans from now on.
+    /// What a `grid-ivf` query keeps here.
+    pub fn grid_ivf(&self) -> Option<&grid_ivf::Scratch> {
+        if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }
+    }
+
+    /// Keeps a trace of the lists that the query scans from now on, of a kind that has lists.
     pub fn trace_lists(&mut self) {
+        if let KindScratch::GridIvf(own) = &mut self.own {
+            own.trace();
+        }
         if let KindScratch::HybridIvf(own) = &mut self.own {
             own.trace_lists();
         }

@@ -89,6 +89,7 @@ pub enum Loss {
 
 /// What came of one want.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 pub enum Arrived<'a> {
     /// The bytes, verified by [`crate::plan::IndexView::verify`].
     Bytes(&'a [u8]),

@@ -99,6 +99,10 @@ counters! {
     score_jobs,
     /// Times that the query waited for other servers: rounds with jobs.
     score_rounds,
+    /// Components of vectors that were compared, where vectors are compared group by group.
+    components,
+    /// Components of all vectors in the lists that were scanned.
+    components_unpruned,
 }
 
 impl QueryStats {
@@ -128,7 +132,10 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.score_rounds), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!(
+            (copy.code_comparisons, copy.components_unpruned),
+            (2 * values[0], 2 * values[values.len() - 1])
+        );
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

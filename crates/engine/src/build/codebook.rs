@@ -1,6 +1,6 @@
 //! Training of codebooks, and encoding of many rows.
 
-mod rotation;
+pub(crate) mod rotation;
 
 use rayon::prelude::*;
 

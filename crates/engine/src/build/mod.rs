@@ -18,9 +18,11 @@
 
 pub(crate) mod blocks;
 pub(crate) mod calibrate;
+pub(crate) mod cells;
 pub mod codebook;
 pub(crate) mod folder;
 pub(crate) mod forecast;
+pub(crate) mod list_rows;
 pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod publish;
@@ -37,7 +39,7 @@ use std::path::Path;
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{
-    CodePlace, GraphOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
+    CodePlace, GraphOptions, GridOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
 };
 pub use codebook::CodeKind;
 pub use folder::check_folder;

@@ -8,6 +8,7 @@ pub(crate) mod divide;
 pub(crate) mod kmeans;
 pub(crate) mod memory;
 pub(crate) mod order;
+pub(crate) mod sizes;
 
 use rayon::prelude::*;
 

@@ -11,6 +11,7 @@ pub(crate) fn sized_params(kind: Kind, k: u32, effort: u32) -> Params {
         Kind::Flat => Params::flat(k),
         Kind::DiskGraph => Params::disk_graph(k, effort),
         Kind::HybridIvf => Params::hybrid_ivf(k, effort),
+        Kind::GridIvf => Params::grid_ivf(k, effort),
     }
 }
 
@@ -20,7 +21,8 @@ pub(crate) fn asked_bytes(params: &Params) -> u64 {
     // The results, and once more with the answer.
     let results = grown(k, 16) + 16 * k;
     let own = match &params.kind {
-        KindParams::Flat(_) => 0,
+        // What grows with its parameters is accounted with its tables.
+        KindParams::Flat(_) | KindParams::GridIvf(_) => 0,
         KindParams::DiskGraph(own) => grown(own.search_list.into(), 12) + grown(own.head_list.into(), 12),
         KindParams::HybridIvf(own) => {
             // Ranked clusters, their ranks and their beam; results, scored members, estimates, bounds and reads.

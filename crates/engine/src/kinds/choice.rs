@@ -83,7 +83,7 @@ fn pick(
     by_kind.check(base.shape().dim)?;
     let mut refused = Vec::new();
     let mut fitting = Vec::new();
-    for kind in Kind::ALL {
+    for kind in Kind::ON_DISK {
         match fits(base, by_kind, common, kind) {
             Ok(()) => fitting.push(kind),
             Err(e) if e.kind == ErrorKind::Budget => refused.push((kind, e)),
@@ -113,11 +113,13 @@ fn pick(
 fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kind) -> Result<()> {
     let options = BuildOptions { kind: by_kind.clone().of(kind), ..common.clone() };
     crate::build::plan(base, &options)?;
-    // The plan of inverted lists has compared their searches with the budget.
     let needed = match kind {
         Kind::Flat => FLAT_BYTES,
         Kind::DiskGraph => graph_bytes(base.shape(), by_kind),
+        // Its plan has compared searches with the budget.
         Kind::HybridIvf => return Ok(()),
+        // All vectors are in memory.
+        Kind::GridIvf => base.shape().rows * base.shape().row_bytes() as u64,
     };
     match by_kind.hybrid_ivf.search_budget.filter(|&budget| budget < needed) {
         Some(budget) => Err(Error::budget(format!(

@@ -23,7 +23,7 @@ impl Effort {
     /// A moderate effort without a curve, for searches that compare and do not measure.
     pub(crate) fn moderate(kind: Kind) -> Effort {
         match kind {
-            Kind::HybridIvf => Effort::Clusters(16, None, None),
+            Kind::HybridIvf | Kind::GridIvf => Effort::Clusters(16, None, None),
             Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
         }
     }
@@ -72,7 +72,8 @@ impl Effort {
             (Effort::Clusters(nprobe, slack, early_stop), Kind::HybridIvf) => {
                 Ok(hybrid_ivf::calibration::nprobe_params(k, nprobe, slack, early_stop))
             }
-            (Effort::List(..), Kind::HybridIvf) => bad(format!(
+            (Effort::Clusters(nprobe, ..), Kind::GridIvf) => Ok(Params::grid_ivf(k, nprobe)),
+            (Effort::List(..), Kind::HybridIvf | Kind::GridIvf) => bad(format!(
                 "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",
                 kind.name()
             )),

@@ -9,19 +9,24 @@ pub enum Kind {
     DiskGraph,
     /// Inverted lists on disk, each cluster of vectors with a local index of its own.
     HybridIvf,
+    /// Inverted lists in memory, scanned group of components by group.
+    GridIvf,
     /// All vectors, scanned.
     Flat,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::DiskGraph, Kind::HybridIvf, Kind::Flat];
+    pub const ALL: [Kind; 4] = [Kind::DiskGraph, Kind::HybridIvf, Kind::GridIvf, Kind::Flat];
+    /// Those whose vectors are on disk, among which `--kind auto` chooses.
+    pub const ON_DISK: [Kind; 3] = [Kind::DiskGraph, Kind::HybridIvf, Kind::Flat];
 
     /// The name used in manifests and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::DiskGraph => "disk-graph",
             Kind::HybridIvf => "hybrid-ivf",
+            Kind::GridIvf => "grid-ivf",
             Kind::Flat => "flat",
         }
     }
@@ -34,7 +39,7 @@ impl Kind {
     /// Whether recall has a cost. Answers of `flat` are exact.
     pub const fn has_curve(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::HybridIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf => true,
             Kind::Flat => false,
         }
     }
@@ -43,7 +48,7 @@ impl Kind {
     pub const fn is_spreadable(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::HybridIvf => true,
-            Kind::Flat => false,
+            Kind::GridIvf | Kind::Flat => false,
         }
     }
 
@@ -51,7 +56,7 @@ impl Kind {
     pub const fn scores_remotely(self) -> bool {
         match self {
             Kind::HybridIvf => true,
-            Kind::DiskGraph | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => false,
         }
     }
 
@@ -59,7 +64,7 @@ impl Kind {
     pub const fn unit_names(self) -> (&'static str, &'static str) {
         match self {
             Kind::DiskGraph | Kind::Flat => ("block", "blocks"),
-            Kind::HybridIvf => ("list", "lists"),
+            Kind::HybridIvf | Kind::GridIvf => ("list", "lists"),
         }
     }
 
@@ -68,13 +73,14 @@ impl Kind {
         match self {
             Kind::DiskGraph | Kind::Flat => "blocks",
             Kind::HybridIvf => "clusters",
+            Kind::GridIvf => "lists",
         }
     }
 
     /// Whether an open index can learn from its queries.
     pub const fn learns(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => false,
             Kind::HybridIvf => true,
         }
     }
@@ -82,7 +88,7 @@ impl Kind {
     /// Whether all reads of an index have the same length.
     pub const fn has_equal_reads(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::Flat => true,
+            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => true,
             Kind::HybridIvf => false,
         }
     }
@@ -91,7 +97,7 @@ impl Kind {
     pub const fn is_built_in_tasks(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::Flat => true,
-            Kind::HybridIvf => false,
+            Kind::HybridIvf | Kind::GridIvf => false,
         }
     }
 
@@ -99,7 +105,7 @@ impl Kind {
     pub const fn effort_option(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "--search-list",
-            Kind::HybridIvf => "--nprobe",
+            Kind::HybridIvf | Kind::GridIvf => "--nprobe",
         }
     }
 
@@ -107,14 +113,14 @@ impl Kind {
     pub const fn effort_name(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "list",
-            Kind::HybridIvf => "nprobe",
+            Kind::HybridIvf | Kind::GridIvf => "nprobe",
         }
     }
 
     /// The name of the rule that ends a search early, and the unit of its share, as tables print them.
     pub const fn stop_name(self) -> (&'static str, &'static str) {
         match self {
-            Kind::DiskGraph | Kind::Flat => ("patience", "L"),
+            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => ("patience", "L"),
             Kind::HybridIvf => ("early stop", "M"),
         }
     }
@@ -124,6 +130,7 @@ impl Kind {
         match self {
             Kind::DiskGraph | Kind::Flat => files::BLOCKS,
             Kind::HybridIvf => files::LISTS,
+            Kind::GridIvf => files::GRID,
         }
     }
 
@@ -131,7 +138,7 @@ impl Kind {
     pub(crate) const fn has_adjacency_in_blocks(self) -> bool {
         match self {
             Kind::DiskGraph => true,
-            Kind::HybridIvf | Kind::Flat => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::Flat => false,
         }
     }
 
@@ -139,7 +146,7 @@ impl Kind {
     pub(crate) const fn has_nodes_in_blocks(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::Flat => true,
-            Kind::HybridIvf => false,
+            Kind::HybridIvf | Kind::GridIvf => false,
         }
     }
 }

@@ -8,9 +8,11 @@ pub mod choice;
 pub mod disk_graph;
 pub mod effort;
 pub mod flat;
+pub mod grid_ivf;
 pub mod hybrid_ivf;
 pub mod kind;
 pub mod options;
+mod params;
 pub mod section;
 pub mod snapshot;
 pub mod split;
@@ -20,12 +22,14 @@ use std::path::Path;
 
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
-use stratann_core::plan::{IndexView, KindParams, KindView};
-use stratann_core::query::{Params, Remote};
+use stratann_core::plan::{IndexView, KindView};
+use stratann_core::query::Params;
 
 pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use hybrid_ivf::learning::Learning;
+pub use params::{Setting, params_of, reported_params, setting, with_remote, with_setting};
+pub(crate) use params::{apply_switches, fit_to_k, is_exact, params_at, variants};
 
 use crate::base::{Base, OpenOptions, shape};
 use crate::budget::Account;
@@ -36,15 +40,16 @@ use crate::build::stages::Build;
 use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
-use crate::recall::curve::{Grid, Point};
+use crate::recall::curve::Grid;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result, files};
 use disk_graph::open::GraphTables;
 use effort::ExactCost;
+use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
-use options::{GraphOptions, KindOptions, Switches};
+use options::{GraphOptions, KindOptions};
 use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
@@ -55,6 +60,8 @@ pub(crate) enum KindIndex {
     DiskGraph(GraphTables),
     /// Tables, resident lists, learned state.
     HybridIvf(ListIndex),
+    /// All of it.
+    GridIvf(GridIndex),
 }
 
 /// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
@@ -64,7 +71,7 @@ pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
         Some(Kind::Flat | Kind::DiskGraph) => {
             ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
         }
-        Some(Kind::HybridIvf) | None => 0,
+        Some(Kind::HybridIvf | Kind::GridIvf) | None => 0,
     }
 }
 
@@ -83,6 +90,7 @@ impl KindIndex {
             Kind::Flat => KindIndex::Flat,
             Kind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
             Kind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
+            Kind::GridIvf => KindIndex::GridIvf(GridIndex::open(base)?),
         })
     }
 
@@ -96,6 +104,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => {
                 IndexView { base: base.view(), kind: KindView::HybridIvf(lists.view()) }
             }
+            KindIndex::GridIvf(grid) => IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) },
         }
     }
 
@@ -104,7 +113,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat => Some(flat::view(base).checked(base.view())),
             KindIndex::DiskGraph(graph) => Some(graph.view(base).checked(base.view())),
-            KindIndex::HybridIvf(_) => None,
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => None,
         }
     }
 
@@ -114,6 +123,7 @@ impl KindIndex {
             KindIndex::Flat => {}
             KindIndex::DiskGraph(graph) => graph.account(account),
             KindIndex::HybridIvf(lists) => lists.account(account),
+            KindIndex::GridIvf(grid) => grid.account(account),
         }
     }
 
@@ -123,7 +133,7 @@ impl KindIndex {
     /// What cannot be read, or is damaged.
     pub(crate) fn fill_memory(&mut self, base: &Base, budget_bytes: u64) -> Result<()> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => Ok(()),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => Ok(()),
             KindIndex::HybridIvf(lists) => {
                 let budget = ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes };
                 lists.load_lists(base, budget)
@@ -141,7 +151,7 @@ impl KindIndex {
     /// What learns from queries; `None` for a kind that does not.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => Some(&lists.learning),
         }
     }
@@ -152,6 +162,7 @@ impl KindIndex {
             KindIndex::Flat => flat::IN_FLIGHT,
             KindIndex::DiskGraph(_) => disk_graph::account::IN_FLIGHT,
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::in_flight(lists.is_low_on_memory()),
+            KindIndex::GridIvf(_) => grid_ivf::account::IN_FLIGHT,
         }
     }
 
@@ -159,7 +170,7 @@ impl KindIndex {
     pub(crate) fn in_flight_of_few(&self, queries: usize) -> Option<usize> {
         match self {
             KindIndex::DiskGraph(_) => Some(queries.clamp(1, disk_graph::account::IN_FLIGHT)),
-            KindIndex::Flat | KindIndex::HybridIvf(_) => None,
+            KindIndex::Flat | KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => None,
         }
     }
 
@@ -167,7 +178,7 @@ impl KindIndex {
     pub(crate) fn reads_blocks(&self) -> bool {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => true,
-            KindIndex::HybridIvf(_) => false,
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => false,
         }
     }
 
@@ -179,13 +190,14 @@ impl KindIndex {
                 ExtentCache::of_blocks(budget_bytes, blocks.count, blocks.bytes as u32)
             }
             KindIndex::HybridIvf(_) => ExtentCache::new(budget_bytes, base.block.block_bytes as u64),
+            KindIndex::GridIvf(_) => None,
         }
     }
 
     /// Bytes of the longest read.
     pub(crate) fn read_bytes_max(&self, base: &Base) -> usize {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => base.block.block_bytes,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => base.block.block_bytes,
             KindIndex::HybridIvf(lists) => lists.tables.pages_max() * base.block.block_bytes,
         }
     }
@@ -196,13 +208,14 @@ impl KindIndex {
             KindIndex::Flat => 0,
             KindIndex::DiskGraph(graph) => disk_graph::account::query_bytes(graph.code_bytes(), base),
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(lists, base, local_beam),
+            KindIndex::GridIvf(grid) => grid_ivf::account::query_bytes(base.manifest.dim, &grid.facts),
         }
     }
 
     /// The share of list reads that resident lists save now.
     pub(crate) fn resident_share(&self) -> f64 {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => 0.0,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => 0.0,
             KindIndex::HybridIvf(lists) => lists.resident().share_of(&lists.tables.directory),
         }
     }
@@ -210,7 +223,7 @@ impl KindIndex {
     /// Its units and their groups, where they are not blocks of a graph.
     pub(crate) fn units(&self) -> Option<Units> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => Some(lists.tables.units()),
         }
     }
@@ -218,7 +231,7 @@ impl KindIndex {
     /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => lists.tables.held_ranges(),
         }
     }
@@ -237,6 +250,7 @@ impl KindIndex {
                 ExactCost { count, unit: "blocks", bytes, vector_bytes_max: 0 }
             }
             KindIndex::HybridIvf(lists) => lists.tables.exact_cost(),
+            KindIndex::GridIvf(grid) => grid.exact_cost(base),
         }
     }
 
@@ -249,6 +263,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => {
                 hybrid_ivf::calibration::grid(k, lists.tables.directory.clusters())
             }
+            KindIndex::GridIvf(grid) => grid_ivf::calibration::grid(grid.facts.lists()),
         }
     }
 
@@ -259,11 +274,9 @@ impl KindIndex {
     pub(crate) fn lists(&self, base: &Base) -> Result<&ListIndex> {
         match self {
             KindIndex::HybridIvf(lists) => Ok(lists),
-            KindIndex::Flat | KindIndex::DiskGraph(_) => Err(Error::bad_input(format!(
-                "{} is a {} and has no clusters",
-                base.folder.display(),
-                base.manifest.kind
-            ))),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => Err(Error::bad_input(
+                format!("{} is a {} and has no clusters", base.folder.display(), base.manifest.kind),
+            )),
         }
     }
 
@@ -276,6 +289,7 @@ impl KindIndex {
             KindIndex::Flat => blocks::vector(base, flat::block_of(base, id), id),
             KindIndex::DiskGraph(graph) => blocks::vector(base, graph.block_of(id), id),
             KindIndex::HybridIvf(lists) => hybrid_ivf::members::vector(base, &lists.tables, id),
+            KindIndex::GridIvf(grid) => grid_ivf::members::vector(base, grid, id),
         }
     }
 
@@ -294,6 +308,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => {
                 hybrid_ivf::members::for_each_member(base, &lists.tables, progress, see)
             }
+            KindIndex::GridIvf(grid) => grid_ivf::members::for_each_member(base, grid, progress, see),
         }
     }
 
@@ -301,7 +316,7 @@ impl KindIndex {
     pub(crate) fn scan_work(&self, base: &Base) -> (u64, &'static str) {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => (u64::from(base.manifest.blocks.count), "blocks"),
-            KindIndex::HybridIvf(_) => (base.manifest.rows, "rows"),
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => (base.manifest.rows, "rows"),
         }
     }
 }
@@ -314,60 +329,6 @@ pub(crate) struct Member<'a> {
     /// 1 but under cosine.
     pub(crate) inverse_norm: f32,
     pub(crate) external_id: u64,
-}
-
-/// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
-pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>) -> Params {
-    match kind {
-        Kind::Flat => Params::flat(k),
-        Kind::DiskGraph => disk_graph::calibration::params(k, point),
-        Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
-    }
-}
-
-/// Whether a query searches everything, of a kind that need not.
-pub(crate) fn is_exact(params: &KindParams) -> bool {
-    match params {
-        KindParams::Flat(_) => false,
-        KindParams::DiskGraph(own) => own.scan,
-        KindParams::HybridIvf(own) => own.exact,
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => false,
-    }
-}
-
-/// Lengthens what must not be shorter than the answer, after k has grown.
-pub(crate) fn fit_to_k(params: &mut Params) {
-    match &mut params.kind {
-        KindParams::Flat(_) | KindParams::HybridIvf(_) => {}
-        KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => {}
-    }
-}
-
-/// Applies the switches of the kind to its parameters. `variant` is the one that calibration chose.
-///
-/// # Errors
-/// A value out of range.
-pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: Option<&str>) -> Result<()> {
-    match &mut params.kind {
-        KindParams::Flat(_) => Ok(()),
-        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, &switches.graph()),
-        KindParams::HybridIvf(own) => {
-            hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
-        }
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => Ok(()),
-    }
-}
-
-/// The variants of a kind that calibration compares, and the point that it compares them at.
-pub(crate) fn variants(kind: Kind) -> (&'static [&'static str], Point) {
-    match kind {
-        Kind::Flat | Kind::DiskGraph => (&[], Point::default()),
-        Kind::HybridIvf => hybrid_ivf::calibration::VARIANTS,
-    }
 }
 
 /// What queries take on an index that is not open yet.
@@ -387,6 +348,7 @@ pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQue
         section::Section::HybridIvf(section) => {
             hybrid_ivf::account::planned_query(manifest, &section.facts, low_memory)
         }
+        section::Section::GridIvf(section) => grid_ivf::account::planned_query(manifest, &section.facts),
         section::Section::None {} => disk_graph::account::planned_query(manifest),
     }
 }
@@ -397,6 +359,7 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
         Some(Kind::HybridIvf) => {
             vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
         }
+        Some(Kind::GridIvf) => vec![files::AXES, files::CENTROIDS, files::SIZES],
         Some(Kind::Flat | Kind::DiskGraph) | None => {
             let codes = if manifest.blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
             vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
@@ -415,7 +378,7 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     let (kind, .., block) = shape(folder, manifest)?;
     match kind {
         Kind::HybridIvf => UnitTables::load(folder, manifest, &block).map(Some),
-        Kind::Flat | Kind::DiskGraph => Ok(None),
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => Ok(None),
     }
 }
 
@@ -435,67 +398,9 @@ pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRang
     let (kind, .., block) = shape(folder, manifest)?;
     match kind {
         Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
-        Kind::Flat | Kind::DiskGraph => {
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => {
             Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
         }
-    }
-}
-
-/// What a query was run with, for a person.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
-    /// The effort, in the unit of the kind: the length of the beam, or the clusters visited.
-    pub effort: u32,
-    /// The length of the beam.
-    pub search_list: u32,
-    /// The slack of the stop rule or of bounds; `None` when it is off.
-    pub slack: Option<f32>,
-    /// Fruitless reads in a row after which a query stops; 0 for never.
-    pub patience: u32,
-    /// Clusters visited at most, of a kind that has clusters.
-    pub nprobe: Option<u32>,
-    /// Share of them, in a row without a gain, that ends the visits; `None` when that is off.
-    pub early_stop: Option<f32>,
-}
-
-/// The same search, with lists and vectors of other servers used in this way, for kinds that can.
-pub fn with_remote(params: Params, remote: Remote) -> Params {
-    let kind = match params.kind {
-        KindParams::HybridIvf(own) => {
-            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { remote, ..own })
-        }
-        other => other,
-    };
-    Params { kind, ..params }
-}
-
-/// The setting that these parameters are.
-pub fn setting(params: &Params) -> Setting {
-    match params.kind {
-        KindParams::Flat(_) => flat::setting(params.k),
-        KindParams::DiskGraph(own) => disk_graph::calibration::setting(&own),
-        KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => flat::setting(params.k),
-    }
-}
-
-/// Parameters with the values of a setting, and defaults for the others.
-pub fn params_of(k: u32, setting: &Setting) -> Params {
-    match setting.nprobe {
-        Some(nprobe) => hybrid_ivf::calibration::nprobe_params(k, nprobe, setting.slack, setting.early_stop),
-        None => disk_graph::calibration::params_of(k, setting),
-    }
-}
-
-/// The parameters of the kind that a report shows besides its setting, by their names in JSON.
-pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
-    match &params.kind {
-        KindParams::Flat(_) => Vec::new(),
-        KindParams::DiskGraph(own) => disk_graph::calibration::reported_params(own),
-        KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(_) => Vec::new(),
     }
 }
 
@@ -509,6 +414,7 @@ pub(crate) fn verify(
 ) -> Result<()> {
     match manifest.kind() {
         Some(Kind::HybridIvf) => hybrid_ivf::verify::check(folder, number, manifest, progress, report),
+        Some(Kind::GridIvf) => grid_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::Flat | Kind::DiskGraph) | None => {
             blocks::verify::check(folder, number, manifest, progress, report)
         }
@@ -528,7 +434,7 @@ pub(crate) fn verify_parts(
         Some(Kind::HybridIvf) => {
             hybrid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
         }
-        Some(Kind::Flat | Kind::DiskGraph) | None => Ok(false),
+        Some(Kind::Flat | Kind::DiskGraph | Kind::GridIvf) | None => Ok(false),
     }
 }
 
@@ -547,12 +453,14 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
         KindIndex::HybridIvf(lists) => {
             Explained::Lists(hybrid_ivf::explain::explain(base, lists, query, params))
         }
+        KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
     })
 }
 
 /// The modules of traces.
 pub mod traces {
     pub use super::blocks::explain as blocks;
+    pub use super::grid_ivf::explain as grid;
     pub use super::hybrid_ivf::explain as lists;
 }
 
@@ -563,6 +471,8 @@ pub enum Explained {
     Blocks(blocks::explain::BlockTrace),
     /// Of a kind that reads lists.
     Lists(hybrid_ivf::explain::ListTrace),
+    /// Of a kind whose lists are in memory.
+    Grid(grid_ivf::explain::GridTrace),
 }
 
 /// Plans the memory and the disk of a build.
@@ -574,6 +484,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         KindOptions::Flat => blocks::plan::plan(base, options, &GraphOptions::default(), false),
         KindOptions::DiskGraph(own) => blocks::plan::plan(base, options, own, true),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
+        KindOptions::GridIvf(own) => grid_ivf::build::memory::plan(base, options, own),
     }
 }
 
@@ -583,6 +494,7 @@ pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) 
         KindOptions::Flat => flat::build::forecast(shape, plan),
         KindOptions::DiskGraph(own) => disk_graph::build::forecast::forecast(shape, options, own, plan),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::forecast::forecast(shape, options, own, plan),
+        KindOptions::GridIvf(own) => grid_ivf::build::memory::forecast(shape, options, own, plan),
     }
 }
 
@@ -591,6 +503,7 @@ pub(crate) fn build(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
     match &build.options.kind {
         KindOptions::DiskGraph(own) => disk_graph::build::run(build, own, scan),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::run(build, own, scan),
+        KindOptions::GridIvf(own) => grid_ivf::build::run(build, own, scan),
         KindOptions::Flat => flat::build::run(build, scan),
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 pub use super::disk_graph::options::{CodePlace, GraphOptions, GraphSwitches};
+pub use super::grid_ivf::options::{GridOptions, GridSwitches};
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
 pub use super::hybrid_ivf::options::{ListOptions, ListSwitches, LocalPlan};
 use super::kind::Kind;
@@ -17,6 +18,8 @@ pub enum KindOptions {
     DiskGraph(GraphOptions),
     /// Of a `hybrid-ivf`.
     HybridIvf(Box<ListOptions>),
+    /// Of a `grid-ivf`.
+    GridIvf(GridOptions),
 }
 
 impl KindOptions {
@@ -26,6 +29,7 @@ impl KindOptions {
             KindOptions::Flat => Kind::Flat,
             KindOptions::DiskGraph(_) => Kind::DiskGraph,
             KindOptions::HybridIvf(_) => Kind::HybridIvf,
+            KindOptions::GridIvf(_) => Kind::GridIvf,
         }
     }
 
@@ -35,6 +39,7 @@ impl KindOptions {
             KindOptions::Flat => Ok(()),
             KindOptions::DiskGraph(own) => own.check(dim),
             KindOptions::HybridIvf(own) => own.check(dim),
+            KindOptions::GridIvf(own) => own.check(),
         }
     }
 
@@ -44,6 +49,7 @@ impl KindOptions {
             KindOptions::Flat => Vec::new(),
             KindOptions::DiskGraph(own) => own.record(dim),
             KindOptions::HybridIvf(own) => own.record(),
+            KindOptions::GridIvf(own) => own.record(),
         }
     }
 }
@@ -62,6 +68,8 @@ pub struct OptionsByKind {
     pub disk_graph: GraphOptions,
     /// Of a `hybrid-ivf`.
     pub hybrid_ivf: ListOptions,
+    /// Of a `grid-ivf`.
+    pub grid_ivf: GridOptions,
 }
 
 impl OptionsByKind {
@@ -71,7 +79,8 @@ impl OptionsByKind {
     /// A value out of range.
     pub fn check(&self, dim: usize) -> Result<()> {
         self.disk_graph.check(dim)?;
-        self.hybrid_ivf.check(dim)
+        self.hybrid_ivf.check(dim)?;
+        self.grid_ivf.check()
     }
 
     /// Those of one kind.
@@ -80,6 +89,7 @@ impl OptionsByKind {
             Kind::Flat => KindOptions::Flat,
             Kind::DiskGraph => KindOptions::DiskGraph(self.disk_graph),
             Kind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
+            Kind::GridIvf => KindOptions::GridIvf(self.grid_ivf),
         }
     }
 }
@@ -94,6 +104,8 @@ pub enum Switches {
     DiskGraph(GraphSwitches),
     /// Of a `hybrid-ivf`.
     HybridIvf(ListSwitches),
+    /// Of a `grid-ivf`.
+    GridIvf(GridSwitches),
 }
 
 impl Switches {
@@ -101,7 +113,7 @@ impl Switches {
     pub fn graph(&self) -> GraphSwitches {
         match self {
             Switches::DiskGraph(switches) => *switches,
-            Switches::Default | Switches::HybridIvf(_) => GraphSwitches::default(),
+            Switches::Default | Switches::HybridIvf(_) | Switches::GridIvf(_) => GraphSwitches::default(),
         }
     }
 
@@ -109,7 +121,15 @@ impl Switches {
     pub fn lists(&self) -> ListSwitches {
         match self {
             Switches::HybridIvf(switches) => *switches,
-            Switches::Default | Switches::DiskGraph(_) => ListSwitches::default(),
+            Switches::Default | Switches::DiskGraph(_) | Switches::GridIvf(_) => ListSwitches::default(),
+        }
+    }
+
+    /// Those of a `grid-ivf`.
+    pub fn grid(&self) -> GridSwitches {
+        match self {
+            Switches::GridIvf(switches) => *switches,
+            Switches::Default | Switches::DiskGraph(_) | Switches::HybridIvf(_) => GridSwitches::default(),
         }
     }
 }
@@ -123,5 +143,11 @@ impl From<GraphSwitches> for Switches {
 impl From<ListSwitches> for Switches {
     fn from(switches: ListSwitches) -> Switches {
         Switches::HybridIvf(switches)
+    }
+}
+
+impl From<GridSwitches> for Switches {
+    fn from(switches: GridSwitches) -> Switches {
+        Switches::GridIvf(switches)
     }
 }

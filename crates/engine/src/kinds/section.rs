@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use super::grid_ivf::facts::GridSection;
 pub use super::hybrid_ivf::facts::ListSection;
 
 /// The section of a kind in the manifest. Its keys stand beside those of every index.
@@ -10,6 +11,8 @@ pub use super::hybrid_ivf::facts::ListSection;
 pub enum Section {
     /// Of a `hybrid-ivf`.
     HybridIvf(Box<ListSection>),
+    /// Of a `grid-ivf`.
+    GridIvf(Box<GridSection>),
     /// Of a kind that adds nothing.
     None {},
 }
@@ -19,7 +22,15 @@ impl Section {
     pub fn lists(&self) -> Option<&ListSection> {
         match self {
             Section::HybridIvf(section) => Some(&**section),
-            Section::None {} => None,
+            Section::GridIvf(_) | Section::None {} => None,
+        }
+    }
+
+    /// The section of a `grid-ivf`; `None` of another kind.
+    pub fn grid(&self) -> Option<&GridSection> {
+        match self {
+            Section::GridIvf(section) => Some(&**section),
+            Section::HybridIvf(_) | Section::None {} => None,
         }
     }
 
@@ -27,6 +38,7 @@ impl Section {
     pub(crate) fn identify(&self, parts: &mut serde_json::Value) {
         match self {
             Section::HybridIvf(section) => parts["clusters"] = serde_json::json!(section.facts),
+            Section::GridIvf(section) => parts["grid"] = serde_json::json!(section.facts),
             Section::None {} => {}
         }
     }

@@ -78,7 +78,9 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
         // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
         point.vectors = Some(answers.stats.full_comparisons as f64 / count);
     }
-    point.comparisons = Some(answers.stats.code_comparisons as f64 / count);
+    // Components are counted as vectors of them.
+    let components = answers.stats.components as f64 / index.base.manifest.dim as f64;
+    point.comparisons = Some((answers.stats.code_comparisons as f64 + components) / count);
 }
 
 /// The share of each query's true neighbours that was found.

@@ -68,10 +68,9 @@ impl ServerState {
             peer.set_load(self.running.load(Ordering::Relaxed) + self.inbox.len());
             // The clock is read under the lock, so that time never decreases for the protocol.
             call(&mut peer, self.now_us(), prepared, &mut memory.actions);
-            self.counters.delayed_jobs.store(peer.delayed_jobs(), Ordering::Relaxed);
             self.states_version.store(peer.states_version(), Ordering::Relaxed);
             self.abandoned.store(peer.abandoned(), Ordering::Relaxed);
-            self.note_others(peer.known());
+            *self.lock_known() = peer.known();
             drop(peer);
             let ThreadMemory { actions, pool } = &mut memory;
             actions.drain(..).for_each(|action| self.perform(action, pool));

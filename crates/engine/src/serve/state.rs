@@ -56,7 +56,6 @@ pub(super) struct Counters {
     pub(super) hand_overs_in: AtomicU64,
     pub(super) jobs_out: AtomicU64,
     pub(super) jobs_in: AtomicU64,
-    pub(super) delayed_jobs: AtomicU64,
     pub(super) refused_batons: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
@@ -127,7 +126,6 @@ pub(super) struct ServerState {
     pub(super) codec: FrameCodec,
     peer: Mutex<Peer>,
     // Copies of values of the protocol, for use without its lock.
-    pub(super) live: AtomicU64,
     // The version in which states are written.
     pub(super) states_version: AtomicU32,
     pub(super) abandoned: AtomicU64,
@@ -228,7 +226,6 @@ impl ServerState {
             replica_sets: index.replica_sets(),
             codec: peer.codec(),
             peer: Mutex::new(peer),
-            live: AtomicU64::new(live),
             states_version,
             abandoned: AtomicU64::new(0),
             known: Mutex::new(Others::live(live)),
@@ -260,14 +257,14 @@ impl ServerState {
         self.started.elapsed().as_micros() as u64
     }
 
-    pub(super) fn note_others(&self, known: Others) {
-        self.live.store(known.live, Ordering::Relaxed);
-        *lock(&self.known) = known;
+    /// What is known of the other servers of the cluster.
+    pub(super) fn lock_known(&self) -> MutexGuard<'_, Others> {
+        lock(&self.known)
     }
 
     /// What is known of the other servers of this part, as the part's views number them.
     pub(super) fn others(&self) -> Others {
-        self.parts.within(self.codec.server(), &lock(&self.known))
+        self.parts.within(self.codec.server(), &self.lock_known())
     }
 
     pub(super) fn lock_peer(&self) -> MutexGuard<'_, Peer> {

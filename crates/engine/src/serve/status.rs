@@ -125,7 +125,7 @@ impl Status {
     pub(super) fn of(state: &ServerState) -> Status {
         let manifest = state.index.index().manifest();
         let servers = state.index.servers();
-        let live = state.live.load(Ordering::Relaxed);
+        let live = state.lock_known().live;
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = state.link.get().map_or_else(LinkTraffic::default, |link| link.traffic());
         let process = budget::process();
@@ -153,7 +153,7 @@ impl Status {
             hand_overs_in: count(&state.counters.hand_overs_in),
             jobs_out: count(&state.counters.jobs_out),
             jobs_in: count(&state.counters.jobs_in),
-            delayed_jobs: count(&state.counters.delayed_jobs),
+            delayed_jobs: state.lock_peer().delayed_jobs(),
             refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),

@@ -29,16 +29,16 @@ const POLISH: usize = 2;
 /// How much work a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³ steps
 /// whatever their number, and encoding the sample once takes rows × dim × 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RotationWork {
+pub(crate) struct RotationWork {
     /// Components whose correlations PCA looks at together.
-    pub(super) group: usize,
+    pub(crate) group: usize,
     /// Rounds of refinement at most.
     pub(super) rounds: usize,
 }
 
 impl RotationWork {
     /// A full sample of 65,536 rows has one group up to 1619 components, and 12 rounds up to 1024.
-    pub(super) fn of(rows: usize, dim: usize) -> RotationWork {
+    pub(crate) fn of(rows: usize, dim: usize) -> RotationWork {
         let whole = 40 * rows >= dim * dim;
         let group = if whole { dim } else { ((40 * rows) as f64).sqrt() as usize };
         RotationWork { group: group.clamp(1, dim.max(1)), rounds: 200 * rows / (dim * dim).max(1) }
@@ -59,8 +59,30 @@ pub(super) fn pca(
     group: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<f32>> {
+    let all = principal_axes(rows, dim, group, progress)?;
+    let sorted: Vec<f64> = all.iter().map(|vector| vector.0).collect();
+    let mut out = vec![0f32; dim * dim];
+    for (row, at) in out.chunks_exact_mut(dim.max(1)).zip(allocate(&sorted, starts)) {
+        let (_, first, vector) = &all[at];
+        row[*first..first + vector.len()].copy_from_slice(vector);
+    }
+    Ok(out)
+}
+
+/// The principal axes of `rows` (n × `dim`), the one of the largest variance first: the variance, the first component
+/// that the axis has, and its components. Rows are not centred here.
+///
+/// Components are taken in consecutive groups of at most `group`, each with its own PCA.
+///
+/// # Errors
+/// An interruption.
+pub(crate) fn principal_axes(
+    rows: &[f32],
+    dim: usize,
+    group: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<(f64, usize, Vec<f32>)>> {
     let groups = dim.div_ceil(group).max(1);
-    // Eigenvalue, first component of the group, and eigenvector.
     let mut all: Vec<(f64, usize, Vec<f32>)> = Vec::with_capacity(dim);
     for number in 0..groups {
         let own = number * dim / groups..(number + 1) * dim / groups;
@@ -71,13 +93,7 @@ pub(super) fn pca(
         );
     }
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let sorted: Vec<f64> = all.iter().map(|vector| vector.0).collect();
-    let mut out = vec![0f32; dim * dim];
-    for (row, at) in out.chunks_exact_mut(dim.max(1)).zip(allocate(&sorted, starts)) {
-        let (_, first, vector) = &all[at];
-        row[*first..first + vector.len()].copy_from_slice(vector);
-    }
-    Ok(out)
+    Ok(all)
 }
 
 /// The covariances of some components of centred `rows`.

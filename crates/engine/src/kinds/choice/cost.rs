@@ -113,6 +113,8 @@ impl Sizes {
                 Kind::Flat => self.flat_us(rates),
                 Kind::DiskGraph => self.graph_us(rates),
                 Kind::HybridIvf => self.lists_us(rates),
+                // It is no candidate.
+                Kind::GridIvf => f64::INFINITY,
             }
     }
 

@@ -440,7 +440,7 @@ impl Split {
                 report_layout(&mut build, &space, &graph, &layout);
                 manifest
             }
-            KindOptions::Flat | KindOptions::HybridIvf(_) => {
+            KindOptions::Flat | KindOptions::HybridIvf(_) | KindOptions::GridIvf(_) => {
                 publish::manifest(&build, scan.rows, layout.blocks, 0.0)?
             }
         };

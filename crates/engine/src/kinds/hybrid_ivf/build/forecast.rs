@@ -1,6 +1,7 @@
 //! What the stages of a `hybrid-ivf` are expected to take.
 
 use super::{clusters, nav, plan, residuals};
+use crate::build::cells;
 use crate::build::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS};
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
@@ -30,8 +31,7 @@ pub(crate) fn forecast(
     let size = Size::of(shape, build);
     let code_bytes = own.code_bytes(shape.dim, shape.dtype);
     let count = own.clusters.unwrap_or_else(|| clusters::count(shape.rows)) as f64;
-    let assigned =
-        size.rows.min(count * clusters::SAMPLE_PER_CLUSTER as f64) * clusters::ROUNDS as f64 + size.rows;
+    let assigned = size.rows.min(count * cells::SAMPLE_PER_CELL as f64) * cells::ROUNDS as f64 + size.rows;
     let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
     let profile = if own.profile.is_some() { 0.0 } else { plan::profile_options(size.bytes as u64).seconds };
     let codebook = CodebookOptions {

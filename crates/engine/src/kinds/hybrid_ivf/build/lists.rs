@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use rayon::prelude::*;
@@ -21,7 +20,7 @@ use stratann_kernel::element::widen;
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
 use super::{graphs, list_layout, page_blocks, read_centroids};
-use crate::build::regions::Regions;
+use crate::build::list_rows::{ListRows, Part};
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
@@ -46,10 +45,6 @@ pub(crate) struct ListFacts {
 pub(crate) const SPREADS: &str = "spreads.tmp";
 /// Members of a list that stay in any order among themselves.
 const ORDER_LEAST: usize = 4;
-/// Where vectors wait for their lists when not all fit in memory.
-const SPILL: &str = "spill.tmp";
-/// Raw vectors, and what is written of them, lie in memory together.
-const COPIES: u64 = 3;
 
 pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<ListFacts> {
     let shape = sealed_layout(build, own)?;
@@ -255,30 +250,14 @@ struct Writer<'a> {
     squares: Mutex<Vec<f64>>,
 }
 
-/// Lists that are written at a time: their vectors and rows, list by list.
-struct Part {
-    lists: std::ops::Range<u32>,
-    vectors: Vec<u8>,
-    rows: Vec<u32>,
-}
-
 impl Writer<'_> {
     /// Writes all lists. Returns the id of every row.
     fn all(&self, scan: &Scan, list_of_row: &[u32]) -> Result<Vec<u32>> {
         let mut id_of_row = vec![u32::MAX; list_of_row.len()];
-        let parts = self.parts();
         self.build.progress.stage("writing lists", scan.rows, "rows");
-        let spilled = if parts.len() > 1 { Some(self.spill(&parts, scan, list_of_row)?) } else { None };
-        for part in &parts {
-            let part = match &spilled {
-                None => self.gather(part.clone(), scan, list_of_row)?,
-                Some(path) => self.read_spilled(part.clone(), path, list_of_row)?,
-            };
-            self.part(&part, &mut id_of_row)?;
-        }
-        if let Some(path) = spilled {
-            let _ = std::fs::remove_file(path);
-        }
+        let (first, vector_bytes) = (&self.directory.ids[..], self.shape.vector_bytes);
+        let rows = ListRows { build: self.build, list_of_row, first, vector_bytes };
+        rows.each_part(scan, |part| self.part(&rows, &part, &mut id_of_row))?;
         Ok(id_of_row)
     }
 
@@ -292,119 +271,11 @@ impl Writer<'_> {
         (0..self.directory.clusters()).map(of).collect()
     }
 
-    /// Consecutive lists that fit in memory together; at least one.
-    fn parts(&self) -> Vec<std::ops::Range<u32>> {
-        let room = self.build.plan.block_memory_bytes / COPIES;
-        let each = (self.shape.vector_bytes + 4) as u64;
-        let (mut parts, mut from, mut held) = (Vec::new(), 0u32, 0u64);
-        for list in 0..self.directory.list_count() {
-            let size = u64::from(self.directory.members(list)) * each;
-            if held + size > room && list > from {
-                parts.push(from..list);
-                (from, held) = (list, 0);
-            }
-            held += size;
-        }
-        parts.push(from..self.directory.list_count());
-        parts
-    }
-
     fn first_id(&self, list: u32) -> u32 {
         self.directory.ids[list as usize]
     }
 
-    fn empty(&self, lists: std::ops::Range<u32>) -> Part {
-        let count = (self.first_id(lists.end) - self.first_id(lists.start)) as usize;
-        Part { lists, vectors: vec![0; count * self.shape.vector_bytes], rows: vec![0; count] }
-    }
-
-    /// Puts a row where its list wants it next.
-    fn put(&self, part: &mut Part, next: &mut [u32], list: u32, row: u32, vector: &[u8]) {
-        let slot = &mut next[(list - part.lists.start) as usize];
-        let at = *slot as usize;
-        *slot += 1;
-        part.rows[at] = row;
-        part.vectors[at * vector.len()..(at + 1) * vector.len()].copy_from_slice(vector);
-    }
-
-    fn starts(&self, lists: &std::ops::Range<u32>) -> Vec<u32> {
-        lists.clone().map(|l| self.first_id(l) - self.first_id(lists.start)).collect()
-    }
-
-    /// All vectors, straight from the base.
-    fn gather(&self, lists: std::ops::Range<u32>, scan: &Scan, list_of_row: &[u32]) -> Result<Part> {
-        let mut next = self.starts(&lists);
-        let mut part = self.empty(lists);
-        let live = self.build.live_rows(scan);
-        let mut rows = live.iter();
-        self.build.base.for_each(&live, |vector| {
-            if let Some(&row) = rows.next() {
-                self.put(&mut part, &mut next, list_of_row[row as usize], row, vector);
-            }
-        })?;
-        Ok(part)
-    }
-
-    /// Sorts all vectors by part into a file.
-    fn spill(&self, parts: &[std::ops::Range<u32>], scan: &Scan, list_of_row: &[u32]) -> Result<PathBuf> {
-        const ROWS: usize = 16_384;
-        let path = self.build.partial.path(SPILL);
-        let file = File::create(&path).map_err(|e| Error::io("creating", &path, &e))?;
-        let size = self.shape.vector_bytes + 4;
-        let starts = parts.iter().map(|p| u64::from(self.first_id(p.start)) * size as u64).collect();
-        let room = self.build.plan.block_memory_bytes / COPIES;
-        let mut regions = Regions::new(&file, &path, starts, size, room);
-        let live = self.build.live_rows(scan);
-        for rows in live.chunks(ROWS) {
-            if self.build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
-            let (mut at, mut failed) = (rows.iter(), None);
-            self.build.base.for_each(rows, |vector| {
-                let Some(&row) = at.next() else { return };
-                let list = list_of_row[row as usize];
-                let part = parts.partition_point(|p| p.end <= list);
-                let put = regions.put(part, &row.to_le_bytes()).and_then(|()| regions.put(part, vector));
-                failed = failed.take().or(put.err());
-            })?;
-            if let Some(e) = failed {
-                return Err(e);
-            }
-        }
-        regions.finish()?;
-        Ok(path)
-    }
-
-    fn read_spilled(&self, lists: std::ops::Range<u32>, path: &Path, list_of_row: &[u32]) -> Result<Part> {
-        const ROWS: usize = 4096;
-        let failed = |e: std::io::Error| Error::io("reading", path, &e);
-        let file = File::open(path).map_err(failed)?;
-        let size = self.shape.vector_bytes + 4;
-        let ids = self.first_id(lists.start)..self.first_id(lists.end);
-        let mut next = self.starts(&lists);
-        let mut part = self.empty(lists);
-        let mut bytes = vec![0u8; ROWS * size];
-        for from in ids.clone().step_by(ROWS) {
-            let count = ROWS.min((ids.end - from) as usize);
-            file.read_exact_at(&mut bytes[..count * size], u64::from(from) * size as u64).map_err(failed)?;
-            for record in bytes[..count * size].chunks_exact(size) {
-                let (row, vector) = record.split_at(4);
-                let row = u32::from_le_bytes([row[0], row[1], row[2], row[3]]);
-                let list = list_of_row.get(row as usize).copied().unwrap_or(u32::MAX);
-                if !part.lists.contains(&list) {
-                    return Err(Error::corrupt(format!(
-                        "{} makes no sense; start the build again",
-                        path.display()
-                    )));
-                }
-                self.put(&mut part, &mut next, list, row, vector);
-            }
-        }
-        Ok(part)
-    }
-
-    fn part(&self, part: &Part, id_of_row: &mut [u32]) -> Result<()> {
-        let base = self.first_id(part.lists.start);
+    fn part(&self, of: &ListRows<'_>, part: &Part, id_of_row: &mut [u32]) -> Result<()> {
         let orders: Vec<Vec<u32>> = part
             .lists
             .clone()
@@ -415,8 +286,7 @@ impl Writer<'_> {
                     if self.build.progress.interrupted() {
                         return Err(Error::interrupted());
                     }
-                    let slots =
-                        (self.first_id(list) - base) as usize..(self.first_id(list + 1) - base) as usize;
+                    let slots = of.slots(part, list);
                     let size = self.shape.vector_bytes;
                     let vectors = &part.vectors[slots.start * size..slots.end * size];
                     self.list(encoder, list, vectors, &part.rows[slots])

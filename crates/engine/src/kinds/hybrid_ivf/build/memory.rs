@@ -4,11 +4,12 @@ use stratann_core::format::edges;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::Metric;
 
-use super::clusters::{self, SAMPLE_PER_CLUSTER};
+use super::clusters;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::codebook::{self, CodeKind};
 use crate::build::options::BuildOptions;
 use crate::build::plan::{
@@ -209,7 +210,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
     let fixed = program + tables + of_threads;
     let free = options.ram_budget.map_or(u64::MAX / 4, |b| b.saturating_sub(fixed));
     let room_of_sample = free.saturating_sub(sizes.kmeans_bytes()) / sizes.sampled_bytes();
-    let cluster_sample = (SAMPLE_PER_CLUSTER as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
+    let cluster_sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
     let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
     let block_memory = free
         .saturating_sub(sizes.writing_bytes())

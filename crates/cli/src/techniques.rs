@@ -1,0 +1,157 @@
+//! Options of the command line that switch techniques of a search, to compare.
+
+use clap::ValueEnum;
+use stratann_engine::kinds::options::{GraphSwitches, GridSwitches, ListSwitches, Switches};
+use stratann_engine::{Error, Result as Checked};
+
+/// Techniques of hybrid-ivf, to switch off for comparison.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Techniques of hybrid-ivf (to compare)")]
+pub(crate) struct Techniques {
+    /// Rank lists by the distance to their centroids only, without the navigation graph
+    #[arg(long, conflicts_with = "order")]
+    no_reorder: bool,
+    /// Order in which lists are visited
+    ///
+    /// [default: chosen by calibration]
+    #[arg(long, value_enum)]
+    order: Option<OrderName>,
+    /// Visit all lists that --nprobe or --recall allow
+    #[arg(long)]
+    no_early_stop: bool,
+    /// Count every list without a new result as one towards the early stop, as in the paper, without weights
+    #[arg(long)]
+    no_weights: bool,
+    /// Read every vector of a visited list
+    #[arg(long, conflicts_with = "bounds")]
+    no_bounds: bool,
+    /// Bounds that prune vectors before they are read; they never change a result
+    #[arg(long, value_enum, default_value = "both")]
+    bounds: BoundsName,
+    /// Sub-lists to scan in a divided list [default: as planned]
+    #[arg(long, value_name = "N")]
+    local_lists: Option<u32>,
+    /// Length of the beam in a list with a graph [default: 32]
+    #[arg(long, value_name = "L")]
+    local_list: Option<u32>,
+    /// Sampled vectors of the navigation graph that count towards the rank of their lists [default: 64]
+    #[arg(long, value_name = "N")]
+    votes: Option<u32>,
+    #[command(flatten)]
+    grid: GridTechniques,
+}
+
+/// Techniques of grid-ivf, to switch off for comparison.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Techniques of grid-ivf (to compare)")]
+struct GridTechniques {
+    /// Compare all components of all vectors of the lists
+    #[arg(long)]
+    no_prune: bool,
+    /// Keep the first threshold, which does not fall from list to list
+    #[arg(long)]
+    no_prune_vector: bool,
+    /// Compare vectors whole, whatever their first components say
+    #[arg(long)]
+    no_prune_dimension: bool,
+    /// Start without a threshold
+    #[arg(long)]
+    no_prewarm: bool,
+}
+
+/// `--order`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OrderName {
+    /// By distance to the centroid, less a gain for sampled vectors that were found.
+    Evidence,
+    /// By the number of sampled vectors that were found, as in the paper.
+    Votes,
+    /// By the expected number of results.
+    Expected,
+}
+
+/// `--bounds`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum BoundsName {
+    /// Distances to centroids, as in the paper.
+    Centroid,
+    /// Codes with the radius of their error.
+    Code,
+    /// Both.
+    Both,
+}
+
+/// The switches of all kinds as one: those of the kind where one of them differs from its default.
+///
+/// # Errors
+/// When techniques of several kinds are switched.
+pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked<Switches> {
+    let (lists, grid) = (techniques.lists(), techniques.grid.switches());
+    let mut switched: Vec<Switches> = Vec::new();
+    if graph != GraphSwitches::default() {
+        switched.push(graph.into());
+    }
+    if lists != ListSwitches::default() {
+        switched.push(lists.into());
+    }
+    if grid != GridSwitches::default() {
+        switched.push(grid.into());
+    }
+    match switched[..] {
+        [] => Ok(Switches::Default),
+        [one] => Ok(one),
+        _ => Err(Error::bad_input(
+            "techniques of several kinds of index are switched; leave out those of the other kinds",
+        )),
+    }
+}
+
+impl GridTechniques {
+    fn switches(&self) -> GridSwitches {
+        GridSwitches {
+            prune_dimension: !(self.no_prune || self.no_prune_dimension),
+            prune_vector: !(self.no_prune || self.no_prune_vector),
+            prewarm: !self.no_prewarm,
+        }
+    }
+}
+
+impl Techniques {
+    /// # Errors
+    /// When a technique is switched with --connect.
+    pub(crate) fn check_usual(&self) -> Checked<()> {
+        match switches(GraphSwitches::default(), self)? {
+            Switches::Default => Ok(()),
+            _ => Err(Error::bad_input(
+                "techniques cannot be switched with --connect; leave out --connect or the switches",
+            )),
+        }
+    }
+
+    fn lists(&self) -> ListSwitches {
+        use stratann_core::plan::hybrid_ivf::Order;
+        use stratann_core::verify::Bounds;
+        let bounds = match self.bounds {
+            _ if self.no_bounds => Bounds::Off,
+            BoundsName::Centroid => Bounds::Centroid,
+            BoundsName::Code => Bounds::Code,
+            BoundsName::Both => Bounds::Both,
+        };
+        let order = match self.order {
+            _ if self.no_reorder => Some(Order::Centroid),
+            None => None,
+            Some(OrderName::Evidence) => Some(Order::Evidence),
+            Some(OrderName::Votes) => Some(Order::Votes),
+            Some(OrderName::Expected) => Some(Order::Expected),
+        };
+        ListSwitches {
+            order,
+            early_stop: !self.no_early_stop,
+            weighed: !self.no_weights,
+            bounds,
+            local_lists: self.local_lists,
+            local_list: self.local_list,
+            sample_hits: self.votes,
+        }
+    }
+}

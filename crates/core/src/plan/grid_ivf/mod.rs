@@ -1,0 +1,183 @@
+//! `grid-ivf`: HARMONY (Xu et al., SIGMOD 2025): inverted lists in memory, scanned component group by component group.
+//! A vector is dropped as soon as the components so far exceed the k-th best distance.
+//!
+//! route = the nearest centroids, in [`rank`] · access = [`scan`], in memory · verify = the same sums, which are exact
+//! once all components are in
+
+mod rank;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use alloc::vec::Vec;
+
+use stratann_kernel::Metric;
+use stratann_kernel::distance::{dot_f32, inverse_norm};
+use stratann_kernel::element::widen;
+
+use crate::codec::{Reader, Refused, Writer};
+use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
+use crate::view::Base;
+
+pub use scan::{ScannedList, Trace};
+pub use view::{Axes, Pilot, View};
+
+/// Most lists that a query can visit.
+pub const MAX_PROBES: u32 = 65_536;
+
+/// The kind itself.
+pub(crate) struct Marker;
+
+/// The parameters of one query; plain data that travels with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Lists that are scanned.
+    pub nprobe: u32,
+    /// Whether all lists are scanned, whatever `nprobe` says.
+    pub exact: bool,
+    /// Whether a vector is dropped by its first components.
+    pub prune_dimension: bool,
+    /// Whether the threshold falls from list to list; otherwise it stays what the prewarmed vectors made it.
+    pub prune_vector: bool,
+    /// Whether some members of every probed list are scored first, whole, for a first threshold.
+    pub prewarm: bool,
+}
+
+impl Params {
+    /// The defaults of everything else.
+    pub fn new(nprobe: u32) -> Params {
+        Params {
+            nprobe: nprobe.clamp(1, MAX_PROBES),
+            exact: false,
+            prune_dimension: true,
+            prune_vector: true,
+            prewarm: true,
+        }
+    }
+
+    fn flags(&self) -> [bool; 4] {
+        [self.exact, self.prune_dimension, self.prune_vector, self.prewarm]
+    }
+}
+
+/// All is done in one step, so nothing is kept between steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State;
+
+/// The query in the axes of the index, and reusable buffers.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    // As the centroids are.
+    point: Vec<f32>,
+    // Component by component in the order of the axes.
+    query: Vec<f32>,
+    // By group.
+    norms: Vec<f32>,
+    // In units of the pilot's codes.
+    pilot: Vec<f32>,
+    length: f32,
+    distances: Vec<f32>,
+    ranked: Vec<(f32, u32)>,
+    rests: Vec<[f64; stratann_kernel::columns::LANES]>,
+    trace: Option<Trace>,
+}
+
+impl Scratch {
+    /// Keeps a trace of what is scanned from now on.
+    pub fn trace(&mut self) {
+        self.trace = Some(Trace::default());
+    }
+
+    /// What was scanned since a trace is kept; `None` when none is.
+    pub fn scanned(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+}
+
+impl Kind for Marker {
+    type View<'a> = View<'a>;
+    type Params = Params;
+    type State = State;
+    type Scratch = Scratch;
+
+    fn is_valid(params: &Params, _: u32) -> bool {
+        (1..=MAX_PROBES).contains(&params.nprobe)
+    }
+
+    fn reset(_: &mut State, _: &Params, _: u32) {}
+
+    fn budget(_: &View<'_>) -> Budget {
+        Budget::default()
+    }
+
+    fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
+        let Scratch { point, query: turned, norms, pilot, length, .. } = scratch;
+        point.clear();
+        point.resize(base.dim, 0.0);
+        widen(base.dtype, query, point);
+        if base.metric == Metric::Cosine {
+            let factor = inverse_norm(base.dtype, query);
+            point.iter_mut().for_each(|x| *x *= factor);
+        }
+        turned.clear();
+        view.axes.turn(point, turned);
+        pilot.clear();
+        if let Some(of) = &view.pilot {
+            of.turn(point, pilot);
+        }
+        *length = stratann_kernel::sqrt(dot_f32(point, bytemuck::cast_slice(point)));
+        norms.clear();
+        let groups = view.layout.edges.windows(2).map(|w| &turned[w[0] as usize..w[1] as usize]);
+        norms.extend(groups.map(|part| stratann_kernel::sqrt(dot_f32(part, bytemuck::cast_slice(part)))));
+    }
+
+    fn step(cx: &mut Cx<'_, Self>, _: Ordered<'_>) {
+        if !cx.q.started {
+            cx.q.started = true;
+            cx.q.count_hop();
+            rank::rank(cx);
+            scan::scan(cx);
+        }
+        cx.q.finish(Outcome::Complete);
+    }
+
+    fn verify(_: &Base<'_>, _: &View<'_>, _: &Read, _: &[u8]) -> bool {
+        // Nothing is read.
+        false
+    }
+
+    fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
+        IndexSize { nodes: base.nodes, units: view.lists(), clusters: view.lists() }
+    }
+
+    fn fits(_: &State, _: &IndexSize) -> bool {
+        true
+    }
+
+    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
+        w.u32(params.nprobe);
+        w.u8((0..).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
+    }
+
+    fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
+        let nprobe = r.u32()?;
+        let flags = match r.u8()? {
+            flags @ 0..16 => [0, 1, 2, 3].map(|i| flags >> i & 1 == 1),
+            _ => return Err(Refused::Content),
+        };
+        let [exact, prune_dimension, prune_vector, prewarm] = flags;
+        Ok(Params { nprobe, exact, prune_dimension, prune_vector, prewarm })
+    }
+
+    fn encode(_: &State, _: Carry, _: &mut Writer<'_>, _: &mut Vec<Candidate>) {}
+
+    fn decode(_: &mut State, _: &Params, _: u32, _: &mut Reader<'_>) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn memory_bytes(_: &State) -> usize {
+        0
+    }
+}

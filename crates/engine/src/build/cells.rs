@@ -1,0 +1,93 @@
+//! Divides all rows into k-means cells: k-means over a sample, then every row to the nearest centroid, part by part.
+//! Sizes follow the data; nothing is moved between cells afterwards (OrchANN §3.2).
+
+use rayon::prelude::*;
+
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
+use crate::dataset::Scan;
+use crate::{Error, Result};
+
+/// Sampled rows per centroid; fewer fit them poorly, more gain little.
+pub(crate) const SAMPLE_PER_CELL: usize = 32;
+pub(crate) const ROUNDS: usize = 8;
+
+/// The cells of a set.
+pub(crate) struct Cells {
+    /// Of each cell, as a point of the space.
+    pub(crate) centroids: Vec<f32>,
+    /// Of every row; `u32::MAX` for rows that are left out.
+    pub(crate) of_row: Vec<u32>,
+}
+
+/// Finds at most `wanted` cells, none of them empty, from a sample of at most `sample_most` rows. Cells that are near
+/// each other mostly have near numbers.
+///
+/// # Errors
+/// Rows that cannot be read; an interruption.
+pub(crate) fn find(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    wanted: usize,
+    sample_most: usize,
+) -> Result<Cells> {
+    let dim = space.point_dim();
+    let live = build.live_rows(scan);
+    let wanted = wanted.clamp(1, live.len());
+    let count = (SAMPLE_PER_CELL * wanted).min(live.len()).min(sample_most.max(wanted));
+    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+    let sample = sample_of(dim, &evenly(&live, count), load)?;
+    drop(live);
+    build.progress.stage("clustering", ROUNDS as u64, "rounds");
+    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
+    drop(sample);
+    let centroids = in_order(centroids, dim);
+    let of_row = assign(build, space, scan, &centroids)?;
+    Ok(without_empty(Cells { centroids, of_row }, dim))
+}
+
+/// Sorts centroids along a tree of halves, so that near cells are mostly near each other on disk.
+fn in_order(centroids: Vec<f32>, dim: usize) -> Vec<f32> {
+    let mut order: Vec<u32> = (0..(centroids.len() / dim) as u32).collect();
+    order::halve(&centroids, dim, &mut order, 1);
+    order.iter().flat_map(|&c| centroids[c as usize * dim..][..dim].iter().copied()).collect()
+}
+
+/// Computes the nearest centroid of every row; `u32::MAX` for rows that are left out.
+///
+/// # Errors
+/// Rows that cannot be read; an interruption.
+pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &[f32]) -> Result<Vec<u32>> {
+    let dim = space.point_dim();
+    let rows = build.base.shape().rows;
+    let mut cluster_of = vec![u32::MAX; rows as usize];
+    build.progress.stage("assigning rows", rows, "rows");
+    cluster_of.par_chunks_mut(CHUNK).enumerate().try_for_each(|(chunk, out)| {
+        if build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let first = (chunk * CHUNK) as u64;
+        let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();
+        let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+        for (&row, c) in live.iter().zip(nearest_of(dim, &live, centroids, load)?) {
+            out[(u64::from(row) - first) as usize] = c;
+        }
+        build.progress.advance(out.len() as u64);
+        Ok(())
+    })?;
+    Ok(cluster_of)
+}
+
+/// Leaves out cells without a row.
+fn without_empty(cells: Cells, dim: usize) -> Cells {
+    let mut numbers = vec![u32::MAX; cells.centroids.len() / dim];
+    cells.of_row.iter().filter(|&&c| c != u32::MAX).for_each(|&c| numbers[c as usize] = 0);
+    let used: Vec<usize> = (0..numbers.len()).filter(|&c| numbers[c] == 0).collect();
+    used.iter().zip(0..).for_each(|(&c, i)| numbers[c] = i);
+    Cells {
+        centroids: used.iter().flat_map(|&c| &cells.centroids[c * dim..(c + 1) * dim]).copied().collect(),
+        of_row: cells.of_row.iter().map(|&c| if c == u32::MAX { c } else { numbers[c as usize] }).collect(),
+    }
+}

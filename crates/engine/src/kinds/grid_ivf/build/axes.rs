@@ -1,0 +1,107 @@
+//! The axes of the stored components: the directions of largest variance first, so that the first components tell most
+//! of a distance. Floats of 32 bits are turned to their principal axes; other types keep their values in another order.
+
+use serde::{Deserialize, Serialize};
+use stratann_kernel::distance::dot_f32;
+use stratann_kernel::{DType, Metric};
+
+use crate::build::codebook::rotation::{RotationWork, principal_axes};
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::dataset::Scan;
+use crate::kinds::grid_ivf::facts::{pilot_of, scale_exponent};
+use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
+use crate::{Result, files};
+
+/// What the axes came to.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct AxesFacts {
+    pub(super) scale_exponent: i32,
+    pub(super) pilot: usize,
+    pub(super) pilot_step: f32,
+}
+
+/// Finds the axes and writes them.
+pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesFacts> {
+    let shape = build.base.shape();
+    let (dim, metric) = (shape.dim, build.options.metric);
+    let mut sample = space.code_sample(build.base, scan, build.plan.codebook_sample, build.options.seed)?;
+    // Differences do not depend on the mean; products do.
+    let means = if metric == Metric::Ip { vec![0.0; dim] } else { centre(&mut sample, dim) };
+    let spreads = spreads(&sample, dim);
+    build.progress.stage("finding axes", 1, "matrix");
+    let pilot = pilot_of(shape.dtype, metric, dim);
+    let rotation =
+        if shape.dtype == DType::F32 || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
+    let (stored, step) = of_pilot(&rotation[..(pilot * dim).min(rotation.len())], &sample, &means);
+    let axes = match shape.dtype {
+        DType::F32 if metric == Metric::L2 => StoredAxes::Rotated([&rotation[..], &means].concat()),
+        // Products need the vectors themselves, and unit vectors are near zero.
+        DType::F32 => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
+        _ => StoredAxes::Ordered(by_spread(&spreads)),
+    };
+    build.progress.advance(1);
+    let floats = stored.axes.iter().chain(&stored.offsets).flat_map(|x| x.to_le_bytes());
+    let bytes: Vec<u8> = axes.encode().iter().copied().chain(floats).collect();
+    write_table(&build.file(files::AXES), &bytes)?;
+    let scale_exponent = scale_exponent(shape.dtype, metric, spreads.iter().sum());
+    Ok(AxesFacts { scale_exponent, pilot, pilot_step: step })
+}
+
+/// A pilot with these axes, whose codes reach over the rows of the centred sample and a little farther, and its step.
+fn of_pilot(axes: &[f32], sample: &[f32], means: &[f32]) -> (StoredPilot, f32) {
+    const MARGIN: f32 = 0.1;
+    let dim = means.len();
+    let (mut offsets, mut widest) = (Vec::new(), 0f32);
+    for axis in axes.chunks_exact(dim) {
+        let along = |row: &[f32]| dot_f32(row, bytemuck::cast_slice(axis));
+        let (low, high) = sample
+            .chunks_exact(dim)
+            .map(along)
+            .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        let margin = MARGIN * (high - low);
+        widest = widest.max(high - low + 2.0 * margin);
+        offsets.push(along(means) + low - margin);
+    }
+    let step = if widest > 0.0 { widest / 255.0 } else { 1.0 };
+    (StoredPilot { axes: axes.to_vec(), offsets }, step)
+}
+
+/// Subtracts the means, and returns them.
+fn centre(sample: &mut [f32], dim: usize) -> Vec<f32> {
+    let mut sums = vec![0f64; dim];
+    sample.chunks_exact(dim).for_each(|row| sums.iter_mut().zip(row).for_each(|(s, &x)| *s += f64::from(x)));
+    let count = (sample.len() / dim).max(1) as f64;
+    let means: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
+    sample.chunks_exact_mut(dim).for_each(|row| row.iter_mut().zip(&means).for_each(|(x, m)| *x -= m));
+    means
+}
+
+/// The mean square of each component.
+fn spreads(sample: &[f32], dim: usize) -> Vec<f64> {
+    let mut sums = vec![0f64; dim];
+    for row in sample.chunks_exact(dim) {
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x) * f64::from(x));
+    }
+    let count = (sample.len() / dim).max(1) as f64;
+    sums.iter_mut().for_each(|sum| *sum /= count);
+    sums
+}
+
+/// The components, the one of the largest spread first; equal ones in their order.
+fn by_spread(spreads: &[f64]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..spreads.len() as u32).collect();
+    order.sort_by(|&a, &b| spreads[b as usize].total_cmp(&spreads[a as usize]));
+    order
+}
+
+fn rotation(build: &Build<'_>, sample: &[f32], dim: usize) -> Result<Vec<f32>> {
+    let group = RotationWork::of(sample.len() / dim, dim).group;
+    let mut matrix = vec![0f32; dim * dim];
+    let axes = principal_axes(sample, dim, group, build.progress)?;
+    for (row, (_, first, vector)) in matrix.chunks_exact_mut(dim).zip(axes) {
+        row[first..first + vector.len()].copy_from_slice(&vector);
+    }
+    Ok(matrix)
+}

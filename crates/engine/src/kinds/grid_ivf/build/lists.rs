@@ -1,0 +1,203 @@
+//! Writes the lists, each with the members nearest to its centroid first.
+
+use std::os::unix::fs::FileExt;
+
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
+use stratann_core::format::grid::{GridLayout, ListMember, write_list};
+use stratann_core::plan::grid_ivf::Pilot;
+use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
+use stratann_kernel::{DType, Metric};
+
+use super::CLUSTERS;
+use super::axes::AxesFacts;
+use crate::build::list_rows::{ListRows, Part};
+use crate::build::space::Space;
+use crate::build::stages::{Build, IDS};
+use crate::build::tables::{read_table, write_table};
+use crate::dataset::{AtomicFile, Scan};
+use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats};
+use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes, places};
+use crate::manifest::BlockShape;
+use crate::{Error, Result, files};
+
+/// One part in so many of the components is stored component by component, and one group at least.
+const COLUMN_PART: usize = 4;
+
+/// What the lists came to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Written {
+    pub(super) facts: GridFacts,
+    pub(super) blocks: BlockShape,
+}
+
+pub(super) fn run(
+    build: &Build<'_>,
+    space: &Space,
+    scan: &Scan,
+    count: u32,
+    found: AxesFacts,
+) -> Result<Written> {
+    let shape = build.base.shape();
+    let list_of_row: Vec<u32> = read_table(&build.partial.path(CLUSTERS))?;
+    let centroids: Vec<f32> = read_table(&build.file(files::CENTROIDS))?;
+    let axes = build.file(files::AXES);
+    let bytes: Vec<u8> = read_table(&axes)?;
+    let stored = decode_axes(&bytes, shape.dtype, shape.dim, found.pilot);
+    let (axes, pilot) = stored.ok_or_else(|| files::senseless(&axes))?;
+    let layout = layout(build, found.pilot);
+    let mut sizes = vec![0u32; count as usize];
+    list_of_row.iter().filter(|&&list| list != u32::MAX).for_each(|&list| sizes[list as usize] += 1);
+    write_table(&build.file(files::SIZES), &sizes)?;
+    let (first, starts, end) = places(bytemuck::cast_slice(&sizes), &layout);
+    let bytes = end.next_multiple_of(PAGE as u64).max(PAGE as u64);
+    let path = build.file(files::GRID);
+    let out = AtomicFile::create(&path)?;
+    out.file().set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;
+    build.progress.stage("writing lists", scan.rows, "rows");
+    let rows = ListRows {
+        build,
+        list_of_row: &list_of_row,
+        first: &first,
+        vector_bytes: shape.dim * shape.dtype.size(),
+    };
+    let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
+    let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, centroids: &centroids };
+    let mut id_of_row = vec![u32::MAX; list_of_row.len()];
+    rows.each_part(scan, |part| {
+        let written: Vec<Vec<u32>> = part
+            .lists
+            .clone()
+            .into_par_iter()
+            .map(|list| {
+                let (bytes, order) = writer.list(&rows, &part, list)?;
+                let written = out.file().write_all_at(&bytes, starts[list as usize]);
+                written.map_err(|e| Error::io("writing", &path, &e))?;
+                Ok(order)
+            })
+            .collect::<Result<_>>()?;
+        for (list, rows) in part.lists.clone().zip(written) {
+            rows.iter().zip(first[list as usize]..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+        }
+        Ok(())
+    })?;
+    out.commit()?;
+    write_table(&build.partial.path(IDS), &id_of_row)?;
+    let made_from = [build.file(files::CENTROIDS), build.file(files::AXES), build.partial.path(CLUSTERS)];
+    let blocks = BlockShape {
+        count: (bytes / PAGE as u64) as u32,
+        bytes: PAGE,
+        id_bytes: layout.id_bytes,
+        code_bytes: 0,
+        checksum_seed: build.checksum_seed(&made_from)?,
+    };
+    let sizes: Vec<u64> = sizes.iter().map(|&size| u64::from(size)).collect();
+    let AxesFacts { scale_exponent, pilot, pilot_step } = found;
+    let GridLayout { edges, columns, .. } = layout;
+    let sizes = SizeStats::of(&sizes);
+    let facts = GridFacts { sizes, edges, columns, scale_exponent, pilot, pilot_step };
+    Ok(Written { facts, blocks })
+}
+
+/// The layout of the lists of this build.
+fn layout(build: &Build<'_>, pilot: usize) -> GridLayout {
+    let shape = build.base.shape();
+    let edges = GridLayout::edges_of(shape.dim);
+    let is_early = |edge: &&u32| (**edge as usize) <= shape.dim / COLUMN_PART;
+    let early = edges[1..].iter().filter(is_early).count().max(1);
+    // After a pilot few are left.
+    let columns = if pilot > 0 { 0 } else { early };
+    let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
+    GridLayout { dtype: shape.dtype, metric: build.options.metric, edges, columns, id_bytes, pilot }
+}
+
+struct Writer<'a> {
+    build: &'a Build<'a>,
+    space: &'a Space,
+    layout: &'a GridLayout,
+    axes: &'a StoredAxes,
+    pilot: Option<Pilot<'a>>,
+    centroids: &'a [f32],
+}
+
+impl Writer<'_> {
+    /// The bytes of a list, and its rows in the order of their ids.
+    fn list(&self, of: &ListRows<'_>, part: &Part, list: u32) -> Result<(Vec<u8>, Vec<u32>)> {
+        if self.build.progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let slots = of.slots(part, list);
+        let (rows, size) = (&part.rows[slots.clone()], of.vector_bytes);
+        let vectors = &part.vectors[slots.start * size..slots.end * size];
+        let vector = |i: usize| &vectors[i * size..(i + 1) * size];
+        let mut floats = vec![0f32; self.layout.dim()];
+        let centroid = &self.centroids[list as usize * floats.len()..][..floats.len()];
+        let mut order: Vec<(f32, usize)> = (0..rows.len())
+            .map(|i| {
+                self.space.code_floats(vector(i), &mut floats);
+                (l2_f32(&floats, bytemuck::cast_slice(centroid)), i)
+            })
+            .collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0).then(rows[a.1].cmp(&rows[b.1])));
+        let pilots: Vec<(Vec<u8>, f32)> =
+            order.iter().map(|&(_, i)| self.code(vector(i), &mut floats)).collect();
+        let radius = pilots.iter().map(|pilot| pilot.1).fold(0f32, f32::max);
+        let stored: Vec<Vec<u8>> = order.iter().map(|&(_, i)| self.stored(vector(i), &mut floats)).collect();
+        let external =
+            |row: u32| self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]);
+        let members: Vec<ListMember<'_>> = order
+            .iter()
+            .zip(stored.iter().zip(&pilots))
+            .map(|(&(_, i), (stored, (pilot, _)))| ListMember {
+                pilot,
+                ..self.member(vector(i), stored, external(rows[i]))
+            })
+            .collect();
+        let mut bytes = Vec::new();
+        write_list(self.layout, &members, radius, &mut bytes);
+        self.build.progress.advance(rows.len() as u64);
+        Ok((bytes, order.iter().map(|&(_, i)| rows[i]).collect()))
+    }
+
+    /// The code of a vector, and a bound of its distance from it.
+    fn code(&self, vector: &[u8], floats: &mut [f32]) -> (Vec<u8>, f32) {
+        let Some(pilot) = &self.pilot else { return (Vec::new(), 0.0) };
+        self.space.code_floats(vector, floats);
+        let mut turned = Vec::new();
+        pilot.turn(floats, &mut turned);
+        let codes: Vec<u8> = turned.iter().map(|x| x.round() as u8).collect();
+        let squares: f64 =
+            turned.iter().zip(&codes).map(|(&x, &c)| f64::from(x - f32::from(c)).powi(2)).sum();
+        // More than components lose by rounding.
+        let length = f64::from(dot_f32(floats, bytemuck::cast_slice(floats))).sqrt();
+        (codes, (squares.sqrt() * f64::from(pilot.step) * 1.0001 + 1e-5 * length) as f32)
+    }
+
+    /// A vector as it is stored.
+    fn stored(&self, vector: &[u8], floats: &mut [f32]) -> Vec<u8> {
+        match self.axes {
+            StoredAxes::Rotated(_) => {
+                self.space.code_floats(vector, floats);
+                let mut turned = Vec::with_capacity(floats.len());
+                self.axes.view(floats.len()).turn(floats, &mut turned);
+                bytemuck::cast_slice(&turned).to_vec()
+            }
+            StoredAxes::Ordered(order) => {
+                let size = self.layout.dtype.size();
+                order.iter().flat_map(|&c| &vector[size * c as usize..][..size]).copied().collect()
+            }
+        }
+    }
+
+    fn member<'m>(&self, vector: &[u8], stored: &'m [u8], external_id: u64) -> ListMember<'m> {
+        let dtype = self.layout.dtype;
+        let (mut factor, mut length) = (1.0, 1.0);
+        if self.layout.metric == Metric::Cosine {
+            let inverse = inverse_norm(dtype, vector);
+            // Floats are stored as unit vectors.
+            (factor, length) = if dtype == DType::F32 { (1.0, 1.0 / inverse) } else { (inverse, 1.0) };
+        }
+        ListMember { external_id, vector: stored, factor, length, pilot: &[] }
+    }
+}

@@ -1,0 +1,196 @@
+//! What a build of a `grid-ivf` takes, decided before it begins.
+
+use stratann_core::format::grid::GridLayout;
+use stratann_kernel::Metric;
+
+use super::open_centroids;
+use crate::Result;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::build::cells::SAMPLE_PER_CELL;
+use crate::build::forecast::{Forecast, Size};
+use crate::build::options::BuildOptions;
+use crate::build::plan::{
+    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+};
+use crate::clusterings::CHUNK;
+use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::dataset::{Reader, Shape};
+use crate::kinds::grid_ivf::facts::pilot_of;
+use crate::kinds::grid_ivf::options::GridOptions;
+use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+
+/// Most that a row takes in tables at any time: its list, its place among the members, its id.
+const TABLE_BYTES: u64 = 16;
+/// Rows that k-means has for each centroid, at least.
+const SAMPLE_LEAST: u64 = 8;
+/// Of a part of the lists, the least that is held before it is written.
+const PART_LEAST: u64 = 4 << 20;
+/// What calibration takes beside the index: exact neighbours first, then queries in flight.
+const CALIBRATION_BYTES: u64 = 16 << 20;
+
+/// What is known of a build before it begins, as far as memory goes.
+struct Sizes {
+    rows: u64,
+    lists: u64,
+    dim: u64,
+    vector_bytes: u64,
+    kmeans: KmeansMemory,
+    /// All lists, as in the file.
+    index_bytes: u64,
+}
+
+impl Sizes {
+    fn of(base: &Reader, options: &BuildOptions, own: &GridOptions) -> Result<Sizes> {
+        let shape = base.shape();
+        let given = own.centroids.as_deref().map(|path| open_centroids(path, shape.dim)).transpose()?;
+        let lists = given.map_or(own.count(shape.rows) as u64, |centroids| centroids.shape().rows);
+        let point_dim = shape.dim + usize::from(options.metric == Metric::Ip);
+        let layout = GridLayout {
+            dtype: shape.dtype,
+            metric: options.metric,
+            edges: GridLayout::edges_of(shape.dim),
+            columns: 0,
+            id_bytes: if options.ids.is_some() { 8 } else { 4 },
+            pilot: pilot_of(shape.dtype, options.metric, shape.dim),
+        };
+        // A list more than the mean fills its last block up, and begins at a round place.
+        let mean = shape.rows.div_ceil(lists).max(1) as usize;
+        Ok(Sizes {
+            rows: shape.rows,
+            lists,
+            dim: shape.dim as u64,
+            vector_bytes: (shape.dim * shape.dtype.size()) as u64,
+            kmeans: KmeansMemory { dim: point_dim as u64 },
+            index_bytes: lists * layout.list_bytes(mean + 8) as u64,
+        })
+    }
+
+    fn centroid_bytes(&self) -> u64 {
+        self.lists * (self.kmeans.centroid_bytes() + 48)
+    }
+
+    /// A row of the sample that axes are found from.
+    fn sampled_bytes(&self) -> u64 {
+        4 * self.dim
+    }
+
+    /// Matrices of the axes, as doubles, while they are found.
+    fn axes_bytes(&self) -> u64 {
+        6 * 8 * self.dim * self.dim
+    }
+
+    fn writing_bytes(&self) -> u64 {
+        self.lists * (4 * self.dim + 24) + 4 * self.dim * self.dim
+    }
+
+    fn calibration_bytes(&self) -> u64 {
+        CALIBRATION_BYTES + self.index_bytes + 4 * self.lists * self.dim + 4 * self.dim * self.dim
+    }
+
+    /// What each thread takes: of rows that it assigns, or of a list that it writes.
+    fn thread_bytes(&self) -> u64 {
+        let assigned = CHUNK as u64 * (4 * self.kmeans.dim + self.vector_bytes) + PRODUCT_BYTES;
+        let written = 8 * self.rows.div_ceil(self.lists) * self.vector_bytes;
+        THREAD_BYTES + (1 << 20) + assigned.max(written.min(self.rows * self.vector_bytes))
+    }
+
+    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
+        let sample_least = self.rows.min(SAMPLE_LEAST * self.lists);
+        let axes_least = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.axes_bytes();
+        let mut stages = vec![
+            (
+                "centroids and the sample they are found from",
+                sample_least * self.kmeans.row_bytes() + self.centroid_bytes(),
+            ),
+            ("axes and the sample they are found from", axes_least),
+            ("lists on their way to the file", self.writing_bytes() + PART_LEAST),
+        ];
+        if options.calibration_queries > 0 {
+            stages.push(("calibration with all vectors in memory", self.calibration_bytes()));
+        }
+        stages
+    }
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `ErrorKind::Budget` when no plan fits, naming the smallest budget that works; centroids that cannot be used.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options, own)?;
+    let n = sizes.rows;
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
+    let program = PROGRAM_BYTES + BUFFER_BYTES;
+    let each_thread = sizes.thread_bytes();
+    let wanted = options.threads.max(1) as u64;
+    let mut account = Account::default();
+    account.add(what, work);
+    account.add("tables of rows", tables);
+    account.add("the program and its buffers", program);
+    account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
+    account.check(options.ram_budget, "build this index")?;
+    let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
+    let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
+    let threads = wanted.min(of_threads / each_thread).max(1);
+    let fixed = program + tables + of_threads;
+    let free = options.ram_budget.map_or(u64::MAX / 4, |budget| budget.saturating_sub(fixed));
+    let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
+    let sample = (SAMPLE_PER_CELL as u64 * sizes.lists).min(n).min(room.max(1));
+    let axes_room = free.saturating_sub(sizes.axes_bytes()) / sizes.sampled_bytes();
+    let axes_sample = axes_room.min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let all = 4 * n * (sizes.vector_bytes + 16);
+    let block_memory = free.saturating_sub(sizes.writing_bytes()).min(all).max(PART_LEAST);
+    let peak = [
+        sample * sizes.kmeans.row_bytes() + sizes.centroid_bytes(),
+        axes_sample * sizes.sampled_bytes() + sizes.axes_bytes(),
+        sizes.writing_bytes() + block_memory,
+        work,
+    ];
+    Ok(BuildPlan {
+        points_per_cell: n,
+        in_ram: all <= block_memory,
+        threads: threads as usize,
+        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
+        disk_bytes: sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES) + sizes.writing_bytes(),
+        block_memory_bytes: block_memory,
+        code_memory_bytes: 0,
+        cell_bytes: 0,
+        point_bytes: 0,
+        codebook_sample: axes_sample as usize,
+        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
+        calibration_in_flight: CALIBRATION_IN_FLIGHT,
+    })
+}
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor; of a step of a decomposition.
+const MULTIPLY_NS: f64 = 0.08;
+const PAIR_NS: f64 = 3.0;
+const DECOMPOSE_NS: f64 = 15.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Shares of all vectors that a calibration query compares in all settings, for each k, together.
+const COMPARED_SHARE: f64 = 3.0;
+
+/// What the stages are expected to take.
+pub(crate) fn forecast(
+    shape: &Shape,
+    options: &BuildOptions,
+    own: &GridOptions,
+    plan: &BuildPlan,
+) -> Forecast {
+    let size = Size::of(shape, plan);
+    let lists = own.count(shape.rows) as f64;
+    let rounds = crate::build::cells::ROUNDS as f64;
+    let assigned = size.rows.min(lists * SAMPLE_PER_CELL as f64) * rounds + size.rows;
+    let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
+    let turned = size.rows * size.dim * size.dim * MULTIPLY_NS;
+    let compared = options.calibration_queries as f64 * size.rows * COMPARED_SHARE;
+    Forecast::new(vec![
+        ("scan", size.scan_s()),
+        ("clusters", size.shared_s(assigned * lists * pair_ns)),
+        ("axes", size.dim.powi(3) * DECOMPOSE_NS * 1e-9),
+        ("lists", size.shared_s(turned) + size.bytes * WRITE_NS * 1e-9),
+        ("calibrate", size.truth_s(options) + size.shared_s(compared * size.dim * MULTIPLY_NS)),
+    ])
+}

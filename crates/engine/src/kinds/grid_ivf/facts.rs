@@ -1,0 +1,83 @@
+//! What the manifest of a `grid-ivf` holds besides that of every index.
+
+use serde::{Deserialize, Serialize};
+use stratann_core::format::grid::GridLayout;
+use stratann_kernel::{DType, Metric};
+
+pub use crate::clusterings::sizes::SizeStats;
+
+/// The section of a `grid-ivf` in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GridSection {
+    /// Lists and groups of components.
+    #[serde(rename = "grid")]
+    pub facts: GridFacts,
+}
+
+/// Lists and groups of components of a `grid-ivf`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GridFacts {
+    /// Sizes of the lists.
+    pub sizes: SizeStats,
+    /// The first component of each group, and the number of all.
+    pub edges: Vec<u32>,
+    /// Groups that are stored component by component: the first ones.
+    pub columns: usize,
+    /// Sums are whole multiples of two to the power of minus this.
+    pub scale_exponent: i32,
+    /// Principal components of which lists have a code of a byte; 0 for none.
+    pub pilot: usize,
+    /// The difference between two of these codes that follow each other.
+    pub pilot_step: f32,
+}
+
+/// Largest exponent of a unit, either way.
+const EXPONENT_MAX: i32 = 100;
+
+impl GridFacts {
+    /// Inverted lists.
+    pub fn lists(&self) -> u32 {
+        self.sizes.count as u32
+    }
+
+    /// The layout of all lists; `None` when the numbers cannot be.
+    pub(crate) fn layout(
+        &self,
+        dtype: DType,
+        metric: Metric,
+        dim: usize,
+        id_bytes: usize,
+    ) -> Option<GridLayout> {
+        let GridFacts { columns, pilot, .. } = *self;
+        let layout = GridLayout { dtype, metric, edges: self.edges.clone(), columns, id_bytes, pilot };
+        let is_sane = layout.is_sane(dim)
+            && (pilot == 0 || (self.pilot_step > 0.0 && self.pilot_step.is_finite()))
+            && (-EXPONENT_MAX..=EXPONENT_MAX).contains(&self.scale_exponent)
+            && (1..=u64::from(u32::MAX)).contains(&self.sizes.count);
+        is_sane.then_some(layout)
+    }
+
+    /// Units of a sum of 1.
+    pub(crate) fn scale(&self) -> f32 {
+        2f32.powi(self.scale_exponent)
+    }
+}
+
+/// Principal components of a pilot: an eighth of the bytes of a vector, and a quarter of its components at most. Floats
+/// of 32 bits are stored rotated, and need none.
+pub(crate) fn pilot_of(dtype: DType, metric: Metric, dim: usize) -> usize {
+    let most = (dim * dtype.size() / 8).min(dim / 4);
+    if dtype == DType::F32 || metric == Metric::Ip { 0 } else { most / 8 * 8 }
+}
+
+/// Bits that a sum of the size of `spread`, the mean of what is summed, has in units.
+const SUM_BITS: i32 = 30;
+
+/// The exponent of the unit of sums. Integers are exact in units of 1.
+pub(crate) fn scale_exponent(dtype: DType, metric: Metric, spread: f64) -> i32 {
+    if !dtype.is_float() && metric != Metric::Cosine {
+        return 0;
+    }
+    let exponent = if spread > 0.0 { spread.log2().ceil() as i32 } else { 0 };
+    (SUM_BITS - exponent).clamp(-EXPONENT_MAX, EXPONENT_MAX)
+}

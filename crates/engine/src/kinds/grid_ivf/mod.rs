@@ -1,0 +1,11 @@
+//! `grid-ivf`: inverted lists in memory, scanned group of components by group.
+
+pub(crate) mod account;
+pub(crate) mod build;
+pub(crate) mod calibration;
+pub mod explain;
+pub mod facts;
+pub(crate) mod members;
+pub(crate) mod open;
+pub mod options;
+pub(crate) mod verify;

@@ -1,0 +1,140 @@
+//! The parameters of a search, by kind: from a point of a curve, from a setting, with switches, and as reported.
+
+use stratann_core::plan::KindParams;
+use stratann_core::query::{Params, Remote};
+
+use super::kind::Kind;
+use super::options::Switches;
+use super::{disk_graph, flat, grid_ivf, hybrid_ivf};
+use crate::Result;
+use crate::recall::curve::Point;
+
+/// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
+pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>) -> Params {
+    match kind {
+        Kind::Flat => Params::flat(k),
+        Kind::DiskGraph => disk_graph::calibration::params(k, point),
+        Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
+        Kind::GridIvf => grid_ivf::calibration::params(k, point),
+    }
+}
+
+/// Whether a query searches everything, of a kind that need not.
+pub(crate) fn is_exact(params: &KindParams) -> bool {
+    match params {
+        KindParams::Flat(_) => false,
+        KindParams::DiskGraph(own) => own.scan,
+        KindParams::HybridIvf(own) => own.exact,
+        KindParams::GridIvf(own) => own.exact,
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => false,
+    }
+}
+
+/// Lengthens what must not be shorter than the answer, after k has grown.
+pub(crate) fn fit_to_k(params: &mut Params) {
+    match &mut params.kind {
+        KindParams::Flat(_) | KindParams::HybridIvf(_) | KindParams::GridIvf(_) => {}
+        KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => {}
+    }
+}
+
+/// Applies the switches of the kind to its parameters. `variant` is the one that calibration chose.
+///
+/// # Errors
+/// A value out of range.
+pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: Option<&str>) -> Result<()> {
+    match &mut params.kind {
+        KindParams::Flat(_) => Ok(()),
+        KindParams::DiskGraph(own) => disk_graph::calibration::apply_switches(own, &switches.graph()),
+        KindParams::HybridIvf(own) => {
+            hybrid_ivf::calibration::apply_switches(own, &switches.lists(), variant)
+        }
+        KindParams::GridIvf(own) => {
+            grid_ivf::calibration::apply_switches(own, &switches.grid());
+            Ok(())
+        }
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => Ok(()),
+    }
+}
+
+/// The variants of a kind that calibration compares, and the point that it compares them at.
+pub(crate) fn variants(kind: Kind) -> (&'static [&'static str], Point) {
+    match kind {
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => (&[], Point::default()),
+        Kind::HybridIvf => hybrid_ivf::calibration::VARIANTS,
+    }
+}
+
+/// What a query was run with, for a person.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// The effort, in the unit of the kind: the length of the beam, or the clusters visited.
+    pub effort: u32,
+    /// The length of the beam.
+    pub search_list: u32,
+    /// The slack of the stop rule or of bounds; `None` when it is off.
+    pub slack: Option<f32>,
+    /// Fruitless reads in a row after which a query stops; 0 for never.
+    pub patience: u32,
+    /// Clusters visited at most, of a kind that has clusters.
+    pub nprobe: Option<u32>,
+    /// Share of them, in a row without a gain, that ends the visits; `None` when that is off.
+    pub early_stop: Option<f32>,
+}
+
+/// The same search, with lists and vectors of other servers used in this way, for kinds that can.
+pub fn with_remote(params: Params, remote: Remote) -> Params {
+    let kind = match params.kind {
+        KindParams::HybridIvf(own) => {
+            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { remote, ..own })
+        }
+        other => other,
+    };
+    Params { kind, ..params }
+}
+
+/// The setting that these parameters are.
+pub fn setting(params: &Params) -> Setting {
+    match params.kind {
+        KindParams::Flat(_) => flat::setting(params.k),
+        KindParams::DiskGraph(own) => disk_graph::calibration::setting(&own),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
+        KindParams::GridIvf(own) => grid_ivf::calibration::setting(params.k, &own),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => flat::setting(params.k),
+    }
+}
+
+/// Parameters with the values of a setting, and defaults for the others, of a kind that reads from a disk.
+pub fn params_of(k: u32, setting: &Setting) -> Params {
+    match setting.nprobe {
+        Some(nprobe) => hybrid_ivf::calibration::nprobe_params(k, nprobe, setting.slack, setting.early_stop),
+        None => disk_graph::calibration::params_of(k, setting),
+    }
+}
+
+/// The parameters of a search of the same kind with the values of a setting, and defaults for the others.
+pub fn with_setting(params: &Params, setting: &Setting) -> KindParams {
+    match params.kind {
+        KindParams::GridIvf(own) => {
+            KindParams::GridIvf(stratann_core::plan::grid_ivf::Params { nprobe: setting.effort, ..own })
+        }
+        _ => params_of(params.k, setting).kind,
+    }
+}
+
+/// The parameters of the kind that a report shows besides its setting, by their names in JSON.
+pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
+    match &params.kind {
+        KindParams::Flat(_) => Vec::new(),
+        KindParams::DiskGraph(own) => disk_graph::calibration::reported_params(own),
+        KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
+        KindParams::GridIvf(own) => grid_ivf::calibration::reported_params(own),
+        #[cfg(feature = "test-kind")]
+        KindParams::Sorted(_) => Vec::new(),
+    }
+}
