@@ -19,6 +19,7 @@
 //! A place is a member or what fills up the last block. A list begins at a multiple of 64 bytes.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use stratann_kernel::columns::{GROUP_MAX, LANE_STEP, LANES};
 use stratann_kernel::{DType, Metric};
@@ -78,7 +79,7 @@ impl GridLayout {
     }
 
     /// The components of a group.
-    pub fn components(&self, group: usize) -> core::ops::Range<usize> {
+    pub fn components(&self, group: usize) -> Range<usize> {
         self.edges[group] as usize..self.edges[group + 1] as usize
     }
 
@@ -127,24 +128,63 @@ impl GridLayout {
         (self.groups_at(members) + components).next_multiple_of(LIST_ALIGN)
     }
 
+    /// Where a unit of a list with so many members begins: its head, which is 0, or one of its slices, whose first
+    /// groups are `slices`. The pilot belongs to the first slice.
+    pub fn unit_at(&self, members: usize, slices: &[u32], unit: usize) -> usize {
+        let columns = |slice: usize| self.edges.get(slices[slice] as usize).map_or(0, |&edge| edge as usize);
+        match unit {
+            0 => 0,
+            1 => self.pilot_at(members),
+            _ => self.groups_at(members) + Self::places(members) * self.dtype.size() * columns(unit - 1),
+        }
+    }
+
     /// Opens the bytes of a list; `None` when there are fewer than it needs.
     pub fn list<'a>(&'a self, members: usize, bytes: &'a [u8]) -> Option<List<'a>> {
-        (bytes.len() >= self.list_bytes(members)).then_some(List { layout: self, members, bytes })
+        let (head, rest) = bytes.split_at_checked(self.pilot_at(members))?;
+        self.slice(members, head, rest, 0..self.groups())
+    }
+
+    /// Opens a slice of a list: its head, and its groups, the pilot before the first one. `None` when there are fewer
+    /// bytes than it needs.
+    pub fn slice<'a>(
+        &'a self,
+        members: usize,
+        head: &'a [u8],
+        bytes: &'a [u8],
+        range: Range<usize>,
+    ) -> Option<List<'a>> {
+        let pilot = if range.start == 0 { self.groups_at(members) - self.pilot_at(members) } else { 0 };
+        let (pilot, groups) = bytes.split_at_checked(pilot)?;
+        let columns = *self.edges.get(range.end)? - *self.edges.get(range.start)?;
+        let needed = Self::places(members) * self.dtype.size() * columns as usize;
+        let is_whole = head.len() >= self.pilot_at(members) && groups.len() >= needed;
+        is_whole.then_some(List { layout: self, members, head, pilot, groups, range })
     }
 }
 
-/// The bytes of one list.
-#[derive(Clone, Copy, Debug)]
+/// The bytes of one list, or of a slice of it.
+#[derive(Clone, Debug)]
 pub struct List<'a> {
     layout: &'a GridLayout,
     members: usize,
-    bytes: &'a [u8],
+    // Ids, factors, norms.
+    head: &'a [u8],
+    // Empty but for the first slice.
+    pilot: &'a [u8],
+    groups: &'a [u8],
+    range: Range<usize>,
 }
 
 impl<'a> List<'a> {
     /// Members.
     pub fn members(&self) -> usize {
         self.members
+    }
+
+    /// The groups of this slice.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
     }
 
     /// Blocks.
@@ -166,7 +206,7 @@ impl<'a> List<'a> {
     pub fn external_id(&self, member: usize) -> u64 {
         let size = self.layout.id_bytes;
         let mut id = [0; 8];
-        id[..size].copy_from_slice(&self.bytes[member * size..][..size]);
+        id[..size].copy_from_slice(&self.head[member * size..][..size]);
         u64::from_le_bytes(id)
     }
 
@@ -175,7 +215,7 @@ impl<'a> List<'a> {
         out.fill(1.0);
         if self.layout.has_factors() {
             let at = self.layout.factors_at(self.members) + 4 * block * LANES;
-            read_floats(&self.bytes[at..][..4 * self.places_of(block)], out);
+            read_floats(&self.head[at..][..4 * self.places_of(block)], out);
         }
     }
 
@@ -185,7 +225,7 @@ impl<'a> List<'a> {
             let places = GridLayout::places(self.members);
             let at = self.layout.factors_at(self.members) + 4 * (places + member);
             let mut out = [0.0];
-            read_floats(&self.bytes[at..][..4], &mut out);
+            read_floats(&self.head[at..][..4], &mut out);
             out[0]
         })
     }
@@ -195,21 +235,25 @@ impl<'a> List<'a> {
         let places = GridLayout::places(self.members);
         let at = self.layout.norms_at(self.members) + group * (4 + places);
         let mut largest = [0.0];
-        read_floats(&self.bytes[at..][..4], &mut largest);
-        (largest[0], &self.bytes[at + 4 + block * LANES..][..self.places_of(block)])
+        read_floats(&self.head[at..][..4], &mut largest);
+        (largest[0], &self.head[at + 4 + block * LANES..][..self.places_of(block)])
+    }
+
+    /// Whether it has a pilot: the first slice of a list may have one.
+    pub fn has_pilot(&self) -> bool {
+        !self.pilot.is_empty()
     }
 
     /// The radius of the pilot, and its codes of a block, from component `from` on; nothing without a pilot.
     pub fn pilot(&self, block: usize, from: usize) -> (f32, &'a [u8]) {
-        if self.layout.pilot == 0 {
+        if self.pilot.is_empty() {
             return (0.0, &[]);
         }
-        let at = self.layout.pilot_at(self.members);
         let mut radius = [0.0];
-        read_floats(&self.bytes[at..][..4], &mut radius);
-        let start = at + 4 + block * LANES * self.layout.pilot + from * self.places_of(block);
+        read_floats(&self.pilot[..4], &mut radius);
+        let start = 4 + block * LANES * self.layout.pilot + from * self.places_of(block);
         let length = (self.layout.pilot - from) * self.places_of(block);
-        (radius[0], &self.bytes[start..][..length])
+        (radius[0], &self.pilot[start..][..length])
     }
 
     /// The components of a group in a block.
@@ -217,17 +261,17 @@ impl<'a> List<'a> {
         let layout = self.layout;
         let (places, size) = (GridLayout::places(self.members), layout.dtype.size());
         let columns = layout.components(group);
-        let start = layout.groups_at(self.members) + places * size * columns.start;
+        let start = places * size * (columns.start - layout.edges[self.range.start] as usize);
         let at = start + block * LANES * size * columns.len();
-        &self.bytes[at..][..self.places_of(block) * size * columns.len()]
+        &self.groups[at..][..self.places_of(block) * size * columns.len()]
     }
 
-    /// Appends the components of a member, in the order of the axes, as they are stored.
+    /// Appends the components of a member in this slice, in the order of the axes, as they are stored.
     pub fn vector(&self, member: usize, out: &mut Vec<u8>) {
         let size = self.layout.dtype.size();
         let (block, lane) = (member / LANES, member % LANES);
         let stride = self.places_of(block);
-        for group in 0..self.layout.groups() {
+        for group in self.range() {
             let width = self.layout.components(group).len();
             let bytes = self.group(group, block);
             if group < self.layout.columns {
@@ -237,6 +281,36 @@ impl<'a> List<'a> {
                 out.extend_from_slice(&bytes[size * width * lane..][..size * width]);
             }
         }
+    }
+}
+
+impl List<'_> {
+    /// Appends a list of the first `count` members of this one, which is whole.
+    pub fn write_first(&self, count: usize, out: &mut Vec<u8>) {
+        let count = count.min(self.members);
+        let (mut vectors, mut codes, mut factors) = (Vec::new(), Vec::new(), Vec::new());
+        for block in 0..count.div_ceil(LANES) {
+            let mut of_block = [1.0; LANES];
+            self.factors(block, &mut of_block);
+            factors.extend_from_slice(&of_block);
+        }
+        for member in 0..count {
+            self.vector(member, &mut vectors);
+            let (_, of_block) = self.pilot(member / LANES, 0);
+            let column = of_block.get(member % LANES..).unwrap_or(&[]);
+            codes.extend(column.iter().step_by(self.places_of(member / LANES)));
+        }
+        let size = self.layout.dim() * self.layout.dtype.size();
+        let members: Vec<ListMember<'_>> = (0..count)
+            .map(|i| ListMember {
+                external_id: self.external_id(i),
+                vector: &vectors[i * size..][..size],
+                factor: factors[i],
+                length: self.length(i).unwrap_or(1.0),
+                pilot: &codes[i * self.layout.pilot..][..self.layout.pilot],
+            })
+            .collect();
+        write_list(self.layout, &members, self.pilot(0, 0).0, out);
     }
 }
 
@@ -363,6 +437,40 @@ mod tests {
         }
     }
 
+    /// Slices and first members of a list are those of the whole.
+    fn check_parts(layout: &GridLayout, (bytes, count): (&[u8], usize)) {
+        let whole = layout.list(count, bytes).unwrap();
+        let groups = layout.groups() as u32;
+        let slices = [0, groups / 2, groups];
+        let slices = if groups > 1 { &slices[..] } else { &[0, 1] };
+        let at = |unit| layout.unit_at(count, slices, unit);
+        let slice = |slice: usize| {
+            let range = slices[slice] as usize..slices[slice + 1] as usize;
+            layout.slice(count, &bytes[..at(1)], &bytes[at(1 + slice)..], range).unwrap()
+        };
+        for member in 0..count {
+            let (mut all, mut joined) = (vec![], vec![]);
+            whole.vector(member, &mut all);
+            (0..slices.len() - 1).for_each(|s| slice(s).vector(member, &mut joined));
+            assert_eq!(all, joined);
+        }
+        let mut first = vec![];
+        whole.write_first(70, &mut first);
+        let (mut again, few) = (vec![], layout.list(count.min(70), &first).unwrap());
+        few.write_first(70, &mut again);
+        assert_eq!(first, again);
+        for member in 0..few.members() {
+            let (mut a, mut b) = (vec![], vec![]);
+            whole.vector(member, &mut a);
+            few.vector(member, &mut b);
+            assert_eq!((a, few.length(member)), (b, whole.length(member)));
+            assert_eq!(few.external_id(member), whole.external_id(member));
+        }
+        if count <= 70 {
+            assert_eq!(first, bytes);
+        }
+    }
+
     fn check(metric: Metric, dim: usize, columns: usize, count: usize) {
         let edges = GridLayout::edges_of(dim);
         let columns = columns.min(edges.len() - 1);
@@ -381,7 +489,9 @@ mod tests {
         let mut bytes = vec![];
         write_list(&layout, &members, 1.5, &mut bytes);
         assert_eq!(bytes.len(), layout.list_bytes(count));
-        assert!(layout.list(count, &bytes[..bytes.len().saturating_sub(1)]).is_none() || count == 0);
+        let short = bytes.len().saturating_sub(LIST_ALIGN);
+        assert!(layout.list(count, &bytes[..short]).is_none() || count == 0);
+        check_parts(&layout, (&bytes, members.len()));
         let list = layout.list(count, &bytes).unwrap();
         for (i, member) in members.iter().enumerate() {
             let mut vector = vec![];

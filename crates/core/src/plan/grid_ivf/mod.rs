@@ -2,12 +2,14 @@
 //! A vector is dropped as soon as the components so far exceed the k-th best distance.
 //!
 //! route = the nearest centroids, in [`rank`] · access = [`scan`], in memory · verify = the same sums, which are exact
-//! once all components are in
+//! once all components are in. Lists may be divided over servers, in slices of their components: see [`rows`].
 
 mod rank;
+mod rows;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod view;
 
 use alloc::vec::Vec;
@@ -18,14 +20,17 @@ use stratann_kernel::element::widen;
 
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
+use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag};
 use crate::view::Base;
 
-pub use scan::{ScannedList, Trace};
-pub use view::{Axes, Pilot, View};
+use rows::{Probe, Row};
+pub use trace::{ScannedList, Trace};
+pub use view::{Axes, ELSEWHERE, Firsts, Pilot, View, prewarmed};
 
 /// Most lists that a query can visit.
 pub const MAX_PROBES: u32 = 65_536;
+/// Most rows that a query visits at a time.
+pub const MAX_FAN_OUT: u8 = 64;
 
 /// The kind itself.
 pub(crate) struct Marker;
@@ -43,6 +48,11 @@ pub struct Params {
     pub prune_vector: bool,
     /// Whether some members of every probed list are scored first, whole, for a first threshold.
     pub prewarm: bool,
+    /// Rows that are visited at the same time, of lists that are divided over servers. With one, each row is pruned by
+    /// all rows before it (HARMONY §4.3, the vector level).
+    pub fan_out: u8,
+    /// Whether slices on busy servers come last: few vectors are left then (HARMONY §4.3).
+    pub balance: bool,
 }
 
 impl Params {
@@ -54,17 +64,30 @@ impl Params {
             prune_dimension: true,
             prune_vector: true,
             prewarm: true,
+            fan_out: 1,
+            balance: true,
         }
     }
 
-    fn flags(&self) -> [bool; 4] {
-        [self.exact, self.prune_dimension, self.prune_vector, self.prewarm]
+    fn flags(&self) -> [bool; 5] {
+        [self.exact, self.prune_dimension, self.prune_vector, self.prewarm, self.balance]
     }
 }
 
-/// All is done in one step, so nothing is kept between steps.
+/// The lists that are left, where they are divided over servers. Elsewhere all is done in one step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State;
+pub struct State {
+    // It is a job: it scans its one row, and ends with the best vectors of it.
+    is_job: bool,
+    // Lists that are not begun, the nearest first.
+    open: Vec<Probe>,
+    // Rows that are scanned, and by which job.
+    rows: Vec<(Tag, Row)>,
+    // The limit of sums before any list was scanned.
+    limit: f64,
+    // What a job ends with.
+    found: Vec<Hit>,
+}
 
 /// The query in the axes of the index, and reusable buffers.
 #[derive(Clone, Debug, Default)]
@@ -103,10 +126,16 @@ impl Kind for Marker {
     type Scratch = Scratch;
 
     fn is_valid(params: &Params, _: u32) -> bool {
-        (1..=MAX_PROBES).contains(&params.nprobe)
+        (1..=MAX_PROBES).contains(&params.nprobe) && (1..=MAX_FAN_OUT).contains(&params.fan_out)
     }
 
-    fn reset(_: &mut State, _: &Params, _: u32) {}
+    fn reset(state: &mut State, _: &Params, _: u32) {
+        state.is_job = false;
+        state.open.clear();
+        state.rows.clear();
+        state.limit = 0.0;
+        state.found.clear();
+    }
 
     fn budget(_: &View<'_>) -> Budget {
         Budget::default()
@@ -133,14 +162,43 @@ impl Kind for Marker {
         norms.extend(groups.map(|part| stratann_kernel::sqrt(dot_f32(part, bytemuck::cast_slice(part)))));
     }
 
-    fn step(cx: &mut Cx<'_, Self>, _: Ordered<'_>) {
+    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+        if cx.own.is_job {
+            return rows::step_job(cx);
+        }
+        cx.take_in(arrived, |_, _, _| None);
         if !cx.q.started {
             cx.q.started = true;
             cx.q.count_hop();
             rank::rank(cx);
-            scan::scan(cx);
+            rows::begin(cx);
         }
-        cx.q.finish(Outcome::Complete);
+        rows::choose(cx);
+    }
+
+    fn job(state: &State, _: &View<'_>, tag: Tag, job: &mut State) {
+        job.is_job = true;
+        job.rows.extend(state.rows.iter().filter(|row| row.0 == tag).cloned());
+    }
+
+    fn forwards_jobs(_: &Params) -> bool {
+        true
+    }
+
+    fn is_job(state: &State) -> bool {
+        state.is_job
+    }
+
+    fn encode_scores(state: &State, w: &mut Writer<'_>) {
+        rows::encode_scores(state, w);
+    }
+
+    fn take_scores(
+        cx: &mut Cx<'_, Self>,
+        (tag, _): (Tag, u8),
+        scores: Result<&mut Reader<'_>, Loss>,
+    ) -> Result<(), Refused> {
+        rows::take_scores(cx, tag, scores.ok())
     }
 
     fn verify(_: &Base<'_>, _: &View<'_>, _: &Read, _: &[u8]) -> bool {
@@ -149,35 +207,38 @@ impl Kind for Marker {
     }
 
     fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
-        IndexSize { nodes: base.nodes, units: view.lists(), clusters: view.lists() }
+        IndexSize { nodes: base.nodes, units: view.units(), clusters: view.lists() }
     }
 
-    fn fits(_: &State, _: &IndexSize) -> bool {
-        true
+    fn fits(state: &State, size: &IndexSize) -> bool {
+        rows::fits(state, size)
     }
 
     fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
         w.u32(params.nprobe);
         w.u8((0..).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
+        w.u8(params.fan_out);
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         let nprobe = r.u32()?;
         let flags = match r.u8()? {
-            flags @ 0..16 => [0, 1, 2, 3].map(|i| flags >> i & 1 == 1),
+            flags @ 0..32 => [0, 1, 2, 3, 4].map(|i| flags >> i & 1 == 1),
             _ => return Err(Refused::Content),
         };
-        let [exact, prune_dimension, prune_vector, prewarm] = flags;
-        Ok(Params { nprobe, exact, prune_dimension, prune_vector, prewarm })
+        let [exact, prune_dimension, prune_vector, prewarm, balance] = flags;
+        Ok(Params { nprobe, exact, prune_dimension, prune_vector, prewarm, fan_out: r.u8()?, balance })
     }
 
-    fn encode(_: &State, _: Carry, _: &mut Writer<'_>, _: &mut Vec<Candidate>) {}
-
-    fn decode(_: &mut State, _: &Params, _: u32, _: &mut Reader<'_>) -> Result<(), Refused> {
-        Ok(())
+    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+        rows::encode(state, w);
     }
 
-    fn memory_bytes(_: &State) -> usize {
-        0
+    fn decode(state: &mut State, _: &Params, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+        rows::decode(state, k, r)
+    }
+
+    fn memory_bytes(state: &State) -> usize {
+        rows::memory_bytes(state)
     }
 }

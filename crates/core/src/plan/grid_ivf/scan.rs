@@ -1,104 +1,85 @@
-//! Scans lists, group of components by group of components (HARMONY §4.3, algorithm 1 on one machine).
+//! Scans lists, group of components by group of components (HARMONY §4.3, algorithm 1).
 //!
 //! The threshold is the distance of the k-th best of all finished vectors: each is a vector of a probed list, with all
 //! of its components. Sums of l2 and of cosine, as the squared distance of unit vectors, only grow. A sum of products
 //! may still fall, by at most the product of both norms in each group that is missing (Cauchy–Schwarz).
-
-use alloc::vec::Vec;
 
 use stratann_kernel::columns::{
     Group, LANES, Sums, Term, add_columns, add_columns_of, add_rows_of, count_within, keep_within,
 };
 use stratann_kernel::{DType, Metric, prefetch};
 
+use super::trace::{ScannedList, Trace};
+use super::view::prewarmed;
 use super::{Marker, Scratch, View};
 use crate::format::grid::{List, PILOT_GROUP};
 use crate::plan::Cx;
 use crate::search::{Query, TopK};
 
-/// Of each list, one member in so many is scored first.
-const PREWARMED_PART: usize = 100;
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.
 const FEW: usize = 8;
 /// Bytes of what is compared next that are fetched meanwhile: the rest of a long run follows by itself.
 const AHEAD: usize = 1024;
 
-/// How a list was scanned.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ScannedList {
-    /// Its number.
-    pub list: u32,
-    /// Distance of its centroid to the query.
-    pub centroid_distance: f32,
-    /// Members.
-    pub members: u32,
-    /// Members that were compared in all components.
-    pub finished: u32,
-    /// Components that were compared.
-    pub components: u64,
-}
-
-/// What a query has scanned. Vectors that were scored first are not among those that are left.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trace {
-    /// The lists in their order.
-    pub lists: Vec<ScannedList>,
-    /// Vectors that their pilot did not exclude.
-    pub after_pilot: u64,
-    /// Vectors that were left after each group of components.
-    pub after_group: Vec<u64>,
-}
-
-/// Scans the lists that were ranked.
-pub(super) fn scan(cx: &mut Cx<'_, Marker>) {
-    let ranked = core::mem::take(&mut cx.scratch.ranked);
+/// Makes room for what a scan keeps.
+pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
     cx.scratch.rests.clear();
     cx.scratch.rests.resize(cx.view.layout.groups() + 1, [0.0; LANES]);
     if let Some(trace) = &mut cx.scratch.trace {
         trace.after_group.resize(cx.view.layout.groups(), 0);
     }
-    let warm = if cx.params.prewarm && cx.params.prune_dimension { prewarm(cx, &ranked) } else { 0 };
-    let first_limit = limit(&cx.q.top, cx.base.metric, cx.view.scale);
-    for (rank, &(distance, number)) in ranked.iter().enumerate() {
-        let Some(list) = cx.view.list(number) else { continue };
-        let is_fixed = !(cx.params.prune_vector && cx.params.prune_dimension);
-        let fixed = if cx.params.prune_dimension { first_limit } else { f64::INFINITY };
-        let prewarmed = if rank < warm { prewarmed(list.members()) } else { 0 };
-        let mut scanner = Scanner::new(cx, number, list, fixed, prewarmed, false);
-        let (finished, components) = (scanner.q.stats.full_comparisons, scanner.q.stats.components);
-        scanner.blocks(is_fixed);
-        let stats = &scanner.q.stats;
-        let scanned = ScannedList {
-            list: number,
-            centroid_distance: distance,
-            members: list.members() as u32,
-            finished: (stats.full_comparisons - finished) as u32,
-            components: stats.components - components,
-        };
-        if let Some(trace) = &mut cx.scratch.trace {
-            trace.lists.push(scanned);
-        }
-        cx.q.stats.lists += 1;
-        cx.q.stats.clusters += 1;
-        cx.q.stats.components_unpruned += (list.members() * cx.base.dim) as u64;
+}
+
+/// Scans one list that is here and not divided. `prewarmed` of its members were scored before. Where the threshold does
+/// not fall, `first_limit` is the largest sum.
+pub(super) fn scan_list(
+    cx: &mut Cx<'_, Marker>,
+    (distance, number): (f32, u32),
+    prewarmed: usize,
+    first_limit: f64,
+) -> Option<()> {
+    let list = cx.view.list(number)?;
+    let members = list.members() as u32;
+    let mut scanner = Scanner::new(cx, number, list, first_limit, false);
+    let (finished, components) = (scanner.q.stats.full_comparisons, scanner.q.stats.components);
+    scanner.blocks(prewarmed);
+    let stats = &scanner.q.stats;
+    let scanned = ScannedList {
+        list: number,
+        centroid_distance: distance,
+        members,
+        finished: (stats.full_comparisons - finished) as u32,
+        components: stats.components - components,
+    };
+    if let Some(trace) = &mut cx.scratch.trace {
+        trace.lists.push(scanned);
     }
-    cx.scratch.ranked = ranked;
+    count_list(cx, number);
+    Some(())
+}
+
+/// Counts a list that was scanned.
+pub(super) fn count_list(cx: &mut Cx<'_, Marker>, list: u32) {
+    cx.q.stats.lists += 1;
+    cx.q.stats.clusters += 1;
+    cx.q.stats.components_unpruned += (cx.view.members(list) * cx.base.dim) as u64;
 }
 
 /// Scores the first members of the nearest lists, whole, until there are k. Returns the number of these lists.
-fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
+pub(super) fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
     for (rank, &(_, number)) in ranked.iter().enumerate() {
         if cx.q.top.is_full() {
             return rank;
         }
-        let Some(list) = cx.view.list(number) else { continue };
-        Scanner::new(cx, number, list, f64::INFINITY, prewarmed(list.members()), true).prewarm();
+        let Some(list) = cx.view.firsts(number) else { continue };
+        let count = prewarmed(cx.view.members(number));
+        Scanner::new(cx, number, list, f64::INFINITY, true).prewarm(count);
     }
     ranked.len()
 }
 
 /// The largest sum, in units, of a vector that may be among the results.
-fn limit(top: &TopK, metric: Metric, scale: f32) -> f64 {
+pub(super) fn limit(top: &TopK, metric: Metric, scale: f32) -> f64 {
     let Some((worst, _)) = top.worst().filter(|_| top.is_full()) else { return f64::INFINITY };
     // Everything up to the middle between this float and the next one may be rounded to it.
     let next = worst.next_up();
@@ -111,9 +92,9 @@ fn unit_distance(metric: Metric) -> f64 {
     if metric == Metric::Cosine { 2.0 } else { 1.0 }
 }
 
-/// The scan of one list.
-struct Scanner<'s> {
-    q: &'s mut Query,
+/// The scan of one list, or of a slice of it.
+pub(super) struct Scanner<'s> {
+    pub(super) q: &'s mut Query,
     view: &'s View<'s>,
     list: List<'s>,
     first_id: u32,
@@ -123,19 +104,21 @@ struct Scanner<'s> {
     length: f32,
     rests: &'s mut [Sums],
     metric: Metric,
+    // The largest sum of a vector that may be among the results.
     limit: f64,
-    // Members that were scored before.
-    prewarmed: usize,
+    // Whether results lower it.
+    is_fixed: bool,
+    // A bit for each other slice that is still missing.
+    missing: u64,
     trace: Option<&'s mut Trace>,
 }
 
 impl<'s> Scanner<'s> {
-    fn new(
+    pub(super) fn new(
         cx: &'s mut Cx<'_, Marker>,
         number: u32,
         list: List<'s>,
         limit: f64,
-        prewarmed: usize,
         is_first: bool,
     ) -> Scanner<'s> {
         let Scratch { query, norms, pilot, length, rests, trace, .. } = &mut *cx.scratch;
@@ -151,56 +134,76 @@ impl<'s> Scanner<'s> {
             rests,
             metric: cx.base.metric,
             limit,
-            prewarmed,
+            is_fixed: !(cx.params.prune_vector && cx.params.prune_dimension),
+            missing: 0,
             // Those that are scored first are left whatever their components.
             trace: trace.as_mut().filter(|_| !is_first),
         }
     }
 
-    /// Scores the first members of the list, whole.
-    fn prewarm(&mut self) {
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
-        let lanes = &mut lanes[..self.prewarmed];
-        let mut sums = [0.0; LANES];
-        self.rest_of(0, 0, &mut sums, lanes);
+    /// With these slices missing besides.
+    pub(super) fn without(self, missing: u64) -> Scanner<'s> {
+        Scanner { missing, ..self }
     }
 
-    /// Scans all blocks. The limit stays what it was where it is fixed.
-    fn blocks(&mut self, is_fixed: bool) {
+    /// Scores the first members of the list, whole.
+    fn prewarm(&mut self, count: usize) {
+        let mut lanes = [0; LANES];
+        lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
+        let mut sums = [0.0; LANES];
+        let kept = self.rest_of(0, 0, &mut sums, &mut lanes[..count]);
+        self.offer(0, &sums, &lanes[..kept]);
+    }
+
+    /// Scans all blocks but the first `prewarmed` members.
+    fn blocks(&mut self, prewarmed: usize) {
         for block in 0..self.list.blocks() {
-            if !is_fixed {
-                self.limit = limit(&self.q.top, self.metric, self.view.scale);
-            }
-            self.block(block);
+            self.tighten();
+            let mut lanes = [0; LANES];
+            lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
+            let from = if block == 0 { prewarmed } else { 0 };
+            let lanes = &mut lanes[from..self.list.members_of(block)];
+            // A lane that is no number is never kept.
+            let mut sums = [f64::NAN; LANES];
+            lanes.iter().for_each(|&lane| sums[usize::from(lane)] = 0.0);
+            let kept = self.add(block, &mut sums, lanes);
+            self.offer(block, &sums, &lanes[..kept]);
         }
     }
 
-    fn block(&mut self, block: usize) {
+    /// Lowers the limit to what the results that are known allow.
+    pub(super) fn tighten(&mut self) {
+        if self.is_fixed {
+            return;
+        }
+        self.limit = self.limit.min(limit(&self.q.top, self.metric, self.view.scale));
+    }
+
+    /// Adds the groups of this slice to the sums of some lanes; the others are no numbers. Those that stay come first,
+    /// and their number is returned.
+    pub(super) fn add(&mut self, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
         self.missing_products(block);
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
-        let from = if block == 0 { self.prewarmed } else { 0 };
-        let members = self.list.members_of(block);
-        let left = self.pilot(block, &mut lanes[from..members]);
+        let left = self.pilot(block, lanes);
+        if left < lanes.len() {
+            let before = core::mem::replace(sums, [f64::NAN; LANES]);
+            lanes[..left].iter().for_each(|&lane| sums[usize::from(lane)] = before[usize::from(lane)]);
+        }
+        let lanes = &mut lanes[..left];
         self.note(0, left);
-        // A lane that is no number is never kept.
-        let mut sums = [f64::NAN; LANES];
-        let lanes = &mut lanes[from..from + left];
-        lanes.iter().for_each(|&lane| sums[usize::from(lane)] = 0.0);
-        let (mut group, mut kept) = (0, left);
-        while group < self.view.layout.columns && FEW * kept > members {
-            self.columns(group, block, &mut sums);
+        let members = self.list.members_of(block);
+        let groups = self.list.range();
+        let (mut group, mut kept) = (groups.start, left);
+        while group < self.view.layout.columns.min(groups.end) && FEW * kept > members {
+            self.columns(group, block, sums);
             group += 1;
-            kept = count_within(self.limit, &self.rests[group], &sums);
+            kept = count_within(self.limit, &self.rests[group], sums);
             self.note(group, kept);
         }
-        if group > 0 {
-            let before = lanes.len();
-            kept = keep_within(self.limit, &self.rests[group], &sums, lanes);
-            self.count(group, before, kept);
+        if group > groups.start {
+            kept = keep_within(self.limit, &self.rests[group], sums, lanes);
+            self.count(group, left, kept);
         }
-        self.rest_of(group, block, &mut sums, &mut lanes[..kept]);
+        self.rest_of(group, block, sums, &mut lanes[..kept])
     }
 
     /// Keeps lanes whose pilot does not exclude them. Returns how many.
@@ -208,7 +211,8 @@ impl<'s> Scanner<'s> {
     /// A vector that is nearer than the limit has a code that is nearer than the limit and the radius together.
     fn pilot(&mut self, block: usize, lanes: &mut [u8]) -> usize {
         const SCALE: f32 = 64.0;
-        let Some(pilot) = self.view.pilot.filter(|_| self.limit < f64::INFINITY) else { return lanes.len() };
+        let is_used = self.list.has_pilot() && self.limit < f64::INFINITY;
+        let Some(pilot) = self.view.pilot.filter(|_| is_used) else { return lanes.len() };
         let (radius, _) = self.list.pilot(block, 0);
         let nearest = stratann_kernel::sqrt((self.limit / f64::from(self.view.scale)).max(0.0) as f32);
         // More than all of this loses by rounding.
@@ -243,7 +247,12 @@ impl<'s> Scanner<'s> {
     fn columns(&mut self, group: usize, block: usize, sums: &mut Sums) {
         let factors = self.factors(block);
         let part = self.part(group, &factors);
-        let next = if group + 1 < self.view.layout.columns { (group + 1, block) } else { (0, block + 1) };
+        let groups = self.list.range();
+        let next = if group + 1 < self.view.layout.columns.min(groups.end) {
+            (group + 1, block)
+        } else {
+            (groups.start, block + 1)
+        };
         if next.1 < self.list.blocks() {
             let bytes = self.list.group(next.0, next.1);
             prefetch(&bytes[..bytes.len().min(AHEAD)]);
@@ -252,14 +261,16 @@ impl<'s> Scanner<'s> {
         self.q.stats.components += (self.list.members_of(block) * part.query.len()) as u64;
     }
 
-    /// Goes on with some lanes of a block from a group on, and offers those that are left at the end.
-    fn rest_of(&mut self, group: usize, block: usize, sums: &mut Sums, mut lanes: &mut [u8]) {
+    /// Goes on with some lanes of a block from a group on. Those that are left at the end come first, and their number
+    /// is returned.
+    fn rest_of(&mut self, group: usize, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
         let factors = self.factors(block);
-        let groups = self.view.layout.groups();
-        for group in group..groups {
-            if lanes.is_empty() {
-                return;
+        let mut left = lanes.len();
+        for group in group..self.list.range().end {
+            if left == 0 {
+                break;
             }
+            let lanes = &mut lanes[..left];
             let part = self.part(group, &factors);
             let bytes = self.list.group(group, block);
             if group < self.view.layout.columns {
@@ -272,10 +283,10 @@ impl<'s> Scanner<'s> {
             self.q.stats.components += (lanes.len() * part.query.len()) as u64;
             let kept = keep_within(self.limit, &self.rests[group + 1], sums, lanes);
             self.note(group + 1, kept);
-            self.count(group + 1, lanes.len(), kept);
-            lanes = &mut lanes[..kept];
+            self.count(group + 1, left, kept);
+            left = kept;
         }
-        self.offer(block, sums, lanes);
+        left
     }
 
     /// Notes how many lanes of a block are left after so many groups; after none, by their pilot.
@@ -289,14 +300,15 @@ impl<'s> Scanner<'s> {
 
     /// Counts lanes that were compared in all groups before this one, and those of them that are kept.
     fn count(&mut self, group: usize, compared: usize, kept: usize) {
-        if group == self.view.layout.groups() {
+        if group == self.list.range().end && self.missing == 0 {
             self.q.stats.full_comparisons += compared as u64;
         } else {
             self.q.stats.pruned += (compared - kept) as u64;
         }
     }
 
-    fn offer(&mut self, block: usize, sums: &Sums, lanes: &[u8]) {
+    /// Offers lanes whose sums are whole.
+    pub(super) fn offer(&mut self, block: usize, sums: &Sums, lanes: &[u8]) {
         let scale = f64::from(self.view.scale) * unit_distance(self.metric);
         for &lane in lanes {
             let member = block * LANES + usize::from(lane);
@@ -341,20 +353,22 @@ impl<'s> Scanner<'s> {
             return;
         }
         let mut rest = [0.0; LANES];
-        for group in (0..self.view.layout.groups()).rev() {
+        let others = (0..self.view.slice_count()).filter(|slice| self.missing >> slice & 1 == 1);
+        others.flat_map(|slice| self.view.groups(slice)).for_each(|g| self.add_norms(g, block, &mut rest));
+        for group in self.list.range().rev() {
             self.rests[group + 1] = rest;
-            let (largest, codes) = self.list.norms(group, block);
-            // More than a product of floats loses by rounding, and half a unit.
-            let step = f64::from(self.norms[group]) * f64::from(largest) / 255.0 * f64::from(self.view.scale);
-            for (rest, &code) in rest.iter_mut().zip(codes) {
-                *rest += step * (1.0 + 1e-4) * f64::from(code) + 1.0;
-            }
+            self.add_norms(group, block, &mut rest);
         }
-        self.rests[0] = rest;
+        self.rests[self.list.range().start] = rest;
     }
-}
 
-/// Members of a list that are scored first.
-fn prewarmed(members: usize) -> usize {
-    (members / PREWARMED_PART).min(LANES)
+    /// Adds what the products of a group can be at most.
+    fn add_norms(&self, group: usize, block: usize, rest: &mut Sums) {
+        let (largest, codes) = self.list.norms(group, block);
+        // More than a product of floats loses by rounding, and half a unit.
+        let step = f64::from(self.norms[group]) * f64::from(largest) / 255.0 * f64::from(self.view.scale);
+        for (rest, &code) in rest.iter_mut().zip(codes) {
+            *rest += step * (1.0 + 1e-4) * f64::from(code) + 1.0;
+        }
+    }
 }

@@ -16,6 +16,8 @@ use crate::query::{Params, QueryState, Scratch, wire};
 use crate::search::{Outcome, Step};
 use crate::view::Base;
 
+mod spread;
+
 const DIM: usize = 70;
 /// Members of the lists: none, less than a block, several blocks.
 const SIZES: [usize; 6] = [0, 3, 64, 65, 250, 130];
@@ -26,7 +28,9 @@ struct Grid {
     order: Vec<u32>,
     centroids: Vec<f32>,
     first: Vec<u32>,
+    // Of the head of each list, and of all its groups.
     starts: Vec<u64>,
+    slices: Vec<u32>,
     data: Vec<u8>,
     // As they are in the data set, list by list.
     vectors: Vec<Vec<u8>>,
@@ -74,6 +78,7 @@ impl Grid {
             centroids: vec![],
             first: vec![0],
             starts: vec![],
+            slices: vec![0, GridLayout::edges_of(DIM).len() as u32 - 1],
             data: vec![],
             vectors: vec![],
             // The components of the largest variance.
@@ -110,7 +115,9 @@ impl Grid {
                 pilot,
             })
             .collect();
-        self.starts.push(self.data.len() as u64);
+        let start = self.data.len();
+        let unit = |unit| (start + self.layout.unit_at(size, &self.slices, unit)) as u64;
+        self.starts.extend([unit(0), unit(1)]);
         write_list(&self.layout, &members, radius, &mut self.data);
         self.vectors.extend(rows);
         self.first.push(self.vectors.len() as u32);
@@ -146,7 +153,8 @@ impl Grid {
     }
 
     fn view(&self) -> IndexView<'_> {
-        let Grid { layout, order, centroids, first, starts, data, pilot_axes, pilot_offsets, .. } = self;
+        let Grid { layout, order, centroids, first, starts, slices, .. } = self;
+        let Grid { data, pilot_axes, pilot_offsets, .. } = self;
         let step = step_of(layout.metric, layout.dtype);
         let pilot = Pilot { axes: pilot_axes, offsets: pilot_offsets, step };
         let nodes = self.vectors.len() as u32;
@@ -159,8 +167,10 @@ impl Grid {
                 pilot: (layout.pilot > 0).then_some(pilot),
                 centroids,
                 first,
+                slices,
                 starts,
                 data,
+                firsts: None,
             }),
         }
     }

@@ -1,7 +1,9 @@
 //! What a `grid-ivf` keeps in RAM.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
 
 use crate::format::grid::{GridLayout, List};
@@ -74,10 +76,35 @@ pub struct View<'a> {
     pub centroids: &'a [f32],
     /// The first id of each list, and the number of vectors.
     pub first: &'a [u32],
-    /// Where each list begins in `data`.
+    /// The first group of each slice, and the number of groups. One slice where lists are not divided.
+    pub slices: &'a [u32],
+    /// Where the units of each list begin in `data`, its head and then its slices; [`ELSEWHERE`] for those of other
+    /// servers.
     pub starts: &'a [u64],
-    /// The lists.
+    /// What is here of the lists.
     pub data: &'a [u8],
+    /// Where lists are divided over servers, the first members of each list, whole.
+    pub firsts: Option<Firsts<'a>>,
+}
+
+/// In place of where a unit begins: it is on another server.
+pub const ELSEWHERE: u64 = u64::MAX;
+
+/// The first members of all lists, which all servers hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Firsts<'a> {
+    /// Where those of each list begin in `data`.
+    pub starts: &'a [u64],
+    /// Lists with the layout of the index.
+    pub data: &'a [u8],
+}
+
+/// Of each list, one member in so many is scored first.
+const PREWARMED_PART: usize = 100;
+
+/// Members of a list that are scored first: those that lie nearest to its centroid.
+pub fn prewarmed(members: usize) -> usize {
+    (members / PREWARMED_PART).min(LANES)
 }
 
 impl<'a> View<'a> {
@@ -86,14 +113,50 @@ impl<'a> View<'a> {
         self.first.len().saturating_sub(1) as u32
     }
 
+    /// Number of slices of every list.
+    pub fn slice_count(&self) -> usize {
+        self.slices.len().saturating_sub(1)
+    }
+
+    /// Number of units: the head and the slices of every list.
+    pub fn units(&self) -> u32 {
+        self.lists().saturating_mul(self.slices.len() as u32)
+    }
+
+    /// The number of a slice among all units.
+    pub fn unit(&self, list: u32, slice: usize) -> u32 {
+        list.wrapping_mul(self.slices.len() as u32).wrapping_add(1 + slice as u32)
+    }
+
+    /// The groups of a slice.
+    pub fn groups(&self, slice: usize) -> Range<usize> {
+        self.slices[slice] as usize..self.slices[slice + 1] as usize
+    }
+
     /// The number of members of a list.
     pub fn members(&self, list: u32) -> usize {
         (self.first[list as usize + 1] - self.first[list as usize]) as usize
     }
 
-    /// A list; `None` when it is not in memory.
+    /// A list that is not divided; `None` when it is not in memory.
     pub fn list(&self, list: u32) -> Option<List<'a>> {
-        let start = *self.starts.get(list as usize)? as usize;
-        self.layout.list(self.members(list), self.data.get(start..)?)
+        (self.slice_count() == 1).then(|| self.slice(list, 0))?
+    }
+
+    /// A slice of a list; `None` when it is not in memory.
+    pub fn slice(&self, list: u32, slice: usize) -> Option<List<'a>> {
+        let at = list as usize * self.slices.len();
+        let unit = |unit: usize| {
+            let start = *self.starts.get(at + unit)?;
+            self.data.get(usize::try_from(start).ok()?..)
+        };
+        self.layout.slice(self.members(list), unit(0)?, unit(1 + slice)?, self.groups(slice))
+    }
+
+    /// The members of a list that are scored first, whole.
+    pub(super) fn firsts(&self, list: u32) -> Option<List<'a>> {
+        let Some(firsts) = &self.firsts else { return self.list(list) };
+        let start = *firsts.starts.get(list as usize)?;
+        self.layout.list(prewarmed(self.members(list)), firsts.data.get(usize::try_from(start).ok()?..)?)
     }
 }

@@ -1,0 +1,329 @@
+//! Lists that are divided over servers (HARMONY §4.1 and §4.3).
+//!
+//! Each list is divided into slices of its components, and each slice is on a server, or on several. Lists whose slices
+//! are on the same servers are a *row*. The query stays at its origin and visits one row after another, those with the
+//! nearest lists first. What a row needs of other servers is one job: it visits the servers of the row's slices in turn.
+//! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold; the last one
+//! replies with the best. The origin adds what it holds itself before the job leaves, so nothing is sent of vectors that
+//! it drops.
+
+use alloc::vec::Vec;
+
+use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
+use super::view::prewarmed;
+use super::{Marker, State, View};
+use crate::codec::{Reader, Refused, Writer};
+use crate::place::Reach;
+use crate::plan::Cx;
+use crate::search::{Hit, IndexSize, Outcome, Tag};
+use stratann_kernel::columns::LANES;
+
+/// Times that a row is begun again after a loss.
+const TRIES: u8 = 4;
+
+/// A list that is to be scanned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Probe {
+    list: u32,
+    // Its first members were scored before.
+    is_warm: bool,
+    // Times that it was lost.
+    tries: u8,
+}
+
+/// Lists that are scanned together, and the vectors of them that are left.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Row {
+    pub(super) lists: Vec<Probe>,
+    // A bit for each slice whose components are added.
+    pub(super) done: u64,
+    // The largest sum of a vector that may be among the results.
+    limit: f64,
+    // For each block of each list a bit for each vector that is left.
+    pub(super) alive: Vec<u64>,
+    // Their sums, whole numbers of units.
+    pub(super) sums: Vec<f64>,
+}
+
+/// Scans what is here and not divided; the rest stays open.
+pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
+    let ranked = core::mem::take(&mut cx.scratch.ranked);
+    begin_scan(cx);
+    let warm = if cx.params.prewarm && cx.params.prune_dimension { prewarm(cx, &ranked) } else { 0 };
+    let first_limit = first_limit(cx);
+    cx.own.limit = first_limit;
+    for (rank, &probed) in ranked.iter().enumerate() {
+        let is_warm = rank < warm;
+        let skipped = if is_warm { prewarmed(cx.view.members(probed.1)) } else { 0 };
+        if scan_list(cx, probed, skipped, first_limit).is_none() {
+            cx.own.open.push(Probe { list: probed.1, is_warm, tries: 0 });
+        }
+    }
+    cx.scratch.ranked = ranked;
+}
+
+/// The limit of a query that has not begun its lists.
+fn first_limit(cx: &Cx<'_, Marker>) -> f64 {
+    if cx.params.prune_dimension {
+        limit(&cx.q.top, cx.base.metric, cx.view.scale)
+    } else {
+        f64::INFINITY
+    }
+}
+
+/// Begins rows until as many are under way as may be, and ends the query when none is left.
+pub(super) fn choose(cx: &mut Cx<'_, Marker>) {
+    begin_scan(cx);
+    while !cx.own.open.is_empty() && cx.own.rows.len() < usize::from(cx.params.fan_out) {
+        if begin_row(cx).is_none() {
+            return cx.q.finish(Outcome::OutOfBudget);
+        }
+    }
+    cx.settle(&[]);
+}
+
+/// Begins the row of the nearest list that is left. `None` when the budget allows no more jobs.
+fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
+    let mut row = Row::default();
+    let open = core::mem::take(&mut cx.own.open);
+    let is_of_row = |probe: &Probe| has_same_servers(cx, probe.list, open[0].list);
+    let rest;
+    (row.lists, rest) = open.iter().partition(|probe| is_of_row(probe));
+    cx.own.open = rest;
+    row.begin(cx.view);
+    row.limit = if cx.params.prune_vector { first_limit(cx) } else { cx.own.limit };
+    scan_here(cx, &mut row)?;
+    if row.is_finished(cx.view) {
+        row.lists.iter().for_each(|probe| count_list(cx, probe.list));
+        return Some(());
+    }
+    match next_servers(cx, &row).first().and_then(|&unit| here_next(cx, unit)) {
+        Some(to) => {
+            let tag = cx.score(to)?;
+            cx.own.rows.push((tag, row));
+        }
+        None => row.lists.iter().for_each(|probe| cx.q.give_up(cx.view.unit(probe.list, 0))),
+    }
+    Some(())
+}
+
+/// Whether all slices of two lists are on the same servers. Without servers all lists are here.
+fn has_same_servers(cx: &Cx<'_, Marker>, a: u32, b: u32) -> bool {
+    let Some(here) = &cx.base.here else { return true };
+    let on = |list, slice| here.placement.replicas(cx.view.unit(list, slice));
+    (0..cx.view.slice_count()).all(|slice| on(a, slice) == on(b, slice))
+}
+
+fn here_next(cx: &Cx<'_, Marker>, unit: u32) -> Option<u8> {
+    cx.base.here.as_ref()?.next(&[unit], 0)
+}
+
+/// The units of the first list of a row that are still missing, in the order in which they are visited. Empty where a
+/// unit is nowhere.
+fn next_servers(cx: &Cx<'_, Marker>, row: &Row) -> Vec<u32> {
+    let Some((probe, here)) = row.lists.first().zip(cx.base.here.as_ref()) else { return Vec::new() };
+    let missing = (0..cx.view.slice_count()).filter(|slice| row.done >> slice & 1 == 0);
+    let units: Vec<u32> = missing.map(|slice| cx.view.unit(probe.list, slice)).collect();
+    if units.iter().any(|&unit| cx.reach(unit) == Reach::Nowhere) {
+        return Vec::new();
+    }
+    let load = |unit: u32| {
+        here.next(&[unit], 0).map_or(u8::MAX, |server| here.others.loads[usize::from(server) % LANES])
+    };
+    let mut by_load: Vec<(bool, u32)> = units.iter().map(|&unit| (false, unit)).collect();
+    if cx.params.balance {
+        let least = units.iter().map(|&unit| load(unit)).min().unwrap_or(0);
+        by_load.iter_mut().for_each(|(is_busy, unit)| *is_busy = is_overloaded(load(*unit), least));
+        by_load.sort();
+    }
+    by_load.into_iter().map(|(_, unit)| unit).collect()
+}
+
+/// Whether a server is busy beside the least busy one of a row. A few queries more are chance.
+fn is_overloaded(load: u8, least: u8) -> bool {
+    const FEW: u8 = 4;
+    load > least.saturating_mul(2).saturating_add(FEW)
+}
+
+/// Adds all slices of a row that are here and missing. `None` for a row that cannot be.
+fn scan_here(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<()> {
+    for slice in 0..cx.view.slice_count() {
+        let is_here = || row.lists.iter().all(|probe| cx.view.slice(probe.list, slice).is_some());
+        if row.done >> slice & 1 == 0 && is_here() {
+            row.done |= 1 << slice;
+            row.add_slice(cx, slice)?;
+        }
+    }
+    Some(())
+}
+
+/// Goes on with a job.
+pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
+    let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
+    begin_scan(cx);
+    cx.q.count_hop();
+    if !row.is_sane(cx.view) || scan_here(cx, &mut row).is_none() {
+        return cx.q.finish(Outcome::OutOfBudget);
+    }
+    let missing = if row.is_finished(cx.view) { Vec::new() } else { next_servers(cx, &row) };
+    if missing.is_empty() {
+        let State { found, .. } = &mut *cx.own;
+        found.clone_from(&cx.q.top.hits);
+        let is_finished = row.is_finished(cx.view);
+        cx.own.rows.push((tag, row));
+        return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
+    }
+    cx.own.rows.push((tag, row));
+    cx.settle(&missing);
+}
+
+/// Appends what a job has found.
+pub(super) fn encode_scores(state: &State, w: &mut Writer<'_>) {
+    put_hits(&state.found, w);
+}
+
+/// Takes what a job has found; nothing where it was lost.
+pub(super) fn take_scores(
+    cx: &mut Cx<'_, Marker>,
+    tag: Tag,
+    scores: Option<&mut Reader<'_>>,
+) -> Result<(), Refused> {
+    let Some(at) = cx.own.rows.iter().position(|row| row.0 == tag) else { return Err(Refused::Content) };
+    let Some(r) = scores else {
+        let (_, row) = cx.own.rows.swap_remove(at);
+        for probe in row.lists {
+            if probe.tries + 1 >= TRIES {
+                cx.q.give_up(cx.view.unit(probe.list, 0));
+            } else {
+                cx.own.open.push(Probe { tries: probe.tries + 1, ..probe });
+            }
+        }
+        return Ok(());
+    };
+    let mut hits = Vec::new();
+    take_hits(r, cx.q.top.k, &mut hits)?;
+    if !r.0.is_empty() {
+        return Err(Refused::Length);
+    }
+    let (_, row) = cx.own.rows.swap_remove(at);
+    row.lists.iter().for_each(|probe| count_list(cx, probe.list));
+    for hit in hits {
+        cx.q.top.offer(hit.distance, || hit.external_id);
+    }
+    Ok(())
+}
+
+impl Row {
+    /// All members of all lists are left but those that were scored before.
+    fn begin(&mut self, view: &View<'_>) {
+        for probe in &self.lists {
+            let members = view.members(probe.list);
+            let skipped = if probe.is_warm { prewarmed(members) } else { 0 };
+            for from in (0..members).step_by(LANES) {
+                let all = full(members - from);
+                let first = if from == 0 { full(skipped) } else { 0 };
+                self.alive.push(all & !first);
+            }
+        }
+        self.sums.resize(self.left(), 0.0);
+    }
+
+    /// Vectors that are left.
+    fn left(&self) -> usize {
+        self.alive.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    fn is_finished(&self, view: &View<'_>) -> bool {
+        self.sums.is_empty() || self.done == full(view.slice_count())
+    }
+
+    /// Whether it fits these lists: a row from another server may say anything.
+    fn is_sane(&self, view: &View<'_>) -> bool {
+        if self.lists.iter().any(|probe| probe.list >= view.lists()) {
+            return false;
+        }
+        let members = || self.lists.iter().map(|probe| view.members(probe.list));
+        let blocks: usize = members().map(|members| members.div_ceil(LANES)).sum();
+        let wanted = members().flat_map(|members| {
+            (0..members).step_by(LANES).map(move |from| full(members - from))
+        });
+        blocks == self.alive.len()
+            && self.alive.iter().zip(wanted).all(|(word, all)| word & !all == 0)
+            && self.sums.len() == self.left()
+            && self.done & !full(view.slice_count()) == 0
+            && self.done != full(view.slice_count())
+    }
+
+    /// Adds a slice to the sums of all vectors that are left, and drops those beyond the limit. When no slice is
+    /// missing then, offers them.
+    fn add_slice(&mut self, cx: &mut Cx<'_, Marker>, slice: usize) -> Option<()> {
+        let missing = full(cx.view.slice_count()) & !self.done;
+        let (mut word, mut read, mut write) = (0, 0, 0);
+        for at in 0..self.lists.len() {
+            let list = self.lists[at].list;
+            let view = *cx.view;
+            let bytes = view.slice(list, slice)?;
+            let blocks = bytes.blocks();
+            let mut scanner = Scanner::new(cx, list, bytes, self.limit, true).without(missing);
+            for block in 0..blocks {
+                let bits = self.alive[word];
+                let (mut sums, mut lanes, mut count) = ([f64::NAN; LANES], [0u8; LANES], 0);
+                for lane in ones(bits) {
+                    sums[usize::from(lane)] = self.sums[read];
+                    lanes[count] = lane;
+                    (read, count) = (read + 1, count + 1);
+                }
+                scanner.tighten();
+                let kept = if count == 0 { 0 } else { scanner.add(block, &mut sums, &mut lanes[..count]) };
+                let lanes = &mut lanes[..kept];
+                lanes.sort_unstable();
+                self.alive[word] = lanes.iter().map(|lane| 1u64 << lane).sum();
+                for &lane in &*lanes {
+                    self.sums[write] = sums[usize::from(lane)];
+                    write += 1;
+                }
+                if missing == 0 {
+                    scanner.offer(block, &sums, lanes);
+                }
+                word += 1;
+            }
+        }
+        self.sums.truncate(write);
+        Some(())
+    }
+}
+
+/// The lowest `count` bits.
+fn full(count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// The bits that are set, ascending.
+fn ones(mut bits: u64) -> impl Iterator<Item = u8> {
+    core::iter::from_fn(move || {
+        let at = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (at < 64).then_some(at as u8)
+    })
+}
+
+/// Whether it can go on over an index of this size.
+pub(super) fn fits(state: &State, size: &IndexSize) -> bool {
+    let rows = state.rows.iter().flat_map(|row| &row.1.lists);
+    state.open.iter().chain(rows).all(|probe| probe.list < size.clusters)
+}
+
+/// Memory beside the struct itself, bytes.
+pub(super) fn memory_bytes(state: &State) -> usize {
+    let of_row = |row: &Row| {
+        row.lists.capacity() * size_of::<Probe>() + 8 * (row.alive.capacity() + row.sums.capacity())
+    };
+    state.open.capacity() * size_of::<Probe>()
+        + state.rows.capacity() * size_of::<(Tag, Row)>()
+        + state.rows.iter().map(|row| of_row(&row.1)).sum::<usize>()
+        + state.found.capacity() * size_of::<Hit>()
+}
+
+mod wire;
+pub(super) use wire::{decode, encode};
+use wire::{put_hits, take_hits};

@@ -1,0 +1,231 @@
+//! Grids that are divided over servers answer as one server does.
+
+use super::*;
+use crate::place::{LocalShard, Others, Placement};
+use crate::plan::grid_ivf::{ELSEWHERE, Firsts, prewarmed};
+use crate::search::{Arrival, Arrived};
+
+/// A grid on several servers.
+struct Servers<'g> {
+    grid: &'g Grid,
+    slices: Vec<u32>,
+    placement: Placement,
+    live: u64,
+    starts: Vec<Vec<u64>>,
+    firsts: (Vec<u64>, Vec<u8>),
+}
+
+impl<'g> Servers<'g> {
+    /// Slice `s` of list `l` is on the servers `on(l, s)`.
+    fn new(grid: &'g Grid, slices: Vec<u32>, servers: usize, on: impl Fn(usize, usize) -> u64) -> Self {
+        let units = slices.len();
+        let mut replicas = vec![];
+        for list in 0..SIZES.len() {
+            let of_slices: Vec<u64> = (0..units - 1).map(|slice| on(list, slice)).collect();
+            replicas.push(of_slices.iter().fold(0, |all, on| all | on));
+            replicas.extend(of_slices);
+        }
+        let placement = Placement::new(servers, replicas).unwrap();
+        let starts = (0..servers)
+            .map(|server| {
+                let at = |unit: usize| {
+                    let (list, within) = (unit / units, unit % units);
+                    let start = grid.starts[2 * list] as usize;
+                    (start + grid.layout.unit_at(SIZES[list], &slices, within)) as u64
+                };
+                let is_held = |unit: usize| placement.replicas(unit as u32) >> server & 1 == 1;
+                let of = |unit| if is_held(unit) { at(unit) } else { ELSEWHERE };
+                (0..units * SIZES.len()).map(of).collect()
+            })
+            .collect();
+        let mut firsts = (vec![], vec![]);
+        for list in 0..SIZES.len() as u32 {
+            firsts.0.push(firsts.1.len() as u64);
+            let KindView::GridIvf(view) = grid.view().kind else { panic!() };
+            view.list(list).unwrap().write_first(prewarmed(SIZES[list as usize]), &mut firsts.1);
+        }
+        Servers { grid, slices, placement, live: u64::MAX, starts, firsts }
+    }
+
+    fn view(&self, server: u8) -> IndexView<'_> {
+        let mut view = self.grid.view();
+        let others = Others::live(self.live);
+        view.base.here = Some(LocalShard { placement: &self.placement, server, others });
+        let KindView::GridIvf(own) = &mut view.kind else { panic!() };
+        own.slices = &self.slices;
+        own.starts = &self.starts[usize::from(server)];
+        own.firsts = Some(Firsts { starts: &self.firsts.0, data: &self.firsts.1 });
+        view
+    }
+
+    /// Steps a state on a server, after a journey.
+    fn step(&self, server: u8, query: &[u8], state: &mut QueryState, arrived: &[Arrival<'_>]) -> Step {
+        let mut bytes = vec![];
+        wire::encode(state, wire::Carry::Ids, &mut bytes);
+        let travelled = wire::decode(&bytes).unwrap();
+        assert_eq!(travelled.own, state.own);
+        *state = travelled;
+        let view = self.view(server);
+        let mut scratch = Scratch::default();
+        scratch.prepare_for(&view, query, state);
+        state.step(&view, &mut scratch, arrived)
+    }
+
+    fn search(&self, origin: u8, query: &[u8], params: Params) -> QueryState {
+        let view = self.view(origin);
+        let mut state = QueryState::new(params, view.budget());
+        let mut replies: Vec<(crate::search::Tag, Option<Vec<u8>>)> = vec![];
+        loop {
+            let scores: Vec<_> = replies.iter().map(|(_, bytes)| bytes.as_deref().map(wire::read_scores)).collect();
+            let what = |score: &Option<Result<_, _>>| match score {
+                Some(Ok(scores)) => Arrived::Scores(*scores),
+                _ => Arrived::Lost(crate::search::Loss::Failed),
+            };
+            let arrived: Vec<_> =
+                replies.iter().zip(&scores).map(|(reply, scores)| Arrival { tag: reply.0, what: what(scores) }).collect();
+            match self.step(origin, query, &mut state, &arrived) {
+                Step::Done => return state,
+                Step::HandOver(_) => panic!("queries stay at their origin"),
+                Step::Wait => {}
+            }
+            replies = state.jobs().map(|(tag, to)| (tag, self.job(&state, &view, (tag, to), query))).collect();
+            assert!(!replies.is_empty());
+        }
+    }
+
+    /// The reply to a job; `None` when a server on its way does not live.
+    fn job(
+        &self,
+        state: &QueryState,
+        view: &IndexView<'_>,
+        (tag, mut server): (crate::search::Tag, u8),
+        query: &[u8],
+    ) -> Option<Vec<u8>> {
+        let mut job = QueryState::default();
+        state.job(view, tag, &mut job);
+        loop {
+            if self.live >> server & 1 == 0 {
+                return None;
+            }
+            assert!(job.is_baton(&self.view(server).size()));
+            match self.step(server, query, &mut job, &[]) {
+                Step::HandOver(next) => server = next,
+                Step::Done => break,
+                Step::Wait => panic!("a job waits for nothing"),
+            }
+        }
+        let mut bytes = vec![];
+        wire::write_scores(&job, &mut bytes);
+        Some(bytes)
+    }
+}
+
+fn servers_of(seed: u64, servers: u64, replicas: u64, list: usize, slice: usize) -> u64 {
+    let first = hash(seed, list as u64 / 2, slice as u64) % servers;
+    (0..replicas).map(|replica| 1 << ((first + replica) % servers)).fold(0, |all, bit| all | bit)
+}
+
+fn divisions() -> Vec<Vec<u32>> {
+    vec![vec![0, 5], vec![0, 2, 5], vec![0, 1, 2, 5], vec![0, 1, 2, 3, 4, 5]]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn answers_do_not_depend_on_servers_or_slices(
+        metric in prop::sample::select(Metric::ALL.to_vec()),
+        dtype in prop::sample::select(DType::ALL.to_vec()),
+        slices in prop::sample::select(divisions()),
+        servers in 1..17u64,
+        replicas in 1..3u64,
+        (k, nprobe) in (prop::sample::select(vec![1u32, 10, 300, 1000]), 1..8u32),
+        (fan_out, balance) in (1..4u8, any::<bool>()),
+        seed in 0..1000u64,
+    ) {
+        let grid = Grid::new(metric, dtype, 2, seed);
+        let floats: Vec<f32> = (0..DIM).rev().map(|c| random(seed, 77_000_000, c)).collect();
+        let query = encode(dtype, &floats);
+        let replicas = replicas.min(servers);
+        let on = |list, slice| servers_of(seed, servers, replicas, list, slice);
+        let cluster = Servers::new(&grid, slices, servers as usize, on);
+        for params in variants(k, nprobe) {
+            let KindParams::GridIvf(own) = params.kind else { panic!() };
+            let params = Params { kind: KindParams::GridIvf(Own { fan_out, balance, ..own }), ..params };
+            let alone = grid.search(&query, params);
+            for origin in [0, servers as u8 - 1] {
+                let found = cluster.search(origin, &query, params);
+                prop_assert_eq!(found.outcome(), Outcome::Complete);
+                prop_assert_eq!(found.results(), alone.results());
+                let (a, b) = (found.stats(), alone.stats());
+                prop_assert_eq!((a.lists, a.components_unpruned), (b.lists, b.components_unpruned));
+                prop_assert_eq!(a.full_comparisons + a.pruned, b.full_comparisons + b.pruned);
+                if !own.prune_dimension {
+                    prop_assert_eq!(a.components, b.components);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_server_is_replaced_or_its_lists_are_given_up() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let query = grid.vectors[100].clone();
+    let params = Params::grid_ivf(10, 6);
+    for replicas in [1, 2] {
+        let on = |list, slice| servers_of(3, 5, replicas, list, slice);
+        let mut cluster = Servers::new(&grid, vec![0, 1, 2, 5], 5, on);
+        cluster.live = 0b10111;
+        let found = cluster.search(0, &query, params);
+        if replicas == 2 {
+            assert_eq!((found.outcome(), found.results()), (Outcome::Complete, grid.search(&query, params).results()));
+        } else {
+            assert_eq!(found.outcome(), Outcome::Partial);
+            assert!(found.stats().unreachable > 0 && found.stats().lists < 6);
+        }
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let query = grid.vectors[100].clone();
+    let cluster = Servers::new(&grid, vec![0, 2, 5], 2, |_, slice| 1 << slice);
+    let view = cluster.view(0);
+    let mut state = QueryState::new(Params::grid_ivf(10, 6), view.budget());
+    assert_eq!(cluster.step(0, &query, &mut state, &[]), Step::Wait);
+    let (tag, to) = state.jobs().next().unwrap();
+    let mut job = QueryState::default();
+    state.job(&view, tag, &mut job);
+    type Change = fn(&mut super::super::Row);
+    let changes: [Change; 7] = [
+        |row| row.alive.push(1),
+        |row| row.alive[0] ^= 1 << 63,
+        |row| row.sums.push(3.0),
+        |row| row.sums.clear(),
+        |row| row.done = 0b11,
+        |row| row.done = 0b101,
+        |row| row.lists.truncate(1),
+    ];
+    for change in changes {
+        let mut wrong = job.clone();
+        let crate::plan::KindState::GridIvf(own) = &mut wrong.own else { panic!() };
+        change(&mut own.rows[0].1);
+        let mut scratch = Scratch::default();
+        let there = cluster.view(to);
+        scratch.prepare(&there, &query);
+        assert_eq!(wrong.step(&there, &mut scratch, &[]), Step::Done);
+        assert_eq!(wrong.outcome(), Outcome::OutOfBudget);
+    }
+    // Half of a frame, and numbers that are too large, take no memory.
+    let mut bytes = vec![];
+    wire::encode(&job, wire::Carry::Ids, &mut bytes);
+    for length in 16..bytes.len() {
+        let mut short = bytes[..length].to_vec();
+        let (size, sum) = ((length - 16) as u32, wire::seal(wire::VERSION, &short[16..]));
+        short[4..8].copy_from_slice(&size.to_le_bytes());
+        short[8..16].copy_from_slice(&sum.to_le_bytes());
+        assert!(wire::decode(&short).is_err(), "{length}");
+    }
+}
