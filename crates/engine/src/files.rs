@@ -83,6 +83,8 @@ pub(crate) const NAV: &str = "nav.bin";
 pub(crate) const GRID: &str = "grid.bin";
 pub(crate) const SIZES: &str = "sizes.bin";
 pub(crate) const AXES: &str = "axes.bin";
+/// The first members of all lists of a partitioned `grid-ivf`.
+pub(crate) const FIRSTS: &str = "firsts.bin";
 /// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
@@ -113,12 +115,12 @@ pub(crate) fn name(number: u64, role: &str) -> String {
 /// The role that a name says.
 pub(crate) fn role(name: &str) -> Option<&'static str> {
     let (_, role) = name.split_once('-')?;
-    let of_server = ["blocks-", "lists-"].into_iter().find_map(|prefix| role.strip_prefix(prefix));
+    let of_server = ["blocks-", "lists-", "grid-"].into_iter().find_map(|prefix| role.strip_prefix(prefix));
     let server = of_server.and_then(|r| r.strip_suffix(".bin"));
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    BUILT.into_iter().chain([PLACEMENT]).find(|r| *r == role)
+    BUILT.into_iter().chain([PLACEMENT, FIRSTS]).find(|r| *r == role)
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {

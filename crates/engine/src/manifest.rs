@@ -17,6 +17,7 @@ use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 
 use crate::files;
+use crate::kinds::grid_ivf::facts::GridFacts;
 use crate::kinds::kind::Kind;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
@@ -74,6 +75,9 @@ pub struct SpreadFacts {
     /// Of the edges that leave their block, the share that leads to one without a common server; of inverted lists that
     /// of the edges of the navigation graph that leave their cluster.
     pub cut_share: f64,
+    /// Of a `grid-ivf` the first group of components of each slice, and the number of groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<u32>,
 }
 
 /// A published version of an index.
@@ -197,7 +201,9 @@ impl Manifest {
 
     /// Number of units that servers hold as a whole: of blocks, or of inverted lists.
     pub fn units(&self) -> u32 {
-        let grid = self.section.grid().map(|section| section.facts.lists());
+        let units_of_list = self.spread.as_ref().map_or(1, |spread| spread.slices.len().max(1) as u32);
+        let of_grid = |facts: &GridFacts| facts.lists().saturating_mul(units_of_list);
+        let grid = self.section.grid().map(|section| of_grid(&section.facts));
         let lists = self.section.lists().map(|section| section.facts.lists);
         lists.or(grid).unwrap_or(self.blocks.count)
     }
@@ -225,7 +231,8 @@ impl Manifest {
                 Some(files::SUBLISTS) => account.add("lists of divided clusters", entry.bytes),
                 Some(files::GRID) => account.add("vectors", entry.bytes),
                 Some(files::AXES) => account.add("axes", entry.bytes),
-                Some(files::SIZES) => account.add("sizes of lists", 3 * entry.bytes),
+                Some(files::SIZES) => account.add("sizes of lists", self.grid_places_bytes(entry.bytes / 4)),
+                Some(files::FIRSTS) => account.add("first members of lists", entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
                 Some(files::PLACEMENT) => {
                     account.add("placement", placement_bytes(self.units()));
@@ -240,6 +247,12 @@ impl Manifest {
             account.add("block cache", cache_budget);
         }
         account
+    }
+
+    /// Bytes in RAM of where so many lists of a grid are.
+    fn grid_places_bytes(&self, lists: u64) -> u64 {
+        let units_of_list = self.spread.as_ref().map_or(2, |spread| spread.slices.len() as u64);
+        lists * (12 + 8 * units_of_list) + 16
     }
 
     /// Element type, when known to this program.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
 use stratann_engine::budget::size;
+use stratann_engine::spread::grid::{GridPartition, GridPlan, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
@@ -29,7 +30,7 @@ enum Command {
     Up(up::Up),
 }
 
-/// Partition a finished disk-graph or hybrid-ivf index over servers
+/// Partition a finished disk-graph, hybrid-ivf or grid-ivf index over servers
 ///
 /// What a query reads one after the other stays together, so that queries are rarely handed over: blocks with many
 /// edges between them, or near inverted lists; a cluster of lists stays whole. What says where to go is on every server
@@ -62,6 +63,24 @@ struct Partition {
     /// Partitioning method
     #[arg(long, value_enum, default_value = "cells")]
     method: MethodName,
+    /// Plan of a grid-ivf [default: harmony]
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<ModeName>,
+    /// Queries as they will come, for the planner of a grid-ivf [default: vectors of the index]
+    #[arg(long, value_name = "FILE")]
+    queries: Option<PathBuf>,
+    /// Lists that a query of the sample visits [default: as calibrated for recall 0.95, or 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    nprobe: Option<u32>,
+    /// Weight of the imbalance of servers against the work of all [default: the number of servers]
+    #[arg(long, value_name = "FACTOR", value_parser = price)]
+    alpha: Option<f64>,
+    /// Microseconds of a message, for the planner [default: measured on the loopback interface]
+    #[arg(long, value_name = "TIME", value_parser = price)]
+    message_us: Option<f64>,
+    /// Nanoseconds of each byte of a message, for the planner [default: measured on the loopback interface]
+    #[arg(long, value_name = "TIME", value_parser = price)]
+    byte_ns: Option<f64>,
     /// Deal inverted lists by their bytes alone, not also by what queries have visited
     ///
     /// A hybrid-ivf counts visits while it is searched (learnt.bin).
@@ -119,6 +138,33 @@ impl From<MethodName> for Method {
     }
 }
 
+/// `--mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeName {
+    /// The cheapest grid of rows of lists and slices of components, by what a sample of queries costs.
+    Harmony,
+    /// Whole lists on each server.
+    Vector,
+    /// A slice of the components of every list on each server.
+    Dimension,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Mode {
+        match name {
+            ModeName::Harmony => Mode::Harmony,
+            ModeName::Vector => Mode::Vector,
+            ModeName::Dimension => Mode::Dimension,
+        }
+    }
+}
+
+/// A finite number that is not negative.
+fn price(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+    number.ok_or_else(|| format!("{text} is not a number from 0 on"))
+}
+
 const EXAMPLES: &str = "\
 Examples:
   stratann cluster partition base.idx -o spread --servers 10
@@ -144,6 +190,7 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
         replicas: args.replicas,
         overlap: args.overlap,
         method: args.method.into(),
+        grid: args.grid(),
         traffic: !args.no_traffic,
         traffic_from: args.traffic.clone(),
         ram_budget: args.ram_budget,
@@ -194,16 +241,56 @@ fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Res
     Ok(Verdict::Fine)
 }
 
+impl Partition {
+    fn grid(&self) -> GridPartition {
+        GridPartition {
+            mode: self.mode.map_or(Mode::default(), Mode::from),
+            queries: self.queries.clone(),
+            nprobe: self.nprobe,
+            alpha: self.alpha,
+            message_ns: self.message_us.map(|us| 1e3 * us),
+            byte_ns: self.byte_ns,
+        }
+    }
+}
+
+/// The plans that were compared, and what they cost.
+fn plans(plan: &GridPlan) -> String {
+    let queries = plan.queries.max(1) as f64;
+    let rows: Vec<Vec<String>> = plan
+        .candidates
+        .iter()
+        .map(|c| {
+            vec![
+                format!("{} x {}", c.rows, c.slices),
+                format!("{:.3} ms", c.computing_ms / queries),
+                format!("{:.3} ms", c.messages_ms / queries),
+                format!("{:.1}", c.messages_per_query),
+                size(c.bytes_per_query as u64),
+                format!("{:.2}", c.largest_share),
+                format!("{:.3} ms", c.cost_ms / queries),
+            ]
+        })
+        .collect();
+    let head = ["rows x slices", "computing", "messages", "number", "bytes", "busiest/mean", "cost"];
+    let sample = format!("{} queries that visit {} lists", count(plan.queries as u64), plan.nprobe);
+    format!("{}\neach figure is for one of {sample}; the first plan was taken\n", table(&head, &rows))
+}
+
 fn text(args: &Partition, report: &PartitionReport) -> String {
     let mut rows: Vec<Vec<String>> =
         report.stages.iter().map(|(name, s)| vec![name.clone(), duration(*s)]).collect();
     rows.push(vec!["all".into(), duration(report.seconds)]);
     let unit = report.unit;
     let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
+    let why = match &report.plan {
+        Some(plan) => plans(plan),
+        None => format!("{:.1} % of the edges between {unit} are cut\n", 100.0 * report.cut_share),
+    };
+    let busiest = report.busiest_over_mean.filter(|_| report.plan.is_none());
     format!(
         "{}\n{}: {} {unit} on {} servers, {} replicas in all; at most {} of {unit} on a server and {} shared by all; \
-         peak memory {}\n{:.1} % of the edges between {unit} are cut, the largest server holds {:.3} times the \
-         mean\n{}",
+         peak memory {}\n{why}the largest server holds {:.3} times the mean\n{}",
         table(&["stage", "time"], &rows),
         args.output.display(),
         count(u64::from(report.blocks)),
@@ -212,9 +299,8 @@ fn text(args: &Partition, report: &PartitionReport) -> String {
         size(largest),
         size(report.shared_bytes),
         size(report.peak_rss_bytes),
-        100.0 * report.cut_share,
         report.largest_over_mean,
-        report.busiest_over_mean.map_or(String::new(), |times| format!(
+        busiest.map_or(String::new(), |times| format!(
             "by the queries that it has learnt from, the busiest server has {times:.2} times the mean of visits\n"
         )),
     )

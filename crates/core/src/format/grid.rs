@@ -187,6 +187,16 @@ impl<'a> List<'a> {
         self.range.clone()
     }
 
+    /// A checksum of its head, its pilot and its groups.
+    pub fn checksum(&self) -> u64 {
+        let columns = (self.layout.edges[self.range.end] - self.layout.edges[self.range.start]) as usize;
+        let bytes = GridLayout::places(self.members) * self.layout.dtype.size() * columns;
+        let head = &self.head[..self.layout.pilot_at(self.members)];
+        [head, self.pilot, &self.groups[..bytes]]
+            .iter()
+            .fold(0u64, |sum, part| sum.rotate_left(17) ^ crate::hash::checksum(part))
+    }
+
     /// Blocks.
     pub fn blocks(&self) -> usize {
         self.members.div_ceil(LANES)

@@ -47,16 +47,16 @@ impl Kind {
     /// Whether it can be partitioned over servers.
     pub const fn is_spreadable(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::HybridIvf => true,
-            Kind::GridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf => true,
+            Kind::Flat => false,
         }
     }
 
     /// Whether its queries can ask other servers for scores of what is there.
     pub const fn scores_remotely(self) -> bool {
         match self {
-            Kind::HybridIvf => true,
-            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => false,
+            Kind::HybridIvf | Kind::GridIvf => true,
+            Kind::DiskGraph | Kind::Flat => false,
         }
     }
 
@@ -131,6 +131,14 @@ impl Kind {
             Kind::DiskGraph | Kind::Flat => files::BLOCKS,
             Kind::HybridIvf => files::LISTS,
             Kind::GridIvf => files::GRID,
+        }
+    }
+
+    /// Whether all units that a server holds are in its memory.
+    pub(crate) const fn is_resident(self) -> bool {
+        match self {
+            Kind::GridIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::Flat => false,
         }
     }
 

@@ -90,7 +90,7 @@ impl KindIndex {
             Kind::Flat => KindIndex::Flat,
             Kind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
             Kind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
-            Kind::GridIvf => KindIndex::GridIvf(GridIndex::open(base)?),
+            Kind::GridIvf => KindIndex::GridIvf(GridIndex::open(base, held)?),
         })
     }
 
@@ -162,7 +162,7 @@ impl KindIndex {
             KindIndex::Flat => flat::IN_FLIGHT,
             KindIndex::DiskGraph(_) => disk_graph::account::IN_FLIGHT,
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::in_flight(lists.is_low_on_memory()),
-            KindIndex::GridIvf(_) => grid_ivf::account::IN_FLIGHT,
+            KindIndex::GridIvf(grid) => grid_ivf::account::in_flight(grid.held_ranges().is_some()),
         }
     }
 
@@ -231,8 +231,9 @@ impl KindIndex {
     /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
             KindIndex::HybridIvf(lists) => lists.tables.held_ranges(),
+            KindIndex::GridIvf(grid) => grid.held_ranges(),
         }
     }
 
@@ -398,7 +399,8 @@ pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRang
     let (kind, .., block) = shape(folder, manifest)?;
     match kind {
         Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
-        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => {
+        Kind::GridIvf => grid_ivf::units::unit_ranges(folder, manifest),
+        Kind::Flat | Kind::DiskGraph => {
             Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
         }
     }
@@ -434,7 +436,10 @@ pub(crate) fn verify_parts(
         Some(Kind::HybridIvf) => {
             hybrid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
         }
-        Some(Kind::Flat | Kind::DiskGraph | Kind::GridIvf) | None => Ok(false),
+        Some(Kind::GridIvf) => {
+            grid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
+        }
+        Some(Kind::Flat | Kind::DiskGraph) | None => Ok(false),
     }
 }
 

@@ -7,6 +7,7 @@
 mod compute;
 mod disk;
 mod fit;
+pub(crate) mod network;
 mod origin;
 mod scratch;
 

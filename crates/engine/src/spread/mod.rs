@@ -21,6 +21,7 @@ pub(crate) mod check;
 mod copies;
 mod description;
 mod divide;
+pub mod grid;
 pub mod moved;
 mod parts;
 mod placing;
@@ -38,6 +39,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
 
+use self::grid::{GridPartition, GridPlan};
 use self::placing::Placing;
 use self::plan::SpreadPlan;
 use self::source::Source;
@@ -48,7 +50,7 @@ use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::index::Index;
 use crate::kinds::kind::Kind;
-use crate::kinds::{self, UnitTables};
+use crate::kinds::{self, KindIndex, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
@@ -91,6 +93,8 @@ pub struct PartitionOptions {
     pub overlap: f64,
     /// How first replicas are chosen.
     pub method: Method,
+    /// What the planner of a `grid-ivf` is told.
+    pub grid: GridPartition,
     /// Whether lists are dealt by what queries have visited, where the index has learnt that.
     pub traffic: bool,
     /// Folders of partitions of the same index, whose servers have learnt what queries visit.
@@ -113,6 +117,7 @@ impl PartitionOptions {
             replicas: 1,
             overlap: 0.0,
             method: Method::Cells,
+            grid: GridPartition::default(),
             traffic: true,
             traffic_from: Vec::new(),
             ram_budget: None,
@@ -142,6 +147,14 @@ impl PartitionOptions {
                 kinds.join(" and ")
             ));
         };
+        if kind != Kind::GridIvf && self.grid != GridPartition::default() {
+            return wrong(format!(
+                "{} is of kind {kind}; a mode, queries and prices are for the planner of a {}",
+                folder.display(),
+                Kind::GridIvf.name(),
+                kind = kind.name(),
+            ));
+        }
         if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
             return wrong(OVERLAP_OF_LISTS.into());
         }
@@ -226,6 +239,9 @@ pub struct PartitionReport {
     pub shared_bytes: u64,
     /// Identifies the result.
     pub build_id: String,
+    /// How a `grid-ivf` is divided, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<GridPlan>,
     /// Seconds by stage.
     pub stages: BTreeMap<String, f64>,
 }
@@ -246,12 +262,19 @@ enum Plan {
     Blocks(SpreadPlan),
     /// By units of another kind.
     Units(Account),
+    /// By slices of lists.
+    Grid(Account),
 }
 
 impl Plan {
     /// # Errors
     /// `ErrorKind::Budget`, naming the smallest budget that works.
     fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<Plan> {
+        if manifest.section.grid().is_some() {
+            let account = grid::account(manifest, options);
+            account.check(options.ram_budget, "spread this index")?;
+            return Ok(Plan::Grid(account));
+        }
         match units::account(manifest, options) {
             None => SpreadPlan::new(manifest, options).map(Plan::Blocks),
             Some(account) => {
@@ -264,7 +287,7 @@ impl Plan {
     fn account(&self) -> &Account {
         match self {
             Plan::Blocks(plan) => &plan.account,
-            Plan::Units(account) => account,
+            Plan::Units(account) | Plan::Grid(account) => account,
         }
     }
 }
@@ -275,6 +298,10 @@ impl Plan {
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+    if let KindIndex::GridIvf(own) = &index.kind {
+        options.check(index.folder(), index.manifest())?;
+        return grid::place(&index.base, own, options, progress).map(|placed| placed.1);
+    }
     if let Some(mut units) = index.kind.units() {
         units::check(&units, options)?;
         units.visits = visits(index.folder(), index.manifest(), options)?;
@@ -343,7 +370,7 @@ pub fn partition(
     progress: &dyn Progress,
 ) -> Result<PartitionReport> {
     let started = Instant::now();
-    let (_, manifest) = Manifest::read(index)?;
+    let (source, manifest) = Manifest::read(index)?;
     options.check(index, &manifest)?;
     let plan = Plan::new(&manifest, options)?;
     if let (Ok(a), Ok(b)) = (index.canonicalize(), out.canonicalize())
@@ -354,7 +381,7 @@ pub fn partition(
     let pool = pool(options)?;
     let is_new = !out.exists();
     let (number, lock) = claim_folder(out, options.force)?;
-    let mut job = Job { index, out, number, options, progress, stages: BTreeMap::new() };
+    let mut job = Job { index, source, out, number, options, progress, stages: BTreeMap::new() };
     let done = pool.install(|| job.run(manifest, plan));
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
     drop(lock);
@@ -371,6 +398,8 @@ pub fn partition(
 /// One partition on its way.
 struct Job<'a> {
     index: &'a Path,
+    // The number of its manifest.
+    source: u64,
     out: &'a Path,
     number: u64,
     options: &'a PartitionOptions,
@@ -384,6 +413,7 @@ struct Written {
     placement: Placement,
     cut_share: f64,
     busiest_over_mean: Option<f64>,
+    plan: Option<GridPlan>,
 }
 
 impl Job<'_> {
@@ -398,12 +428,13 @@ impl Job<'_> {
         let (index, number, progress) = (self.index, self.number, self.progress);
         let mut files = self.stage("shared", || share(index, &partial, number, &manifest, progress))?;
         let tables = match &plan {
-            Plan::Blocks(_) => None,
+            Plan::Blocks(_) | Plan::Grid(_) => None,
             Plan::Units(_) => kinds::read_units(index, &manifest)?,
         };
         let written = match (plan, tables) {
             (Plan::Blocks(plan), _) => self.write_blocks(&manifest, plan, &partial)?,
             (Plan::Units(_), Some(tables)) => self.write_units(&manifest, &tables, &partial)?,
+            (Plan::Grid(_), _) => self.write_grid(&manifest, &partial, &mut files)?,
             (Plan::Units(_), None) => return Err(Error::bad_input("the index has no units; report this")),
         };
         let path = partial.join(files::name(number, files::PLACEMENT));
@@ -432,7 +463,7 @@ impl Job<'_> {
         let path = part_path(manifest, partial, self.number);
         let written = self.stage("write", || parts::write(&source, &placement, shape.block_bytes, path))?;
         let cut_share = written.cut as f64 / written.edges.max(1) as f64;
-        Ok(Written { parts: written.parts, placement, cut_share, busiest_over_mean: None })
+        Ok(Written { parts: written.parts, placement, cut_share, busiest_over_mean: None, plan: None })
     }
 
     fn write_units(&mut self, manifest: &Manifest, tables: &UnitTables, partial: &Path) -> Result<Written> {
@@ -451,7 +482,29 @@ impl Job<'_> {
             let ranges = tables.unit_ranges(manifest);
             parts::write_ranges((index, manifest), &ranges, &placement, path, progress)
         })?;
-        Ok(Written { parts, cut_share: units::cut_share(tables, &placement), busiest_over_mean, placement })
+        let cut_share = units::cut_share(tables, &placement);
+        Ok(Written { parts, cut_share, busiest_over_mean, placement, plan: None })
+    }
+
+    fn write_grid(
+        &mut self,
+        manifest: &Manifest,
+        partial: &Path,
+        files: &mut BTreeMap<String, FileEntry>,
+    ) -> Result<Written> {
+        let (index, options, progress, number) = (self.index, self.options, self.progress, self.number);
+        let source = (self.source, manifest);
+        let divided = self.stage("divide", || grid::divide(index, source, options, progress))?;
+        let name = files::name(number, files::FIRSTS);
+        files.insert(name.clone(), divided.write_firsts(&partial.join(&name))?);
+        let path = part_path(manifest, partial, number);
+        let grid::Divided { plan, placement, places, .. } = divided;
+        let parts = self.stage("write", || {
+            let bytes = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+            parts::write_ranges((index, manifest), &places.ranges(bytes), &placement, path, progress)
+        })?;
+        let busiest_over_mean = plan.candidates.first().map(|candidate| candidate.largest_share);
+        Ok(Written { parts, placement, cut_share: 0.0, busiest_over_mean, plan: Some(plan) })
     }
 
     /// Moves the files up and creates the manifest.
@@ -475,11 +528,16 @@ impl Job<'_> {
             servers: self.options.servers,
             replicas: self.options.replicas,
             overlap: self.options.overlap,
-            method: self.options.method.name().into(),
+            method: written
+                .plan
+                .as_ref()
+                .map_or(self.options.method.name(), |plan| plan.mode.name())
+                .into(),
             seed: self.options.seed,
             source: source.build_id.clone(),
             held,
             cut_share: written.cut_share,
+            slices: written.plan.as_ref().map_or(Vec::new(), |plan| plan.slices.clone()),
         };
         let mut report = PartitionReport {
             servers: spread.servers,
@@ -487,11 +545,12 @@ impl Job<'_> {
             overlap: spread.overlap,
             method: spread.method.clone(),
             unit: source.kind().map_or("blocks", |kind| kind.unit_names().1),
-            blocks: source.units(),
+            blocks: written.placement.all().len() as u32,
             copies,
             cut_share: spread.cut_share,
             largest_over_mean: largest * spread.servers as f64 / all_bytes,
             busiest_over_mean: written.busiest_over_mean,
+            plan: written.plan.clone(),
             server_bytes,
             shared_bytes,
             ..PartitionReport::default()

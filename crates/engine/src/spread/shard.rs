@@ -9,6 +9,7 @@ use stratann_core::query::{Extent, StoreId};
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
+use crate::kinds::kind::Kind;
 use crate::kinds::units::Held;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
 use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
@@ -92,7 +93,8 @@ impl Shard {
             )));
         }
         // The budget is checked before anything large is read.
-        manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
+        planned_account(&manifest, server, options.cache_budget)?
+            .check(options.ram_budget, "open this index")?;
         let placement = read_placement(folder, &manifest, spread)?;
         let held = Held { placement: &placement, server };
         let index = Index::from_units(folder, number, manifest, Some(held), options)?;
@@ -201,6 +203,15 @@ impl Shard {
             tier::open(&self.index.base.blocks_file, depth, self.index.base.block.block_bytes, choice)?;
         Ok(Box::new(ShardTier { shard: self, inner }))
     }
+}
+
+/// What opening will take, from the manifest alone.
+fn planned_account(manifest: &Manifest, server: usize, cache_budget: u64) -> Result<Account> {
+    let mut account = manifest.planned_account(cache_budget);
+    if manifest.kind().is_some_and(Kind::is_resident) {
+        account.add("vectors", manifest.file(&manifest.part_role(server))?.1.bytes);
+    }
+    Ok(account)
 }
 
 /// Reads the placement and holds it against the manifest.

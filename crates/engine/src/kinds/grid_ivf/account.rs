@@ -7,7 +7,14 @@ use super::facts::GridFacts;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: none of them ever waits for a disk.
-pub(crate) const IN_FLIGHT: usize = 1;
+const IN_FLIGHT: usize = 1;
+/// The same where lists are divided over servers: a query waits for jobs, and others go on meanwhile.
+const IN_FLIGHT_OF_SERVERS: usize = 32;
+
+/// Queries in flight per thread.
+pub(crate) fn in_flight(is_divided: bool) -> usize {
+    if is_divided { IN_FLIGHT_OF_SERVERS } else { IN_FLIGHT }
+}
 
 /// The query in both bases, the distances of all centroids and their ranks, and what sums may still lose.
 pub(crate) fn query_bytes(dim: usize, facts: &GridFacts) -> u64 {
@@ -18,7 +25,7 @@ pub(crate) fn query_bytes(dim: usize, facts: &GridFacts) -> u64 {
 /// What queries take, as far as the manifest tells.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &GridFacts) -> PlannedQuery {
     PlannedQuery {
-        in_flight: IN_FLIGHT,
+        in_flight: in_flight(manifest.spread.is_some()),
         tables_bytes: query_bytes(manifest.dim, facts),
         read_bytes: manifest.blocks.bytes,
     }

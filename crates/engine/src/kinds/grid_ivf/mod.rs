@@ -8,4 +8,5 @@ pub mod facts;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
+pub(crate) mod units;
 pub(crate) mod verify;

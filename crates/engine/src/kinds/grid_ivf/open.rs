@@ -1,15 +1,17 @@
-//! An open `grid-ivf`: all of its vectors are in memory.
+//! An open `grid-ivf`: all of its vectors are in memory, or what one server holds of them.
 
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
-use stratann_core::plan::grid_ivf::{Axes, Pilot, View};
+use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 
 use super::facts::{GridFacts, GridSection};
+use super::units::{self, Places};
 use crate::base::{Base, read_role};
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
+use crate::kinds::units::{Held, HeldRanges};
 use crate::manifest::{Manifest, read_resident};
 use crate::tier::Resident;
 use crate::{Error, Result, files};
@@ -21,9 +23,17 @@ pub(crate) struct GridIndex {
     axes: StoredAxes,
     pilot: Option<StoredPilot>,
     centroids: Vec<f32>,
-    first: Vec<u32>,
-    starts: Vec<u64>,
+    places: Places,
     data: Resident,
+    // Of one server.
+    share: Option<Share>,
+}
+
+/// What one server has besides.
+struct Share {
+    held: HeldRanges,
+    /// The first members of all lists.
+    firsts: Resident,
 }
 
 /// The axes that stored components refer to, as their file has them.
@@ -119,20 +129,14 @@ impl Manifest {
 }
 
 impl GridIndex {
-    /// Reads and checks all files.
+    /// Reads and checks all files, with all units or with those of one server.
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn open(base: &Base) -> Result<GridIndex> {
+    pub(crate) fn open(base: &Base, held: Option<Held<'_>>) -> Result<GridIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.grid(folder)?.facts.clone();
-        let layout = facts.layout(base.dtype, base.metric, manifest.dim, base.block.id_bytes);
-        let layout = layout.ok_or_else(|| {
-            Error::corrupt(format!(
-                "{}: the manifest's numbers cannot be; build the index again",
-                folder.display()
-            ))
-        })?;
+        let layout = units::layout(folder, manifest)?;
         let (path, bytes) = read_role(folder, manifest, files::AXES)?;
         let stored = decode_axes(&bytes, base.dtype, manifest.dim, layout.pilot);
         let (axes, pilot) = stored.ok_or_else(|| files::senseless(&path))?;
@@ -143,18 +147,28 @@ impl GridIndex {
         {
             return Err(files::senseless(&path));
         }
-        let (path, bytes) = read_role(folder, manifest, files::SIZES)?;
-        let (first, starts, end) = places(&bytes, &layout);
-        let rows = first.last().copied().map_or(0, u64::from);
-        if bytes.len() != 4 * facts.lists() as usize || rows != manifest.rows {
-            return Err(files::senseless(&path));
+        let mut places = Places::read(folder, manifest, &layout)?;
+        let (name, needed, share) = match held {
+            None => (manifest.file(files::GRID)?.0.to_string(), places.end, None),
+            Some(held) => {
+                let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+                let (starts, ranges) = places.held(whole, held);
+                places.starts = starts;
+                let (name, entry) = manifest.file(files::FIRSTS)?;
+                if Some(&entry.bytes) != places.firsts.last() {
+                    return Err(files::senseless(&folder.join(name)));
+                }
+                let firsts = read_resident(folder, name, entry)?;
+                let name = manifest.file(&manifest.part_role(held.server))?.0.to_string();
+                (name, ranges.file_bytes(), Some(Share { held: ranges, firsts }))
+            }
+        };
+        let entry = &manifest.files[&name];
+        if needed > entry.bytes {
+            return Err(files::senseless(&folder.join(&name)));
         }
-        let (name, entry) = manifest.file(files::GRID)?;
-        if end > entry.bytes {
-            return Err(files::senseless(&folder.join(name)));
-        }
-        let data = read_resident(folder, name, entry)?;
-        Ok(GridIndex { facts, layout, axes, pilot, centroids, first, starts, data })
+        let data = read_resident(folder, &name, entry)?;
+        Ok(GridIndex { facts, layout, axes, pilot, centroids, places, data, share })
     }
 
     /// What queries see.
@@ -165,20 +179,32 @@ impl GridIndex {
             axes: self.axes.view(self.layout.dim()),
             pilot: self.pilot.as_ref().map(|pilot| pilot.view(self.facts.pilot_step)),
             centroids: &self.centroids,
-            first: &self.first,
-            starts: &self.starts,
+            first: &self.places.first,
+            slices: &self.places.slices,
+            starts: &self.places.starts,
             data: &self.data,
+            firsts: self.share.as_ref().map(|share| Firsts { starts: &self.places.firsts, data: &share.firsts }),
         }
     }
 
     /// What a query that searches everything goes through.
     pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
         ExactCost {
-            count: self.starts.len() as u64,
+            count: self.facts.lists().into(),
             unit: "lists",
             bytes: base.manifest.rows * base.row_bytes() as u64,
             vector_bytes_max: 0,
         }
+    }
+
+    /// Where everything is.
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Where a server's units are in its file.
+    pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
+        self.share.as_ref().map(|share| &share.held)
     }
 
     /// Its axes.
@@ -192,19 +218,10 @@ impl GridIndex {
         let pilot = self.pilot.as_ref().map_or(0, |pilot| 4 * (pilot.axes.len() + pilot.offsets.len()));
         account.add("axes", (self.axes.encode().len() + pilot) as u64);
         account.add("centroids", 4 * self.centroids.len() as u64);
-        account.add("sizes of lists", 12 * self.starts.len() as u64);
+        account.add("sizes of lists", self.places.memory_bytes());
+        if let Some(share) = &self.share {
+            account.add("first members of lists", share.firsts.len() as u64);
+            account.add("ranges of lists", share.held.memory_bytes());
+        }
     }
-}
-
-/// The first id of each list and the number of all members, where each list begins, and where the last one ends. Sums
-/// that are too large saturate.
-pub(crate) fn places(sizes: &[u8], layout: &GridLayout) -> (Vec<u32>, Vec<u64>, u64) {
-    let (mut first, mut starts, mut end) = (vec![0u32], Vec::new(), 0u64);
-    for size in sizes.as_chunks::<4>().0 {
-        let size = u32::from_le_bytes(*size);
-        first.push(first[first.len() - 1].saturating_add(size));
-        starts.push(end);
-        end = end.saturating_add(layout.list_bytes(size as usize) as u64);
-    }
-    (first, starts, end)
 }

@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use stratann_core::format::grid::List;
+use stratann_core::place::Placement;
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::dot_f32;
 use stratann_kernel::element::widen;
 
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
+use crate::kinds::units::Held;
 use crate::manifest::Manifest;
 use crate::verify::report::{Finding, Report, file_in};
 use crate::{Error, Progress, Result, files};
@@ -29,7 +31,7 @@ pub(crate) fn check(
     report: &mut Report,
 ) -> Result<()> {
     let opened = Base::open(folder, number, manifest.clone(), files::GRID)
-        .and_then(|base| GridIndex::open(&base).map(|grid| (base, grid)));
+        .and_then(|base| GridIndex::open(&base, None).map(|grid| (base, grid)));
     let (base, grid) = match opened {
         Ok(opened) => opened,
         Err(e) => {
@@ -57,7 +59,7 @@ pub(crate) fn check(
             None => Some("it is not in the file".into()),
         };
         if let Some(what) = wrong {
-            let offset = Some(view.starts[number as usize]);
+            let offset = Some(view.starts[2 * number as usize]);
             report.found(Finding { file: name.clone(), list: Some(number), offset, what, block: None });
         }
     }
@@ -113,4 +115,66 @@ fn has_norms<'a>(list: &List<'_>, groups: usize, member: usize, part: impl Fn(us
         // A float's sum may be off by rounding.
         norm <= largest * f32::from(codes[member % LANES]) / 255.0 * (1.0 + 1e-5) + f32::MIN_POSITIVE
     })
+}
+
+/// Checks what every server has of a partitioned index: its file as a whole, and the slices of each list in it. Copies
+/// must be equal, and all servers together must hold every vector once.
+pub(crate) fn check_parts(
+    folder: &Path,
+    manifest: &Manifest,
+    placement: &Placement,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let mut sums: Vec<Option<u64>> = vec![None; placement.all().len()];
+    for server in 0..placement.servers() {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let name = manifest.part_name(server).unwrap_or(".").to_string();
+        let held = Held { placement, server };
+        let opened = Base::open(folder, 0, manifest.clone(), &manifest.part_role(server))
+            .and_then(|base| GridIndex::open(&base, Some(held)));
+        let grid = match opened {
+            Ok(grid) => grid,
+            Err(e) => {
+                report.found(Finding { file: file_in(&e.message, manifest), what: e.message, ..Finding::default() });
+                continue;
+            }
+        };
+        check_slices(&grid, held, (&name, &mut sums), report);
+        report.files += 1;
+        report.bytes += manifest.file(&manifest.part_role(server))?.1.bytes;
+    }
+    report.lists = Some(manifest.grid(folder)?.facts.lists());
+    report.nodes = manifest.rows;
+    Ok(())
+}
+
+/// Checks the slices of one server against those of the servers before.
+fn check_slices(
+    grid: &GridIndex,
+    held: Held<'_>,
+    (name, sums): (&str, &mut Vec<Option<u64>>),
+    report: &mut Report,
+) {
+    let view = grid.view();
+    let mut found = |list, what| {
+        report.found(Finding { file: name.into(), list: Some(list), what, ..Finding::default() });
+    };
+    for list in 0..view.lists() {
+        for slice in 0..view.slice_count() {
+            let unit = view.unit(list, slice);
+            match view.slice(list, slice) {
+                None if held.holds(unit) => found(list, format!("its slice {slice} is not in the file")),
+                Some(part) if held.holds(unit) => {
+                    let sum = part.checksum();
+                    if *sums[unit as usize].get_or_insert(sum) != sum {
+                        found(list, format!("its slice {slice} is not that of another server"));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
 }

@@ -18,7 +18,8 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats};
-use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes, places};
+use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
+use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
 
@@ -50,8 +51,9 @@ pub(super) fn run(
     let mut sizes = vec![0u32; count as usize];
     list_of_row.iter().filter(|&&list| list != u32::MAX).for_each(|&list| sizes[list as usize] += 1);
     write_table(&build.file(files::SIZES), &sizes)?;
-    let (first, starts, end) = places(bytemuck::cast_slice(&sizes), &layout);
-    let bytes = end.next_multiple_of(PAGE as u64).max(PAGE as u64);
+    let places = Places::new(&sizes, &layout, vec![0, layout.groups() as u32]);
+    let first = &places.first;
+    let bytes = places.end.next_multiple_of(PAGE as u64).max(PAGE as u64);
     let path = build.file(files::GRID);
     let out = AtomicFile::create(&path)?;
     out.file().set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;
@@ -59,7 +61,7 @@ pub(super) fn run(
     let rows = ListRows {
         build,
         list_of_row: &list_of_row,
-        first: &first,
+        first,
         vector_bytes: shape.dim * shape.dtype.size(),
     };
     let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
@@ -72,7 +74,7 @@ pub(super) fn run(
             .into_par_iter()
             .map(|list| {
                 let (bytes, order) = writer.list(&rows, &part, list)?;
-                let written = out.file().write_all_at(&bytes, starts[list as usize]);
+                let written = out.file().write_all_at(&bytes, places.starts[2 * list as usize]);
                 written.map_err(|e| Error::io("writing", &path, &e))?;
                 Ok(order)
             })

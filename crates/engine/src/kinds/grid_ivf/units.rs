@@ -1,0 +1,122 @@
+//! The units that servers hold of a `grid-ivf`: the head of each list, and each slice of its components.
+
+use std::path::Path;
+
+use stratann_core::format::grid::GridLayout;
+use stratann_core::plan::grid_ivf::{ELSEWHERE, prewarmed};
+
+use crate::base::{read_role, shape};
+use crate::kinds::units::{Held, HeldRanges, UnitRanges};
+use crate::manifest::Manifest;
+use crate::{Error, Result, files};
+
+/// Most slices of a list: the bits of a word.
+pub(crate) const SLICES_MAX: usize = 64;
+
+/// Where everything is in the files.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    /// The first id of each list, and the number of members of all.
+    pub(crate) first: Vec<u32>,
+    /// The first group of each slice, and the number of groups.
+    pub(crate) slices: Vec<u32>,
+    /// Where the units of each list begin in the data file: its head, then its slices.
+    pub(crate) starts: Vec<u64>,
+    /// Where the last one ends.
+    pub(crate) end: u64,
+    /// Where the first members of each list begin in their own file, and where the last ones end.
+    pub(crate) firsts: Vec<u64>,
+}
+
+impl Places {
+    /// The places of lists of these sizes. Sums that are too large saturate.
+    pub(crate) fn new(sizes: &[u32], layout: &GridLayout, slices: Vec<u32>) -> Places {
+        let (mut first, mut starts, mut end, mut firsts) = (vec![0u32], Vec::new(), 0u64, vec![0u64]);
+        for &size in sizes {
+            let members = size as usize;
+            first.push(first[first.len() - 1].saturating_add(size));
+            let unit = |unit| end.saturating_add(layout.unit_at(members, &slices, unit) as u64);
+            starts.extend((0..slices.len()).map(unit));
+            end = end.saturating_add(layout.list_bytes(members) as u64);
+            let bytes = layout.list_bytes(prewarmed(members)) as u64;
+            firsts.push(firsts[firsts.len() - 1].saturating_add(bytes));
+        }
+        Places { first, slices, starts, end, firsts }
+    }
+
+    /// Reads the sizes of the lists of an index.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged, numbers that cannot be.
+    pub(crate) fn read(folder: &Path, manifest: &Manifest, layout: &GridLayout) -> Result<Places> {
+        let (path, bytes) = read_role(folder, manifest, files::SIZES)?;
+        let sizes: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let places = Places::new(&sizes, layout, slices(folder, manifest, layout)?);
+        let lists = manifest.grid(folder)?.facts.lists() as usize;
+        let rows = places.first.last().copied().map_or(0, u64::from);
+        if bytes.len() != 4 * lists || rows != manifest.rows {
+            return Err(files::senseless(&path));
+        }
+        Ok(places)
+    }
+
+    /// Bytes in RAM.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        4 * (self.first.len() + self.slices.len()) as u64 + 8 * (self.starts.len() + self.firsts.len()) as u64
+    }
+
+    /// The ranges of all units in a data file of so many bytes.
+    pub(crate) fn ranges(&self, bytes: u64) -> UnitRanges {
+        UnitRanges::sorted(self.starts.iter().copied().zip(0..).collect(), bytes)
+    }
+
+    /// Where the units are in the file of a server; [`ELSEWHERE`] for those that it does not hold.
+    pub(crate) fn held(&self, bytes: u64, held: Held<'_>) -> (Vec<u64>, HeldRanges) {
+        let table = HeldRanges::new(&self.ranges(bytes), held);
+        let ends = self.starts.iter().skip(1).copied().chain([self.end]);
+        let at = |(unit, (&start, end)): (u32, (&u64, u64))| match held.holds(unit) {
+            false => ELSEWHERE,
+            // A list without members has units without bytes.
+            true if start == end => 0,
+            true => table.locate(start, end - start).unwrap_or(ELSEWHERE),
+        };
+        let starts = (0..).zip(self.starts.iter().zip(ends)).map(at).collect();
+        (starts, table)
+    }
+}
+
+/// The layout that the manifest of an index tells.
+///
+/// # Errors
+/// Numbers that cannot be.
+pub(crate) fn layout(folder: &Path, manifest: &Manifest) -> Result<GridLayout> {
+    let (_, metric, dtype, block) = shape(folder, manifest)?;
+    let layout = manifest.grid(folder)?.facts.layout(dtype, metric, manifest.dim, block.id_bytes);
+    layout.ok_or_else(|| senseless(folder))
+}
+
+/// The first group of each slice, and the number of groups.
+fn slices(folder: &Path, manifest: &Manifest, layout: &GridLayout) -> Result<Vec<u32>> {
+    let groups = layout.groups() as u32;
+    let Some(spread) = &manifest.spread else { return Ok(vec![0, groups]) };
+    let slices = spread.slices.clone();
+    let is_sane = (2..=SLICES_MAX + 1).contains(&slices.len())
+        && slices.first() == Some(&0)
+        && slices.last() == Some(&groups)
+        && slices.is_sorted_by(|a, b| a < b);
+    if is_sane { Ok(slices) } else { Err(senseless(folder)) }
+}
+
+fn senseless(folder: &Path) -> Error {
+    Error::corrupt(format!("{}: the manifest's numbers cannot be; build the index again", folder.display()))
+}
+
+/// The ranges of all units in the data file of a whole index.
+///
+/// # Errors
+/// As [`Places::read`].
+pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
+    let layout = layout(folder, manifest)?;
+    let bytes = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+    Ok(Places::read(folder, manifest, &layout)?.ranges(bytes))
+}

@@ -1,0 +1,154 @@
+//! What queries do with a grid: which lists they visit, and how many vectors are left after each group of components.
+
+use std::time::Instant;
+
+use stratann_core::plan::{IndexView, KindParams, KindView};
+use stratann_core::query::{Params, QueryState, Scratch, Step};
+use stratann_kernel::element::widen;
+
+use super::GridPartition;
+use crate::base::Base;
+use crate::dataset::Reader;
+use crate::kinds::grid_ivf::members;
+use crate::kinds::grid_ivf::open::GridIndex;
+use crate::{Error, Progress, Result};
+
+/// Queries of a sample, at most.
+const SAMPLE: usize = 1000;
+/// Lists that are visited where neither the user nor a calibration says.
+const NPROBE: u32 = 16;
+/// The recall that queries are taken to ask for.
+const RECALL: f64 = 0.95;
+/// Results of a query.
+const K: u32 = 10;
+
+/// What a sample of queries does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Workload {
+    /// Queries.
+    pub(super) queries: usize,
+    /// The lists that each query visits, one query after another, and where those of the next one begin.
+    pub(super) lists: Vec<u32>,
+    pub(super) ends: Vec<usize>,
+    /// Members of each list.
+    pub(super) members: Vec<u32>,
+    /// Of all members of visited lists, the share that is left before each group, and after the last.
+    pub(super) alive: Vec<f64>,
+    /// Components of pilots that are compared, for each member.
+    pub(super) pilot: f64,
+    /// Nanoseconds of a component.
+    pub(super) component_ns: f64,
+    /// Nanoseconds that a server takes to prepare a query.
+    pub(super) prepare_ns: f64,
+    /// Lists that a query visits.
+    pub(super) nprobe: u32,
+    /// Results of a query.
+    pub(super) k: u32,
+}
+
+impl Workload {
+    /// Runs a sample of queries and times it.
+    ///
+    /// # Errors
+    /// Queries of another type or dimension, an interruption.
+    pub(super) fn measure(
+        base: &Base,
+        grid: &GridIndex,
+        options: &GridPartition,
+        progress: &dyn Progress,
+    ) -> Result<Workload> {
+        let queries = sample(base, grid, options)?;
+        let nprobe = options.nprobe.or_else(|| calibrated(base)).unwrap_or(NPROBE);
+        let view = IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) };
+        let layout = &grid.layout;
+        let members = grid.places().first.windows(2).map(|w| w[1] - w[0]).collect();
+        let mut found =
+            Workload { members, nprobe, k: K, queries: queries.len(), ..Workload::default() };
+        let mut left = vec![0u64; layout.groups() + 1];
+        let (mut visited, mut components) = (0u64, 0u64);
+        let (mut prepare, mut scan) = (0.0, 0.0);
+        progress.stage("measuring queries", queries.len() as u64, "queries");
+        for query in &queries {
+            if progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let mut scratch = Scratch::default();
+            let started = Instant::now();
+            scratch.prepare(&view, query);
+            prepare += started.elapsed().as_nanos() as f64;
+            scratch.trace_lists();
+            let params = Params { kind: KindParams::GridIvf(stratann_core::plan::grid_ivf::Params::new(nprobe)), ..Params::grid_ivf(K, nprobe) };
+            let mut state = QueryState::new(params, view.budget());
+            let started = Instant::now();
+            while state.step(&view, &mut scratch, &[]) != Step::Done {}
+            scan += started.elapsed().as_nanos() as f64;
+            components += state.stats().components;
+            let Some(trace) = scratch.grid_ivf().and_then(|own| own.scanned()) else { continue };
+            left[0] += trace.after_pilot;
+            left[1..].iter_mut().zip(&trace.after_group).for_each(|(sum, left)| *sum += left);
+            visited += trace.lists.iter().map(|list| u64::from(list.members)).sum::<u64>();
+            found.lists.extend(trace.lists.iter().map(|list| list.list));
+            found.ends.push(found.lists.len());
+            progress.advance(1);
+        }
+        let all = visited.max(1) as f64;
+        found.alive = left.iter().map(|&left| left as f64 / all).collect();
+        let widths = (0..layout.groups()).map(|group| layout.components(group).len() as f64);
+        let groups: f64 = widths.zip(&found.alive).map(|(width, alive)| width * alive).sum();
+        found.pilot = (components as f64 / all - groups).max(0.0);
+        found.component_ns = scan / components.max(1) as f64;
+        found.prepare_ns = prepare / queries.len().max(1) as f64;
+        Ok(found)
+    }
+
+    /// The lists of each query.
+    pub(super) fn each(&self) -> impl Iterator<Item = &[u32]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.lists[start..end])
+    }
+
+    /// How many queries visit each list.
+    pub(super) fn visits(&self) -> Vec<u32> {
+        let mut visits = vec![0; self.members.len()];
+        self.lists.iter().for_each(|&list| visits[list as usize] += 1);
+        visits
+    }
+}
+
+/// The lists that a query visits for the usual recall, where that was calibrated.
+fn calibrated(base: &Base) -> Option<u32> {
+    let curve = base.manifest.curves.iter().find(|curve| curve.k == K)?;
+    curve.setting(RECALL).map(|point| point.effort)
+}
+
+/// The queries of a file, or vectors of the index, evenly drawn.
+fn sample(base: &Base, grid: &GridIndex, options: &GridPartition) -> Result<Vec<Vec<u8>>> {
+    let Some(path) = &options.queries else {
+        let rows = base.manifest.rows;
+        let count = rows.min(SAMPLE as u64);
+        return (0..count).map(|i| members::vector(base, grid, (i * rows / count) as u32)).collect();
+    };
+    let reader = Reader::open(path)?;
+    let shape = reader.shape();
+    if shape.dim != base.manifest.dim || shape.dtype != base.dtype || shape.rows == 0 {
+        return Err(Error::bad_input(format!(
+            "{} has {} rows of {} {}; the queries of this index are rows of {} {}",
+            path.display(),
+            shape.rows,
+            shape.dim,
+            shape.dtype.name(),
+            base.manifest.dim,
+            base.dtype.name()
+        )));
+    }
+    let count = shape.rows.min(SAMPLE as u64);
+    let rows: Vec<u32> = (0..count).map(|i| (i * shape.rows / count) as u32).collect();
+    let mut queries = Vec::with_capacity(rows.len());
+    reader.for_each(&rows, |row| queries.push(row.to_vec()))?;
+    let mut floats = vec![0f32; shape.dim];
+    queries.retain(|query| {
+        widen(shape.dtype, query, &mut floats);
+        floats.iter().all(|x| x.is_finite())
+    });
+    Ok(queries)
+}
