@@ -297,7 +297,9 @@ impl Peer {
             Some(id) if id.asker != self.server => {
                 self.send(self.toward(id.asker), Message::Scores { run, visited, scores }, out);
             }
-            _ => self.pool.recycle_buffer(scores),
+            // A job that was forwarded may end where it was asked.
+            Some(_) => self.scored(run, visited, scores, out),
+            None => self.pool.recycle_buffer(scores),
         }
     }
 }

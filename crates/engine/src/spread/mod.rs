@@ -38,6 +38,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
+use stratann_core::plan::{IndexView, KindView};
 
 use self::grid::{GridPartition, GridPlan};
 use self::placing::Placing;
@@ -49,6 +50,7 @@ use crate::build::{check_disk, claim_folder};
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::index::Index;
+use crate::kinds::grid_ivf::units::Places;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, KindIndex, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
@@ -292,27 +294,52 @@ impl Plan {
     }
 }
 
+/// Where the units of an index are to be, and what its queries see then.
+#[derive(Debug)]
+pub struct Placed {
+    /// The servers of all units.
+    pub placement: Placement,
+    /// How a `grid-ivf` is divided, and why.
+    pub plan: Option<GridPlan>,
+    places: Option<Places>,
+}
+
+impl Placed {
+    /// What queries see of the whole index, on servers that hold different units of it.
+    pub fn view<'a>(&'a self, index: &'a Index) -> IndexView<'a> {
+        let mut view = index.view();
+        if let (KindIndex::GridIvf(grid), Some(places)) = (&index.kind, &self.places) {
+            view.kind = KindView::GridIvf(grid.divided_view(places));
+        }
+        view
+    }
+}
+
 /// Servers of all units of `index`: of its blocks, as [`partition`] would place them, or of its inverted lists. Nothing
 /// is written.
 ///
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
-pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placement> {
+pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placed> {
     if let KindIndex::GridIvf(own) = &index.kind {
         options.check(index.folder(), index.manifest())?;
-        return grid::place(&index.base, own, options, progress).map(|placed| placed.1);
+        let (plan, placement) = pool(options)?.install(|| grid::place(&index.base, own, options, progress))?;
+        let places = Some(own.places().divided(&own.layout, plan.slices.clone()));
+        return Ok(Placed { placement, plan: Some(plan), places });
     }
     if let Some(mut units) = index.kind.units() {
         units::check(&units, options)?;
         units.visits = visits(index.folder(), index.manifest(), options)?;
-        return pool(options)?.install(|| units::place(&units, options, progress));
+        let placement = pool(options)?.install(|| units::place(&units, options, progress))?;
+        return Ok(Placed { placement, plan: None, places: None });
     }
     let (_, manifest) = Manifest::read(index.folder())?;
     options.check(index.folder(), &manifest)?;
     let plan = SpreadPlan::new(&manifest, options)?;
     let shape = shape(index.folder(), &manifest)?.3;
     let source = Source::open(index.folder(), manifest, shape, progress)?;
-    pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))
+    let placement = pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))?;
+    Ok(Placed { placement, plan: None, places: None })
 }
 
 /// Checks what [`place`] refuses before any work.

@@ -9,12 +9,12 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use stratann_core::place::Placement;
 use stratann_core::query::Params;
 use stratann_engine::index::Index;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
+use stratann_engine::spread::Placed;
 use stratann_sim::{Timed, Work};
 
 use super::costs::{CostArgs, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
@@ -51,7 +51,7 @@ pub(super) struct Measured<'a> {
     pub(super) params: Params,
     pub(super) search: SearchOptions,
     /// Of one server, and of several.
-    pub(super) placements: &'a [Placement],
+    pub(super) placements: &'a [Placed],
 }
 
 impl Measured<'_> {
@@ -61,8 +61,8 @@ impl Measured<'_> {
         let (index, cores) = (self.passes.index, options::all_cores());
         let threads = args.threads.unwrap_or(cores);
         let mut timed: Vec<Vec<Timed>> = Vec::new();
-        for placement in self.placements {
-            timed.push(self.time(placement)?);
+        for placed in self.placements {
+            timed.push(self.time(placed)?);
         }
         let work = Solved::of(&timed.concat());
         progress.advance(1);
@@ -99,14 +99,14 @@ impl Measured<'_> {
     }
 
     /// The fastest time of each piece of work.
-    fn time(&self, placement: &Placement) -> Result<Vec<Timed>> {
+    fn time(&self, placed: &Placed) -> Result<Vec<Timed>> {
         let started = Instant::now();
         let clock = || started.elapsed().as_nanos() as u64;
         let rows =
             self.passes.rows_of(&self.rows[..self.rows.len().min(TIMED * self.passes.index.row_bytes())]);
-        let mut best = self.passes.time(placement, self.params, &rows, &clock);
+        let mut best = self.passes.time(placed, self.params, &rows, &clock);
         for _ in 1..ROUNDS {
-            let again = self.passes.time(placement, self.params, &rows, &clock);
+            let again = self.passes.time(placed, self.params, &rows, &clock);
             best.iter_mut().zip(&again).for_each(|(best, one)| best.ns = best.ns.min(one.ns));
         }
         Ok(best)

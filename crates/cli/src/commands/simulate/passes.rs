@@ -1,7 +1,7 @@
 //! Runs all queries once in one mode on several servers: exact counters, results, and traces to replay.
 
 use rayon::prelude::*;
-use stratann_core::place::{LocalShard, Others, Placement, SERVERS_MAX};
+use stratann_core::place::{LocalShard, Others, SERVERS_MAX};
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Extent, Hit, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::dataset::GroundTruth;
@@ -9,6 +9,7 @@ use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::recall;
 use stratann_engine::{Error, Progress, Result};
+use stratann_engine::spread::Placed;
 use stratann_sim::{
     BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Timed, Trace,
     fetch, record, scatter_gather, time,
@@ -95,11 +96,11 @@ pub(super) struct Passes<'a> {
 
 impl Passes<'_> {
     /// Runs every query with hand-overs.
-    pub(super) fn baton(&self, placement: &Placement, params: Params) -> Result<Pass> {
-        self.all("handing over", placement.servers(), params, &|first, rows| {
-            let asked = self.submitted(placement, params, first, rows);
+    pub(super) fn baton(&self, placed: &Placed, params: Params) -> Result<Pass> {
+        self.all("handing over", placed.placement.servers(), params, &|first, rows| {
+            let asked = self.submitted(placed, params, first, rows);
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
+            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             let (report, traces) = record(&cluster, &asked, &self.no_faults());
             self.handed_over(&report, first, &params, traces)
         })
@@ -108,16 +109,16 @@ impl Passes<'_> {
     /// Runs queries with hand-overs and takes the time of all work.
     pub(super) fn time(
         &self,
-        placement: &Placement,
+        placed: &Placed,
         params: Params,
         rows: &[&[u8]],
         clock: &dyn Fn() -> u64,
     ) -> Vec<Timed> {
         let mut timed = Vec::new();
         for (part, rows) in rows.chunks(TOGETHER).enumerate() {
-            let asked = self.submitted(placement, params, part * TOGETHER, rows);
+            let asked = self.submitted(placed, params, part * TOGETHER, rows);
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
+            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             timed.extend(time(&cluster, &asked, &self.no_faults(), clock));
         }
         timed
@@ -134,14 +135,14 @@ impl Passes<'_> {
 
     fn submitted<'r>(
         &self,
-        placement: &Placement,
+        placed: &Placed,
         params: Params,
         first: usize,
         rows: &[&'r [u8]],
     ) -> Vec<SubmittedQuery<'r>> {
         let submitted = |(q, &vector): (usize, &&'r [u8])| SubmittedQuery {
             at_us: EVERY_US * q as u64,
-            origin: self.origin(placement, params, vector, first + q),
+            origin: self.origin(placed, params, vector, first + q),
             vector,
             params,
             budget: Budget::default(),
@@ -151,16 +152,16 @@ impl Passes<'_> {
     }
 
     /// Runs every query on one server that fetches remote blocks.
-    pub(super) fn fetch(&self, placement: &Placement, params: Params) -> Result<Pass> {
-        self.all("fetching", placement.servers(), params, &|first, rows| {
+    pub(super) fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
+        self.all("fetching", placed.placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: self.index.view(), placement, stores: &blocks };
+            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             let answer = |(q, &vector): (usize, &&[u8])| {
-                let origin = self.origin(placement, params, vector, first + q);
+                let origin = self.origin(placed, params, vector, first + q);
                 fetch(&cluster, &asked(vector, origin, params))
             };
             let answers = rows.iter().enumerate().map(answer);
-            self.answered(answers, first, placement.servers(), &params)
+            self.answered(answers, first, placed.placement.servers(), &params)
         })
     }
 
@@ -211,23 +212,23 @@ impl Passes<'_> {
     }
 
     /// Server that receives a query.
-    fn origin(&self, placement: &Placement, params: Params, vector: &[u8], query: usize) -> u8 {
-        let turn = query % placement.servers();
+    fn origin(&self, placed: &Placed, params: Params, vector: &[u8], query: usize) -> u8 {
+        let turn = query % placed.placement.servers();
         if self.entry == Entry::Any {
             return turn as u8;
         }
-        let view = self.index.view();
+        let view = placed.view(self.index);
         let mut scratch = Scratch::default();
         scratch.prepare(&view, vector);
         let mut state = QueryState::new(params, Budget::default());
         state.step(&view, &mut scratch, &[]);
         let first = state.fetches().next().and_then(|(tag, _)| state.read_of(tag));
         let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
-        let shard = LocalShard { placement, server: turn as u8, others: Others::live(u64::MAX) };
+        let shard = LocalShard { placement: &placed.placement, server: turn as u8, others: Others::live(u64::MAX) };
         if shard.holds(block) {
             return turn as u8;
         }
-        let replicas = placement.replicas(block).rotate_right(turn as u32);
+        let replicas = placed.placement.replicas(block).rotate_right(turn as u32);
         ((replicas.trailing_zeros() as usize + turn) % SERVERS_MAX) as u8
     }
 

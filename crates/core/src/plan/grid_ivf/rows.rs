@@ -4,8 +4,8 @@
 //! are on the same servers are a *row*. The query stays at its origin and visits one row after another, those with the
 //! nearest lists first. What a row needs of other servers is one job: it visits the servers of the row's slices in turn.
 //! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold; the last one
-//! replies with the best. The origin adds what it holds itself before the job leaves, so nothing is sent of vectors that
-//! it drops.
+//! replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop out
+//! early; a busy server comes last.
 
 use alloc::vec::Vec;
 
@@ -20,6 +20,9 @@ use stratann_kernel::columns::LANES;
 
 /// Times that a row is begun again after a loss.
 const TRIES: u8 = 4;
+
+/// Lists of the first job of a query: what they hold lowers the limit for all others.
+const FIRST_LISTS: usize = 1;
 
 /// A list that is to be scanned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +58,8 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
     for (rank, &probed) in ranked.iter().enumerate() {
         let is_warm = rank < warm;
         let skipped = if is_warm { prewarmed(cx.view.members(probed.1)) } else { 0 };
-        if scan_list(cx, probed, skipped, first_limit).is_none() {
+        let is_scanned = is_here(cx, probed.1, 0) && scan_list(cx, probed, skipped, first_limit).is_some();
+        if !is_scanned {
             cx.own.open.push(Probe { list: probed.1, is_warm, tries: 0 });
         }
     }
@@ -87,17 +91,22 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
     let mut row = Row::default();
     let open = core::mem::take(&mut cx.own.open);
     let is_of_row = |probe: &Probe| has_same_servers(cx, probe.list, open[0].list);
-    let rest;
+    let mut rest: Vec<Probe>;
     (row.lists, rest) = open.iter().partition(|probe| is_of_row(probe));
+    // The limit falls within a row only where a server has whole lists, so the first lists go alone.
+    if cx.view.slice_count() > 1 && cx.q.stats.lists == 0 && cx.own.rows.is_empty() && cx.params.prune_vector {
+        let later = row.lists.split_off(FIRST_LISTS.min(row.lists.len()));
+        rest.splice(0..0, later);
+    }
     cx.own.open = rest;
     row.begin(cx.view);
     row.limit = if cx.params.prune_vector { first_limit(cx) } else { cx.own.limit };
-    scan_here(cx, &mut row)?;
+    let missing = scan_here(cx, &mut row)?;
     if row.is_finished(cx.view) {
         row.lists.iter().for_each(|probe| count_list(cx, probe.list));
         return Some(());
     }
-    match next_servers(cx, &row).first().and_then(|&unit| here_next(cx, unit)) {
+    match cx.base.here.as_ref().and_then(|here| here.next(&missing, 0)) {
         Some(to) => {
             let tag = cx.score(to)?;
             cx.own.rows.push((tag, row));
@@ -107,6 +116,12 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
     Some(())
 }
 
+/// Whether this server holds a slice. In a simulation the bytes of all of them are there.
+fn is_here(cx: &Cx<'_, Marker>, list: u32, slice: usize) -> bool {
+    let unit = cx.view.unit(list, slice);
+    cx.base.here.as_ref().is_none_or(|here| here.holds(unit)) && cx.view.slice(list, slice).is_some()
+}
+
 /// Whether all slices of two lists are on the same servers. Without servers all lists are here.
 fn has_same_servers(cx: &Cx<'_, Marker>, a: u32, b: u32) -> bool {
     let Some(here) = &cx.base.here else { return true };
@@ -114,28 +129,23 @@ fn has_same_servers(cx: &Cx<'_, Marker>, a: u32, b: u32) -> bool {
     (0..cx.view.slice_count()).all(|slice| on(a, slice) == on(b, slice))
 }
 
-fn here_next(cx: &Cx<'_, Marker>, unit: u32) -> Option<u8> {
-    cx.base.here.as_ref()?.next(&[unit], 0)
-}
-
-/// The units of the first list of a row that are still missing, in the order in which they are visited. Empty where a
-/// unit is nowhere.
-fn next_servers(cx: &Cx<'_, Marker>, row: &Row) -> Vec<u32> {
-    let Some((probe, here)) = row.lists.first().zip(cx.base.here.as_ref()) else { return Vec::new() };
+/// The units of the first list of a row that are still missing, in the order in which they are visited: those of the
+/// largest variance first, but for busy servers. Empty where a unit is nowhere.
+fn next_units(cx: &Cx<'_, Marker>, row: &Row) -> Vec<u32> {
+    let Some(probe) = row.lists.first() else { return Vec::new() };
     let missing = (0..cx.view.slice_count()).filter(|slice| row.done >> slice & 1 == 0);
     let units: Vec<u32> = missing.map(|slice| cx.view.unit(probe.list, slice)).collect();
     if units.iter().any(|&unit| cx.reach(unit) == Reach::Nowhere) {
         return Vec::new();
     }
+    let Some(here) = cx.base.here.as_ref().filter(|_| cx.params.balance) else { return units };
     let load = |unit: u32| {
         here.next(&[unit], 0).map_or(u8::MAX, |server| here.others.loads[usize::from(server) % LANES])
     };
     let mut by_load: Vec<(bool, u32)> = units.iter().map(|&unit| (false, unit)).collect();
-    if cx.params.balance {
-        let least = units.iter().map(|&unit| load(unit)).min().unwrap_or(0);
-        by_load.iter_mut().for_each(|(is_busy, unit)| *is_busy = is_overloaded(load(*unit), least));
-        by_load.sort();
-    }
+    let least = units.iter().map(|&unit| load(unit)).min().unwrap_or(0);
+    by_load.iter_mut().for_each(|(is_busy, unit)| *is_busy = is_overloaded(load(*unit), least));
+    by_load.sort();
     by_load.into_iter().map(|(_, unit)| unit).collect()
 }
 
@@ -145,16 +155,18 @@ fn is_overloaded(load: u8, least: u8) -> bool {
     load > least.saturating_mul(2).saturating_add(FEW)
 }
 
-/// Adds all slices of a row that are here and missing. `None` for a row that cannot be.
-fn scan_here(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<()> {
-    for slice in 0..cx.view.slice_count() {
-        let is_here = || row.lists.iter().all(|probe| cx.view.slice(probe.list, slice).is_some());
-        if row.done >> slice & 1 == 0 && is_here() {
-            row.done |= 1 << slice;
-            row.add_slice(cx, slice)?;
+/// Adds the next slices of a row, as long as they are here. Returns the units that are missing then, in the order in
+/// which they are visited; none where one is nowhere, or nothing is left to do. `None` for a row that cannot be.
+fn scan_here(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
+    while !row.is_finished(cx.view) {
+        let missing = next_units(cx, row);
+        let Some(slice) = missing.first().map(|&unit| cx.view.slice_of(unit)) else { break };
+        if !row.is_here(cx, slice) {
+            return Some(missing);
         }
+        row.add_slice(cx, slice)?;
     }
-    Some(())
+    Some(Vec::new())
 }
 
 /// Goes on with a job.
@@ -162,10 +174,7 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
     let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
     begin_scan(cx);
     cx.q.count_hop();
-    if !row.is_sane(cx.view) || scan_here(cx, &mut row).is_none() {
-        return cx.q.finish(Outcome::OutOfBudget);
-    }
-    let missing = if row.is_finished(cx.view) { Vec::new() } else { next_servers(cx, &row) };
+    let Some(missing) = go_on(cx, &mut row) else { return cx.q.finish(Outcome::OutOfBudget) };
     if missing.is_empty() {
         let State { found, .. } = &mut *cx.own;
         found.clone_from(&cx.q.top.hits);
@@ -175,6 +184,18 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
     }
     cx.own.rows.push((tag, row));
     cx.settle(&missing);
+}
+
+/// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.
+fn go_on(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
+    if !row.is_sane(cx.view) {
+        return None;
+    }
+    let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
+    if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
+        row.add_slice(cx, slice)?;
+    }
+    scan_here(cx, row)
 }
 
 /// Appends what a job has found.
@@ -228,6 +249,10 @@ impl Row {
         self.sums.resize(self.left(), 0.0);
     }
 
+    fn is_here(&self, cx: &Cx<'_, Marker>, slice: usize) -> bool {
+        self.lists.iter().all(|probe| is_here(cx, probe.list, slice))
+    }
+
     /// Vectors that are left.
     fn left(&self) -> usize {
         self.alive.iter().map(|word| word.count_ones() as usize).sum()
@@ -257,6 +282,7 @@ impl Row {
     /// Adds a slice to the sums of all vectors that are left, and drops those beyond the limit. When no slice is
     /// missing then, offers them.
     fn add_slice(&mut self, cx: &mut Cx<'_, Marker>, slice: usize) -> Option<()> {
+        self.done |= 1 << slice;
         let missing = full(cx.view.slice_count()) & !self.done;
         let (mut word, mut read, mut write) = (0, 0, 0);
         for at in 0..self.lists.len() {

@@ -83,7 +83,7 @@ pub struct View<'a> {
     pub starts: &'a [u64],
     /// What is here of the lists.
     pub data: &'a [u8],
-    /// Where lists are divided over servers, the first members of each list, whole.
+    /// Of one server, the first members of each list, whole. Where all lists are in `data` they are not kept apart.
     pub firsts: Option<Firsts<'a>>,
 }
 
@@ -128,6 +128,11 @@ impl<'a> View<'a> {
         list.wrapping_mul(self.slices.len() as u32).wrapping_add(1 + slice as u32)
     }
 
+    /// The slice that a unit is, or the one before it for a head.
+    pub fn slice_of(&self, unit: u32) -> usize {
+        (unit as usize % self.slices.len()).saturating_sub(1)
+    }
+
     /// The groups of a slice.
     pub fn groups(&self, slice: usize) -> Range<usize> {
         self.slices[slice] as usize..self.slices[slice + 1] as usize
@@ -155,7 +160,10 @@ impl<'a> View<'a> {
 
     /// The members of a list that are scored first, whole.
     pub(super) fn firsts(&self, list: u32) -> Option<List<'a>> {
-        let Some(firsts) = &self.firsts else { return self.list(list) };
+        let Some(firsts) = &self.firsts else {
+            let head = usize::try_from(*self.starts.get(list as usize * self.slices.len())?).ok()?;
+            return self.layout.list(self.members(list), self.data.get(head..)?);
+        };
         let start = *firsts.starts.get(list as usize)?;
         self.layout.list(prewarmed(self.members(list)), firsts.data.get(usize::try_from(start).ok()?..)?)
     }

@@ -187,6 +187,11 @@ impl GridIndex {
         }
     }
 
+    /// What queries see of all lists when these are divided in slices. Servers differ in what they hold of it.
+    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places) -> View<'a> {
+        View { slices: &places.slices, starts: &places.starts, ..self.view() }
+    }
+
     /// What a query that searches everything goes through.
     pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
         ExactCost {

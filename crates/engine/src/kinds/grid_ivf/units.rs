@@ -60,6 +60,12 @@ impl Places {
         Ok(places)
     }
 
+    /// The same lists in other slices.
+    pub(crate) fn divided(&self, layout: &GridLayout, slices: Vec<u32>) -> Places {
+        let sizes: Vec<u32> = self.first.windows(2).map(|w| w[1] - w[0]).collect();
+        Places::new(&sizes, layout, slices)
+    }
+
     /// Bytes in RAM.
     pub(crate) fn memory_bytes(&self) -> u64 {
         4 * (self.first.len() + self.slices.len()) as u64 + 8 * (self.starts.len() + self.firsts.len()) as u64

@@ -99,8 +99,7 @@ pub(super) fn divide(
     let base = Base::open(index, number, manifest.clone(), files::GRID)?;
     let grid = GridIndex::open(&base, None)?;
     let (plan, placement) = place(&base, &grid, options, progress)?;
-    let sizes: Vec<u32> = grid.places().first.windows(2).map(|w| w[1] - w[0]).collect();
-    let places = Places::new(&sizes, &grid.layout, plan.slices.clone());
+    let places = grid.places().divided(&grid.layout, plan.slices.clone());
     Ok(Divided { plan, placement, places, grid })
 }
 

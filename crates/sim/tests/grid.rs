@@ -1,0 +1,232 @@
+//! Queries over lists that are divided in slices over several servers: answers are those of one server.
+
+mod fixture;
+
+use std::sync::OnceLock;
+
+use fixture::common::{Built, Set, clustered, quick, run_plain};
+use fixture::{LONG_US, answer};
+use stratann_core::peer::Limits;
+use stratann_core::plan::KindParams;
+use stratann_core::plan::grid_ivf::Params as Own;
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState};
+use stratann_engine::build::{BuildOptions, GridOptions, Kind, KindOptions};
+use stratann_engine::spread::grid::{GridPartition, Mode};
+use stratann_engine::spread::{self, PartitionOptions, Placed};
+use stratann_engine::{DType, Metric, Quiet};
+use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
+
+const DIM: usize = 96;
+const ASKED: usize = 20;
+
+/// Nothing is read.
+struct Nothing;
+
+impl Stores for Nothing {
+    fn read(&self, _: Extent, _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+struct Place {
+    built: Built,
+    queries: Set,
+}
+
+fn place(metric: Metric) -> &'static Place {
+    static PLACES: [OnceLock<Place>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    let at = Metric::ALL.iter().position(|&m| m == metric).unwrap();
+    PLACES[at].get_or_init(|| {
+        let dtype = [DType::F32, DType::F16, DType::I8][at];
+        let own = GridOptions { lists: Some(40), centroids: None };
+        let options = BuildOptions { kind: KindOptions::GridIvf(own), ..quick(Kind::GridIvf, metric) };
+        let built = Built::new(Set::new(dtype, DIM, &clustered(3000, DIM, 24, 1)), &options);
+        Place { built, queries: Set::new(dtype, DIM, &clustered(ASKED, DIM, 24, 2)) }
+    })
+}
+
+fn asked(fan_out: u8, balance: bool) -> Params {
+    let own = Own { fan_out, balance, ..Own::new(12) };
+    Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 12) }
+}
+
+impl Place {
+    fn divided(&self, servers: usize, replicas: usize, mode: Mode) -> Placed {
+        let grid =
+            GridPartition { mode, message_ns: Some(1000.0), byte_ns: Some(1.0), ..GridPartition::default() };
+        let options = PartitionOptions { replicas, grid, ..PartitionOptions::new(servers) };
+        spread::place(&self.built.index, &options, &Quiet).unwrap()
+    }
+
+    fn run(&self, placed: &Placed, params: Params, faults: &FaultModel) -> Report {
+        let servers = placed.placement.servers();
+        let submitted: Vec<SubmittedQuery<'_>> = (0..ASKED)
+            .map(|q| SubmittedQuery {
+                at_us: 50 * q as u64,
+                origin: (q % servers) as u8,
+                vector: self.queries.row(q),
+                params,
+                budget: Budget::default(),
+                time_us: 60 * LONG_US,
+            })
+            .collect();
+        let view = placed.view(&self.built.index);
+        let cluster = Cluster { view, placement: &placed.placement, stores: &Nothing };
+        let report = run(&cluster, &submitted, faults);
+        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        report
+    }
+
+    fn alone(&self, query: usize, params: Params) -> QueryState {
+        let view = self.built.index.view();
+        run_plain(&view, &[], self.queries.row(query), params, Budget::default(), 1)
+    }
+}
+
+const MODES: [Mode; 3] = [Mode::Harmony, Mode::Vector, Mode::Dimension];
+
+#[test]
+fn answers_are_those_of_one_server() {
+    for metric in Metric::ALL {
+        let place = place(metric);
+        for (servers, replicas) in [(1, 1), (2, 1), (4, 2), (5, 1), (8, 1)] {
+            for mode in MODES {
+                if servers == 8 && mode == Mode::Dimension {
+                    continue;
+                }
+                let placed = place.divided(servers, replicas, mode);
+                for (fan_out, balance) in [(1, true), (4, false)] {
+                    let params = asked(fan_out, balance);
+                    let report = place.run(&placed, params, &FaultModel::default());
+                    for query in 0..ASKED {
+                        let (here, there) = (place.alone(query, params), answer(&report, query));
+                        let what = format!("{metric:?}, {servers} servers, {mode:?}, query {query}");
+                        assert_eq!(there.outcome(), Outcome::Complete, "{what}");
+                        assert_eq!(here.results(), there.results(), "{what}");
+                        let lists = |state: &QueryState| (state.stats().lists, state.stats().components_unpruned);
+                        assert_eq!(lists(&here), lists(there), "{what}");
+                    }
+                    assert_eq!(report.jobs > 0, servers > 1);
+                }
+            }
+        }
+    }
+}
+
+/// Work beside that of one server: all queries, in components.
+#[test]
+fn a_row_of_slices_takes_little_more_work_than_one_server() {
+    let place = place(Metric::L2);
+    let params = asked(1, false);
+    let alone: u64 = (0..ASKED).map(|query| place.alone(query, params).stats().components).sum();
+    for mode in MODES {
+        let placed = place.divided(4, 1, mode);
+        let report = place.run(&placed, params, &FaultModel::default());
+        let there: u64 = (0..ASKED).map(|query| answer(&report, query).stats().components).sum();
+        assert!(10 * there < 16 * alone, "{mode:?}: {there} beside {alone}");
+        // Nothing but bits, sums of what is left, and the query goes along.
+        assert!(report.batons == 0 && report.score_bytes < 200 * report.jobs, "{mode:?}: {report:?}");
+    }
+}
+
+#[test]
+fn more_rows_at_a_time_take_fewer_rounds() {
+    let place = place(Metric::L2);
+    let placed = place.divided(5, 1, Mode::Vector);
+    let rounds = |fan_out| -> u64 {
+        let report = place.run(&placed, asked(fan_out, true), &FaultModel::default());
+        (0..ASKED).map(|query| answer(&report, query).stats().score_rounds).sum()
+    };
+    assert!(2 * rounds(4) < rounds(1), "{} {}", rounds(4), rounds(1));
+}
+
+/// What came of the queries of storms.
+#[derive(Debug, Default)]
+struct Storms {
+    whole: usize,
+    partial: usize,
+    jobs: u64,
+    forwards: u64,
+    cut: u64,
+}
+
+impl Storms {
+    /// A crash, lost and repeated frames, and a link that is cut or a partition that heals.
+    fn storm(&mut self, seed: u64) {
+        let place = place(Metric::ALL[seed as usize % 3]);
+        let placed = place.divided(5, 2, MODES[seed as usize / 3 % 3]);
+        let params = asked(1 + (seed % 3) as u8, seed.is_multiple_of(2));
+        let one = Cut { between: (0, 2), from_us: 500, until_us: seed.is_multiple_of(2).then_some(3_000) };
+        let faults = FaultModel {
+            seed,
+            drop: 0.01,
+            duplicate: 0.05,
+            wrong_scores: if seed % 5 == 4 { 0.05 } else { 0.0 },
+            crashes: vec![Crash { server: 4, at_us: 300 + 100 * (seed % 24), back_at_us: Some(20_000) }],
+            limits: Limits {
+                patience_us: 100_000,
+                attempts: 12,
+                job_bytes: if seed.is_multiple_of(3) { 4000 } else { Limits::default().job_bytes },
+                ..Limits::default()
+            },
+            cuts: if seed % 4 == 3 { Cut::partition(5, 0b11, 600, Some(4_000)) } else { vec![one] },
+            reencodes: seed.is_multiple_of(5),
+            ..FaultModel::default()
+        };
+        let report = place.run(&placed, params, &faults);
+        self.jobs += report.jobs;
+        self.forwards += report.forwards;
+        self.cut += report.cut_frames;
+        // Clients of the server that crashes may have no reply.
+        for query in (0..ASKED).filter(|q| q % 5 != 4) {
+            let what = format!("seed {seed}, query {query}");
+            let [(_, Reply::Answer(state))] = report.replies[query].as_slice() else {
+                panic!("{what}: {:?}", report.replies[query]);
+            };
+            match state.outcome() {
+                Outcome::Complete if faults.wrong_scores == 0.0 => {
+                    assert_eq!(state.results(), place.alone(query, params).results(), "{what}");
+                    self.whole += 1;
+                }
+                Outcome::Complete => assert!(state.results().len() <= 10),
+                other => {
+                    assert!(other == Outcome::Partial && state.stats().unreachable > 0, "{what}: {other:?}");
+                    self.partial += 1;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
+    let mut sums = Storms::default();
+    (0..45).for_each(|seed| sums.storm(seed));
+    assert!(sums.jobs > 500 && sums.forwards > 100 && sums.cut > 20 && sums.whole > 4 * sums.partial, "{sums:?}");
+}
+
+/// A thousand seeds; `STRATANN_SEEDS=n` for another number.
+#[test]
+#[ignore = "minutes: make nightly"]
+fn in_thousands_of_storms_a_grid_gives_one_answer_that_is_right_or_partial() {
+    let seeds = std::env::var("STRATANN_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1000);
+    let mut sums = Storms::default();
+    (1000..1000 + seeds).for_each(|seed| sums.storm(seed));
+    assert!(sums.whole > 4 * sums.partial, "{sums:?}");
+}
+
+#[test]
+fn without_replicas_a_dead_server_makes_answers_partial() {
+    let place = place(Metric::L2);
+    for mode in MODES {
+        let crashes = vec![Crash { server: 2, at_us: 0, back_at_us: None }];
+        let faults = FaultModel { crashes, notice_us: 0, ..FaultModel::default() };
+        let report = place.run(&place.divided(4, 1, mode), asked(1, true), &faults);
+        let partial = (0..ASKED).filter(|q| q % 4 != 2).filter(|&query| {
+            let state = answer(&report, query);
+            assert_eq!(state.outcome() == Outcome::Partial, state.stats().unreachable > 0);
+            state.outcome() == Outcome::Partial
+        });
+        assert!(partial.count() > ASKED / 2, "{mode:?}");
+    }
+}
