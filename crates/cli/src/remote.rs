@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
+use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
@@ -337,7 +338,7 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
         Effort::List(list, None) => text += &format!("&search_list={list}"),
         Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
-    let graph = options.switches.graph();
+    let (graph, grid) = (options.switches.graph(), options.switches.grid());
     if let Some(patience) = graph.patience {
         text += &format!("&patience={patience}");
     }
@@ -348,8 +349,15 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
         ("&mode=eager", options.mode == Mode::Eager),
         ("&head=false", !graph.head),
         ("&whole_blocks=false", !graph.whole_blocks),
+        ("&prune_dimension=false", !grid.prune_dimension),
+        ("&prune_vector=false", !grid.prune_vector),
+        ("&prewarm=false", !grid.prewarm),
+        ("&balance=false", !grid.balance),
         ("&partial=true", partial),
     ];
+    if grid.fan_out != GridSwitches::default().fan_out {
+        text += &format!("&fan_out={}", grid.fan_out);
+    }
     flags.iter().filter(|f| f.1).for_each(|f| text += f.0);
     text
 }
@@ -387,6 +395,19 @@ mod tests {
             parameters(&options, None, true),
             "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false\
              &whole_blocks=false&partial=true"
+        );
+        let grid = GridSwitches {
+            prune_dimension: false,
+            prune_vector: false,
+            prewarm: false,
+            fan_out: 4,
+            balance: false,
+        };
+        let effort = Effort::Clusters(9, None, None);
+        assert_eq!(
+            parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
+            "k=10&timeout_ms=60000&nprobe=9&fan_out=4&prune_dimension=false&prune_vector=false&prewarm=false\
+             &balance=false"
         );
     }
 

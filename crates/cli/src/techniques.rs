@@ -57,6 +57,14 @@ struct GridTechniques {
     /// Start without a threshold
     #[arg(long)]
     no_prewarm: bool,
+    /// Rows of lists to visit at a time, 1 to 64, where they are divided over servers [default: 1]
+    ///
+    /// More of them take less time and more work: each row is pruned by those that have ended.
+    #[arg(long, value_name = "F", value_parser = clap::value_parser!(u8).range(1..=64))]
+    fan_out: Option<u8>,
+    /// Visit slices of components in their order, whatever the load of their servers
+    #[arg(long, alias = "no-balance")]
+    static_order: bool,
 }
 
 /// `--order`.
@@ -112,6 +120,8 @@ impl GridTechniques {
             prune_dimension: !(self.no_prune || self.no_prune_dimension),
             prune_vector: !(self.no_prune || self.no_prune_vector),
             prewarm: !self.no_prewarm,
+            fan_out: self.fan_out.unwrap_or(GridSwitches::default().fan_out),
+            balance: !self.static_order,
         }
     }
 }
@@ -121,9 +131,10 @@ impl Techniques {
     /// When a technique is switched with --connect.
     pub(crate) fn check_usual(&self) -> Checked<()> {
         match switches(GraphSwitches::default(), self)? {
-            Switches::Default => Ok(()),
+            // Requests carry these.
+            Switches::Default | Switches::GridIvf(_) => Ok(()),
             _ => Err(Error::bad_input(
-                "techniques cannot be switched with --connect; leave out --connect or the switches",
+                "techniques of hybrid-ivf cannot be switched with --connect; leave out --connect or the switches",
             )),
         }
     }

@@ -55,6 +55,7 @@ fn index(seed: u64) -> TempDir {
             source: "0".into(),
             held: vec![40, 30, 30],
             cut_share: 0.1,
+            slices: Vec::new(),
         }),
         damaged_newer: Vec::new(),
     };

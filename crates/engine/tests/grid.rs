@@ -42,7 +42,7 @@ fn search(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {
 fn all_switches() -> impl Iterator<Item = GridSwitches> {
     (0..8).map(|flags| {
         let [prune_dimension, prune_vector, prewarm] = [0, 1, 2].map(|i| flags >> i & 1 == 1);
-        GridSwitches { prune_dimension, prune_vector, prewarm }
+        GridSwitches { prune_dimension, prune_vector, prewarm, ..GridSwitches::default() }
     })
 }
 
@@ -53,7 +53,12 @@ fn assert_exact(set: &Set, asked: &Set, options: &BuildOptions, k: usize) {
     assert_eq!((report.violations.as_slice(), report.nodes), (&[][..], set.shape.rows), "{options:?}");
     let truth =
         groundtruth::exact(&set.reader(), &asked.reader(), options.metric, k, 1 << 30, &Quiet).unwrap();
-    let plain = GridSwitches { prune_dimension: false, prune_vector: false, prewarm: false };
+    let plain = GridSwitches {
+        prune_dimension: false,
+        prune_vector: false,
+        prewarm: false,
+        ..GridSwitches::default()
+    };
     let plain = search(&index, &asked.bytes, &probe(k, u32::from(u16::MAX), plain));
     assert_eq!(plain.stats.components, plain.stats.components_unpruned);
     assert_eq!(plain.stats.components, asked.shape.rows * set.shape.rows * set.shape.dim as u64);

@@ -7,10 +7,11 @@ use half::f16;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use stratann_core::plan::grid_ivf::MAX_FAN_OUT;
 use stratann_core::query::{MAX_WIDTH, Mode};
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
-use stratann_engine::kinds::options::GraphSwitches;
+use stratann_engine::kinds::options::{GraphSwitches, GridSwitches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -93,6 +94,11 @@ struct RequestFields<'a> {
     mode: Option<ModeName>,
     head: Option<bool>,
     whole_blocks: Option<bool>,
+    prune_dimension: Option<bool>,
+    prune_vector: Option<bool>,
+    prewarm: Option<bool>,
+    fan_out: Option<u8>,
+    balance: Option<bool>,
     timeout_ms: Option<u64>,
     partial: Option<bool>,
 }
@@ -199,6 +205,21 @@ fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
     }
 }
 
+fn grid_switches(fields: &RequestFields<'_>) -> Result<GridSwitches, String> {
+    let usual = GridSwitches::default();
+    let fan_out = fields.fan_out.unwrap_or(usual.fan_out);
+    if !(1..=MAX_FAN_OUT).contains(&fan_out) {
+        return Err(format!("fan_out is {fan_out}; give 1 to {MAX_FAN_OUT}"));
+    }
+    Ok(GridSwitches {
+        prune_dimension: fields.prune_dimension.unwrap_or(usual.prune_dimension),
+        prune_vector: fields.prune_vector.unwrap_or(usual.prune_vector),
+        prewarm: fields.prewarm.unwrap_or(usual.prewarm),
+        fan_out,
+        balance: fields.balance.unwrap_or(usual.balance),
+    })
+}
+
 fn finish(
     fields: &RequestFields<'_>,
     rows: Vec<u8>,
@@ -210,10 +231,17 @@ fn finish(
         return Err("there are no queries; send at least one".into());
     }
     let usual = SearchOptions::default();
-    let switches = GraphSwitches {
+    let graph = GraphSwitches {
         head: fields.head.unwrap_or(true),
         whole_blocks: fields.whole_blocks.unwrap_or(true),
         patience: fields.patience,
+    };
+    let switches = match grid_switches(fields)? {
+        grid if grid == GridSwitches::default() => graph.into(),
+        grid if graph == GraphSwitches::default() => grid.into(),
+        _ => {
+            return Err("techniques of several kinds of index are switched; leave out those of others".into());
+        }
     };
     let options = SearchOptions {
         k: fields.k.unwrap_or(USUAL_K),
@@ -223,7 +251,7 @@ fn finish(
             Some(ModeName::Barrier) | None => Mode::Barrier,
         },
         width: fields.width.map_or(usual.width, |w| w.0),
-        switches: switches.into(),
+        switches,
         ..usual
     };
     let most = limits.large_bytes;

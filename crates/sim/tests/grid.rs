@@ -103,7 +103,8 @@ fn answers_are_those_of_one_server() {
                         let what = format!("{metric:?}, {servers} servers, {mode:?}, query {query}");
                         assert_eq!(there.outcome(), Outcome::Complete, "{what}");
                         assert_eq!(here.results(), there.results(), "{what}");
-                        let lists = |state: &QueryState| (state.stats().lists, state.stats().components_unpruned);
+                        let lists =
+                            |state: &QueryState| (state.stats().lists, state.stats().components_unpruned);
                         assert_eq!(lists(&here), lists(there), "{what}");
                     }
                     assert_eq!(report.jobs > 0, servers > 1);
@@ -202,7 +203,10 @@ impl Storms {
 fn crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
     let mut sums = Storms::default();
     (0..45).for_each(|seed| sums.storm(seed));
-    assert!(sums.jobs > 500 && sums.forwards > 100 && sums.cut > 20 && sums.whole > 4 * sums.partial, "{sums:?}");
+    assert!(
+        sums.jobs > 500 && sums.forwards > 100 && sums.cut > 20 && sums.whole > 4 * sums.partial,
+        "{sums:?}"
+    );
 }
 
 /// A thousand seeds; `STRATANN_SEEDS=n` for another number.

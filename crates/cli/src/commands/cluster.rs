@@ -65,7 +65,7 @@ struct Partition {
     method: MethodName,
     /// Plan of a grid-ivf [default: harmony]
     #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<ModeName>,
+    mode: Option<PlanName>,
     /// Queries as they will come, for the planner of a grid-ivf [default: vectors of the index]
     #[arg(long, value_name = "FILE")]
     queries: Option<PathBuf>,
@@ -140,7 +140,7 @@ impl From<MethodName> for Method {
 
 /// `--mode`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeName {
+pub(crate) enum PlanName {
     /// The cheapest grid of rows of lists and slices of components, by what a sample of queries costs.
     Harmony,
     /// Whole lists on each server.
@@ -149,12 +149,12 @@ enum ModeName {
     Dimension,
 }
 
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Mode {
+impl From<PlanName> for Mode {
+    fn from(name: PlanName) -> Mode {
         match name {
-            ModeName::Harmony => Mode::Harmony,
-            ModeName::Vector => Mode::Vector,
-            ModeName::Dimension => Mode::Dimension,
+            PlanName::Harmony => Mode::Harmony,
+            PlanName::Vector => Mode::Vector,
+            PlanName::Dimension => Mode::Dimension,
         }
     }
 }

@@ -11,11 +11,12 @@ use stratann_engine::kinds;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::spread::grid::{GridPartition, Mode};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
-use super::cluster::MethodName;
+use super::cluster::{MethodName, PlanName};
 use crate::Verdict;
 use crate::options::{self, CarryName, ResultsName};
 use crate::output::Output;
@@ -68,6 +69,9 @@ pub(crate) struct Args {
     /// Share of the blocks with one additional replica
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, hide_default_value = true)]
     overlap: f64,
+    /// Plan of a grid-ivf [default: harmony]
+    #[arg(long, value_enum, value_name = "MODE")]
+    partition: Option<PlanName>,
     /// Partitioning method
     #[arg(long, value_enum, default_value = "cells")]
     method: MethodName,
@@ -296,6 +300,10 @@ impl Job<'_> {
             replicas: self.args.replicas.min(servers.max(1)),
             overlap: if servers > 1 { self.args.overlap } else { 0.0 },
             method: self.args.method.into(),
+            grid: GridPartition {
+                mode: self.args.partition.map_or(Mode::default(), Mode::from),
+                ..GridPartition::default()
+            },
             seed: self.args.seed,
             ..PartitionOptions::new(servers)
         }

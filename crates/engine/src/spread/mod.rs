@@ -323,7 +323,8 @@ impl Placed {
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placed> {
     if let KindIndex::GridIvf(own) = &index.kind {
         options.check(index.folder(), index.manifest())?;
-        let (plan, placement) = pool(options)?.install(|| grid::place(&index.base, own, options, progress))?;
+        let (plan, placement) =
+            pool(options)?.install(|| grid::place(&index.base, own, options, progress))?;
         let places = Some(own.places().divided(&own.layout, plan.slices.clone()));
         return Ok(Placed { placement, plan: Some(plan), places });
     }
@@ -555,11 +556,7 @@ impl Job<'_> {
             servers: self.options.servers,
             replicas: self.options.replicas,
             overlap: self.options.overlap,
-            method: written
-                .plan
-                .as_ref()
-                .map_or(self.options.method.name(), |plan| plan.mode.name())
-                .into(),
+            method: written.plan.as_ref().map_or(self.options.method.name(), |plan| plan.mode.name()).into(),
             seed: self.options.seed,
             source: source.build_id.clone(),
             held,

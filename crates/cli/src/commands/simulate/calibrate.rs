@@ -12,9 +12,9 @@ use serde::Serialize;
 use stratann_core::query::Params;
 use stratann_engine::index::Index;
 use stratann_engine::search::{Latency, SearchOptions};
+use stratann_engine::spread::Placed;
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
-use stratann_engine::spread::Placed;
 use stratann_sim::{Timed, Work};
 
 use super::costs::{CostArgs, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};

@@ -8,8 +8,8 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::recall;
-use stratann_engine::{Error, Progress, Result};
 use stratann_engine::spread::Placed;
+use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
     BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Timed, Trace,
     fetch, record, scatter_gather, time,
@@ -100,7 +100,8 @@ impl Passes<'_> {
         self.all("handing over", placed.placement.servers(), params, &|first, rows| {
             let asked = self.submitted(placed, params, first, rows);
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
+            let cluster =
+                Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             let (report, traces) = record(&cluster, &asked, &self.no_faults());
             self.handed_over(&report, first, &params, traces)
         })
@@ -118,7 +119,8 @@ impl Passes<'_> {
         for (part, rows) in rows.chunks(TOGETHER).enumerate() {
             let asked = self.submitted(placed, params, part * TOGETHER, rows);
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
+            let cluster =
+                Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             timed.extend(time(&cluster, &asked, &self.no_faults(), clock));
         }
         timed
@@ -155,7 +157,8 @@ impl Passes<'_> {
     pub(super) fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
         self.all("fetching", placed.placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
-            let cluster = Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
+            let cluster =
+                Cluster { view: placed.view(self.index), placement: &placed.placement, stores: &blocks };
             let answer = |(q, &vector): (usize, &&[u8])| {
                 let origin = self.origin(placed, params, vector, first + q);
                 fetch(&cluster, &asked(vector, origin, params))
@@ -224,7 +227,8 @@ impl Passes<'_> {
         state.step(&view, &mut scratch, &[]);
         let first = state.fetches().next().and_then(|(tag, _)| state.read_of(tag));
         let Some(block) = first.map(|read| read.unit()) else { return turn as u8 };
-        let shard = LocalShard { placement: &placed.placement, server: turn as u8, others: Others::live(u64::MAX) };
+        let shard =
+            LocalShard { placement: &placed.placement, server: turn as u8, others: Others::live(u64::MAX) };
         if shard.holds(block) {
             return turn as u8;
         }

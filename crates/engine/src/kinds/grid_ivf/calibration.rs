@@ -34,6 +34,8 @@ pub(crate) fn apply_switches(own: &mut grid_ivf::Params, switches: &GridSwitches
     own.prune_dimension = switches.prune_dimension;
     own.prune_vector = switches.prune_vector;
     own.prewarm = switches.prewarm;
+    own.fan_out = switches.fan_out.clamp(1, grid_ivf::MAX_FAN_OUT);
+    own.balance = switches.balance;
 }
 
 /// The setting that these parameters are. A search without a beam reports k as its length.

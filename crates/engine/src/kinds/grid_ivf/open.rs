@@ -183,7 +183,10 @@ impl GridIndex {
             slices: &self.places.slices,
             starts: &self.places.starts,
             data: &self.data,
-            firsts: self.share.as_ref().map(|share| Firsts { starts: &self.places.firsts, data: &share.firsts }),
+            firsts: self
+                .share
+                .as_ref()
+                .map(|share| Firsts { starts: &self.places.firsts, data: &share.firsts }),
         }
     }
 

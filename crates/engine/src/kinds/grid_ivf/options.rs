@@ -51,10 +51,14 @@ pub struct GridSwitches {
     pub prune_vector: bool,
     /// Score some members of every probed list first.
     pub prewarm: bool,
+    /// Rows that are visited at the same time, 1 to 64, where lists are divided over servers.
+    pub fan_out: u8,
+    /// Let slices on busy servers come last.
+    pub balance: bool,
 }
 
 impl Default for GridSwitches {
     fn default() -> Self {
-        GridSwitches { prune_dimension: true, prune_vector: true, prewarm: true }
+        GridSwitches { prune_dimension: true, prune_vector: true, prewarm: true, fan_out: 1, balance: true }
     }
 }

@@ -138,7 +138,11 @@ pub(crate) fn check_parts(
         let grid = match opened {
             Ok(grid) => grid,
             Err(e) => {
-                report.found(Finding { file: file_in(&e.message, manifest), what: e.message, ..Finding::default() });
+                report.found(Finding {
+                    file: file_in(&e.message, manifest),
+                    what: e.message,
+                    ..Finding::default()
+                });
                 continue;
             }
         };

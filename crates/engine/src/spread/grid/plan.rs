@@ -168,7 +168,9 @@ impl GridPlan {
         let step = if servers / slices >= replicas { slices } else { 1 };
         let on = |row: u32, slice: usize| -> u64 {
             let home = server_of(servers, slices, (row as usize, slice));
-            (0..replicas).map(|replica| 1 << ((home + replica * step) % servers)).fold(0, |all, bit| all | bit)
+            (0..replicas)
+                .map(|replica| 1 << ((home + replica * step) % servers))
+                .fold(0, |all, bit| all | bit)
         };
         let mut units = Vec::with_capacity(self.row_of_list.len() * (slices + 1));
         for &row in &self.row_of_list {
@@ -217,18 +219,21 @@ impl Division {
         for lists in workload.each() {
             let mut members = vec![0f64; self.rows];
             for &list in lists {
-                members[self.row_of_list[list as usize] as usize] += f64::from(workload.members[list as usize]);
+                members[self.row_of_list[list as usize] as usize] +=
+                    f64::from(workload.members[list as usize]);
             }
             for (row, &members) in members.iter().enumerate().filter(|row| *row.1 > 0.0) {
                 for slice in 0..slices {
-                    load[server_of(servers, slices, (row, slice))] += members * per_member[slice] + workload.prepare_ns;
+                    load[server_of(servers, slices, (row, slice))] +=
+                        members * per_member[slice] + workload.prepare_ns;
                 }
                 // The origin is one of the servers, as likely as any other: what it holds needs no message.
                 let elsewhere = 1.0 - 1.0 / servers as f64;
                 messages += elsewhere * (slices as f64 + 1.0);
                 for slice in 0..slices {
                     let left = members * workload.alive[self.slices[slice] as usize].min(1.0);
-                    let sums = if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
+                    let sums =
+                        if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
                     bytes += elsewhere * (FRAME_BYTES + query_bytes + sums);
                 }
                 bytes += elsewhere * (FRAME_BYTES + f64::from(workload.k) * HIT_BYTES);

@@ -62,8 +62,7 @@ impl Workload {
         let view = IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) };
         let layout = &grid.layout;
         let members = grid.places().first.windows(2).map(|w| w[1] - w[0]).collect();
-        let mut found =
-            Workload { members, nprobe, k: K, queries: queries.len(), ..Workload::default() };
+        let mut found = Workload { members, nprobe, k: K, queries: queries.len(), ..Workload::default() };
         let mut left = vec![0u64; layout.groups() + 1];
         let (mut visited, mut components) = (0u64, 0u64);
         let (mut prepare, mut scan) = (0.0, 0.0);
@@ -77,7 +76,10 @@ impl Workload {
             scratch.prepare(&view, query);
             prepare += started.elapsed().as_nanos() as f64;
             scratch.trace_lists();
-            let params = Params { kind: KindParams::GridIvf(stratann_core::plan::grid_ivf::Params::new(nprobe)), ..Params::grid_ivf(K, nprobe) };
+            let params = Params {
+                kind: KindParams::GridIvf(stratann_core::plan::grid_ivf::Params::new(nprobe)),
+                ..Params::grid_ivf(K, nprobe)
+            };
             let mut state = QueryState::new(params, view.budget());
             let started = Instant::now();
             while state.step(&view, &mut scratch, &[]) != Step::Done {}

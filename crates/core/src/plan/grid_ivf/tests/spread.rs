@@ -76,19 +76,24 @@ impl<'g> Servers<'g> {
         let mut state = QueryState::new(params, view.budget());
         let mut replies: Vec<(crate::search::Tag, Option<Vec<u8>>)> = vec![];
         loop {
-            let scores: Vec<_> = replies.iter().map(|(_, bytes)| bytes.as_deref().map(wire::read_scores)).collect();
+            let scores: Vec<_> =
+                replies.iter().map(|(_, bytes)| bytes.as_deref().map(wire::read_scores)).collect();
             let what = |score: &Option<Result<_, _>>| match score {
                 Some(Ok(scores)) => Arrived::Scores(*scores),
                 _ => Arrived::Lost(crate::search::Loss::Failed),
             };
-            let arrived: Vec<_> =
-                replies.iter().zip(&scores).map(|(reply, scores)| Arrival { tag: reply.0, what: what(scores) }).collect();
+            let arrived: Vec<_> = replies
+                .iter()
+                .zip(&scores)
+                .map(|(reply, scores)| Arrival { tag: reply.0, what: what(scores) })
+                .collect();
             match self.step(origin, query, &mut state, &arrived) {
                 Step::Done => return state,
                 Step::HandOver(_) => panic!("queries stay at their origin"),
                 Step::Wait => {}
             }
-            replies = state.jobs().map(|(tag, to)| (tag, self.job(&state, &view, (tag, to), query))).collect();
+            replies =
+                state.jobs().map(|(tag, to)| (tag, self.job(&state, &view, (tag, to), query))).collect();
             assert!(!replies.is_empty());
         }
     }
@@ -179,7 +184,10 @@ fn a_lost_server_is_replaced_or_its_lists_are_given_up() {
         cluster.live = 0b10111;
         let found = cluster.search(0, &query, params);
         if replicas == 2 {
-            assert_eq!((found.outcome(), found.results()), (Outcome::Complete, grid.search(&query, params).results()));
+            assert_eq!(
+                (found.outcome(), found.results()),
+                (Outcome::Complete, grid.search(&query, params).results())
+            );
         } else {
             assert_eq!(found.outcome(), Outcome::Partial);
             assert!(found.stats().unreachable > 0 && found.stats().lists < 6);

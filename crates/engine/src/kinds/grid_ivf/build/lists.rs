@@ -58,12 +58,8 @@ pub(super) fn run(
     let out = AtomicFile::create(&path)?;
     out.file().set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;
     build.progress.stage("writing lists", scan.rows, "rows");
-    let rows = ListRows {
-        build,
-        list_of_row: &list_of_row,
-        first,
-        vector_bytes: shape.dim * shape.dtype.size(),
-    };
+    let rows =
+        ListRows { build, list_of_row: &list_of_row, first, vector_bytes: shape.dim * shape.dtype.size() };
     let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
     let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, centroids: &centroids };
     let mut id_of_row = vec![u32::MAX; list_of_row.len()];
