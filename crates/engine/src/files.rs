@@ -34,7 +34,8 @@
 //! | `vN-centroids.bin` | lists × dim f32 |
 //! | `vN-axes.bin` | of f32 vectors a matrix of dim × dim f32, a row for each axis, then a point that is subtracted; else the components in their order, u32 |
 //!
-//! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin` or `vN-lists.bin`
+//! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin`, `vN-lists.bin` or
+//! `vN-grid.bin`
 //!
 //! | file | content |
 //! |---|---|

@@ -17,7 +17,6 @@ use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 
 use crate::files;
-use crate::kinds::grid_ivf::facts::GridFacts;
 use crate::kinds::kind::Kind;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
@@ -202,8 +201,7 @@ impl Manifest {
     /// Number of units that servers hold as a whole: of blocks, or of inverted lists.
     pub fn units(&self) -> u32 {
         let units_of_list = self.spread.as_ref().map_or(1, |spread| spread.slices.len().max(1) as u32);
-        let of_grid = |facts: &GridFacts| facts.lists().saturating_mul(units_of_list);
-        let grid = self.section.grid().map(|section| of_grid(&section.facts));
+        let grid = self.section.grid().map(|section| section.facts.lists().saturating_mul(units_of_list));
         let lists = self.section.lists().map(|section| section.facts.lists);
         lists.or(grid).unwrap_or(self.blocks.count)
     }

@@ -111,7 +111,7 @@ fn each_server_has_all_bytes_of_its_lists_and_of_no_others() {
         {
             let options = PartitionOptions { replicas, method, ..options(servers) };
             let (dir, report) = spread(local, &options);
-            let placement = place(&source.built.index, &options, &Quiet).unwrap();
+            let placement = place(&source.built.index, &options, &Quiet).unwrap().placement;
             let mut held = vec![0u32; servers];
             for (server, held) in held.iter_mut().enumerate() {
                 let shard = shard(dir.path(), server);

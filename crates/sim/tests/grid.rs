@@ -11,7 +11,7 @@ use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf::Params as Own;
 use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, GridOptions, Kind, KindOptions};
-use stratann_engine::spread::grid::{GridPartition, Mode};
+use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric, Quiet};
 use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};

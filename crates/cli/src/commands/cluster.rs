@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::spread::grid::{GridPartition, GridPlan, Mode};
+use stratann_engine::kinds::division::{GridPartition, GridPlan, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;

@@ -52,6 +52,14 @@ impl Kind {
         }
     }
 
+    /// Whether a planner divides its components over servers, too.
+    pub const fn is_sliced(self) -> bool {
+        match self {
+            Kind::GridIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::Flat => false,
+        }
+    }
+
     /// Whether its queries can ask other servers for scores of what is there.
     pub const fn scores_remotely(self) -> bool {
         match self {

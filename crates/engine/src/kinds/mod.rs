@@ -228,6 +228,30 @@ impl KindIndex {
         }
     }
 
+    /// How its lists are divided over servers; `None` for a kind that no planner slices.
+    ///
+    /// # Errors
+    /// As [`divide`].
+    pub(crate) fn divided(
+        &self,
+        base: &Base,
+        over: Over<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Option<(division::GridPlan, Placement, Places)>> {
+        let KindIndex::GridIvf(grid) = self else { return Ok(None) };
+        let (plan, placement) = grid_ivf::divide::place(base, grid, over, progress)?;
+        let places = grid.places().divided(&grid.layout, plan.slices.clone());
+        Ok(Some((plan, placement, places)))
+    }
+
+    /// What queries see of the whole index when its lists are divided; `None` for a kind that no planner slices.
+    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places) -> Option<KindView<'a>> {
+        match self {
+            KindIndex::GridIvf(grid) => Some(KindView::GridIvf(grid.divided_view(places))),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => None,
+        }
+    }
+
     /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         match self {
@@ -366,6 +390,33 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
             vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
         }
     }
+}
+
+/// How an index that a planner slices is divided.
+pub mod division {
+    pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
+}
+
+pub(crate) use grid_ivf::divide::{Divided, Over};
+pub(crate) use grid_ivf::units::Places;
+
+/// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.
+pub(crate) fn division_account(manifest: &Manifest, servers: usize) -> Option<Account> {
+    let is_sliced = manifest.kind().is_some_and(Kind::is_sliced);
+    is_sliced.then(|| grid_ivf::divide::account(manifest, servers))
+}
+
+/// Divides an index that a planner slices.
+///
+/// # Errors
+/// Queries of another shape, an interruption, damage.
+pub(crate) fn divide(
+    folder: &Path,
+    source: (u64, &Manifest),
+    over: Over<'_>,
+    progress: &dyn Progress,
+) -> Result<Divided> {
+    grid_ivf::divide::divide(folder, source, over, progress)
 }
 
 /// The tables that describe units which are not blocks of a graph.

@@ -21,8 +21,8 @@ pub(crate) mod check;
 mod copies;
 mod description;
 mod divide;
-pub mod grid;
 pub mod moved;
+mod options;
 mod parts;
 mod placing;
 mod plan;
@@ -38,172 +38,29 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::plan::IndexView;
 
-use self::grid::{GridPartition, GridPlan};
+use self::options::OVERLAP_OF_LISTS;
 use self::placing::Placing;
 use self::plan::SpreadPlan;
 use self::source::Source;
 use crate::base::shape;
-use crate::budget::{self, Account};
+use crate::budget::{self, Account, THREAD_BYTES};
 use crate::build::{check_disk, claim_folder};
 use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::index::Index;
-use crate::kinds::grid_ivf::units::Places;
+use crate::kinds::division::GridPlan;
 use crate::kinds::kind::Kind;
-use crate::kinds::{self, KindIndex, UnitTables};
+use crate::kinds::{self, Places, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
+pub use self::options::{Method, PartitionOptions};
 pub use self::shard::Shard;
 
 /// Where the files lie until they are published, inside the folder.
 const PARTIAL: &str = "partial-cluster";
-
-/// How first replicas are chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
-    /// A cut through a graph of many small cells, then refinement block by block.
-    #[default]
-    Cells,
-    /// Balanced k-means with one centre for each server.
-    Kmeans,
-    /// By hash, to compare.
-    Random,
-}
-
-impl Method {
-    /// Its name on the command line and in manifests.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Cells => "cells",
-            Method::Kmeans => "kmeans",
-            Method::Random => "random",
-        }
-    }
-}
-
-/// How an index is spread.
-#[derive(Clone, Debug)]
-pub struct PartitionOptions {
-    /// Number of servers: 1 to 64.
-    pub servers: usize,
-    /// Servers that hold each block or list.
-    pub replicas: usize,
-    /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone, and not of lists.
-    pub overlap: f64,
-    /// How first replicas are chosen.
-    pub method: Method,
-    /// What the planner of a `grid-ivf` is told.
-    pub grid: GridPartition,
-    /// Whether lists are dealt by what queries have visited, where the index has learnt that.
-    pub traffic: bool,
-    /// Folders of partitions of the same index, whose servers have learnt what queries visit.
-    pub traffic_from: Vec<PathBuf>,
-    /// Everything that this may take, in bytes; `None` for no limit.
-    pub ram_budget: Option<u64>,
-    /// Seed of all choices.
-    pub seed: u64,
-    /// Threads; they do not change the result.
-    pub threads: usize,
-    /// Replace an index that is there.
-    pub force: bool,
-}
-
-impl PartitionOptions {
-    /// One copy of each block on `servers` servers, by cells.
-    pub fn new(servers: usize) -> PartitionOptions {
-        PartitionOptions {
-            servers,
-            replicas: 1,
-            overlap: 0.0,
-            method: Method::Cells,
-            grid: GridPartition::default(),
-            traffic: true,
-            traffic_from: Vec::new(),
-            ram_budget: None,
-            seed: 1,
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            force: false,
-        }
-    }
-
-    fn check(&self, folder: &Path, manifest: &Manifest) -> Result<()> {
-        let wrong = |what: String| Err(Error::bad_input(what));
-        self.check_numbers()?;
-        if let Some(spread) = &manifest.spread {
-            return wrong(format!(
-                "{} is partitioned over {} servers already; give the index that it was made from",
-                folder.display(),
-                spread.servers
-            ));
-        }
-        let Some(kind) = manifest.kind().filter(|kind| kind.is_spreadable()) else {
-            let kinds: Vec<&str> =
-                Kind::ALL.into_iter().filter(|kind| kind.is_spreadable()).map(Kind::name).collect();
-            return wrong(format!(
-                "{} is of kind {}; only {} can be partitioned over servers",
-                folder.display(),
-                manifest.kind,
-                kinds.join(" and ")
-            ));
-        };
-        if kind != Kind::GridIvf && self.grid != GridPartition::default() {
-            return wrong(format!(
-                "{} is of kind {kind}; a mode, queries and prices are for the planner of a {}",
-                folder.display(),
-                Kind::GridIvf.name(),
-                kind = kind.name(),
-            ));
-        }
-        if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
-            return wrong(OVERLAP_OF_LISTS.into());
-        }
-        // What is planned depends on numbers of the manifest, which must be possible.
-        shape(folder, manifest)?;
-        if (manifest.groups() as usize) < self.servers {
-            return wrong(format!(
-                "{} has {} {}, fewer than {} servers; use fewer",
-                folder.display(),
-                manifest.groups(),
-                kind.group_name(),
-                self.servers
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_numbers(&self) -> Result<()> {
-        let wrong = |what: String| Err(Error::bad_input(what));
-        if !(1..=SERVERS_MAX).contains(&self.servers) {
-            return wrong(format!("servers is {}; use 1 to {SERVERS_MAX}", self.servers));
-        }
-        if !(1..=self.servers).contains(&self.replicas) {
-            return wrong(format!(
-                "replicas is {}; use 1 to the number of servers, {}",
-                self.replicas, self.servers
-            ));
-        }
-        if !(0.0..=1.0).contains(&self.overlap) {
-            return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
-        }
-        if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
-            return wrong(
-                "overlap copies blocks that one of several servers has; give it without --replicas, and with two \
-                 servers or more"
-                    .into(),
-            );
-        }
-        if self.threads == 0 {
-            return wrong("threads is 0; use 1 or more".into());
-        }
-        Ok(())
-    }
-}
-
-/// Why lists have no overlap.
-const OVERLAP_OF_LISTS: &str = "overlap is for blocks; give --replicas for inverted lists";
 
 /// What a partition did.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -265,17 +122,18 @@ enum Plan {
     /// By units of another kind.
     Units(Account),
     /// By slices of lists.
-    Grid(Account),
+    Slices(Account),
 }
 
 impl Plan {
     /// # Errors
     /// `ErrorKind::Budget`, naming the smallest budget that works.
     fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<Plan> {
-        if manifest.section.grid().is_some() {
-            let account = grid::account(manifest, options);
+        if let Some(mut account) = kinds::division_account(manifest, options.servers) {
+            account.add("threads", options.threads as u64 * THREAD_BYTES);
+            account.add("files under way", (options.servers * 2 * parts::BUFFER_BYTES) as u64);
             account.check(options.ram_budget, "spread this index")?;
-            return Ok(Plan::Grid(account));
+            return Ok(Plan::Slices(account));
         }
         match units::account(manifest, options) {
             None => SpreadPlan::new(manifest, options).map(Plan::Blocks),
@@ -289,7 +147,7 @@ impl Plan {
     fn account(&self) -> &Account {
         match self {
             Plan::Blocks(plan) => &plan.account,
-            Plan::Units(account) | Plan::Grid(account) => account,
+            Plan::Units(account) | Plan::Slices(account) => account,
         }
     }
 }
@@ -308,8 +166,8 @@ impl Placed {
     /// What queries see of the whole index, on servers that hold different units of it.
     pub fn view<'a>(&'a self, index: &'a Index) -> IndexView<'a> {
         let mut view = index.view();
-        if let (KindIndex::GridIvf(grid), Some(places)) = (&index.kind, &self.places) {
-            view.kind = KindView::GridIvf(grid.divided_view(places));
+        if let Some(kind) = self.places.as_ref().and_then(|places| index.kind.divided_view(places)) {
+            view.kind = kind;
         }
         view
     }
@@ -321,12 +179,12 @@ impl Placed {
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placed> {
-    if let KindIndex::GridIvf(own) = &index.kind {
+    if index.manifest().kind().is_some_and(Kind::is_sliced) {
         options.check(index.folder(), index.manifest())?;
-        let (plan, placement) =
-            pool(options)?.install(|| grid::place(&index.base, own, options, progress))?;
-        let places = Some(own.places().divided(&own.layout, plan.slices.clone()));
-        return Ok(Placed { placement, plan: Some(plan), places });
+    }
+    let divided = pool(options)?.install(|| index.kind.divided(&index.base, options.over(), progress))?;
+    if let Some((plan, placement, places)) = divided {
+        return Ok(Placed { placement, plan: Some(plan), places: Some(places) });
     }
     if let Some(mut units) = index.kind.units() {
         units::check(&units, options)?;
@@ -456,13 +314,13 @@ impl Job<'_> {
         let (index, number, progress) = (self.index, self.number, self.progress);
         let mut files = self.stage("shared", || share(index, &partial, number, &manifest, progress))?;
         let tables = match &plan {
-            Plan::Blocks(_) | Plan::Grid(_) => None,
+            Plan::Blocks(_) | Plan::Slices(_) => None,
             Plan::Units(_) => kinds::read_units(index, &manifest)?,
         };
         let written = match (plan, tables) {
             (Plan::Blocks(plan), _) => self.write_blocks(&manifest, plan, &partial)?,
             (Plan::Units(_), Some(tables)) => self.write_units(&manifest, &tables, &partial)?,
-            (Plan::Grid(_), _) => self.write_grid(&manifest, &partial, &mut files)?,
+            (Plan::Slices(_), _) => self.write_slices(&manifest, &partial, &mut files)?,
             (Plan::Units(_), None) => return Err(Error::bad_input("the index has no units; report this")),
         };
         let path = partial.join(files::name(number, files::PLACEMENT));
@@ -514,7 +372,7 @@ impl Job<'_> {
         Ok(Written { parts, cut_share, busiest_over_mean, placement, plan: None })
     }
 
-    fn write_grid(
+    fn write_slices(
         &mut self,
         manifest: &Manifest,
         partial: &Path,
@@ -522,11 +380,11 @@ impl Job<'_> {
     ) -> Result<Written> {
         let (index, options, progress, number) = (self.index, self.options, self.progress, self.number);
         let source = (self.source, manifest);
-        let divided = self.stage("divide", || grid::divide(index, source, options, progress))?;
+        let divided = self.stage("divide", || kinds::divide(index, source, options.over(), progress))?;
         let name = files::name(number, files::FIRSTS);
         files.insert(name.clone(), divided.write_firsts(&partial.join(&name))?);
         let path = part_path(manifest, partial, number);
-        let grid::Divided { plan, placement, places, .. } = divided;
+        let kinds::Divided { plan, placement, places, .. } = divided;
         let parts = self.stage("write", || {
             let bytes = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
             parts::write_ranges((index, manifest), &places.ranges(bytes), &placement, path, progress)

@@ -2,10 +2,10 @@
 //!
 //! Each list is divided into slices of its components, and each slice is on a server, or on several. Lists whose slices
 //! are on the same servers are a *row*. The query stays at its origin and visits one row after another, those with the
-//! nearest lists first. What a row needs of other servers is one job: it visits the servers of the row's slices in turn.
-//! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold; the last one
-//! replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop out
-//! early; a busy server comes last.
+//! nearest lists first. What a row needs of other servers is one job, which visits the servers of its slices in turn.
+//! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold. The last
+//! one replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop
+//! out early; a busy server comes last.
 
 use alloc::vec::Vec;
 

@@ -3,6 +3,7 @@
 pub(crate) mod account;
 pub(crate) mod build;
 pub(crate) mod calibration;
+pub mod divide;
 pub mod explain;
 pub mod facts;
 pub(crate) mod members;

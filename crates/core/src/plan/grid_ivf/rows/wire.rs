@@ -4,20 +4,27 @@
 //! |---|---|
 //! | 1 | 1 for a job |
 //! | 8 | the limit before any list was scanned, as a double |
-//! | … | lists that are open: count, then 8 × list + 2 × times lost + 1 where its first members were scored, a varint each |
-//! | … | rows: count, and for each its tag (4 bytes) and |
-//! | … | its lists, as those that are open |
-//! | 8, 8 | the slices that are done; the limit, as a double |
-//! | … | number of its blocks; then 0 and 8 bytes for each, or 1, the number of vectors that are left, and for each how many are skipped before it, a varint each: what is shorter |
-//! | … | their sums: 0 and 8 bytes each, or 1, the smallest (8 bytes) and 4 bytes each, the difference to it |
+//! | … | lists that are open: count, then each as below |
+//! | … | rows: count, and for each its tag (4 bytes) and the row |
 //! | … | what a job has found: count, then distance (4 bytes) and id (a varint) each |
+//!
+//! A list is a varint: 8 × its number, 2 × times that it was lost, and 1 where its first members were scored. A row is
+//!
+//! | bytes | content |
+//! |---|---|
+//! | … | lists: count, then each |
+//! | 8, 8 | the slices that are done; the limit, as a double |
+//! | … | number of blocks, and which vectors are left |
+//! | … | sums: 0 and 8 bytes each, or 1, the smallest (8 bytes) and the difference to it, 4 bytes each |
+//!
+//! Vectors that are left are 0 and 8 bytes for each block, a bit for each; or, where that is shorter, 1, their number,
+//! and for each a varint, how many are skipped before it.
 
 use alloc::vec::Vec;
 
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
 use super::{Probe, Row, TRIES, ones};
 use crate::codec::{Reader, Refused, Writer};
-use crate::query::MAX_K;
 use crate::search::{Hit, Tag};
 
 /// Most blocks of a row.
@@ -189,7 +196,7 @@ pub(super) fn put_hits(hits: &[Hit], w: &mut Writer<'_>) {
 
 /// Reads what [`put_hits`] wrote, `k` at most.
 pub(super) fn take_hits(r: &mut Reader<'_>, k: u32, out: &mut Vec<Hit>) -> Result<(), Refused> {
-    for _ in 0..r.count(k.min(MAX_K))? {
+    for _ in 0..r.count(k)? {
         let distance = f32::from_bits(r.u32()?);
         if distance.is_nan() {
             return Err(Refused::Content);

@@ -6,7 +6,7 @@ use stratann_core::format::grid::GridLayout;
 use stratann_core::place::Placement;
 
 use super::workload::Workload;
-use super::{Mode, PartitionOptions};
+use super::{Mode, Over};
 use crate::profile::network;
 use crate::{Error, Result};
 
@@ -92,14 +92,10 @@ impl GridPlan {
     ///
     /// # Errors
     /// More servers than the mode can use.
-    pub(super) fn choose(
-        workload: &Workload,
-        layout: &GridLayout,
-        options: &PartitionOptions,
-    ) -> Result<GridPlan> {
-        let (servers, mode) = (options.servers, options.grid.mode);
-        let alpha = options.grid.alpha.unwrap_or(servers as f64);
-        let own = &options.grid;
+    pub(super) fn choose(workload: &Workload, layout: &GridLayout, over: Over<'_>) -> Result<GridPlan> {
+        let (servers, mode) = (over.servers, over.grid.mode);
+        let alpha = over.grid.alpha.unwrap_or(servers as f64);
+        let own = over.grid;
         let measured = match (own.message_ns, own.byte_ns) {
             (Some(message_ns), Some(byte_ns)) => Prices { message_ns, byte_ns },
             _ => {
@@ -162,8 +158,8 @@ impl GridPlan {
     ///
     /// # Errors
     /// None that a plan for these servers can have.
-    pub(super) fn placement(&self, options: &PartitionOptions) -> Result<Placement> {
-        let (servers, replicas) = (options.servers, options.replicas);
+    pub(super) fn placement(&self, over: Over<'_>) -> Result<Placement> {
+        let (servers, replicas) = (over.servers, over.replicas);
         let slices = self.slices.len() - 1;
         let step = if servers / slices >= replicas { slices } else { 1 };
         let on = |row: u32, slice: usize| -> u64 {

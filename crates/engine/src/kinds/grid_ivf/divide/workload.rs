@@ -6,11 +6,11 @@ use stratann_core::plan::{IndexView, KindParams, KindView};
 use stratann_core::query::{Params, QueryState, Scratch, Step};
 use stratann_kernel::element::widen;
 
+use super::super::members;
+use super::super::open::GridIndex;
 use super::GridPartition;
 use crate::base::Base;
 use crate::dataset::Reader;
-use crate::kinds::grid_ivf::members;
-use crate::kinds::grid_ivf::open::GridIndex;
 use crate::{Error, Progress, Result};
 
 /// Queries of a sample, at most.

@@ -1,5 +1,6 @@
 use stratann_kernel::{DType, Metric};
 
+use super::super::GridPartition;
 use super::*;
 
 /// Lists of 100 members, each visited by as many queries as told; half of the vectors drop out in each group.
@@ -25,11 +26,12 @@ fn layout(dim: usize) -> GridLayout {
     GridLayout { dtype: DType::F32, metric: Metric::L2, edges, columns: 1, id_bytes: 4, pilot: 0 }
 }
 
-fn options(servers: usize, mode: Mode, (message_ns, byte_ns): (f64, f64)) -> PartitionOptions {
-    let mut options = PartitionOptions::new(servers);
-    options.grid.mode = mode;
-    (options.grid.message_ns, options.grid.byte_ns) = (Some(message_ns), Some(byte_ns));
-    options
+fn told(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
+    GridPartition { mode, message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..GridPartition::default() }
+}
+
+fn over(servers: usize, grid: &GridPartition) -> Over<'_> {
+    Over { servers, replicas: 1, grid }
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn dear_messages_ask_for_few_slices_and_hot_lists_for_many() {
     let layout = layout(384);
     let even = workload(&[5; 40], layout.groups());
     let shape = |workload: &Workload, prices| {
-        let plan = GridPlan::choose(workload, &layout, &options(4, Mode::Harmony, prices)).unwrap();
+        let plan = GridPlan::choose(workload, &layout, over(4, &told(Mode::Harmony, prices))).unwrap();
         assert!(plan.candidates.is_sorted_by(|a, b| a.cost_ms <= b.cost_ms));
         (plan.rows, plan.slices.len() - 1)
     };
@@ -59,7 +61,7 @@ fn the_example_of_the_paper_takes_fewer_slices() {
     let layout = layout(384);
     let workload = workload(&[10; 60], layout.groups());
     let prices = (30.0e3, 0.0);
-    let plan = GridPlan::choose(&workload, &layout, &options(6, Mode::Harmony, prices)).unwrap();
+    let plan = GridPlan::choose(&workload, &layout, over(6, &told(Mode::Harmony, prices))).unwrap();
     let cost = |rows: usize, slices: usize| {
         let found = plan.candidates.iter().find(|c| (c.rows, c.slices) == (rows, slices));
         found.unwrap_or_else(|| panic!("{rows} x {slices}")).cost_ms
@@ -71,7 +73,7 @@ fn the_example_of_the_paper_takes_fewer_slices() {
 fn modes_are_forced_and_what_cannot_be_is_refused() {
     let layout = layout(384);
     let even = workload(&[5; 40], layout.groups());
-    let plan = |servers, mode| GridPlan::choose(&even, &layout, &options(servers, mode, (1.0, 0.0)));
+    let plan = |servers, mode| GridPlan::choose(&even, &layout, over(servers, &told(mode, (1.0, 0.0))));
     assert_eq!(plan(4, Mode::Vector).unwrap().slices.len(), 2);
     assert_eq!(plan(4, Mode::Dimension).unwrap().slices.len(), 5);
     assert!(plan(64, Mode::Vector).unwrap_err().message.contains("fewer servers"), "more than lists");
@@ -85,9 +87,10 @@ fn every_unit_has_its_servers_and_all_servers_their_share() {
     let workload = workload(&visits, layout.groups());
     for (servers, replicas) in [(1, 1), (4, 1), (4, 2), (6, 3), (8, 8), (7, 2)] {
         for mode in [Mode::Harmony, Mode::Vector, Mode::Dimension] {
-            let options = PartitionOptions { replicas, ..options(servers, mode, (1.0, 0.0)) };
-            let plan = GridPlan::choose(&workload, &layout, &options).unwrap();
-            let placement = plan.placement(&options).unwrap();
+            let told = told(mode, (1.0, 0.0));
+            let over = Over { replicas, ..over(servers, &told) };
+            let plan = GridPlan::choose(&workload, &layout, over).unwrap();
+            let placement = plan.placement(over).unwrap();
             let slices = plan.slices.len() - 1;
             let mut held = vec![0.0; servers];
             for (unit, &on) in placement.all().iter().enumerate() {

@@ -15,13 +15,12 @@ use stratann_core::plan::grid_ivf::View;
 
 pub use self::plan::{Candidate, GridPlan};
 use self::workload::Workload;
-use super::{PartitionOptions, parts};
+use super::open::GridIndex;
+use super::units::{Places, SLICES_MAX};
 use crate::base::Base;
-use crate::budget::{Account, THREAD_BYTES};
+use crate::budget::Account;
 use crate::dataset::AtomicFile;
 use crate::files::{self, FileEntry};
-use crate::kinds::grid_ivf::open::GridIndex;
-use crate::kinds::grid_ivf::units::{Places, SLICES_MAX};
 use crate::manifest::Manifest;
 use crate::{Error, Progress, Result};
 
@@ -67,22 +66,30 @@ pub struct GridPartition {
     pub byte_ns: Option<f64>,
 }
 
-/// The memory of a partition, from the manifest alone.
-pub(super) fn account(manifest: &Manifest, options: &PartitionOptions) -> Account {
+/// What an index is divided over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Over<'a> {
+    /// Servers.
+    pub(crate) servers: usize,
+    /// Servers of each slice.
+    pub(crate) replicas: usize,
+    /// What the planner is told.
+    pub(crate) grid: &'a GridPartition,
+}
+
+/// The memory of a partition but for threads and files, from the manifest alone.
+pub(crate) fn account(manifest: &Manifest, servers: usize) -> Account {
     let mut account = manifest.planned_account(0);
-    account.add("threads", options.threads as u64 * THREAD_BYTES);
-    let (lists, servers) = (u64::from(manifest.units()), options.servers as u64);
-    let units = lists * (SLICES_MAX as u64 + 1).min(servers + 1);
+    let units = u64::from(manifest.units()) * (SLICES_MAX as u64 + 1).min(servers as u64 + 1);
     account.add("placement", 3 * 8 * units);
-    account.add("files under way", servers * 2 * parts::BUFFER_BYTES as u64);
     account
 }
 
 /// A grid that is divided.
-pub(super) struct Divided {
-    pub(super) plan: GridPlan,
-    pub(super) placement: Placement,
-    pub(super) places: Places,
+pub(crate) struct Divided {
+    pub(crate) plan: GridPlan,
+    pub(crate) placement: Placement,
+    pub(crate) places: Places,
     grid: GridIndex,
 }
 
@@ -90,15 +97,15 @@ pub(super) struct Divided {
 ///
 /// # Errors
 /// Queries of another shape, an interruption, damage.
-pub(super) fn divide(
+pub(crate) fn divide(
     index: &Path,
     (number, manifest): (u64, &Manifest),
-    options: &PartitionOptions,
+    over: Over<'_>,
     progress: &dyn Progress,
 ) -> Result<Divided> {
     let base = Base::open(index, number, manifest.clone(), files::GRID)?;
     let grid = GridIndex::open(&base, None)?;
-    let (plan, placement) = place(&base, &grid, options, progress)?;
+    let (plan, placement) = place(&base, &grid, over, progress)?;
     let places = grid.places().divided(&grid.layout, plan.slices.clone());
     Ok(Divided { plan, placement, places, grid })
 }
@@ -110,18 +117,18 @@ pub(super) fn divide(
 pub(crate) fn place(
     base: &Base,
     grid: &GridIndex,
-    options: &PartitionOptions,
+    over: Over<'_>,
     progress: &dyn Progress,
 ) -> Result<(GridPlan, Placement)> {
-    let workload = Workload::measure(base, grid, &options.grid, progress)?;
-    let plan = GridPlan::choose(&workload, &grid.layout, options)?;
-    let placement = plan.placement(options)?;
+    let workload = Workload::measure(base, grid, over.grid, progress)?;
+    let plan = GridPlan::choose(&workload, &grid.layout, over)?;
+    let placement = plan.placement(over)?;
     Ok((plan, placement))
 }
 
 impl Divided {
     /// Writes the first members of all lists, which every server holds.
-    pub(super) fn write_firsts(&self, path: &Path) -> Result<FileEntry> {
+    pub(crate) fn write_firsts(&self, path: &Path) -> Result<FileEntry> {
         let file = AtomicFile::create(path)?;
         let view: View<'_> = self.grid.view();
         let mut out = std::io::BufWriter::new(file.file());

@@ -1,0 +1,163 @@
+//! How an index is to be spread.
+
+use std::path::{Path, PathBuf};
+
+use stratann_core::place::SERVERS_MAX;
+
+use crate::base::shape;
+use crate::kinds::Over;
+use crate::kinds::division::GridPartition;
+use crate::kinds::kind::Kind;
+use crate::manifest::Manifest;
+use crate::{Error, Result};
+
+/// How first replicas are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// A cut through a graph of many small cells, then refinement block by block.
+    #[default]
+    Cells,
+    /// Balanced k-means with one centre for each server.
+    Kmeans,
+    /// By hash, to compare.
+    Random,
+}
+
+impl Method {
+    /// Its name on the command line and in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Cells => "cells",
+            Method::Kmeans => "kmeans",
+            Method::Random => "random",
+        }
+    }
+}
+
+/// How an index is spread.
+#[derive(Clone, Debug)]
+pub struct PartitionOptions {
+    /// Number of servers: 1 to 64.
+    pub servers: usize,
+    /// Servers that hold each block or list.
+    pub replicas: usize,
+    /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone, and not of lists.
+    pub overlap: f64,
+    /// How first replicas are chosen.
+    pub method: Method,
+    /// What the planner of a `grid-ivf` is told.
+    pub grid: GridPartition,
+    /// Whether lists are dealt by what queries have visited, where the index has learnt that.
+    pub traffic: bool,
+    /// Folders of partitions of the same index, whose servers have learnt what queries visit.
+    pub traffic_from: Vec<PathBuf>,
+    /// Everything that this may take, in bytes; `None` for no limit.
+    pub ram_budget: Option<u64>,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Threads; they do not change the result.
+    pub threads: usize,
+    /// Replace an index that is there.
+    pub force: bool,
+}
+
+impl PartitionOptions {
+    /// One copy of each block on `servers` servers, by cells.
+    pub fn new(servers: usize) -> PartitionOptions {
+        PartitionOptions {
+            servers,
+            replicas: 1,
+            overlap: 0.0,
+            method: Method::Cells,
+            grid: GridPartition::default(),
+            traffic: true,
+            traffic_from: Vec::new(),
+            ram_budget: None,
+            seed: 1,
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            force: false,
+        }
+    }
+
+    /// What the planner of a `grid-ivf` needs.
+    pub(super) fn over(&self) -> Over<'_> {
+        Over { servers: self.servers, replicas: self.replicas, grid: &self.grid }
+    }
+
+    pub(super) fn check(&self, folder: &Path, manifest: &Manifest) -> Result<()> {
+        let wrong = |what: String| Err(Error::bad_input(what));
+        self.check_numbers()?;
+        if let Some(spread) = &manifest.spread {
+            return wrong(format!(
+                "{} is partitioned over {} servers already; give the index that it was made from",
+                folder.display(),
+                spread.servers
+            ));
+        }
+        let Some(kind) = manifest.kind().filter(|kind| kind.is_spreadable()) else {
+            let kinds: Vec<&str> =
+                Kind::ALL.into_iter().filter(|kind| kind.is_spreadable()).map(Kind::name).collect();
+            return wrong(format!(
+                "{} is of kind {}; only {} can be partitioned over servers",
+                folder.display(),
+                manifest.kind,
+                kinds.join(" and ")
+            ));
+        };
+        if !kind.is_sliced() && self.grid != GridPartition::default() {
+            let sliced: Vec<&str> =
+                Kind::ALL.into_iter().filter(|kind| kind.is_sliced()).map(Kind::name).collect();
+            return wrong(format!(
+                "{} is of kind {}; a mode, queries and prices are for the planner of {}",
+                folder.display(),
+                kind.name(),
+                sliced.join(" and ")
+            ));
+        }
+        if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
+            return wrong(OVERLAP_OF_LISTS.into());
+        }
+        // What is planned depends on numbers of the manifest, which must be possible.
+        shape(folder, manifest)?;
+        if (manifest.groups() as usize) < self.servers {
+            return wrong(format!(
+                "{} has {} {}, fewer than {} servers; use fewer",
+                folder.display(),
+                manifest.groups(),
+                kind.group_name(),
+                self.servers
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_numbers(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::bad_input(what));
+        if !(1..=SERVERS_MAX).contains(&self.servers) {
+            return wrong(format!("servers is {}; use 1 to {SERVERS_MAX}", self.servers));
+        }
+        if !(1..=self.servers).contains(&self.replicas) {
+            return wrong(format!(
+                "replicas is {}; use 1 to the number of servers, {}",
+                self.replicas, self.servers
+            ));
+        }
+        if !(0.0..=1.0).contains(&self.overlap) {
+            return wrong(format!("overlap is {}; use a share of the blocks, 0 to 1", self.overlap));
+        }
+        if self.overlap > 0.0 && (self.replicas > 1 || self.servers == 1) {
+            return wrong(
+                "overlap copies blocks that one of several servers has; give it without --replicas, and with two \
+                 servers or more"
+                    .into(),
+            );
+        }
+        if self.threads == 0 {
+            return wrong("threads is 0; use 1 or more".into());
+        }
+        Ok(())
+    }
+}
+
+/// Why lists have no overlap.
+pub(super) const OVERLAP_OF_LISTS: &str = "overlap is for blocks; give --replicas for inverted lists";
