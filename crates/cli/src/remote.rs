@@ -50,6 +50,8 @@ pub(crate) struct Status {
     pub(crate) merged_reads: u64,
     #[serde(default)]
     pub(crate) merged_bytes: u64,
+    #[serde(default)]
+    pub(crate) components: u64,
     pub(crate) memory: Value,
     pub(crate) ram_budget_bytes: Option<u64>,
 }

@@ -47,6 +47,8 @@ fn several_processes_answer_as_one() {
                 assert_eq!(count(&theirs, "score_jobs") > 0.5, all.len() > 1, "{theirs}");
                 let (work, whole) = (count(&theirs, "components"), count(&theirs, "components_unpruned"));
                 // Rows that begin together have no threshold of each other.
+                let share = count(&theirs, "largest_share");
+                assert!((1.0..=all.len() as f64).contains(&share), "{name}: {theirs}");
                 match switches {
                     [] => assert!(work < whole, "{name}: {theirs}"),
                     ["--no-prune"] => assert_eq!(work, whole, "{name}: {theirs}"),

@@ -386,7 +386,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     assert!(error.message.contains("only disk-graph can be divided") && !out.exists(), "{error}");
     let flat = Built::new(common::graph_set(), &quick(Kind::Flat, Metric::L2));
     let error = partition(flat.dir.path(), &out, &options(3), &Quiet).unwrap_err();
-    assert!(error.message.contains("only disk-graph and hybrid-ivf can be partitioned"), "{error}");
+    assert!(error.message.contains("over servers: disk-graph, hybrid-ivf, grid-ivf"), "{error}");
     let (dir, _) = spread(LocalKind::Flat, &options(3));
     let error = partition(dir.path(), &out, &options(2), &Quiet).unwrap_err();
     assert!(error.message.contains("already") && !out.exists(), "{error}");

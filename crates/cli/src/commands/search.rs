@@ -239,12 +239,21 @@ pub(crate) struct PerQuery {
     pub(crate) merged: Option<MergedReads>,
     /// Requests to other servers that the query waited for; `None` where no query makes any.
     pub(crate) round_trips: Option<f64>,
+    /// Components compared by the busiest server over the mean of all; `None` where that is not counted.
+    pub(crate) largest_share: Option<f64>,
 }
 
 impl PerQuery {
     /// The means of `queries` queries whose counters add up to `stats`.
     pub(crate) fn of(stats: &QueryStats, queries: usize) -> PerQuery {
-        PerQuery { stats: *stats, queries, bytes_sent: 0.0, merged: None, round_trips: None }
+        PerQuery {
+            stats: *stats,
+            queries,
+            bytes_sent: 0.0,
+            merged: None,
+            round_trips: None,
+            largest_share: None,
+        }
     }
 
     /// The mean of one counter.
@@ -267,6 +276,9 @@ impl Serialize for PerQuery {
         }
         if let Some(round_trips) = self.round_trips {
             map.serialize_entry("round_trips", &round_trips)?;
+        }
+        if let Some(share) = self.largest_share {
+            map.serialize_entry("largest_share", &share)?;
         }
         map.end()
     }

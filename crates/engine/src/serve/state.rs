@@ -56,6 +56,7 @@ pub(super) struct Counters {
     pub(super) hand_overs_in: AtomicU64,
     pub(super) jobs_out: AtomicU64,
     pub(super) jobs_in: AtomicU64,
+    pub(super) components: AtomicU64,
     pub(super) refused_batons: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,

@@ -60,6 +60,8 @@ pub struct Status {
     pub jobs_out: u64,
     /// Jobs scored for other servers.
     pub jobs_in: u64,
+    /// Components of vectors that were compared here, for queries and jobs of any server.
+    pub components: u64,
     /// Jobs that waited for replies from their scorer, because it had as many bytes of jobs as it accepts.
     pub delayed_jobs: u64,
     /// Frames and states from other servers that were dropped, because there was no memory for them.
@@ -153,6 +155,7 @@ impl Status {
             hand_overs_in: count(&state.counters.hand_overs_in),
             jobs_out: count(&state.counters.jobs_out),
             jobs_in: count(&state.counters.jobs_in),
+            components: count(&state.counters.components),
             delayed_jobs: state.lock_peer().delayed_jobs(),
             refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),

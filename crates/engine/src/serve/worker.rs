@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use stratann_core::peer::Run;
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag};
+use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, wire};
 
 use super::inbox::{Free, Job, Size};
 use super::scores::Scored;
@@ -46,6 +46,8 @@ struct RunningQuery<'a> {
     is_abandoned: bool,
     // Whether it has asked other servers for scores.
     has_asked: bool,
+    // Components that were compared when it came, and since then by jobs.
+    components_elsewhere: u64,
     // The memory of scores that its state has not taken in.
     replies: Vec<Reservation>,
     // Its number among the queries that count for learning.
@@ -63,6 +65,7 @@ impl<'a> RunningQuery<'a> {
             expires_at_us: 0,
             is_abandoned: false,
             has_asked: false,
+            components_elsewhere: 0,
             replies: Vec::new(),
             number: None,
             size: Size::default(),
@@ -185,11 +188,14 @@ impl Queries for Worker<'_> {
         } else {
             std::mem::swap(state, &mut query.state);
         }
+        query.components_elsewhere = state.stats().components;
         &query.vector
     }
 
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times) {
         self.server.counters.waits(&self.running[number].size).note_run(&times);
+        let here = state.stats().components.saturating_sub(self.running[number].components_elsewhere);
+        self.server.counters.components.fetch_add(here, Ordering::Relaxed);
         let run = self.leave(number, Some(state));
         if matches!(step, Step::HandOver(_)) && run.job.is_none() {
             self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
@@ -262,6 +268,8 @@ impl Queries for Worker<'_> {
             let at = self.running.iter().position(|query| query.has_asked && query.run == run);
             let Some(number) = at else { continue };
             self.running[number].replies.extend(memory);
+            let of_job = scores.as_ref().ok().and_then(|bytes| wire::read_scores(bytes).ok());
+            self.running[number].components_elsewhere += of_job.map_or(0, |job| job.stats.components);
             out.push((number, tag, scores));
         }
     }

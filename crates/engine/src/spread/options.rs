@@ -98,10 +98,10 @@ impl PartitionOptions {
             let kinds: Vec<&str> =
                 Kind::ALL.into_iter().filter(|kind| kind.is_spreadable()).map(Kind::name).collect();
             return wrong(format!(
-                "{} is of kind {}; only {} can be partitioned over servers",
+                "{} is of kind {}; these can be partitioned over servers: {}",
                 folder.display(),
                 manifest.kind,
-                kinds.join(" and ")
+                kinds.join(", ")
             ));
         };
         if !kind.is_sliced() && self.grid != GridPartition::default() {

@@ -111,6 +111,7 @@ impl Searcher for Servers {
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
         run.per_query.merged = Some(cost.merged);
+        run.per_query.largest_share = cost.largest_share;
         run.per_query.bytes_sent = cost.bytes_sent as f64 / count.max(1) as f64;
         run.io_backend = cost.io_backend;
         Ok(run)
@@ -122,6 +123,7 @@ struct Cost {
     cpu_us: u64,
     bytes_sent: u64,
     merged: MergedReads,
+    largest_share: Option<f64>,
     peak_rss_bytes: u64,
     /// `None` as soon as one server has no limit.
     ram_budget_bytes: Option<u64>,
@@ -149,12 +151,22 @@ impl Cost {
                 reads: pairs.iter().map(|(b, a)| a.merged_reads.saturating_sub(b.merged_reads)).sum(),
                 bytes: pairs.iter().map(|(b, a)| a.merged_bytes.saturating_sub(b.merged_bytes)).sum(),
             },
+            largest_share: largest_share(
+                pairs.iter().map(|(b, a)| a.components.saturating_sub(b.components)),
+            ),
             peak_rss_bytes: pairs.iter().map(|p| p.1.peak_rss_bytes).sum(),
             ram_budget_bytes: pairs.iter().map(|p| p.1.ram_budget_bytes).sum(),
             io_backend: backends.join("; "),
             account: account(pairs.iter().map(|p| &p.1.memory)),
         }
     }
+}
+
+/// The largest server's work over the mean; `None` where none was counted.
+fn largest_share(work: impl Iterator<Item = u64>) -> Option<f64> {
+    let work: Vec<u64> = work.collect();
+    let mean = work.iter().sum::<u64>() as f64 / work.len().max(1) as f64;
+    (mean > 0.0).then(|| work.iter().copied().max().unwrap_or(0) as f64 / mean)
 }
 
 /// Sums the accounts of several servers by component.
