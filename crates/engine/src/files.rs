@@ -43,11 +43,11 @@
 //! | `vN-blocks-SS.bin` | the blocks that server SS (from 00) holds, whole, ascending by number |
 //! | `vN-lists-SS.bin` | all bytes of the lists that server SS holds, in the order of `vN-lists.bin`; whole pages |
 //! | `vN-grid-SS.bin` | heads and slices that server SS holds, in the order of `vN-grid.bin`; whole pages |
-//! | `vN-firsts.bin` | the first members of every list, as lists of their own |
+//! | `vN-firsts.bin` | the first members of every list, together as one list |
 //!
-//! A unit is a block, an inverted list, or the head or a slice of a list of a grid. The bytes of an inverted list are its
-//! codes, its records, and for the first list of a graph the edges; bytes between two of these ranges belong to the one
-//! before them.
+//! A unit is a block, an inverted list, or the head or a slice of a list of a grid. The bytes of an inverted list are
+//! its codes, its records, and for the first list of a graph the edges; bytes between two of these ranges belong to the
+//! one before them.
 
 use std::path::Path;
 

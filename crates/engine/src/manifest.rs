@@ -250,7 +250,7 @@ impl Manifest {
     /// Bytes in RAM of where so many lists of a grid are.
     fn grid_places_bytes(&self, lists: u64) -> u64 {
         let units_of_list = self.spread.as_ref().map_or(2, |spread| spread.slices.len() as u64);
-        lists * (12 + 8 * units_of_list) + 16
+        lists * (8 + 8 * units_of_list) + 16
     }
 
     /// Element type, when known to this program.

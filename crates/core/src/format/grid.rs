@@ -294,33 +294,47 @@ impl<'a> List<'a> {
     }
 }
 
-impl List<'_> {
-    /// Appends a list of the first `count` members of this one, which is whole.
-    pub fn write_first(&self, count: usize, out: &mut Vec<u8>) {
-        let count = count.min(self.members);
-        let (mut vectors, mut codes, mut factors) = (Vec::new(), Vec::new(), Vec::new());
-        for block in 0..count.div_ceil(LANES) {
-            let mut of_block = [1.0; LANES];
-            self.factors(block, &mut of_block);
-            factors.extend_from_slice(&of_block);
+/// Members of whole lists that are written as one list.
+#[derive(Clone, Debug, Default)]
+pub struct Copies {
+    ids: Vec<u64>,
+    vectors: Vec<u8>,
+    factors: Vec<f32>,
+    lengths: Vec<f32>,
+    codes: Vec<u8>,
+    radius: f32,
+}
+
+impl Copies {
+    /// Takes the first `count` members of a whole list.
+    pub fn take(&mut self, list: &List<'_>, count: usize) {
+        for member in 0..count.min(list.members) {
+            let (block, lane) = (member / LANES, member % LANES);
+            let mut factors = [1.0; LANES];
+            list.factors(block, &mut factors);
+            self.ids.push(list.external_id(member));
+            self.factors.push(factors[lane]);
+            self.lengths.push(list.length(member).unwrap_or(1.0));
+            list.vector(member, &mut self.vectors);
+            let (radius, codes) = list.pilot(block, 0);
+            self.radius = self.radius.max(radius);
+            self.codes.extend(codes.get(lane..).unwrap_or(&[]).iter().step_by(list.places_of(block)));
         }
-        for member in 0..count {
-            self.vector(member, &mut vectors);
-            let (_, of_block) = self.pilot(member / LANES, 0);
-            let column = of_block.get(member % LANES..).unwrap_or(&[]);
-            codes.extend(column.iter().step_by(self.places_of(member / LANES)));
-        }
-        let size = self.layout.dim() * self.layout.dtype.size();
-        let members: Vec<ListMember<'_>> = (0..count)
+    }
+
+    /// Appends them as a list.
+    pub fn write(&self, layout: &GridLayout, out: &mut Vec<u8>) {
+        let size = layout.dim() * layout.dtype.size();
+        let members: Vec<ListMember<'_>> = (0..self.ids.len())
             .map(|i| ListMember {
-                external_id: self.external_id(i),
-                vector: &vectors[i * size..][..size],
-                factor: factors[i],
-                length: self.length(i).unwrap_or(1.0),
-                pilot: &codes[i * self.layout.pilot..][..self.layout.pilot],
+                external_id: self.ids[i],
+                vector: &self.vectors[i * size..][..size],
+                factor: self.factors[i],
+                length: self.lengths[i],
+                pilot: &self.codes[i * layout.pilot..][..layout.pilot],
             })
             .collect();
-        write_list(self.layout, &members, self.pilot(0, 0).0, out);
+        write_list(layout, &members, self.radius, out);
     }
 }
 
@@ -464,11 +478,10 @@ mod tests {
             (0..slices.len() - 1).for_each(|s| slice(s).vector(member, &mut joined));
             assert_eq!(all, joined);
         }
-        let mut first = vec![];
-        whole.write_first(70, &mut first);
-        let (mut again, few) = (vec![], layout.list(count.min(70), &first).unwrap());
-        few.write_first(70, &mut again);
-        assert_eq!(first, again);
+        let (mut copies, mut first) = (Copies::default(), vec![]);
+        copies.take(&whole, 70);
+        copies.write(layout, &mut first);
+        let few = layout.list(count.min(70), &first).unwrap();
         for member in 0..few.members() {
             let (mut a, mut b) = (vec![], vec![]);
             whole.vector(member, &mut a);
@@ -476,7 +489,7 @@ mod tests {
             assert_eq!((a, few.length(member)), (b, whole.length(member)));
             assert_eq!(few.external_id(member), whole.external_id(member));
         }
-        if count <= 70 {
+        if (1..=70).contains(&count) {
             assert_eq!(first, bytes);
         }
     }

@@ -4,13 +4,14 @@
 //! of its components. Sums of l2 and of cosine, as the squared distance of unit vectors, only grow. A sum of products
 //! may still fall, by at most the product of both norms in each group that is missing (Cauchy–Schwarz).
 
+use core::ops::Range;
+
 use stratann_kernel::columns::{
     Group, LANES, Sums, Term, add_columns, add_columns_of, add_rows_of, count_within, keep_within,
 };
 use stratann_kernel::{DType, Metric, prefetch};
 
 use super::trace::{ScannedList, Trace};
-use super::view::prewarmed;
 use super::{Marker, Scratch, View};
 use crate::format::grid::{List, PILOT_GROUP};
 use crate::plan::Cx;
@@ -71,9 +72,8 @@ pub(super) fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
         if cx.q.top.is_full() {
             return rank;
         }
-        let Some(list) = cx.view.firsts(number) else { continue };
-        let count = prewarmed(cx.view.members(number));
-        Scanner::new(cx, number, list, f64::INFINITY, true).prewarm(count);
+        let Some((list, members)) = cx.view.firsts(number) else { continue };
+        Scanner::new(cx, number, list, f64::INFINITY, true).prewarm(members);
     }
     ranked.len()
 }
@@ -146,13 +146,18 @@ impl<'s> Scanner<'s> {
         Scanner { missing, ..self }
     }
 
-    /// Scores the first members of the list, whole.
-    fn prewarm(&mut self, count: usize) {
-        let mut lanes = [0; LANES];
-        lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
-        let mut sums = [0.0; LANES];
-        let kept = self.rest_of(0, 0, &mut sums, &mut lanes[..count]);
-        self.offer(0, &sums, &lanes[..kept]);
+    /// Scores members whole, which are the first of their list.
+    fn prewarm(&mut self, members: Range<usize>) {
+        self.first_id = self.first_id.wrapping_sub(members.start as u32);
+        for block in members.start / LANES..members.end.div_ceil(LANES) {
+            let mut lanes = [0; LANES];
+            lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
+            let lane = |member: usize| member.clamp(block * LANES, (block + 1) * LANES) - block * LANES;
+            let mut sums = [0.0; LANES];
+            let lanes = &mut lanes[lane(members.start)..lane(members.end)];
+            let kept = self.rest_of(0, block, &mut sums, lanes);
+            self.offer(block, &sums, &lanes[..kept]);
+        }
     }
 
     /// Scans all blocks but the first `prewarmed` members.
@@ -312,7 +317,7 @@ impl<'s> Scanner<'s> {
         let scale = f64::from(self.view.scale) * unit_distance(self.metric);
         for &lane in lanes {
             let member = block * LANES + usize::from(lane);
-            if self.q.admits(self.first_id + member as u32) {
+            if self.q.admits(self.first_id.wrapping_add(member as u32)) {
                 let distance = (sums[usize::from(lane)] / scale) as f32;
                 self.q.top.offer(distance, || self.list.external_id(member));
             }

@@ -93,9 +93,9 @@ pub const ELSEWHERE: u64 = u64::MAX;
 /// The first members of all lists, which all servers hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Firsts<'a> {
-    /// Where those of each list begin in `data`.
-    pub starts: &'a [u64],
-    /// Lists with the layout of the index.
+    /// How many there are before those of each list, and of all.
+    pub before: &'a [u32],
+    /// All of them as one list, with the layout of the index.
     pub data: &'a [u8],
 }
 
@@ -158,13 +158,15 @@ impl<'a> View<'a> {
         self.layout.slice(self.members(list), unit(0)?, unit(1 + slice)?, self.groups(slice))
     }
 
-    /// The members of a list that are scored first, whole.
-    pub(super) fn firsts(&self, list: u32) -> Option<List<'a>> {
+    /// The members of a list that are scored first: where they are, whole, and their numbers there.
+    pub(super) fn firsts(&self, list: u32) -> Option<(List<'a>, Range<usize>)> {
         let Some(firsts) = &self.firsts else {
             let head = usize::try_from(*self.starts.get(list as usize * self.slices.len())?).ok()?;
-            return self.layout.list(self.members(list), self.data.get(head..)?);
+            let members = self.members(list);
+            return Some((self.layout.list(members, self.data.get(head..)?)?, 0..prewarmed(members)));
         };
-        let start = *firsts.starts.get(list as usize)?;
-        self.layout.list(prewarmed(self.members(list)), firsts.data.get(usize::try_from(start).ok()?..)?)
+        let before = |list: usize| firsts.before.get(list).map(|&before| before as usize);
+        let range = before(list as usize)?..before(list as usize + 1)?;
+        Some((self.layout.list(*firsts.before.last()? as usize, firsts.data)?, range))
     }
 }

@@ -155,7 +155,7 @@ impl GridIndex {
                 let (starts, ranges) = places.held(whole, held);
                 places.starts = starts;
                 let (name, entry) = manifest.file(files::FIRSTS)?;
-                if Some(&entry.bytes) != places.firsts.last() {
+                if entry.bytes != places.firsts_bytes(&layout) {
                     return Err(files::senseless(&folder.join(name)));
                 }
                 let firsts = read_resident(folder, name, entry)?;
@@ -186,7 +186,7 @@ impl GridIndex {
             firsts: self
                 .share
                 .as_ref()
-                .map(|share| Firsts { starts: &self.places.firsts, data: &share.firsts }),
+                .map(|share| Firsts { before: &self.places.firsts, data: &share.firsts }),
         }
     }
 

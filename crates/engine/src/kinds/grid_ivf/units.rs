@@ -24,22 +24,21 @@ pub(crate) struct Places {
     pub(crate) starts: Vec<u64>,
     /// Where the last one ends.
     pub(crate) end: u64,
-    /// Where the first members of each list begin in their own file, and where the last ones end.
-    pub(crate) firsts: Vec<u64>,
+    /// How many first members there are before those of each list, and of all.
+    pub(crate) firsts: Vec<u32>,
 }
 
 impl Places {
     /// The places of lists of these sizes. Sums that are too large saturate.
     pub(crate) fn new(sizes: &[u32], layout: &GridLayout, slices: Vec<u32>) -> Places {
-        let (mut first, mut starts, mut end, mut firsts) = (vec![0u32], Vec::new(), 0u64, vec![0u64]);
+        let (mut first, mut starts, mut end, mut firsts) = (vec![0u32], Vec::new(), 0u64, vec![0u32]);
         for &size in sizes {
             let members = size as usize;
             first.push(first[first.len() - 1].saturating_add(size));
             let unit = |unit| end.saturating_add(layout.unit_at(members, &slices, unit) as u64);
             starts.extend((0..slices.len()).map(unit));
             end = end.saturating_add(layout.list_bytes(members) as u64);
-            let bytes = layout.list_bytes(prewarmed(members)) as u64;
-            firsts.push(firsts[firsts.len() - 1].saturating_add(bytes));
+            firsts.push(firsts[firsts.len() - 1].saturating_add(prewarmed(members) as u32));
         }
         Places { first, slices, starts, end, firsts }
     }
@@ -60,6 +59,11 @@ impl Places {
         Ok(places)
     }
 
+    /// Bytes of the file of first members.
+    pub(crate) fn firsts_bytes(&self, layout: &GridLayout) -> u64 {
+        layout.list_bytes(self.firsts.last().map_or(0, |&count| count as usize)) as u64
+    }
+
     /// The same lists in other slices.
     pub(crate) fn divided(&self, layout: &GridLayout, slices: Vec<u32>) -> Places {
         let sizes: Vec<u32> = self.first.windows(2).map(|w| w[1] - w[0]).collect();
@@ -68,7 +72,7 @@ impl Places {
 
     /// Bytes in RAM.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        4 * (self.first.len() + self.slices.len()) as u64 + 8 * (self.starts.len() + self.firsts.len()) as u64
+        4 * (self.first.len() + self.slices.len() + self.firsts.len()) as u64 + 8 * self.starts.len() as u64
     }
 
     /// The ranges of all units in a data file of so many bytes.

@@ -1,6 +1,7 @@
 //! Grids that are divided over servers answer as one server does.
 
 use super::*;
+use crate::format::grid::Copies;
 use crate::place::{LocalShard, Others, Placement};
 use crate::plan::grid_ivf::{ELSEWHERE, Firsts, prewarmed};
 use crate::search::{Arrival, Arrived};
@@ -12,7 +13,7 @@ struct Servers<'g> {
     placement: Placement,
     live: u64,
     starts: Vec<Vec<u64>>,
-    firsts: (Vec<u64>, Vec<u8>),
+    firsts: (Vec<u32>, Vec<u8>),
 }
 
 impl<'g> Servers<'g> {
@@ -38,12 +39,14 @@ impl<'g> Servers<'g> {
                 (0..units * SIZES.len()).map(of).collect()
             })
             .collect();
-        let mut firsts = (vec![], vec![]);
+        let (mut firsts, mut copies) = ((vec![0], vec![]), Copies::default());
         for list in 0..SIZES.len() as u32 {
-            firsts.0.push(firsts.1.len() as u64);
             let KindView::GridIvf(view) = grid.view().kind else { panic!() };
-            view.list(list).unwrap().write_first(prewarmed(SIZES[list as usize]), &mut firsts.1);
+            let count = prewarmed(SIZES[list as usize]);
+            copies.take(&view.list(list).unwrap(), count);
+            firsts.0.push(firsts.0[list as usize] + count as u32);
         }
+        copies.write(&grid.layout, &mut firsts.1);
         Servers { grid, slices, placement, live: u64::MAX, starts, firsts }
     }
 
@@ -54,7 +57,7 @@ impl<'g> Servers<'g> {
         let KindView::GridIvf(own) = &mut view.kind else { panic!() };
         own.slices = &self.slices;
         own.starts = &self.starts[usize::from(server)];
-        own.firsts = Some(Firsts { starts: &self.firsts.0, data: &self.firsts.1 });
+        own.firsts = Some(Firsts { before: &self.firsts.0, data: &self.firsts.1 });
         view
     }
 

@@ -6,12 +6,12 @@
 mod plan;
 mod workload;
 
-use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use stratann_core::format::grid::Copies;
 use stratann_core::place::Placement;
-use stratann_core::plan::grid_ivf::View;
+use stratann_core::plan::grid_ivf::{View, prewarmed};
 
 pub use self::plan::{Candidate, GridPlan};
 use self::workload::Workload;
@@ -19,10 +19,10 @@ use super::open::GridIndex;
 use super::units::{Places, SLICES_MAX};
 use crate::base::Base;
 use crate::budget::Account;
-use crate::dataset::AtomicFile;
+use crate::build::tables::write_table;
 use crate::files::{self, FileEntry};
 use crate::manifest::Manifest;
-use crate::{Error, Progress, Result};
+use crate::{Progress, Result};
 
 /// How the lists of a grid are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,21 +129,14 @@ pub(crate) fn place(
 impl Divided {
     /// Writes the first members of all lists, which every server holds.
     pub(crate) fn write_firsts(&self, path: &Path) -> Result<FileEntry> {
-        let file = AtomicFile::create(path)?;
         let view: View<'_> = self.grid.view();
-        let mut out = std::io::BufWriter::new(file.file());
-        let mut bytes = Vec::new();
-        for list in 0..view.lists() {
-            bytes.clear();
-            if let Some(members) = view.list(list) {
-                let count = stratann_core::plan::grid_ivf::prewarmed(members.members());
-                members.write_first(count, &mut bytes);
-            }
-            out.write_all(&bytes).map_err(|e| Error::io("writing", path, &e))?;
+        let mut copies = Copies::default();
+        for list in (0..view.lists()).filter_map(|list| view.list(list)) {
+            copies.take(&list, prewarmed(list.members()));
         }
-        out.flush().map_err(|e| Error::io("writing", path, &e))?;
-        drop(out);
-        file.commit()?;
+        let mut bytes = Vec::new();
+        copies.write(&self.grid.layout, &mut bytes);
+        write_table(path, &bytes)?;
         files::entry(path)
     }
 }
