@@ -4,6 +4,7 @@ mod commands;
 mod memory;
 mod options;
 mod output;
+mod plans;
 mod progress;
 mod queries;
 mod remote;

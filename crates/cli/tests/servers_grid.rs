@@ -81,6 +81,12 @@ fn plans_are_told_and_wrong_ones_refused() {
     assert!(candidates.len() >= 4 && plan["nprobe"] == 9 && plan["message_ns"] == 5000.0, "{plan}");
     let costs: Vec<f64> = candidates.iter().map(|c| c["cost_ms"].as_f64().unwrap()).collect();
     assert!(costs.is_sorted() && costs[0] > 0.0);
+    let explained =
+        json(&["explain", arg(&index), arg(&data.queries), "--plan", "--servers", "6", "--nprobe", "9"]);
+    let shapes = explained["candidates"].as_array().unwrap();
+    assert!(shapes.iter().any(|c| (&c["rows"], &c["slices"]) == (&3.into(), &2.into())), "{explained}");
+    let text = String::from_utf8(run(&["explain", arg(&index), "--plan"]).stdout).unwrap();
+    assert!(text.contains("was taken") && text.contains("rows x slices"), "{text}");
     let info = json(&["info", arg(&out)]);
     assert_eq!(info["cluster"]["method"], "harmony", "{info}");
     let queries = Data::new(20, 16, "f32");

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::{Subcommand, ValueEnum};
 use stratann_engine::Result;
 use stratann_engine::budget::size;
-use stratann_engine::kinds::division::{GridPartition, GridPlan, Mode};
+use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
 use crate::options;
 use crate::output::{Output, count, duration, table};
+use crate::plans::plans;
 use crate::progress::ProgressPrinter;
 
 mod publish;
@@ -252,29 +253,6 @@ impl Partition {
             byte_ns: self.byte_ns,
         }
     }
-}
-
-/// The plans that were compared, and what they cost.
-fn plans(plan: &GridPlan) -> String {
-    let queries = plan.queries.max(1) as f64;
-    let rows: Vec<Vec<String>> = plan
-        .candidates
-        .iter()
-        .map(|c| {
-            vec![
-                format!("{} x {}", c.rows, c.slices),
-                format!("{:.3} ms", c.computing_ms / queries),
-                format!("{:.3} ms", c.messages_ms / queries),
-                format!("{:.1}", c.messages_per_query),
-                size(c.bytes_per_query as u64),
-                format!("{:.2}", c.largest_share),
-                format!("{:.3} ms", c.cost_ms / queries),
-            ]
-        })
-        .collect();
-    let head = ["rows x slices", "computing", "messages", "number", "bytes", "busiest/mean", "cost"];
-    let sample = format!("{} queries that visit {} lists", count(plan.queries as u64), plan.nprobe);
-    format!("{}\neach figure is for one of {sample}; the first plan was taken\n", table(&head, &rows))
 }
 
 fn text(args: &Partition, report: &PartitionReport) -> String {

@@ -8,6 +8,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::explain::blocks::{BlockTrace, Round};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
@@ -26,7 +27,7 @@ mod plan;
 ///
 /// Reads are made one after another, without a cache; counters are those of a search with the same parameters and
 /// width. With --plan: shows why the inverted lists of a hybrid-ivf have their local indexes, and compares measured
-/// with predicted costs of visits.
+/// with predicted costs of visits; or compares the ways to divide a grid-ivf over servers, as `cluster partition` does.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,9 +39,12 @@ pub(crate) struct Args {
     /// Number of the query, from 0
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "plan")]
     query: usize,
-    /// Explain the plan of a hybrid-ivf instead
+    /// Explain the plan of a hybrid-ivf instead, or how a grid-ivf would be divided over servers
     #[arg(long)]
     plan: bool,
+    /// With --plan of a grid-ivf: number of servers, 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 4, requires = "plan")]
+    servers: usize,
     /// With --plan: number of queries or rows to measure with; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200, requires = "plan")]
     sample: usize,
@@ -76,7 +80,8 @@ Examples:
   stratann explain base.idx query.fbin --query 17
   stratann explain base.idx query.fbin --query 17 --search-list 40 --json
   stratann explain clusters.idx query.fbin --query 17 --nprobe 20
-  stratann explain clusters.idx --plan";
+  stratann explain clusters.idx --plan
+  stratann explain grid.idx query.fbin --plan --servers 8 --nprobe 16";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -114,6 +119,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )?,
         ..SearchOptions::default()
     };
+    if args.plan && index.manifest().kind().is_some_and(Kind::is_sliced) {
+        return grid::explain_plan(&index, (args.servers, args.queries.clone(), effort), output);
+    }
     if args.plan {
         return plan::run(args, &index, &options, output);
     }

@@ -1,11 +1,20 @@
 //! Trace of one `grid-ivf` query, as JSON and as text.
 
-use serde::Serialize;
-use stratann_engine::Result;
-use stratann_engine::explain::grid::{GridTrace, Left, ScanTrace};
+use std::path::PathBuf;
 
+use serde::Serialize;
+use stratann_engine::explain::grid::{GridTrace, Left, ScanTrace};
+use stratann_engine::index::Index;
+use stratann_engine::kinds::division::GridPartition;
+use stratann_engine::search::Effort;
+use stratann_engine::spread::{self, PartitionOptions};
+use stratann_engine::{Error, Result};
+
+use crate::Verdict;
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};
+use crate::plans::plans;
+use crate::progress::ProgressPrinter;
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -20,6 +29,23 @@ pub(super) fn show(query: usize, trace: GridTrace, output: Output) -> Result<(bo
     let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(query, &trace))?;
     Ok((trace.complete, "all lists were scanned".into()))
+}
+
+/// Compares the ways to divide an index over servers, by queries as they will come.
+pub(super) fn explain_plan(
+    index: &Index,
+    (servers, queries, effort): (usize, Option<PathBuf>, Effort),
+    output: Output,
+) -> Result<Verdict> {
+    let nprobe = if let Effort::Clusters(nprobe, ..) = effort { Some(nprobe) } else { None };
+    let grid = GridPartition { queries, nprobe, ..GridPartition::default() };
+    let options = PartitionOptions { grid, ..PartitionOptions::new(servers) };
+    let printer = ProgressPrinter::new(output);
+    let placed = spread::place(index, &options, &printer)?;
+    printer.finish();
+    let plan = placed.plan.ok_or_else(|| Error::bad_input("no planner divides this kind of index"))?;
+    output.result(&plan, || plans(&plan))?;
+    Ok(Verdict::Fine)
 }
 
 fn text(query: usize, trace: &GridTrace) -> String {
