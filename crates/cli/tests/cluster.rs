@@ -114,7 +114,7 @@ fn what_cannot_be_is_refused() {
     json(&["build", arg(&data.base), "-o", arg(&flat), "--kind", "flat"]);
     assert!(
         refused(&partition(arg(&flat), arg(&out), &["--servers", "3"]), 2)
-            .contains("kind flat; only disk-graph and hybrid-ivf")
+            .contains("kind flat; these can be partitioned over servers: disk-graph, hybrid-ivf, grid-ivf")
     );
     json(&partition(arg(&index), arg(&out), &["--servers", "3"]));
     assert!(refused(&partition(arg(&index), arg(&out), &["--servers", "4"]), 2).contains("--force"));
