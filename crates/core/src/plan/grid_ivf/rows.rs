@@ -42,7 +42,7 @@ pub(super) struct Row {
     pub(super) done: u64,
     // The largest sum of a vector that may be among the results.
     limit: f64,
-    // For each block of each list a bit for each vector that is left.
+    // For each block of each list a bit for each vector that is left. Empty before the first slice is begun.
     pub(super) alive: Vec<u64>,
     // Their sums, whole numbers of units.
     pub(super) sums: Vec<f64>,
@@ -106,6 +106,11 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
     match cx.base.here.as_ref().and_then(|here| here.next(&missing, 0)) {
         Some(to) => {
             let tag = cx.score(to)?;
+            if row.done == 0 {
+                // The first scorer begins it: all vectors are left, with sums of 0.
+                row.alive.clear();
+                row.sums.clear();
+            }
             cx.own.rows.push((tag, row));
         }
         None => row.lists.iter().for_each(|probe| cx.q.give_up(cx.view.unit(probe.list, 0))),
@@ -186,6 +191,9 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
 
 /// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.
 fn go_on(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
+    if row.done == 0 && row.alive.is_empty() && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
+        row.begin(cx.view);
+    }
     if !row.is_sane(cx.view) {
         return None;
     }
@@ -235,6 +243,7 @@ pub(super) fn take_scores(
 impl Row {
     /// All members of all lists are left but those that were scored before.
     fn begin(&mut self, view: &View<'_>) {
+        self.sums.clear();
         for probe in &self.lists {
             let members = view.members(probe.list);
             let skipped = if probe.is_warm { prewarmed(members) } else { 0 };

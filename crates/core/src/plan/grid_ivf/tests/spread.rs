@@ -242,3 +242,18 @@ fn rows_that_cannot_be_are_refused() {
         assert!(wire::decode(&short).is_err(), "{length}");
     }
 }
+
+#[test]
+fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let cluster = Servers::new(&grid, vec![0, 5], 2, |_, _| 0b10);
+    let view = cluster.view(0);
+    let mut state = QueryState::new(Params::grid_ivf(10, 6), view.budget());
+    assert_eq!(cluster.step(0, &grid.vectors[100].clone(), &mut state, &[]), Step::Wait);
+    let (tag, to) = state.jobs().next().unwrap();
+    let mut job = QueryState::default();
+    state.job(&view, tag, &mut job);
+    let mut bytes = vec![];
+    wire::encode(&job, wire::Carry::Ids, &mut bytes);
+    assert!(to == 1 && bytes.len() < 200, "{}", bytes.len());
+}
