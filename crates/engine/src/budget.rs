@@ -11,8 +11,9 @@ pub struct Account {
     pub components: Vec<(String, u64)>,
 }
 
-/// The program itself: loaded code and constants, the main stack, state of the allocator.
-pub const PROGRAM_BYTES: u64 = 9 << 20;
+/// The program itself: loaded code and constants, the main stack, state of the allocator. Of its file 11 to 13 MiB were
+/// seen in memory while an index is built, more where the kernel reads it in larger pieces.
+pub const PROGRAM_BYTES: u64 = 14 << 20;
 /// Used part of a worker thread's stack and thread-local state.
 pub const THREAD_BYTES: u64 = 128 << 10;
 /// Used part of the stack of a thread that reads blocks, and its share of the allocator.
@@ -209,9 +210,9 @@ mod tests {
     fn a_small_budget_is_refused_with_one_that_works() {
         let mut account = Account::new();
         account.add("codes", 40 << 20);
-        assert!(account.check(Some(50 << 20), "search").is_ok());
+        assert!(account.check(Some(54 << 20), "search").is_ok());
         let error = account.check(Some(20 << 20), "search").unwrap_err();
-        assert!(error.message.contains("49MiB") && error.message.contains("codes"), "{}", error.message);
+        assert!(error.message.contains("54MiB") && error.message.contains("codes"), "{}", error.message);
         assert!(account.check(None, "search").is_ok());
     }
 }

@@ -389,7 +389,7 @@ fn a_small_budget_changes_no_answer() {
         })
     };
     let asked = Set::new(DType::F32, 96, &clustered(10, 96, 30, 2));
-    assert_exact(&set, &asked, &options(Some(26 << 20)), 10);
+    assert_exact(&set, &asked, &options(Some(31 << 20)), 10);
 }
 
 #[test]

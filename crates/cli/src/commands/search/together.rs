@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::manifest::Manifest;
@@ -32,14 +33,21 @@ impl Indexes {
         (budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Indexes> {
-        let planned = |path: &PathBuf| Ok(Manifest::read(path)?.1.planned_account(0).total());
+        let planned = |path: &PathBuf| {
+            Ok(Manifest::read(path)?.1.planned_account(0).total().saturating_sub(PROGRAM_BYTES))
+        };
         let planned = indexes.iter().map(planned).collect::<Result<Vec<u64>>>()?;
         let all: u64 = planned.iter().sum();
         let mut each = Vec::with_capacity(indexes.len());
         for (path, own) in indexes.iter().zip(planned) {
             let share = |bytes: u64| (u128::from(bytes) * u128::from(own) / u128::from(all.max(1))) as u64;
+            // The program is there once, and in the account of each.
+            let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
+                Some(rest) => PROGRAM_BYTES + share(rest),
+                None => share(bytes),
+            };
             let own = OpenOptions {
-                ram_budget: budgets.ram_budget.map(share),
+                ram_budget: budgets.ram_budget.map(with_program),
                 head_budget: budgets.head_budget.map(share),
                 ..budgets
             };

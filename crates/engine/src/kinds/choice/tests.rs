@@ -88,18 +88,18 @@ fn the_fastest_kind_is_chosen() {
 fn what_does_not_fit_is_left_out_before_any_work() {
     let large = || Shaped::new(1_000_000, 128, DType::U8, 14.0);
     assert_eq!(large().pick().unwrap().kind, Kind::DiskGraph);
-    assert_eq!(large().searching_in(64).pick().unwrap().kind, Kind::DiskGraph);
+    assert_eq!(large().searching_in(69).pick().unwrap().kind, Kind::DiskGraph);
     // The codes of a graph take 32 bytes for each vector.
-    let choice = large().searching_in(32).pick().unwrap();
+    let choice = large().searching_in(37).pick().unwrap();
     assert_eq!(choice.kind, Kind::HybridIvf, "{}", choice.why);
     assert!(choice.why.contains("disk-graph would exceed"), "{}", choice.why);
     // Not even the tables of inverted lists fit.
-    let choice = large().searching_in(14).pick().unwrap();
+    let choice = large().searching_in(19).pick().unwrap();
     assert_eq!(choice.kind, Kind::Flat, "{}", choice.why);
     let error = large().built_in(4).pick().unwrap_err();
     assert!(error.kind == ErrorKind::Budget && error.message.contains("MiB"), "{error}");
     // A kind that was chosen can be built and searched: its own plan takes the same budgets.
-    for mib in [14, 16, 18, 20, 24, 28, 32, 40, 48, 64, 96] {
+    for mib in [19, 21, 23, 25, 29, 33, 37, 45, 53, 69, 101] {
         let shaped = large().searching_in(mib).built_in(512);
         let kind = shaped.pick().unwrap().kind;
         let folder = tempfile::tempdir().unwrap();
