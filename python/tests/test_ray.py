@@ -69,7 +69,7 @@ def test_same_bytes_as_one_machine(cluster, tmp_path, dtype, metric, suffix):
 
 def test_a_budget_divides_the_work_as_it_does_alone(cluster, tmp_path):
     base = tmp_path / "base.u8bin"
-    stratann.write_vectors(base, vectors(23, 26_000, 8, "u8"))
+    stratann.write_vectors(base, vectors(23, 36_000, 8, "u8"))
     arguments = {"degree": 8, "build_list": 12, "calibration_queries": 0}
     with pytest.raises(stratann.BudgetError, match="ram_budget=") as refused:
         stratann.ray.build(base, tmp_path / "ray", ram_budget="1MiB", **arguments)
