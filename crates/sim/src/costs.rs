@@ -21,6 +21,8 @@ pub struct Costs {
     pub code_comparison_ps: u64,
     /// A distance of full vectors. Picoseconds.
     pub full_comparison_ps: u64,
+    /// A component, where lists are scanned component by component. Picoseconds.
+    pub component_ps: u64,
     /// A message, on the sender and again on the receiver: encoding or decoding, and its share of system calls.
     pub message_ns: u64,
     /// A byte of a message, on the sender and again on the receiver. Picoseconds.
@@ -59,19 +61,20 @@ impl Costs {
             times(work.route_comparisons, self.route_comparison_ps),
             times(work.code_comparisons, self.code_comparison_ps),
             times(work.full_comparisons, self.full_comparison_ps),
+            work.components.saturating_mul(self.component_ps),
         ];
         let others = [
             times(work.prepared, self.prepare_ns),
             times(work.steps, self.step_ns),
             times(work.reads, self.read_ns),
         ];
-        others.into_iter().fold(sum(comparisons) / 1000, u64::saturating_add)
+        others.into_iter().fold(sum(&comparisons) / 1000, u64::saturating_add)
     }
 
     /// Of these, those of the threads that exchange messages with clients and servers.
     fn exchange_ns(&self, work: &Work) -> u64 {
         let bytes = times(work.message_bytes, self.message_byte_ps) / 1000;
-        sum([times(work.messages, self.message_ns), times(work.requests, self.request_ns), bytes])
+        sum(&[times(work.messages, self.message_ns), times(work.requests, self.request_ns), bytes])
     }
 
     /// Cores of a host, at least one.
@@ -106,6 +109,6 @@ fn times(count: u32, each: u64) -> u64 {
     u64::from(count).saturating_mul(each)
 }
 
-fn sum(parts: [u64; 3]) -> u64 {
-    parts.into_iter().fold(0, u64::saturating_add)
+fn sum(parts: &[u64]) -> u64 {
+    parts.iter().copied().fold(0, u64::saturating_add)
 }

@@ -62,9 +62,16 @@ impl<'a> Setting<'a> {
     pub(crate) fn served(&self, server: usize, faults: &FaultModel) -> Served {
         let (Part::Placed(Cluster { view, .. }) | Part::Whole(Partition { view, .. }, _)) =
             self.of(server as u8);
-        let (vector_bytes, rescores) = (view.base.dim * view.base.dtype.size(), view.rescores());
-        let carry = if rescores { faults.carry } else { Carry::Distances };
-        let (kind, size, results) = (view.kind_number(), view.size(), faults.results);
-        Served { build: BUILD, kind, vector_bytes, size, carry, results, rescores, parts: self.parts }
+        Served {
+            build: BUILD,
+            kind: view.kind_number(),
+            vector_bytes: view.base.dim * view.base.dtype.size(),
+            size: view.size(),
+            carry: if view.rescores() { faults.carry } else { Carry::Distances },
+            results: faults.results,
+            rescores: view.rescores(),
+            jobs_have_queries: view.jobs_have_queries(),
+            parts: self.parts,
+        }
     }
 }

@@ -20,6 +20,8 @@ pub struct Work {
     pub code_comparisons: u32,
     /// Distances of full vectors.
     pub full_comparisons: u32,
+    /// Components that were compared, in lists that are scanned component by component.
+    pub components: u64,
     /// Completed reads.
     pub reads: u32,
     /// Messages that were sent or received.
@@ -40,6 +42,7 @@ impl Work {
             route_comparisons: if is_first { compared } else { 0 },
             code_comparisons: if is_first { 0 } else { compared },
             full_comparisons: after.full_comparisons.saturating_sub(before.full_comparisons) as u32,
+            components: after.components.saturating_sub(before.components),
             reads: blocks as u32,
             ..Work::default()
         }
@@ -57,6 +60,7 @@ impl Work {
         self.route_comparisons += other.route_comparisons;
         self.code_comparisons += other.code_comparisons;
         self.full_comparisons += other.full_comparisons;
+        self.components += other.components;
         self.reads += other.reads;
         self.messages += other.messages;
         self.message_bytes += other.message_bytes;

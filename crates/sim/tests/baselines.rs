@@ -28,6 +28,7 @@ const COSTS: Costs = Costs {
     route_comparison_ps: 8000,
     code_comparison_ps: 8000,
     full_comparison_ps: 12_000,
+    component_ps: 300,
     message_ns: 6000,
     message_byte_ps: 0,
     wake_ns: 0,

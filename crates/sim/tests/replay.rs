@@ -11,6 +11,7 @@ const FREE: Costs = Costs {
     route_comparison_ps: 0,
     code_comparison_ps: 0,
     full_comparison_ps: 0,
+    component_ps: 0,
     message_ns: 0,
     message_byte_ps: 0,
     wake_ns: 0,
@@ -58,6 +59,7 @@ fn work_is_priced_by_its_counts() {
         route_comparison_ps: 9000,
         code_comparison_ps: 2500,
         full_comparison_ps: 500,
+        component_ps: 200,
         message_ns: 7,
         message_byte_ps: 250,
         request_ns: 20_000,
@@ -69,10 +71,11 @@ fn work_is_priced_by_its_counts() {
         route_comparisons: 3,
         code_comparisons: 4,
         full_comparisons: 6,
+        components: 1000,
         reads: 3,
         ..Work::default()
     };
-    assert_eq!(costs.work_ns(&searched), 1000 + 200 + 30 + (27_000 + 10_000 + 3000) / 1000);
+    assert_eq!(costs.work_ns(&searched), 1000 + 200 + 30 + (27_000 + 10_000 + 3000 + 200_000) / 1000);
     let exchanged = Work { messages: 5, message_bytes: 400, requests: 2, ..Work::default() };
     assert_eq!(costs.work_ns(&exchanged), 35 + 100 + 40_000);
     let mut both = searched;

@@ -49,6 +49,11 @@ impl HostedQuery {
         self.jobs.iter_mut().find(|j| j.attempt == attempt && j.id.asker == id.asker && j.id.tag == id.tag)
     }
 
+    /// Whether it has neither a vector nor jobs.
+    pub(super) fn is_unused(&self) -> bool {
+        self.vector.is_empty() && self.jobs.is_empty()
+    }
+
     /// Whether a state of an attempt runs or waits here.
     pub(super) fn is_here(&self) -> bool {
         self.here > 0
@@ -215,7 +220,8 @@ impl Peer {
         let Some(hosted) = self.hosted.get_mut(&run.query) else {
             return self.pool.recycle_buffer(state);
         };
-        let has_vector = hosted.visited & bit(to) != 0;
+        let is_complete = run.job.is_some() && self.served.jobs_have_queries;
+        let has_vector = is_complete || hosted.visited & bit(to) != 0;
         hosted.visited |= bit(to);
         let visited = hosted.visited;
         let left_us = left_us(now_us, hosted.expires_at_us);
@@ -255,7 +261,8 @@ impl Peer {
             }
             Entry::Vacant(entry) => entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited)),
         };
-        if hosted.accepted.is_some_and(|accepted| number <= accepted) {
+        let has_vector = !vector.is_empty() || !hosted.vector.is_empty();
+        if !has_vector || hosted.accepted.is_some_and(|accepted| number <= accepted) {
             self.pool.recycle_buffer(vector);
             return self.pool.recycle_state(state);
         }

@@ -115,7 +115,8 @@ impl Peer {
         let (Some(job), Some(hosted)) = (self.jobs.sent.get_mut(&key), self.hosted.get(&key.0)) else {
             return true;
         };
-        let bytes = FRAME_BYTES + (hosted.vector.len() + job.state.len()) as u64;
+        let vector_bytes = if self.served.jobs_have_queries { 0 } else { hosted.vector.len() };
+        let bytes = FRAME_BYTES + (vector_bytes + job.state.len()) as u64;
         if !self.jobs.credits.spend(job.to, bytes) {
             return false;
         }
@@ -147,9 +148,9 @@ impl Peer {
         let patience_us = self.limits.patience_us.saturating_mul(1 << job.sends.min(16));
         job.give_up_at_us = now_us.saturating_add(patience_us);
         let to = job.to;
-        let has_vector = hosted.visited & bit(to) != 0 && !with_vector;
+        let is_needed = !self.served.jobs_have_queries && (with_vector || hosted.visited & bit(to) == 0);
         hosted.visited |= bit(to);
-        let vector = if has_vector { Vec::new() } else { self.pool.copy(&hosted.vector) };
+        let vector = if is_needed { self.pool.copy(&hosted.vector) } else { Vec::new() };
         let id = JobId { asker: self.server, tag, sends: job.sends };
         // A job is sent again after a loss, perhaps of a frame with the vector, which then is sent along its whole way.
         let visited = if job.sends == 0 { hosted.visited } else { bit(self.server) | bit(to) };
@@ -244,7 +245,7 @@ impl Peer {
         let forwards = state.stats().hand_overs;
         let HostedQuery { vector, expires_at_us, visited, bytes, .. } = arrived;
         let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
-        let is_missing = vector.is_empty();
+        let is_missing = vector.is_empty() && !self.served.jobs_have_queries;
         let hosted = match self.hosted.entry(run.query) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
             Entry::Vacant(_) if is_missing => Err(NoScores::Missing),
@@ -271,7 +272,7 @@ impl Peer {
                 }
             }
             Err(why) => {
-                if self.hosted.get(&run.query).is_some_and(|hosted| hosted.vector.is_empty()) {
+                if self.hosted.get(&run.query).is_some_and(HostedQuery::is_unused) {
                     self.hosted.remove(&run.query);
                 }
                 self.pool.recycle_buffer(vector);

@@ -143,6 +143,8 @@ pub struct Served {
     /// Whether this server can compute distances that a baton leaves out: codes of all nodes are in RAM. Otherwise such
     /// a baton is refused.
     pub rescores: bool,
+    /// Whether jobs carry what they need of their query, so that no vector goes with them.
+    pub jobs_have_queries: bool,
     /// The parts of the cluster. Every query is asked of all of them.
     pub parts: Parts,
 }

@@ -20,6 +20,7 @@ pub(super) fn served(carry: Carry, results: Results) -> Served {
         carry,
         results,
         rescores: true,
+        jobs_have_queries: false,
         parts: crate::place::Parts::ONE,
     }
 }

@@ -70,6 +70,11 @@ pub(crate) trait Kind: Sized {
         false
     }
 
+    /// Whether jobs carry what they need of their query, so that no vector goes with them.
+    fn jobs_have_queries() -> bool {
+        false
+    }
+
     /// Whether the state goes on with distances of codes. Otherwise its scratch memory need not be prepared.
     fn uses_codes(_state: &Self::State) -> bool {
         true
@@ -341,6 +346,10 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::rescores(view),)* }
             }
 
+            pub(crate) fn jobs_have_queries(&self) -> bool {
+                match self { $($(#[$attr])* KindView::$variant(_) => $module::Marker::jobs_have_queries(),)* }
+            }
+
             pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
                     $($(#[$attr])* KindView::$variant(view) => $module::Marker::verify(base, view, read, bytes),)*
@@ -566,6 +575,11 @@ impl IndexView<'_> {
     /// Whether the distance of any candidate can be computed here, so that a baton may leave distances out.
     pub fn rescores(&self) -> bool {
         self.kind.rescores()
+    }
+
+    /// Whether jobs carry what they need of their query, so that no vector goes with them.
+    pub fn jobs_have_queries(&self) -> bool {
+        self.kind.jobs_have_queries()
     }
 
     /// Checks bytes that were read, whole, before a cache or a query sees them.

@@ -194,6 +194,7 @@ impl ServerState {
             carry: index.carry(options.carry).unwrap_or(Carry::Distances),
             results: options.results,
             rescores: view.rescores(),
+            jobs_have_queries: view.jobs_have_queries(),
             parts: index.parts(),
         };
         let server = options.server.unwrap_or(0);

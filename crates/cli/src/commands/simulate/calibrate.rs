@@ -82,6 +82,7 @@ impl Measured<'_> {
             route_comparison_ps: Some(whole(1000.0 * work.route_ns)),
             code_comparison_ps: whole(1000.0 * work.code_ns),
             full_comparison_ps: whole(1000.0 * work.full_ns),
+            component_ps: whole(1000.0 * work.component_ns),
             message_ns: whole(work.message_ns + fixed_ns),
             message_byte_ps: whole(1000.0 * (work.byte_ns + byte_ns)),
             wake_ns: whole(wake_ns),
@@ -181,6 +182,7 @@ struct Solved {
     route_ns: f64,
     code_ns: f64,
     full_ns: f64,
+    component_ns: f64,
     message_ns: f64,
     byte_ns: f64,
 }
@@ -192,21 +194,33 @@ impl Solved {
         let ns = |one: &Timed| one.ns as f64;
         let prepares = of(|w| w.prepared > 0);
         let prepare_ns = per(prepares.clone().map(ns).sum(), prepares.count() as f64);
-        let steps = of(|w| w.steps > 0 && w.route_comparisons == 0);
-        let points: Vec<([f64; 3], f64)> = steps
-            .map(|one| {
-                ([1.0, f64::from(one.work.code_comparisons), f64::from(one.work.full_comparisons)], ns(one))
-            })
-            .collect();
-        let [step_ns, code_ns, full_ns] = least_squares(&points);
-        let first = of(|w| w.route_comparisons > 0);
-        let routed = sum(first.clone());
-        let known_ns = f64::from(routed.steps) * step_ns + f64::from(routed.full_comparisons) * full_ns;
-        let route_ns = per(first.map(ns).sum::<f64>() - known_ns, f64::from(routed.route_comparisons));
+        let steps = Solved::of_steps(timed);
         let messages: Vec<([f64; 2], f64)> =
             of(|w| w.messages > 0).map(|one| ([1.0, f64::from(one.work.message_bytes)], ns(one))).collect();
         let [message_ns, byte_ns] = least_squares(&messages);
-        Solved { prepare_ns, step_ns, route_ns, code_ns, full_ns, message_ns, byte_ns }
+        Solved { prepare_ns, message_ns, byte_ns, ..steps }
+    }
+
+    /// Costs of what steps do. The first one of a query is apart, because its comparisons differ from all others.
+    fn of_steps(timed: &[Timed]) -> Solved {
+        let is_scanned = timed.iter().any(|one| one.work.components > 0);
+        let of =
+            |test: fn(&Work) -> bool| timed.iter().filter(move |one| one.work.steps > 0 && test(&one.work));
+        if is_scanned {
+            let counts = |w: &Work| [1.0, f64::from(w.route_comparisons), w.components as f64];
+            let points: Vec<_> = of(|_| true).map(|one| (counts(&one.work), one.ns as f64)).collect();
+            let [step_ns, route_ns, component_ns] = least_squares(&points);
+            return Solved { step_ns, route_ns, component_ns, ..Solved::default() };
+        }
+        let counts = |w: &Work| [1.0, f64::from(w.code_comparisons), f64::from(w.full_comparisons)];
+        let later = of(|w| w.route_comparisons == 0).map(|one| (counts(&one.work), one.ns as f64));
+        let [step_ns, code_ns, full_ns] = least_squares(&later.collect::<Vec<_>>());
+        let first = of(|w| w.route_comparisons > 0);
+        let routed = sum(first.clone());
+        let known_ns = f64::from(routed.steps) * step_ns + f64::from(routed.full_comparisons) * full_ns;
+        let first_ns: f64 = first.map(|one| one.ns as f64).sum();
+        let route_ns = ((first_ns - known_ns) / f64::from(routed.route_comparisons.max(1))).max(0.0);
+        Solved { step_ns, route_ns, code_ns, full_ns, ..Solved::default() }
     }
 
     /// Time of all work but reads and messages.
@@ -216,6 +230,7 @@ impl Solved {
             + f64::from(work.route_comparisons) * self.route_ns
             + f64::from(work.code_comparisons) * self.code_ns
             + f64::from(work.full_comparisons) * self.full_ns
+            + work.components as f64 * self.component_ns
     }
 }
 
@@ -342,5 +357,19 @@ mod tests {
         ];
         let expected = [9000.0, 500.0, 30.0, 8.0, 40.0, 700.0, 2.0];
         assert!(found.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-3), "{found:?}");
+    }
+
+    #[test]
+    fn components_get_their_cost_where_lists_are_scanned_by_them() {
+        let mut timed = Vec::new();
+        for i in 1..40u32 {
+            let (route, components) = (if i % 3 == 0 { 200 } else { 0 }, u64::from(1000 * (i * i % 17)));
+            let work = Work { steps: 1, route_comparisons: route, components, ..Work::default() };
+            timed.push(Timed { work, ns: 600 + 20 * u64::from(route) + components / 2 });
+        }
+        let solved = Solved::of(&timed);
+        let (found, expected) = ([solved.step_ns, solved.route_ns, solved.component_ns], [600.0, 20.0, 0.5]);
+        assert!(found.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-3), "{found:?}");
+        assert_eq!((solved.code_ns, solved.full_ns), (0.0, 0.0));
     }
 }

@@ -94,6 +94,9 @@ pub(super) struct Prices {
     pub(super) route_comparison_ps: Option<u64>,
     pub(super) code_comparison_ps: u64,
     pub(super) full_comparison_ps: u64,
+    /// 0 where no list is scanned component by component.
+    #[serde(default)]
+    pub(super) component_ps: u64,
     pub(super) message_ns: u64,
     #[serde(default)]
     pub(super) message_byte_ps: u64,
@@ -197,7 +200,8 @@ impl Prices {
             }
         }
         let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns, self.wake_ns];
-        let comparisons = [self.code_comparison_ps, self.full_comparison_ps, self.message_byte_ps];
+        let comparisons =
+            [self.code_comparison_ps, self.full_comparison_ps, self.component_ps, self.message_byte_ps];
         let dear = prices.into_iter().chain(comparisons).chain(self.route_comparison_ps).max();
         if dear > Some(1_000_000_000_000) {
             return wrong("a price", dear.unwrap_or(0) as f64, "up to 1e12");
@@ -216,6 +220,7 @@ impl Prices {
             route_comparison_ps: self.route_comparison_ps.unwrap_or(self.code_comparison_ps),
             code_comparison_ps: self.code_comparison_ps,
             full_comparison_ps: self.full_comparison_ps,
+            component_ps: self.component_ps,
             message_ns: self.message_ns,
             message_byte_ps: self.message_byte_ps,
             wake_ns: self.wake_ns,
@@ -254,6 +259,7 @@ mod tests {
         route_comparison_ps: None,
         code_comparison_ps: 4,
         full_comparison_ps: 5,
+        component_ps: 9,
         message_ns: 6,
         message_byte_ps: 7,
         wake_ns: 8,

@@ -10,13 +10,10 @@ mod scan;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod turned;
 mod view;
 
 use alloc::vec::Vec;
-
-use stratann_kernel::Metric;
-use stratann_kernel::distance::{dot_f32, inverse_norm};
-use stratann_kernel::element::widen;
 
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
@@ -100,6 +97,9 @@ pub struct Scratch {
     norms: Vec<f32>,
     // In units of the pilot's codes.
     pilot: Vec<f32>,
+    // The query as jobs carry it: its components, and what they are multiplied with.
+    values: Vec<u8>,
+    factor: f32,
     length: f32,
     distances: Vec<f32>,
     ranked: Vec<(f32, u32)>,
@@ -142,24 +142,7 @@ impl Kind for Marker {
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-        let Scratch { point, query: turned, norms, pilot, length, .. } = scratch;
-        point.clear();
-        point.resize(base.dim, 0.0);
-        widen(base.dtype, query, point);
-        if base.metric == Metric::Cosine {
-            let factor = inverse_norm(base.dtype, query);
-            point.iter_mut().for_each(|x| *x *= factor);
-        }
-        turned.clear();
-        view.axes.turn(point, turned);
-        pilot.clear();
-        if let Some(of) = &view.pilot {
-            of.turn(point, pilot);
-        }
-        *length = stratann_kernel::sqrt(dot_f32(point, bytemuck::cast_slice(point)));
-        norms.clear();
-        let groups = view.layout.edges.windows(2).map(|w| &turned[w[0] as usize..w[1] as usize]);
-        norms.extend(groups.map(|part| stratann_kernel::sqrt(dot_f32(part, bytemuck::cast_slice(part)))));
+        turned::prepare(base, view, query, scratch);
     }
 
     fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
@@ -187,6 +170,14 @@ impl Kind for Marker {
 
     fn is_job(state: &State) -> bool {
         state.is_job
+    }
+
+    fn jobs_have_queries() -> bool {
+        true
+    }
+
+    fn uses_codes(state: &State) -> bool {
+        !state.is_job
     }
 
     fn encode_scores(state: &State, w: &mut Writer<'_>) {

@@ -22,6 +22,7 @@ pub(super) fn rank(cx: &mut Cx<'_, Marker>) {
             block_l2_f32(&scratch.point, cx.view.centroids, dim, &mut scratch.distances);
         }
     }
+    cx.q.stats.code_comparisons += lists as u64;
     let ranked = &mut scratch.ranked;
     ranked.clear();
     ranked.extend(scratch.distances.iter().copied().zip(0..));

@@ -10,6 +10,7 @@
 use alloc::vec::Vec;
 
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
+use super::turned::Turned;
 use super::view::prewarmed;
 use super::{Marker, State, View};
 use crate::codec::{Reader, Refused, Writer};
@@ -46,6 +47,8 @@ pub(super) struct Row {
     pub(super) alive: Vec<u64>,
     // Their sums, whole numbers of units.
     pub(super) sums: Vec<f64>,
+    // What the slices that are missing need of the query.
+    pub(super) query: Turned,
 }
 
 /// Scans what is here and not divided; the rest stays open.
@@ -106,6 +109,7 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
     match cx.base.here.as_ref().and_then(|here| here.next(&missing, 0)) {
         Some(to) => {
             let tag = cx.score(to)?;
+            row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
             if row.done == 0 {
                 // The first scorer begins it: all vectors are left, with sums of 0.
                 row.alive.clear();
@@ -185,6 +189,7 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
         cx.own.rows.push((tag, row));
         return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
     }
+    row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
     cx.own.rows.push((tag, row));
     cx.settle(&missing);
 }
@@ -197,6 +202,7 @@ fn go_on(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
     if !row.is_sane(cx.view) {
         return None;
     }
+    row.query.load(cx.base, cx.view, row.done, cx.scratch)?;
     let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
     if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
         row.add_slice(cx, slice)?;
@@ -348,7 +354,9 @@ pub(super) fn fits(state: &State, size: &IndexSize) -> bool {
 /// Memory beside the struct itself, bytes.
 pub(super) fn memory_bytes(state: &State) -> usize {
     let of_row = |row: &Row| {
-        row.lists.capacity() * size_of::<Probe>() + 8 * (row.alive.capacity() + row.sums.capacity())
+        row.lists.capacity() * size_of::<Probe>()
+            + 8 * (row.alive.capacity() + row.sums.capacity())
+            + row.query.memory_bytes()
     };
     state.open.capacity() * size_of::<Probe>()
         + state.rows.capacity() * size_of::<(Tag, Row)>()

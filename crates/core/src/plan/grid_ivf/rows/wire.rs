@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 1 for a job |
+//! | 1 | 2, or 3 for a job; rows of 0 and 1 had no query |
 //! | 8 | the limit before any list was scanned, as a double |
 //! | … | lists that are open: count, then each as below |
 //! | … | rows: count, and for each its tag (4 bytes) and the row |
@@ -16,6 +16,7 @@
 //! | 8, 8 | the slices that are done; the limit, as a double |
 //! | … | number of blocks, and which vectors are left |
 //! | … | sums: 0 and 8 bytes each, or 1, the smallest (8 bytes) and the difference to it, 4 bytes each |
+//! | … | what the missing slices need of the query: see [`super::super::turned`] |
 //!
 //! Vectors that are left are 0 and 8 bytes for each block, a bit for each; or, where that is shorter, 1, their number,
 //! and for each a varint, how many are skipped before it.
@@ -32,7 +33,7 @@ const BLOCKS_MAX: u32 = 1 << 24;
 
 /// Appends the state.
 pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
-    w.u8(u8::from(state.is_job));
+    w.u8(2 + u8::from(state.is_job));
     put_u64(state.limit.to_bits(), w);
     put_probes(&state.open, w);
     w.varint(state.rows.len() as u64);
@@ -45,7 +46,11 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
 
 /// Reads what [`encode`] wrote.
 pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    state.is_job = flag(r)?;
+    state.is_job = match r.u8()? {
+        2 => false,
+        3 => true,
+        _ => return Err(Refused::Content),
+    };
     state.limit = f64::from_bits(r.u64()?);
     if state.limit.is_nan() {
         return Err(Refused::Content);
@@ -110,6 +115,7 @@ fn put_row(row: &Row, w: &mut Writer<'_>) {
         row.alive.iter().for_each(|&word| put_u64(word, w));
     }
     put_sums(&row.sums, w);
+    row.query.encode(w);
 }
 
 fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
@@ -146,6 +152,7 @@ fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
         }
     }
     take_sums(r, left, &mut row.sums)?;
+    row.query.decode(r)?;
     Ok(row)
 }
 

@@ -212,7 +212,7 @@ fn rows_that_cannot_be_are_refused() {
     let mut job = QueryState::default();
     state.job(&view, tag, &mut job);
     type Change = fn(&mut super::super::Row);
-    let changes: [Change; 7] = [
+    let changes: [Change; 8] = [
         |row| row.alive.push(1),
         |row| row.alive[1] ^= 1 << 63,
         |row| row.sums.push(3.0),
@@ -220,6 +220,7 @@ fn rows_that_cannot_be_are_refused() {
         |row| row.done = 0b11,
         |row| row.done = 0b101,
         |row| row.lists.push(row.lists[0]),
+        |row| row.query = Default::default(),
     ];
     for change in changes {
         let mut wrong = job.clone();
@@ -255,5 +256,7 @@ fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
     state.job(&view, tag, &mut job);
     let mut bytes = vec![];
     wire::encode(&job, wire::Carry::Ids, &mut bytes);
-    assert!(to == 1 && bytes.len() < 200, "{}", bytes.len());
+    // The query goes along: its components, and those of its pilot.
+    let query_bytes = 4 * (DIM + 24);
+    assert!(to == 1 && bytes.len() < 200 + query_bytes, "{}", bytes.len());
 }

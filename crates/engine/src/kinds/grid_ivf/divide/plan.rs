@@ -60,7 +60,7 @@ pub struct GridPlan {
     pub nprobe: u32,
     /// Queries of the sample.
     pub queries: usize,
-    /// Nanoseconds of a component, of preparing a query on a server, of a message, and of a byte of it.
+    /// Nanoseconds of a component, of preparing a query at its origin, of a message, and of a byte of it.
     pub component_ns: f64,
     /// See `component_ns`.
     pub prepare_ns: f64,
@@ -210,8 +210,14 @@ impl Division {
         let servers = self.servers;
         let per_member: Vec<f64> =
             (0..slices).map(|s| workload.component_ns * self.slice_components(workload, layout, s)).collect();
-        let (mut load, mut messages, mut bytes) = (vec![0.0; servers], 0.0, 0.0);
-        let query_bytes = (layout.dim() * layout.dtype.size()) as f64;
+        // The origin alone turns a query, and any server may be the origin.
+        let prepare_ns = workload.prepare_ns * workload.queries as f64 / servers as f64;
+        let (mut load, mut messages, mut bytes) = (vec![prepare_ns; servers], 0.0, 0.0);
+        // Each server gets what it and those after it need of the query.
+        let query_bytes = |slice: usize| {
+            let first = layout.edges[self.slices[slice] as usize] as usize;
+            ((layout.dim() - first) * layout.dtype.size()) as f64
+        };
         for lists in workload.each() {
             let mut members = vec![0f64; self.rows];
             for &list in lists {
@@ -220,8 +226,7 @@ impl Division {
             }
             for (row, &members) in members.iter().enumerate().filter(|row| *row.1 > 0.0) {
                 for slice in 0..slices {
-                    load[server_of(servers, slices, (row, slice))] +=
-                        members * per_member[slice] + workload.prepare_ns;
+                    load[server_of(servers, slices, (row, slice))] += members * per_member[slice];
                 }
                 // The origin is one of the servers, as likely as any other: what it holds needs no message.
                 let elsewhere = 1.0 - 1.0 / servers as f64;
@@ -230,7 +235,7 @@ impl Division {
                     let left = members * workload.alive[self.slices[slice] as usize].min(1.0);
                     let sums =
                         if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
-                    bytes += elsewhere * (FRAME_BYTES + query_bytes + sums);
+                    bytes += elsewhere * (FRAME_BYTES + query_bytes(slice) + sums);
                 }
                 bytes += elsewhere * (FRAME_BYTES + f64::from(workload.k) * HIT_BYTES);
             }

@@ -38,7 +38,7 @@ pub(super) struct Workload {
     pub(super) pilot: f64,
     /// Nanoseconds of a component.
     pub(super) component_ns: f64,
-    /// Nanoseconds that a server takes to prepare a query.
+    /// Nanoseconds that the origin takes to prepare a query.
     pub(super) prepare_ns: f64,
     /// Lists that a query visits.
     pub(super) nprobe: u32,
