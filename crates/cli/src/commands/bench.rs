@@ -16,6 +16,7 @@ use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 
 mod ablation;
+mod generate;
 mod open_loop;
 
 /// Sweep search settings over an index: all combinations, in rounds, with medians
@@ -79,12 +80,14 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum Other {
     Ablation(Box<ablation::Args>),
+    Generate(generate::Args),
 }
 
 const USAGE: &str = "\
 stratann bench [OPTIONS] <INDEX> <QUERIES>
        stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>
-       stratann bench ablation [OPTIONS] --groundtruth <GT> --output <DIR> <BASE> <QUERIES>";
+       stratann bench ablation [OPTIONS] --groundtruth <GT> --output <DIR> <BASE> <QUERIES>
+       stratann bench generate [OPTIONS] --output <DIR> --dim <D> --rows <N> <SHAPE>";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -113,8 +116,10 @@ struct Document<'a> {
 
 /// Runs `stratann bench`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    if let Some(Other::Ablation(args)) = &args.other {
-        return ablation::run(args, output);
+    match &args.other {
+        Some(Other::Ablation(args)) => return ablation::run(args, output),
+        Some(Other::Generate(args)) => return generate::run(args, output),
+        None => {}
     }
     let settings = settings(args);
     match args.searched.target()? {

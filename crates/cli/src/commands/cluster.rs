@@ -15,7 +15,7 @@ use crate::plans::plans;
 use crate::progress::ProgressPrinter;
 
 mod publish;
-mod up;
+pub(super) mod up;
 
 /// Partition an index over several servers, publish it, and run a cluster on this machine
 #[derive(clap::Args)]

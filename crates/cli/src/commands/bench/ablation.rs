@@ -1,34 +1,23 @@
-//! `stratann bench ablation`: measures the effect of each technique of a `hybrid-ivf` on the user's vectors (OrchANN
-//! §6.5, figure 18).
+//! `stratann bench ablation`: measures the effect of each technique of a kind on the user's vectors.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::Serialize;
-use stratann_core::plan::hybrid_ivf::Order;
-use stratann_core::verify::Bounds;
-use stratann_engine::build::{self, BuildOptions, KindOptions, ListOptions, LocalPlan};
-use stratann_engine::dataset::{GroundTruth, Reader};
-use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
-use stratann_engine::manifest::Manifest;
 use stratann_engine::output::{self, OutputPath};
-use stratann_engine::profile::{Profile, ProfileOptions};
-use stratann_engine::search::{Effort, SearchOptions, recall};
-use stratann_engine::{Error, ErrorKind, Progress, Result};
+use stratann_engine::{Error, Result};
 
+use crate::Verdict;
 use crate::options::{self, MetricName};
-use crate::output::{Output, count, table};
-use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
-use crate::{Verdict, memory};
+use crate::output::Output;
 
 mod figure;
+mod grid;
+mod hybrid;
 
-/// Measure the effect of each technique of a hybrid-ivf on these vectors: local indexes, learning, pruning
+/// Measure the effect of each technique of a kind on these vectors
 ///
-/// Builds an index with the planned local indexes and three with uniform ones, and searches them with techniques
-/// switched off, one by one.
+/// hybrid-ivf: builds an index with the planned local indexes and three with uniform ones, and searches them with
+/// techniques switched off, one by one. grid-ivf: pruning on this machine, and on simulated servers the ways to divide
+/// the lists, under even and skewed loads.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -39,6 +28,9 @@ pub(crate) struct Args {
     /// Ground truth of the queries
     #[arg(long, value_name = "GT")]
     groundtruth: PathBuf,
+    /// Kind of index
+    #[arg(long, value_enum, default_value = "hybrid-ivf")]
+    kind: KindName,
     /// Folder for the indexes; existing ones are used again
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
@@ -48,13 +40,13 @@ pub(crate) struct Args {
     /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// Limit of all memory of index and search, also used for the plan [default: no limit, codes on disk in the plan]
+    /// Limit of all memory of index and search, also of the plan (hybrid-ivf) [default: no limit, codes on disk]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
-    /// Number of inverted lists [default: 4 times the square root of the rows]
+    /// Number of inverted lists [default: that of `build`]
     #[arg(long, value_name = "N")]
     clusters: Option<usize>,
-    /// Cost profile of this machine, from `stratann profile` [default: measured]
+    /// Cost profile of this machine, from `stratann profile` (hybrid-ivf) [default: measured]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Recalls at which settings are compared
@@ -63,16 +55,25 @@ pub(crate) struct Args {
     /// Queries per sweep; learning uses all
     #[arg(long, default_value_t = 500, value_name = "N")]
     sample: usize,
-    /// Queries per epoch
-    #[arg(long, default_value_t = 2000, value_name = "N")]
-    epoch_queries: u32,
-    /// Lists to visit while learning
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    nprobe: u32,
+    /// Queries per epoch of learning (hybrid-ivf) [default: 2000]
+    #[arg(long, value_name = "N")]
+    epoch_queries: Option<u32>,
+    /// Lists to visit while learning (hybrid-ivf) [default: 64]
+    #[arg(long, value_name = "N")]
+    nprobe: Option<u32>,
+    /// Numbers of simulated servers; the first one also under skewed loads (grid-ivf) [default: 4,8,16]
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    servers: Vec<usize>,
+    /// Skew: shares of the work that one server of whole lists would have, 0 to 1 (grid-ivf) [default: 0.4,0.5,0.6]
+    #[arg(long, value_delimiter = ',', value_name = "SHARE,…")]
+    skew: Vec<f64>,
+    /// Costs of work, from an earlier `stratann simulate --json` (grid-ivf) [default: measured]
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
-    /// Plot the three charts into this SVG
+    /// Plot the charts into this SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Replace an existing plot
@@ -83,88 +84,17 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
-    --plot ablation.svg";
+    --plot ablation.svg
+  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --kind grid-ivf \\
+    --servers 4,8 --plot grid.svg";
 
-/// Values of nprobe of a sweep.
-const PROBES: [u32; 9] = [4, 8, 16, 32, 64, 96, 128, 256, 512];
-/// Stop rules of a calibrated search: slack of bounds, ρ.
-const SLACK: f32 = 1.5;
-const EARLY_STOP: f32 = 0.15;
-
-/// One setting.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Point {
-    nprobe: u32,
-    recall: f64,
-    qps: f64,
-    reads: f64,
-    kib_read: f64,
-    clusters: f64,
-}
-
-/// Settings of one variant, by rising effort.
-#[derive(Clone, Debug, Serialize)]
-struct Sweep {
-    name: String,
-    points: Vec<Point>,
-}
-
-impl Sweep {
-    /// Interpolates the setting that reaches `recall`, by the share of misses.
-    fn at(&self, recall: f64) -> Option<Point> {
-        let above = self.points.iter().position(|p| p.recall >= recall)?;
-        let b = self.points[above];
-        let Some(a) = above.checked_sub(1).map(|i| self.points[i]) else { return Some(b) };
-        let misses = |r: f64| (1.0 - r).max(1e-4).ln();
-        let share = (misses(a.recall) - misses(recall)) / (misses(a.recall) - misses(b.recall));
-        let mix = |of: fn(&Point) -> f64| of(&a) + share * (of(&b) - of(&a));
-        Some(Point {
-            nprobe: mix(|p| f64::from(p.nprobe)).ceil() as u32,
-            recall,
-            // Time, not its inverse, grows with nprobe.
-            qps: 1.0 / mix(|p| 1.0 / p.qps),
-            reads: mix(|p| p.reads),
-            kib_read: mix(|p| p.kib_read),
-            clusters: mix(|p| p.clusters),
-        })
-    }
-}
-
-/// Results of an epoch of queries.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Epoch {
-    queries: usize,
-    /// Precision: visited lists that hold a result.
-    precision: f64,
-    /// Recall of the selection: lists with true neighbours, in number, that were visited and hold a result.
-    cluster_recall: f64,
-    f1: f64,
-    recall: f64,
-    reads: f64,
-    /// Share of the scored vectors that were resident.
-    pinned_share: f64,
-    p99_us: f64,
-}
-
-#[derive(Serialize)]
-struct Document<'a> {
-    base: &'a Path,
-    queries: &'a Path,
-    ram_budget_bytes: Option<u64>,
-    recalls: &'a [f64],
-    local_indexes: Vec<Sweep>,
-    /// Uniform plans that do not fit in the budget, and why.
-    refused: Vec<(String, String)>,
-    learning: Vec<Epoch>,
-    pruning: Vec<Sweep>,
-}
-
-/// Inputs of all measurements.
-struct Bench<'a> {
-    args: &'a Args,
-    printer: &'a ProgressPrinter,
-    output: Output,
-    truth: GroundTruth,
+/// Kinds that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum KindName {
+    /// Lists with local indexes on disk.
+    HybridIvf,
+    /// Lists in memory, scanned component by component.
+    GridIvf,
 }
 
 /// Runs `stratann bench ablation`.
@@ -172,42 +102,42 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(wrong) = args.recall.iter().find(|r| !(0.0..=1.0).contains(*r)) {
         return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));
     }
+    args.check_kind()?;
     output::check_folder(&args.output)?;
-    let plot = plot_path(args)?;
-    let base = Reader::open(&args.base)?;
-    let truth = GroundTruth::read(&args.groundtruth)?;
-    let printer = ProgressPrinter::new(output);
-    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
-    let profile = profile(args, &printer)?;
-    let mut bench = Bench { args, printer: &printer, output, truth };
-    let mixed = bench.build(&base, "auto", LocalPlan::Auto, &profile)?;
-    bench.check_truth(&mixed)?;
-    let mut indexes = vec![("auto".to_string(), mixed.clone())];
-    let mut refused = Vec::new();
-    for kind in stratann_core::format::directory::LocalKind::ALL {
-        let name = format!("uniform-{}", kind.name());
-        match bench.build(&base, &name, LocalPlan::Uniform(kind), &profile) {
-            Ok(folder) => indexes.push((name, folder)),
-            Err(e) if e.kind == ErrorKind::Budget => refused.push((name, e.message)),
-            Err(e) => return Err(e),
+    match args.kind {
+        KindName::HybridIvf => hybrid::run(args, output),
+        KindName::GridIvf => grid::run(args, output),
+    }
+}
+
+impl Args {
+    /// Refuses options of the other kind.
+    fn check_kind(&self) -> Result<()> {
+        let (name, others) = match self.kind {
+            KindName::HybridIvf => (
+                "hybrid-ivf",
+                [
+                    ("--servers", !self.servers.is_empty()),
+                    ("--skew", !self.skew.is_empty()),
+                    ("--costs", self.costs.is_some()),
+                    ("", false),
+                ],
+            ),
+            KindName::GridIvf => (
+                "grid-ivf",
+                [
+                    ("--ram-budget", self.ram_budget.is_some()),
+                    ("--profile", self.profile.is_some()),
+                    ("--epoch-queries", self.epoch_queries.is_some()),
+                    ("--nprobe", self.nprobe.is_some()),
+                ],
+            ),
+        };
+        match others.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(Error::bad_input(format!("{option} is not for {name}; leave it out"))),
+            None => Ok(()),
         }
     }
-    let document = Document {
-        base: &args.base,
-        queries: &args.queries,
-        ram_budget_bytes: args.ram_budget,
-        recalls: &args.recall,
-        local_indexes: bench.local_indexes(&indexes)?,
-        refused,
-        pruning: bench.pruning(&mixed)?,
-        learning: bench.learning(&mixed)?,
-    };
-    printer.finish();
-    if let Some(plot) = &plot {
-        figure::draw(plot, &document)?;
-    }
-    output.result(&document, || text(&document))?;
-    Ok(Verdict::Fine)
 }
 
 /// Checks the path of the plot, before indexes are built.
@@ -222,312 +152,4 @@ fn plot_path(args: &Args) -> Result<Option<OutputPath>> {
     let mut inputs = vec![args.base.as_path(), &args.queries, &args.groundtruth];
     inputs.extend(args.profile.as_deref());
     OutputPath::check(path, args.force, &inputs).map(Some)
-}
-
-fn profile(args: &Args, printer: &ProgressPrinter) -> Result<Profile> {
-    match &args.profile {
-        Some(path) => Profile::read(path),
-        None => Profile::measure(&args.output, &ProfileOptions::default(), printer),
-    }
-}
-
-impl Bench<'_> {
-    /// Builds an index with this plan, unless it exists.
-    fn build(&self, base: &Reader, name: &str, plan: LocalPlan, profile: &Profile) -> Result<PathBuf> {
-        let folder = self.args.output.join(format!("{name}.idx"));
-        if let Ok((_, manifest)) = Manifest::read(&folder) {
-            if manifest.rows == base.shape().rows && manifest.dim == base.shape().dim {
-                self.output.note(&format!("{} exists and is used again", folder.display()));
-                return Ok(folder);
-            }
-            return Err(Error::bad_input(format!(
-                "{} is an index of other vectors; give another folder with -o",
-                folder.display()
-            )));
-        }
-        let own = ListOptions {
-            clusters: self.args.clusters,
-            local_plan: plan,
-            search_budget: self.args.ram_budget,
-            profile: Some(profile.clone()),
-            ..ListOptions::default()
-        };
-        let options = BuildOptions {
-            threads: self.threads(),
-            calibration_queries: 0,
-            ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric.into())
-        };
-        build::build(base, &folder, &options, self.printer)?;
-        Ok(folder)
-    }
-
-    fn threads(&self) -> usize {
-        self.args.threads.unwrap_or_else(options::all_cores)
-    }
-
-    fn options(&self, nprobe: u32, variant: &Variant) -> SearchOptions {
-        SearchOptions {
-            k: self.args.k,
-            effort: Effort::Clusters(nprobe, variant.slack, Some(EARLY_STOP)),
-            threads: self.threads(),
-            switches: variant.switches.into(),
-            ..SearchOptions::default()
-        }
-    }
-
-    /// Opens an index within the budget, whose rest holds list codes.
-    fn open(&self, folder: &Path, learning: LearnOptions) -> Result<(Index, Queries)> {
-        let (_, manifest) = Manifest::read(folder)?;
-        let queries = Queries::open(&self.args.queries, &manifest, self.output)?;
-        if self.truth.queries() != queries.count() || self.truth.k < self.args.k {
-            return Err(Error::bad_input(format!(
-                "{} holds {} neighbours of {} queries, {} of {} are needed; compute it again",
-                self.args.groundtruth.display(),
-                self.truth.k,
-                self.truth.queries(),
-                self.args.k,
-                queries.count()
-            )));
-        }
-        let extra = [("ground truth", 4 * self.truth.ids.len() as u64)];
-        let search_reserve = memory::set_aside(&manifest, &self.options(1, &FULL), &extra, &queries);
-        let open = OpenOptions {
-            ram_budget: self.args.ram_budget,
-            search_reserve,
-            learning,
-            ..OpenOptions::default()
-        };
-        Ok((Index::open(folder, open)?, queries))
-    }
-
-    /// Compares the ground truth with an index of the vectors. Its distances are not needed after that.
-    fn check_truth(&mut self, folder: &Path) -> Result<()> {
-        let (index, queries) =
-            self.open(folder, LearnOptions { learn: Learn::Off, ..LearnOptions::default() })?;
-        let sample = self.args.sample.clamp(1, queries.count());
-        let mut rows = Vec::new();
-        queries.read(0, sample, &mut rows)?;
-        index.check_truth(self.truth.clone(), &self.args.groundtruth, &rows, self.threads(), self.printer)?;
-        self.truth.distances = Vec::new();
-        Ok(())
-    }
-
-    /// (a): the planned local indexes compared with uniform plans.
-    fn local_indexes(&self, indexes: &[(String, PathBuf)]) -> Result<Vec<Sweep>> {
-        let mut sweeps = Vec::new();
-        for (name, folder) in indexes {
-            let (index, queries) = self.open(folder, LearnOptions::default())?;
-            sweeps.push(self.sweep(name, &index, &queries, &FULL)?);
-        }
-        Ok(sweeps)
-    }
-
-    /// (c): one pruning technique switched off at a time.
-    fn pruning(&self, folder: &Path) -> Result<Vec<Sweep>> {
-        let (index, queries) = self.open(folder, LearnOptions::default())?;
-        VARIANTS.iter().map(|v| self.sweep(v.name, &index, &queries, v)).collect()
-    }
-
-    fn sweep(&self, name: &str, index: &Index, queries: &Queries, variant: &Variant) -> Result<Sweep> {
-        let sample = self.args.sample.clamp(1, queries.count());
-        let most = self.args.recall.iter().copied().fold(0.0, f64::max);
-        let mut rows = Vec::new();
-        queries.read(0, sample, &mut rows)?;
-        let truth = self.truth_of(0, sample);
-        self.printer.stage(name, (PROBES.len() * sample) as u64, "queries");
-        let mut points: Vec<Point> = Vec::new();
-        for nprobe in PROBES {
-            let answers = index.search(&rows, &self.options(nprobe, variant), self.printer)?;
-            let each = |x: u64| x as f64 / sample as f64;
-            points.push(Point {
-                nprobe,
-                recall: recall(&answers.ids, answers.k, &truth, self.args.k),
-                qps: sample as f64 / answers.seconds,
-                reads: each(answers.stats.reads),
-                kib_read: each(answers.stats.pages_read) * 4.0,
-                clusters: each(answers.stats.clusters),
-            });
-            if points.last().is_some_and(|p| p.recall >= most) {
-                break;
-            }
-        }
-        Ok(Sweep { name: name.into(), points })
-    }
-
-    fn truth_of(&self, first: usize, count: usize) -> Vec<u64> {
-        let of = |q: usize| self.truth.ids_of(q)[..self.args.k].iter().map(|&id| u64::from(id));
-        (first..first + count).flat_map(of).collect()
-    }
-
-    /// (b): precision and F1 of the list selection by epoch, without earlier learning.
-    fn learning(&self, folder: &Path) -> Result<Vec<Epoch>> {
-        // Statistics of an earlier run would distort the result.
-        let _ = std::fs::remove_file(folder.join("learnt.bin"));
-        let learning =
-            LearnOptions { learn: Learn::On, epoch_queries: self.args.epoch_queries.max(1), hot: None };
-        let (index, queries) = self.open(folder, learning)?;
-        let wanted: HashSet<u64> = self.truth_of(0, queries.count()).into_iter().collect();
-        let homes = index.clusters_of(&wanted)?;
-        let options = self.options(self.args.nprobe, &FULL);
-        let each = self.args.epoch_queries.max(1) as usize;
-        self.printer.stage("learning", queries.count() as u64, "queries");
-        let mut rows = Vec::new();
-        let mut epochs = Vec::new();
-        for first in (0..queries.count()).step_by(each) {
-            let count = each.min(queries.count() - first);
-            queries.read(first, count, &mut rows)?;
-            let answers = index.search(&rows, &options, self.printer)?;
-            let truth = self.truth_of(first, count);
-            epochs.push(self.epoch(&answers, &truth, &homes));
-        }
-        Ok(epochs)
-    }
-
-    fn epoch(
-        &self,
-        answers: &stratann_engine::search::Answers,
-        truth: &[u64],
-        homes: &HashMap<u64, u32>,
-    ) -> Epoch {
-        let queries = answers.latency_ns.len();
-        let true_clusters: usize = truth
-            .chunks(self.args.k)
-            .map(|ids| ids.iter().filter_map(|id| homes.get(id)).collect::<HashSet<_>>().len())
-            .sum();
-        // Clusters of true neighbours that the answers hold: those that a search of them alone would have visited.
-        let found: usize = truth
-            .chunks(self.args.k)
-            .zip(answers.ids.chunks(answers.k))
-            .map(|(truth, ids)| {
-                let hits = ids.iter().filter(|id| truth.contains(id));
-                hits.filter_map(|id| homes.get(id)).collect::<HashSet<_>>().len()
-            })
-            .sum();
-        let s = &answers.stats;
-        let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-        let precision = share(found as u64, s.clusters);
-        let cluster_recall = share(found as u64, true_clusters as u64);
-        Epoch {
-            queries,
-            precision,
-            cluster_recall,
-            f1: 2.0 * precision * cluster_recall / (precision + cluster_recall).max(f64::MIN_POSITIVE),
-            recall: recall(&answers.ids, answers.k, truth, self.args.k),
-            reads: s.reads as f64 / queries.max(1) as f64,
-            pinned_share: share(s.pinned_hits, s.full_comparisons),
-            p99_us: stratann_engine::search::Latency::of(&answers.latency_ns).p99,
-        }
-    }
-}
-
-/// Variants with techniques switched on and off.
-struct Variant {
-    name: &'static str,
-    slack: Option<f32>,
-    switches: ListSwitches,
-}
-
-const ALL_ON: ListSwitches = ListSwitches {
-    order: None,
-    early_stop: true,
-    weighed: true,
-    bounds: Bounds::Both,
-    local_lists: None,
-    local_list: None,
-    sample_hits: None,
-};
-const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_ON };
-const VARIANTS: [Variant; 6] = [
-    FULL,
-    Variant {
-        name: "no list pruning",
-        slack: Some(SLACK),
-        switches: ListSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
-    },
-    Variant {
-        name: "no early stop",
-        slack: Some(SLACK),
-        switches: ListSwitches { early_stop: false, ..ALL_ON },
-    },
-    Variant { name: "strict bounds by codes", slack: None, switches: ALL_ON },
-    Variant {
-        name: "bounds by centroids",
-        slack: None,
-        switches: ListSwitches { bounds: Bounds::Centroid, ..ALL_ON },
-    },
-    Variant { name: "no bounds", slack: None, switches: ListSwitches { bounds: Bounds::Off, ..ALL_ON } },
-];
-
-fn text(document: &Document<'_>) -> String {
-    let mut out = String::from("local indexes\n");
-    out += &compared(&document.local_indexes, document.recalls);
-    for (name, why) in &document.refused {
-        out += &format!("{name}: not built: {why}\n");
-    }
-    out += "\nlearning\n";
-    let headings = ["queries", "precision", "F1", "recall", "reads", "pinned", "p99 us"];
-    let mut seen = 0;
-    let rows: Vec<Vec<String>> = document
-        .learning
-        .iter()
-        .map(|e| {
-            seen += e.queries;
-            vec![
-                count(seen as u64),
-                format!("{:.3}", e.precision),
-                format!("{:.3}", e.f1),
-                format!("{:.4}", e.recall),
-                format!("{:.1}", e.reads),
-                format!("{:.0} %", 100.0 * e.pinned_share),
-                format!("{:.0}", e.p99_us),
-            ]
-        })
-        .collect();
-    out += &table(&headings, &rows);
-    out += "\npruning\n";
-    out + &compared(&document.pruning, document.recalls)
-}
-
-/// Returns one row per sweep and recall, with the throughput relative to the first sweep, and bytes.
-fn compared(sweeps: &[Sweep], recalls: &[f64]) -> String {
-    let headings = ["", "recall", "nprobe", "clusters", "reads", "KiB", "QPS", "QPS of all"];
-    let mut rows = Vec::new();
-    for &recall in recalls {
-        let first = sweeps.first().and_then(|s| s.at(recall));
-        for sweep in sweeps {
-            let mut row = vec![sweep.name.clone(), format!("{recall}")];
-            match sweep.at(recall) {
-                Some(p) => row.extend([
-                    p.nprobe.to_string(),
-                    format!("{:.1}", p.clusters),
-                    format!("{:.1}", p.reads),
-                    count(p.kib_read as u64),
-                    count(p.qps as u64),
-                    first.map_or("-".into(), |f| format!("{:.2} x", f.qps / p.qps)),
-                ]),
-                None => row.push(format!(
-                    "out of reach: {:.4}",
-                    sweep.points.iter().map(|p| p.recall).fold(0.0, f64::max)
-                )),
-            }
-            rows.push(row);
-        }
-    }
-    table(&headings, &rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_are_interpolated_by_misses() {
-        let point =
-            |nprobe, recall, qps| Point { nprobe, recall, qps, reads: 1.0, kib_read: 4.0, clusters: 2.0 };
-        let sweep = Sweep { name: "all".into(), points: vec![point(8, 0.8, 400.0), point(32, 0.95, 200.0)] };
-        let middle = sweep.at(0.9).unwrap();
-        assert!((19..=21).contains(&middle.nprobe) && (middle.qps - 266.7).abs() < 1.0, "{middle:?}");
-        assert_eq!(sweep.at(0.7).unwrap().nprobe, 8);
-        assert!(sweep.at(0.99).is_none());
-    }
 }

@@ -66,7 +66,7 @@ pub(super) struct Up {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     epoch_queries: Option<u32>,
     /// Longest time until all servers are ready, seconds
-    #[arg(long, default_value_t = 120, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, default_value_t = WAIT_S, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
 }
 
@@ -79,6 +79,8 @@ Examples:
 With --json the first line of standard output, once all are ready, is
   {\"servers\":[{\"address\":\"127.0.0.1:PORT\",\"pid\":…,\"server\":0},…]}";
 
+/// Longest time until all servers are ready, seconds.
+const WAIT_S: u64 = 120;
 /// Attempts to find free ports.
 const ATTEMPTS: usize = 3;
 /// Last lines of a server that are repeated when it dies.
@@ -124,8 +126,36 @@ pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     })
 }
 
+/// Starts the servers of a partition with so many search threads each, and waits until they are ready.
+///
+/// # Errors
+/// A folder that is no partition, or a server that ends or is not ready in two minutes.
+pub(in crate::commands) fn started(index: &Path, threads: usize, output: Output) -> Result<Cluster> {
+    let args = Up {
+        index: index.to_path_buf(),
+        servers: None,
+        threads: Some(threads),
+        ram_budget: None,
+        cache_budget: 0,
+        no_merge: false,
+        carry: None,
+        results: None,
+        remote: None,
+        frozen: false,
+        no_learning: false,
+        epoch_queries: None,
+        wait: WAIT_S,
+    };
+    let servers = Manifest::read(index)?.1.spread.map(|spread| spread.servers);
+    // Nobody asks it to stop.
+    let (_asks, stop) = mpsc::channel();
+    let mut cluster = Cluster::start(&args, servers, output)?;
+    cluster.wait_until_ready(Duration::from_secs(args.wait), &stop)?;
+    Ok(cluster)
+}
+
 /// Running servers and their files. Dropping it ends them.
-struct Cluster {
+pub(in crate::commands) struct Cluster {
     servers: Vec<Running>,
     // Dropped after the servers, which read from it.
     _folder: Folder,
@@ -195,6 +225,11 @@ impl Cluster {
                 return Ok(Some(why));
             }
         }
+    }
+
+    /// HTTP addresses of servers that are ready.
+    pub(in crate::commands) fn addresses(&self) -> Vec<String> {
+        self.servers.iter().filter_map(|server| server.address.clone()).collect()
     }
 
     fn tell_ready(&self, output: Output) -> Result<()> {

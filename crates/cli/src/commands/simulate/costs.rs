@@ -10,58 +10,58 @@ use stratann_sim::Costs;
 use crate::options;
 
 /// Options of costs and capacities of every server.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 #[command(next_help_heading = "Times (measured on this machine, unless given)")]
-pub(super) struct CostArgs {
+pub(in crate::commands) struct CostArgs {
     /// Read costs from FILE: a "costs" object, or a whole document of an earlier `simulate --json`
     #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
-    pub(super) costs: Option<PathBuf>,
+    pub(in crate::commands) costs: Option<PathBuf>,
     /// Compare the model with this machine: also search for real, and report the error of one simulated server
     #[arg(long)]
-    pub(super) calibrate: bool,
+    pub(in crate::commands) calibrate: bool,
     /// Count only: no measurements and no times
     #[arg(long, conflicts_with_all = ["costs", "calibrate", "rate"])]
-    pub(super) no_times: bool,
+    pub(in crate::commands) no_times: bool,
     /// Threads of each server [default: the cores of this machine]
     #[arg(long, value_parser = options::threads)]
-    pub(super) threads: Option<usize>,
+    pub(in crate::commands) threads: Option<usize>,
     /// Reads per second of each server's disk [default: measured on this disk]
     #[arg(long, value_name = "N")]
-    pub(super) disk_iops: Option<f64>,
+    pub(in crate::commands) disk_iops: Option<f64>,
     /// Latency of a single read, microseconds [default: measured on this disk]
     #[arg(long, value_name = "US")]
-    pub(super) disk_latency_us: Option<f64>,
+    pub(in crate::commands) disk_latency_us: Option<f64>,
     /// Megabytes per second of each server's disk, beyond the first page of a read [default: measured on this disk]
     #[arg(long, value_name = "MB")]
-    pub(super) disk_mb_per_s: Option<f64>,
+    pub(in crate::commands) disk_mb_per_s: Option<f64>,
     /// Take latency and bandwidth between servers from FILE: what `doctor --link --json` printed
     #[arg(long, value_name = "FILE")]
-    pub(super) link: Option<PathBuf>,
+    pub(in crate::commands) link: Option<PathBuf>,
     /// Latency between servers, one way, microseconds [default: 20, assumed]
     #[arg(long, value_name = "US")]
-    pub(super) network_latency_us: Option<f64>,
+    pub(in crate::commands) network_latency_us: Option<f64>,
     /// Bandwidth of each server's link, Gbit/s [default: 25, assumed]
     #[arg(long, value_name = "GBPS")]
-    pub(super) network_gbps: Option<f64>,
+    pub(in crate::commands) network_gbps: Option<f64>,
     /// Processor time of a client's request on the server that receives it, microseconds [default: 0]
     #[arg(long, value_name = "US")]
-    pub(super) request_us: Option<f64>,
+    pub(in crate::commands) request_us: Option<f64>,
     /// Servers on each host, which share its cores and its disk [default: 1]
     #[arg(long, value_name = "N")]
-    pub(super) servers_per_host: Option<usize>,
+    pub(in crate::commands) servers_per_host: Option<usize>,
     /// Cores of each host [default: as many as its servers have threads]
     #[arg(long, value_name = "N")]
-    pub(super) cores_per_host: Option<usize>,
+    pub(in crate::commands) cores_per_host: Option<usize>,
 }
 
 /// Default network: Ethernet within a data centre.
-pub(super) const NETWORK_LATENCY_US: f64 = 20.0;
-pub(super) const NETWORK_GBPS: f64 = 25.0;
+pub(in crate::commands) const NETWORK_LATENCY_US: f64 = 20.0;
+pub(in crate::commands) const NETWORK_GBPS: f64 = 25.0;
 
 /// Origin of a figure of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Origin {
+pub(in crate::commands) enum Origin {
     /// By `doctor --link`.
     Measured,
     /// By an option.
@@ -72,7 +72,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::commands) fn name(self) -> &'static str {
         match self {
             Origin::Measured => "measured",
             Origin::Given => "given",
@@ -84,43 +84,43 @@ impl Origin {
 /// [`Costs`] as JSON. Fields that earlier versions did not write have defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Prices {
-    pub(super) threads: usize,
-    pub(super) prepare_ns: u64,
-    pub(super) step_ns: u64,
-    pub(super) read_ns: u64,
+pub(in crate::commands) struct Prices {
+    pub(in crate::commands) threads: usize,
+    pub(in crate::commands) prepare_ns: u64,
+    pub(in crate::commands) step_ns: u64,
+    pub(in crate::commands) read_ns: u64,
     /// `None` for that of other comparisons.
     #[serde(default)]
-    pub(super) route_comparison_ps: Option<u64>,
-    pub(super) code_comparison_ps: u64,
-    pub(super) full_comparison_ps: u64,
+    pub(in crate::commands) route_comparison_ps: Option<u64>,
+    pub(in crate::commands) code_comparison_ps: u64,
+    pub(in crate::commands) full_comparison_ps: u64,
     /// 0 where no list is scanned component by component.
     #[serde(default)]
-    pub(super) component_ps: u64,
-    pub(super) message_ns: u64,
+    pub(in crate::commands) component_ps: u64,
+    pub(in crate::commands) message_ns: u64,
     #[serde(default)]
-    pub(super) message_byte_ps: u64,
+    pub(in crate::commands) message_byte_ps: u64,
     #[serde(default)]
-    pub(super) wake_ns: u64,
+    pub(in crate::commands) wake_ns: u64,
     #[serde(default)]
-    pub(super) request_us: f64,
-    pub(super) disk_iops: f64,
-    pub(super) disk_latency_us: f64,
+    pub(in crate::commands) request_us: f64,
+    pub(in crate::commands) disk_iops: f64,
+    pub(in crate::commands) disk_latency_us: f64,
     /// `None` where bytes take no time.
     #[serde(default)]
-    pub(super) disk_mb_per_s: Option<f64>,
-    pub(super) network_latency_us: f64,
-    pub(super) network_gbps: f64,
+    pub(in crate::commands) disk_mb_per_s: Option<f64>,
+    pub(in crate::commands) network_latency_us: f64,
+    pub(in crate::commands) network_gbps: f64,
     #[serde(default)]
-    pub(super) network_latency_from: Origin,
+    pub(in crate::commands) network_latency_from: Origin,
     #[serde(default)]
-    pub(super) network_gbps_from: Origin,
+    pub(in crate::commands) network_gbps_from: Origin,
     /// `None` for one.
     #[serde(default)]
-    pub(super) servers_per_host: Option<usize>,
+    pub(in crate::commands) servers_per_host: Option<usize>,
     /// `None` for as many as its servers have threads.
     #[serde(default)]
-    pub(super) cores_per_host: Option<usize>,
+    pub(in crate::commands) cores_per_host: Option<usize>,
 }
 
 /// What a simulation takes of the document of `doctor --link`, or of its object `link`.
@@ -132,12 +132,12 @@ struct MeasuredLink {
 
 impl Prices {
     /// Reads costs from a file.
-    pub(super) fn read(path: &Path) -> Result<Prices> {
+    pub(in crate::commands) fn read(path: &Path) -> Result<Prices> {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
     }
 
     /// Replaces measured or read costs by given ones.
-    pub(super) fn with(self, args: &CostArgs) -> Result<Prices> {
+    pub(in crate::commands) fn with(self, args: &CostArgs) -> Result<Prices> {
         let mut prices = Prices {
             threads: args.threads.unwrap_or(self.threads),
             request_us: args.request_us.unwrap_or(self.request_us),
@@ -210,7 +210,7 @@ impl Prices {
     }
 
     /// Converts to whole numbers.
-    pub(super) fn costs(&self) -> Costs {
+    pub(in crate::commands) fn costs(&self) -> Costs {
         let ns = |us: f64| (us * 1000.0).round() as u64;
         Costs {
             threads: self.threads,

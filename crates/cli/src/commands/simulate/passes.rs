@@ -37,20 +37,20 @@ impl Stores for FromFile<'_> {
 
 /// Sums over all queries.
 #[derive(Default)]
-pub(super) struct Pass {
-    pub(super) stats: QueryStats,
-    pub(super) baton_bytes: u64,
-    pub(super) vector_bytes: u64,
-    pub(super) bytes: u64,
-    pub(super) messages: u64,
-    pub(super) fetched: u64,
-    pub(super) reads: Vec<u64>,
-    pub(super) found: f64,
-    pub(super) queries: usize,
-    pub(super) failed: usize,
-    pub(super) search_list: u32,
-    pub(super) nprobe: Option<u32>,
-    pub(super) traces: Vec<Trace>,
+pub(in crate::commands) struct Pass {
+    pub(in crate::commands) stats: QueryStats,
+    pub(in crate::commands) baton_bytes: u64,
+    pub(in crate::commands) vector_bytes: u64,
+    pub(in crate::commands) bytes: u64,
+    pub(in crate::commands) messages: u64,
+    pub(in crate::commands) fetched: u64,
+    pub(in crate::commands) reads: Vec<u64>,
+    pub(in crate::commands) found: f64,
+    pub(in crate::commands) queries: usize,
+    pub(in crate::commands) failed: usize,
+    pub(in crate::commands) search_list: u32,
+    pub(in crate::commands) nprobe: Option<u32>,
+    pub(in crate::commands) traces: Vec<Trace>,
 }
 
 impl Pass {
@@ -61,7 +61,7 @@ impl Pass {
     }
 
     /// Share of the true neighbours that were found.
-    pub(super) fn recall(&self) -> f64 {
+    pub(in crate::commands) fn recall(&self) -> f64 {
         self.found / self.queries.max(1) as f64
     }
 
@@ -83,20 +83,20 @@ impl Pass {
 }
 
 /// Queries and their options.
-pub(super) struct Passes<'a> {
-    pub(super) index: &'a Index,
-    pub(super) queries: &'a Queries,
-    pub(super) truth: Option<&'a GroundTruth>,
-    pub(super) entry: Entry,
-    pub(super) seed: u64,
-    pub(super) carry: Carry,
-    pub(super) results: Results,
-    pub(super) progress: &'a dyn Progress,
+pub(in crate::commands) struct Passes<'a> {
+    pub(in crate::commands) index: &'a Index,
+    pub(in crate::commands) queries: &'a Queries,
+    pub(in crate::commands) truth: Option<&'a GroundTruth>,
+    pub(in crate::commands) entry: Entry,
+    pub(in crate::commands) seed: u64,
+    pub(in crate::commands) carry: Carry,
+    pub(in crate::commands) results: Results,
+    pub(in crate::commands) progress: &'a dyn Progress,
 }
 
 impl Passes<'_> {
     /// Runs every query with hand-overs.
-    pub(super) fn baton(&self, placed: &Placed, params: Params) -> Result<Pass> {
+    pub(in crate::commands) fn baton(&self, placed: &Placed, params: Params) -> Result<Pass> {
         self.all("handing over", placed.placement.servers(), params, &|first, rows| {
             let asked = self.submitted(placed, params, first, rows);
             let blocks = FromFile(self.index);
@@ -108,7 +108,7 @@ impl Passes<'_> {
     }
 
     /// Runs queries with hand-overs and takes the time of all work.
-    pub(super) fn time(
+    pub(in crate::commands) fn time(
         &self,
         placed: &Placed,
         params: Params,
@@ -127,7 +127,7 @@ impl Passes<'_> {
     }
 
     /// Vectors one by one.
-    pub(super) fn rows_of<'r>(&self, rows: &'r [u8]) -> Vec<&'r [u8]> {
+    pub(in crate::commands) fn rows_of<'r>(&self, rows: &'r [u8]) -> Vec<&'r [u8]> {
         rows.chunks_exact(self.queries.row_bytes()).collect()
     }
 
@@ -154,7 +154,7 @@ impl Passes<'_> {
     }
 
     /// Runs every query on one server that fetches remote blocks.
-    pub(super) fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
+    pub(in crate::commands) fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
         self.all("fetching", placed.placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
             let cluster =
@@ -169,7 +169,7 @@ impl Passes<'_> {
     }
 
     /// Runs every query on all indexes.
-    pub(super) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
+    pub(in crate::commands) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
         self.all("scattering", indexes.len(), params, &|first, rows| {
             let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
             let parts: Vec<Partition<'_>> =

@@ -171,7 +171,8 @@ fn costs_text(p: &Prices) -> String {
     let bytes = p.disk_mb_per_s.map_or("long reads take no longer".into(), |mb| format!("{mb:.0} MB/s"));
     let mut out = format!(
         "times are simulated: {} threads per server; preparing a query {} ns, step {} ns, read {} ns, \
-         comparison {:.1} ns (to begin), {:.1} ns (codes) and {:.1} ns (vectors), component {:.2} ns, message {} ns and {:.2} ns a byte, \
+         comparison {:.1} ns (to begin), {:.1} ns (codes) and {:.1} ns (vectors), component {:.2} ns, \
+         message {} ns and {:.2} ns a byte, \
          waking a thread {} ns, request {:.0} us\n",
         p.threads,
         p.prepare_ns,

@@ -4,13 +4,13 @@ use plotters::prelude::*;
 use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result};
 
-use super::{Document, Sweep};
+use super::hybrid::{Document, Sweep};
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(super) type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
 const SIZE: (u32, u32) = (1380, 420);
-const COLOURS: [RGBColor; 6] = [
+pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(31, 119, 180),
     RGBColor(255, 127, 14),
     RGBColor(44, 160, 44),

@@ -1,0 +1,116 @@
+//! What dividing takes, what servers hold, and what they take in memory when they answer (figure 10, tables 4 and 5).
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+use stratann_engine::kinds::division::Mode;
+use stratann_engine::kinds::options::GridSwitches;
+use stratann_engine::spread::{self, PartitionReport};
+use stratann_engine::{Error, Result};
+
+use super::Bench;
+use super::servers::{MODES, Simulation};
+use crate::commands::cluster::up;
+use crate::output::Output;
+use crate::remote::{self, Remote};
+
+/// Queries of a request, and clients that send requests at a time.
+const EACH: usize = 32;
+const CLIENTS: usize = 4;
+/// Milliseconds that a query may take.
+const TIMEOUT_MS: u64 = 60_000;
+
+/// What dividing takes, and what servers hold.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Division {
+    pub(super) mode: Mode,
+    pub(super) servers: usize,
+    pub(super) slices: usize,
+    /// Seconds of reading, planning and writing.
+    pub(super) seconds: f64,
+    /// Bytes of the fullest server, what all servers hold included.
+    pub(super) largest_bytes: u64,
+    /// Bytes of all servers.
+    pub(super) all_bytes: u64,
+    /// Those over the bytes of the vectors.
+    pub(super) over_vectors: f64,
+    /// The largest resident set of a server process that answered the queries; `None` where none was started.
+    pub(super) peak_bytes: Option<u64>,
+}
+
+/// A folder that is removed on drop.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // A folder that cannot be removed is left.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Bench<'_> {
+    /// Partitions the index in all modes. With the first number of servers also starts them and asks them the queries.
+    pub(super) fn divisions(
+        &self,
+        index: &Path,
+        simulation: &Simulation<'_>,
+        servers: &[usize],
+    ) -> Result<Vec<Division>> {
+        let mut found = Vec::new();
+        for (at, &servers) in servers.iter().enumerate() {
+            for mode in MODES {
+                let name = format!("cluster-{}-{servers}-{}", mode.name(), std::process::id());
+                let folder = Temporary(self.args.output.join(name));
+                let options = simulation.partition_options(mode, servers);
+                let done = spread::partition(index, &folder.0, &options, self.printer);
+                let Some(report) = simulation.unless_refused(mode, servers, done)? else { continue };
+                let peak_bytes =
+                    if at == 0 { Some(self.peak_bytes(&folder.0, simulation.usual)?) } else { None };
+                found.push(Division { peak_bytes, ..self.division(mode, &report) });
+            }
+        }
+        Ok(found)
+    }
+
+    fn division(&self, mode: Mode, report: &PartitionReport) -> Division {
+        let manifest = self.index.manifest();
+        let vectors = manifest.rows * self.queries.row_bytes() as u64;
+        let largest = report.server_bytes.iter().copied().max().unwrap_or(0);
+        let all = report.server_bytes.iter().sum::<u64>() + report.servers as u64 * report.shared_bytes;
+        Division {
+            mode,
+            servers: report.servers,
+            slices: report.plan.as_ref().map_or(1, |plan| plan.slices.len() - 1),
+            seconds: report.seconds,
+            largest_bytes: largest + report.shared_bytes,
+            all_bytes: all,
+            over_vectors: all as f64 / vectors.max(1) as f64,
+            peak_bytes: None,
+        }
+    }
+
+    /// Serves a partition, sends all queries of the sample, and returns the largest resident set of a server.
+    fn peak_bytes(&self, folder: &Path, nprobe: u32) -> Result<u64> {
+        let quiet = Output { json: self.output.json, quiet: true };
+        let cluster = up::started(folder, self.threads(), quiet)?;
+        let remote = Remote::connect(&cluster.addresses())?;
+        let rows = self.sample()?;
+        let parts: Vec<&[u8]> = rows.chunks(EACH * self.queries.row_bytes()).collect();
+        let options = self.options(nprobe, GridSwitches::default());
+        let (parameters, next) = (remote::parameters(&options, Some(TIMEOUT_MS), false), AtomicUsize::new(0));
+        remote::run_clients(CLIENTS, || {
+            loop {
+                let turn = next.fetch_add(1, Ordering::Relaxed);
+                let Some(rows) = parts.get(turn) else { return Ok(()) };
+                let replies = remote.ask(turn, rows, &parameters)?;
+                if replies.answers.iter().any(|answer| answer.is_err()) {
+                    return Err(Error::corrupt("a server did not answer; run `stratann verify`"));
+                }
+            }
+        })?;
+        let statuses = remote.statuses();
+        let peaks = statuses.into_iter().flatten().map(|status| status.peak_rss_bytes);
+        peaks.max().ok_or_else(|| Error::corrupt("no server is left; run `stratann verify`"))
+    }
+}
