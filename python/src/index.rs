@@ -12,7 +12,7 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, CacheBudget, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::{GridSwitches, Learn, LearnOptions};
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Together};
@@ -86,6 +86,11 @@ pub(crate) struct How {
     nprobe: Option<u32>,
     early_stop: Option<f32>,
     stop_slack: Option<f32>,
+    prune_dimension: bool,
+    prune_vector: bool,
+    prewarm: bool,
+    fan_out: u8,
+    static_order: bool,
     threads: Option<usize>,
     mode: String,
     width: Option<u32>,
@@ -114,6 +119,17 @@ impl How {
                 "stop_slack goes with search_list or nprobe; recall picks both by itself",
             )),
             (None, None) => Ok(Effort::Recall(self.recall.unwrap_or(0.95))),
+        }
+    }
+
+    /// Kinds other than `grid-ivf` have their defaults with them.
+    fn switches(&self) -> GridSwitches {
+        GridSwitches {
+            prune_dimension: self.prune_dimension,
+            prune_vector: self.prune_vector,
+            prewarm: self.prewarm,
+            fan_out: self.fan_out,
+            balance: !self.static_order,
         }
     }
 
@@ -154,6 +170,7 @@ impl How {
             in_flight,
             threads,
             io,
+            switches: self.switches().into(),
             ..SearchOptions::default()
         })
     }

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import Error, InputError, QueryError, ServerError
-from ._index import SearchResult
+from ._index import SearchResult, grid_techniques
 
 #: Queries per request.
 _EACH = 64
@@ -72,6 +72,11 @@ class Client:
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
+        prune_dimension: bool = True,
+        prune_vector: bool = True,
+        prewarm: bool = True,
+        fan_out: int = 1,
+        static_order: bool = False,
         width: int | None = None,
         mode: str = "barrier",
         timeout: float | None = None,
@@ -88,8 +93,12 @@ class Client:
             k: results per query. With k above the number of rows there are fewer columns, and a warning.
             recall: target recall@k; 0.95 unless `search_list` or `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe, early_stop: instead of a recall, on a hybrid-ivf; as in `Index.search`.
+            nprobe, early_stop: instead of a recall, on a hybrid-ivf or a grid-ivf (`nprobe`); as in `Index.search`.
             stop_slack: with `search_list` or `nprobe`; as in `Index.search`.
+            prune_dimension, prune_vector, prewarm: techniques of a grid-ivf; as in `Index.search`.
+            fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64. More take less time and more work, since
+                rows that begin together do not prune each other.
+            static_order: visit slices of a grid-ivf in their order; otherwise a busy server comes last.
             width: concurrent reads of a query; None chooses by load.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
@@ -115,6 +124,7 @@ class Client:
             "nprobe": nprobe,
             "early_stop": early_stop,
             "stop_slack": stop_slack,
+            **_switched(prune_dimension, prune_vector, prewarm, fan_out, static_order),
             "width": width,
             "mode": mode,
             "timeout_ms": round(1000 * (self._timeout if timeout is None else _read_timeout(timeout))),
@@ -305,6 +315,14 @@ class Client:
 
 class _Silent(Error):
     """A server did not respond, or is not a StratANN server."""
+
+
+def _switched(*switches: Any) -> _Json:
+    """Returns the parameters of switches that differ from their defaults: earlier servers know none of them."""
+    names = {"static_order": "balance"}
+    usual = grid_techniques()
+    given = {name: value for name, value in grid_techniques(*switches).items() if value != usual[name]}
+    return {names.get(name, name): value if name == "fan_out" else "false" for name, value in given.items()}
 
 
 def _collect(

@@ -19,6 +19,9 @@ from ._build import Neighbors
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
 
+#: Rows of lists that a query in a grid-ivf visits at a time, at most.
+_FAN_OUT_MAX = 64
+
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
@@ -109,6 +112,11 @@ class Index:
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
+        prune_dimension: bool = True,
+        prune_vector: bool = True,
+        prewarm: bool = True,
+        fan_out: int = 1,
+        static_order: bool = False,
         threads: int | None = None,
         mode: str = "barrier",
         width: int | None = None,
@@ -133,6 +141,12 @@ class Index:
             stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
                 code distance farther than the k-th result. With `nprobe`: prune vectors that are this many
                 standard errors beyond the k-th result; None to prune by exact bounds only.
+            prune_dimension: on a grid-ivf: drop vectors whose first components exceed the threshold. This and the
+                next two switches are for comparisons; none changes an answer, and other kinds ignore them.
+            prune_vector: on a grid-ivf: let the threshold fall from list to list.
+            prewarm: on a grid-ivf: score some vectors first, for a first threshold.
+            fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64, where servers divide it.
+            static_order: where servers divide a grid-ivf: visit slices in their order, whatever the load.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             width: concurrent reads of a query; None chooses by load.
@@ -161,6 +175,7 @@ class Index:
         rows = self._queries(queries)
         how = {
             **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
+            **grid_techniques(prune_dimension, prune_vector, prewarm, fan_out, static_order),
             "threads": whole(threads, "threads", 1),
             "mode": mode,
             "width": whole(width, "width"),
@@ -322,6 +337,9 @@ class Index:
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
+        prune_dimension: bool = True,
+        prune_vector: bool = True,
+        prewarm: bool = True,
         width: int = 1,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
@@ -340,6 +358,7 @@ class Index:
             "nprobe": nprobe,
             "early_stop": early_stop,
             "stop_slack": stop_slack,
+            **grid_techniques(prune_dimension, prune_vector, prewarm),
             "threads": 1,
             "mode": "barrier",
             "width": width,
@@ -434,6 +453,7 @@ def search_together(
     rows = first._queries(queries)
     how = {
         **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
+        **grid_techniques(),
         "threads": whole(threads, "threads", 1),
         "mode": "barrier",
         "width": whole(width, "width"),
@@ -468,6 +488,28 @@ def _effort(
         "early_stop": real(early_stop, "early_stop"),
         "stop_slack": real(stop_slack, "stop_slack"),
     }
+
+
+def grid_techniques(
+    prune_dimension: bool = True,
+    prune_vector: bool = True,
+    prewarm: bool = True,
+    fan_out: int = 1,
+    static_order: bool = False,
+) -> dict[str, Any]:
+    """Checks the switches of a search in a grid-ivf."""
+    switches = {
+        "prune_dimension": prune_dimension,
+        "prune_vector": prune_vector,
+        "prewarm": prewarm,
+        "static_order": static_order,
+    }
+    for name, value in switches.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise InputError(f"{name} is {value!r}; give True or False")
+    if isinstance(fan_out, bool) or not isinstance(fan_out, (int, np.integer)) or not 1 <= fan_out <= _FAN_OUT_MAX:
+        raise InputError(f"fan_out is {fan_out!r}; give 1 to {_FAN_OUT_MAX}")
+    return {**{name: bool(value) for name, value in switches.items()}, "fan_out": int(fan_out)}
 
 
 def _result(answers: dict[str, Any]) -> SearchResult:

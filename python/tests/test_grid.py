@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from conftest import brute_force, recall
+from test_client import serving
 
 import stratann
 
@@ -35,6 +36,61 @@ def test_recall_nprobe_and_counters(path, base, queries):
     assert totals["components_unpruned"] == base.size * len(queries)
     assert 0 < totals["components"] < totals["components_unpruned"]
     assert totals["pruned"] + totals["full_comparisons"] == len(base) * len(queries)
+
+
+def test_switches_change_the_work_and_no_answer(path, base, queries):
+    with stratann.open(path) as index:
+        usual = index.search(queries, k=10, nprobe=12)
+
+        def work(**switches):
+            found = index.search(queries, k=10, nprobe=12, **switches)
+            assert np.array_equal(found.ids, usual.ids) and np.array_equal(found.distances, usual.distances)
+            return found.stats["totals"]
+
+        whole = work(prune_dimension=False, prune_vector=False)
+        assert whole["components"] == whole["components_unpruned"] and whole["pruned"] == 0
+        pruned = usual.stats["totals"]
+        assert pruned["components"] < work(prune_vector=False)["components"] < whole["components"]
+        assert work(prune_dimension=False)["pruned"] == 0
+        assert work(prewarm=False)["components"] != pruned["components"]
+        # They are for lists that servers divide.
+        assert work(fan_out=4, static_order=True) == pruned
+        plain = index.explain(queries[0], nprobe=4, prewarm=False)
+        assert plain["prewarmed_components"] == 0 < index.explain(queries[0], nprobe=4)["prewarmed_components"]
+
+
+def test_switches_reach_a_server(path, queries):
+    every = [
+        {},
+        {"prune_dimension": False, "prune_vector": False},
+        {"prune_vector": False},
+        {"prewarm": False},
+        {"fan_out": 3, "static_order": True},
+    ]
+    with serving(path, "--threads", "1") as address, stratann.open(path) as index:
+        client = stratann.connect(address)
+        for switches in every:
+            here, there = (of.search(queries, k=10, nprobe=12, **switches) for of in (index, client))
+            assert np.array_equal(here.ids, there.ids)
+            assert here.stats["totals"]["components"] == there.stats["totals"]["components"], switches
+        with pytest.raises(stratann.InputError, match="fan_out is 65"):
+            client.search(queries, nprobe=12, fan_out=65)
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("switch", "message"),
+    [
+        ({"fan_out": 0}, "fan_out is 0; give 1 to 64"),
+        ({"fan_out": 65}, "fan_out is 65"),
+        ({"fan_out": True}, "fan_out is True"),
+        ({"prewarm": 1}, "prewarm is 1; give True or False"),
+        ({"static_order": "no"}, "static_order is 'no'"),
+    ],
+)
+def test_bad_switches_are_refused(path, queries, switch, message):
+    with stratann.open(path) as index, pytest.raises(stratann.InputError, match=message):
+        index.search(queries, nprobe=4, **switch)
 
 
 def test_given_centroids(base, queries, tmp_path):
