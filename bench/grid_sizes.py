@@ -3,10 +3,10 @@
 
     python3 bench/grid_sizes.py --dims 64,128,256,512 --rows 10000,20000,40000 --servers 4
 
-For each size the vectors are generated (`stratann bench generate`) and `stratann bench ablation --kind grid-ivf` simulates
-the servers. Speed-ups are those of the planner's choice over one server that does not prune. The slopes are by how much a
-doubling of the dimensions, or of the rows, multiplies the speed-up: the least-squares plane through the logarithms of all
-sizes. Exit codes: 0 done, 1 something failed.
+For each size the vectors are generated (`stratann bench generate`) and `stratann bench ablation --kind grid-ivf`
+simulates the servers. Speed-ups are those of the planner's choice over one server that does not prune. The slopes are
+by how much a doubling of the dimensions, or of the rows, multiplies the speed-up: the least-squares plane through the
+logarithms of all sizes. Exit codes: 0 done, 1 something failed.
 """
 import argparse
 import json
@@ -74,7 +74,7 @@ def slopes(points):
     d, r, s = ([log[i] - means[i] for log in logs] for i in range(3))
 
     def product(a, b):
-        return sum(x * y for x, y in zip(a, b))
+        return sum(x * y for x, y in zip(a, b, strict=True))
 
     determinant = product(d, d) * product(r, r) - product(d, r) ** 2
     if determinant > 1e-9:
