@@ -37,8 +37,10 @@ pub(crate) fn plans(plan: &GridPlan) -> String {
     )
 }
 
-fn shape(candidate: &Candidate) -> String {
-    format!("{} x {}", candidate.rows, candidate.slices)
+/// Rows and slices of a plan.
+pub(crate) fn shape(candidate: &Candidate) -> String {
+    let striped = if candidate.stripes > 1 { " striped" } else { "" };
+    format!("{} x {}{striped}", candidate.rows, candidate.slices)
 }
 
 /// What tells the first plan from the second.

@@ -64,6 +64,13 @@ impl Status {
     }
 }
 
+/// What a server says of its last queries.
+#[derive(Deserialize)]
+struct Visits {
+    build_id: String,
+    queries: Vec<Vec<u32>>,
+}
+
 /// Servers of one index.
 pub(crate) struct Remote {
     addresses: Vec<String>,
@@ -153,6 +160,28 @@ impl Remote {
             Some(status?.1)
         };
         self.addresses.iter().enumerate().map(status).collect()
+    }
+
+    /// The lists that the last queries of each server visited, of all servers that answer.
+    ///
+    /// # Errors
+    /// When a server has another build than `build_id`.
+    pub(crate) fn visits(&self, build_id: &str) -> Result<Vec<Vec<u32>>> {
+        let mut all = Vec::new();
+        for (server, address) in self.addresses.iter().enumerate() {
+            let visits: std::result::Result<(_, Visits), _> = get(&self.agent, address, "/v1/visits");
+            self.liveness.set_silent(server, visits.is_err());
+            let Ok((_, mut visits)) = visits else { continue };
+            if visits.build_id != build_id {
+                return Err(Error::bad_input(format!(
+                    "{address} serves the build {}, not {build_id}; wait until a change of versions has ended, or name \
+                     the folder that is served",
+                    visits.build_id
+                )));
+            }
+            all.append(&mut visits.queries);
+        }
+        Ok(all)
     }
 
     /// One line for each server that does not answer.
@@ -354,7 +383,9 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
         ("&prune_dimension=false", !grid.prune_dimension),
         ("&prune_vector=false", !grid.prune_vector),
         ("&prewarm=false", !grid.prewarm),
+        ("&busy_last=false", !grid.busy_last),
         ("&balance=false", !grid.balance),
+        ("&pipeline=false", !grid.pipeline),
         ("&partial=true", partial),
     ];
     if grid.fan_out != GridSwitches::default().fan_out {
@@ -403,13 +434,15 @@ mod tests {
             prune_vector: false,
             prewarm: false,
             fan_out: 4,
+            busy_last: false,
             balance: false,
+            pipeline: false,
         };
         let effort = Effort::Clusters(9, None, None);
         assert_eq!(
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
             "k=10&timeout_ms=60000&nprobe=9&fan_out=4&prune_dimension=false&prune_vector=false&prewarm=false\
-             &balance=false"
+             &busy_last=false&balance=false&pipeline=false"
         );
     }
 

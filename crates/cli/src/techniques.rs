@@ -63,8 +63,14 @@ struct GridTechniques {
     #[arg(long, value_name = "F", value_parser = clap::value_parser!(u8).range(1..=64))]
     fan_out: Option<u8>,
     /// Visit slices of components in their order, whatever the load of their servers
-    #[arg(long, alias = "no-balance")]
+    #[arg(long)]
     static_order: bool,
+    /// Choose servers without regard to their load: neither the order of slices nor a replica depends on it
+    #[arg(long)]
+    no_balance: bool,
+    /// Score all slices of a row at once, and add their sums where the query is
+    #[arg(long)]
+    no_pipeline: bool,
 }
 
 /// `--order`.
@@ -121,7 +127,9 @@ impl GridTechniques {
             prune_vector: !(self.no_prune || self.no_prune_vector),
             prewarm: !self.no_prewarm,
             fan_out: self.fan_out.unwrap_or(GridSwitches::default().fan_out),
-            balance: !self.static_order,
+            busy_last: !self.static_order,
+            balance: !self.no_balance,
+            pipeline: !self.no_pipeline,
         }
     }
 }

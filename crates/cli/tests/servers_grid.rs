@@ -32,6 +32,7 @@ fn several_processes_answer_as_one() {
             ("planned", &["--servers", "3"]),
             ("rows", &["--servers", "4", "--mode", "vector"]),
             ("slices", &["--servers", "2", "--mode", "dimension"]),
+            ("striped", &["--servers", "3", "--mode", "striped"]),
             ("copies", &["--servers", "4", "--replicas", "2"]),
         ] {
             let folder = spread(&data, &index, name, more);
@@ -39,7 +40,13 @@ fn several_processes_answer_as_one() {
             let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
             let all = addresses(&up);
             let connect = all.join(",");
-            for switches in [&[][..], &["--fan-out", "3", "--static-order"], &["--no-prune"]] {
+            for switches in [
+                &[][..],
+                &["--fan-out", "3", "--static-order"],
+                &["--no-prune"],
+                &["--no-pipeline", "--blocking"],
+                &["--fan-out", "8", "--mode", "eager", "--no-balance"],
+            ] {
                 let theirs = search(&["--connect", &connect], &data, &there, switches);
                 assert_eq!(read_answers(&here), read_answers(&there), "{name}");
                 let count = |of: &Value, what: &str| of[what].as_f64().unwrap();
@@ -140,7 +147,7 @@ fn grids_are_simulated() {
     let data = Data::new(2000, 64, "f32");
     let index = grid(&data);
     let args = ["simulate", arg(&index), arg(&data.queries), "--servers", "1,4", "--nprobe", "8"];
-    for mode in ["harmony", "vector", "dimension"] {
+    for mode in ["harmony", "vector", "dimension", "striped"] {
         let report = json(&[&args[..], &["--partition", mode, "--no-times"]].concat());
         let runs = report["runs"].as_array().unwrap_or_else(|| panic!("{report}"));
         assert_eq!(runs.len(), 2, "{report}");

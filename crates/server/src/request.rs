@@ -98,7 +98,9 @@ struct RequestFields<'a> {
     prune_vector: Option<bool>,
     prewarm: Option<bool>,
     fan_out: Option<u8>,
+    busy_last: Option<bool>,
     balance: Option<bool>,
+    pipeline: Option<bool>,
     timeout_ms: Option<u64>,
     partial: Option<bool>,
 }
@@ -216,7 +218,9 @@ fn grid_switches(fields: &RequestFields<'_>) -> Result<GridSwitches, String> {
         prune_vector: fields.prune_vector.unwrap_or(usual.prune_vector),
         prewarm: fields.prewarm.unwrap_or(usual.prewarm),
         fan_out,
+        busy_last: fields.busy_last.unwrap_or(usual.busy_last),
         balance: fields.balance.unwrap_or(usual.balance),
+        pipeline: fields.pipeline.unwrap_or(usual.pipeline),
     })
 }
 

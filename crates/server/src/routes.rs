@@ -32,6 +32,8 @@ const LONG_BYTES: usize = 64 << 10;
 /// Pause before a refusal, when there were more than so many within that time.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(100);
 const REFUSALS_AT_ONCE: u32 = 16;
+/// Bytes of the lists that the last queries visited, as text, at most.
+const VISITS_BYTES: usize = 512 << 10;
 /// First allocation for a body, bytes.
 const BODY_START: usize = 4 << 10;
 
@@ -106,6 +108,7 @@ pub(crate) fn router(shared: Arc<FrontState>) -> Router {
         .route("/v1/search", post(search))
         .route("/v1/health", get(health))
         .route("/v1/status", get(status))
+        .route("/v1/visits", get(visits))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -425,6 +428,14 @@ async fn status(State(shared): State<Arc<FrontState>>) -> Response {
     json_response(StatusCode::OK, &body)
 }
 
+/// The lists that the last queries visited, of the version that clients ask.
+async fn visits(State(shared): State<Arc<FrontState>>) -> Response {
+    let server = shared.versions.current();
+    let visits = shared
+        .work(VISITS_BYTES, || json!({ "build_id": server.build_id(), "queries": server.recent_visits() }));
+    json_response(StatusCode::OK, &visits.await)
+}
+
 /// An account as one number for each component, and their sum, as in the reports of searches.
 fn by_component(components: &[(String, u64)]) -> Value {
     let mut all = serde_json::Map::new();
@@ -436,7 +447,8 @@ fn by_component(components: &[(String, u64)]) -> Value {
 }
 
 async fn no_such_path() -> Response {
-    let error = "no such path; there are POST /v1/search, GET /v1/health and GET /v1/status".into();
+    let error =
+        "no such path; there are POST /v1/search, GET /v1/health, GET /v1/status and GET /v1/visits".into();
     Rejection { status: StatusCode::NOT_FOUND, error }.response()
 }
 

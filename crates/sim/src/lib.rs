@@ -239,6 +239,8 @@ pub struct Report {
     pub refused: u64,
     /// Jobs that waited for credits.
     pub delayed_jobs: u64,
+    /// Thresholds that were sent to servers with jobs.
+    pub thresholds: u64,
     /// Frames that a cut link lost.
     pub cut_frames: u64,
 }

@@ -63,6 +63,8 @@ pub(crate) enum Sent {
     Job,
     /// The scores of a job.
     Scores,
+    /// A threshold for jobs.
+    Threshold,
 }
 
 /// The traces of all queries, as they grow.
@@ -114,12 +116,17 @@ impl Recorder {
         let Some(open) = self.of(&run.query) else { return };
         let bytes = bytes as u32;
         let (task, message) = (Task::Send { bytes }, Work::messages(1, bytes));
-        if kind == Sent::Job {
+        if kind == Sent::Job || kind == Sent::Threshold {
             // The state has computed, and waits: for its reads, and for the scores.
             let after: Vec<TaskId> = open.own.thought.into_iter().collect();
             // The job leaves when it is encoded; what comes back waits for its reads and scores.
             let encoded = open.draft.add(from, Task::Think(message), &after);
             let sent = open.draft.add(from, task, &[encoded]);
+            if kind == Sent::Threshold {
+                // Nothing waits for it.
+                open.draft.add(to, Task::Think(message), &[sent]);
+                return;
+            }
             let (job, _) = open.strand(run);
             job.tail = vec![sent];
             job.work.add(&message);
@@ -139,7 +146,7 @@ impl Recorder {
                 open.own.tail.push(sent);
                 open.own.work.add(&message);
             }
-            Sent::State | Sent::Job => {
+            Sent::State | Sent::Job | Sent::Threshold => {
                 strand.tail = vec![sent];
                 strand.work.add(&message);
             }

@@ -409,6 +409,10 @@ impl<'a> World<'a> {
                 self.recorder.iter_mut().for_each(|recorder| recorder.released(&query, to, frame.len()));
                 None
             }
+            Message::Threshold { run, .. } => {
+                report.thresholds += 1;
+                Some((run, Sent::Threshold))
+            }
             Message::Status(_) | Message::NoScores { .. } => None,
         };
         let is_counted = matches!(message, Message::Baton { .. } | Message::PartialResults { .. });
@@ -421,11 +425,14 @@ impl<'a> World<'a> {
         }
     }
 
-    fn start(&mut self, server: u8, run: Run, state: Box<QueryState>) {
+    fn start(&mut self, server: u8, run: Run, mut state: Box<QueryState>) {
         let view = self.view(server);
         let s = &mut self.servers[usize::from(server)];
         s.peer.set_load(s.running.len() + 1);
         let Some(begun) = s.peer.begin(self.now_us, &run) else { return };
+        if let Some(threshold) = begun.threshold {
+            state.lower_threshold(threshold);
+        }
         let (runner, ns) = timed(self.clock, || Runner::new(state, &view, begun.vector));
         let work = Work { prepared: u32::from(runner.state.uses_codes()), ..Work::default() };
         if let Some(recorder) = &mut self.recorder {
@@ -466,6 +473,7 @@ impl<'a> World<'a> {
         let incarnation = s.incarnation;
         let codec = s.peer.codec();
         let (wanted, jobs): (_, Vec<_>) = (runner.wanted(), runner.state.jobs().collect());
+        let tells: Vec<_> = runner.state.tells().collect();
         if self.faults.reencodes {
             runner.reencode();
         }
@@ -473,6 +481,9 @@ impl<'a> World<'a> {
             for job in jobs {
                 let asked = codec.job(run, job, (&view, &runner.state), &mut s.pool);
                 s.peer.ask(self.now_us, asked, &mut actions);
+            }
+            for (to, threshold) in tells {
+                s.peer.tell(&run, (codec.in_cluster(to), threshold), &mut actions);
             }
         });
         self.encoding_ns += ns;

@@ -9,9 +9,9 @@ use fixture::{LONG_US, answer};
 use stratann_core::peer::Limits;
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf::Params as Own;
-use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState};
+use stratann_core::query::{Budget, Extent, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, GridOptions, Kind, KindOptions};
-use stratann_engine::kinds::division::{GridPartition, Mode};
+use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric, Quiet};
 use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
@@ -46,12 +46,25 @@ fn place(metric: Metric) -> &'static Place {
 }
 
 fn asked(fan_out: u8, balance: bool) -> Params {
-    let own = Own { fan_out, balance, ..Own::new(12) };
+    of(Own { fan_out, balance, busy_last: balance, ..Own::new(12) })
+}
+
+fn of(own: Own) -> Params {
     Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 12) }
 }
 
+/// All slices of a row at once.
+fn at_once(fan_out: u8) -> Params {
+    of(Own { fan_out, pipeline: false, ..Own::new(12) })
+}
+
+/// Rows begin and end one by one, and those under way learn of lower thresholds.
+fn eager(fan_out: u8) -> Params {
+    Params { mode: Mode::Eager, ..asked(fan_out, true) }
+}
+
 impl Place {
-    fn divided(&self, servers: usize, replicas: usize, mode: Mode) -> Placed {
+    fn divided(&self, servers: usize, replicas: usize, mode: Division) -> Placed {
         let grid =
             GridPartition { mode, message_ns: Some(1000.0), byte_ns: Some(1.0), ..GridPartition::default() };
         let options = PartitionOptions { replicas, grid, ..PartitionOptions::new(servers) };
@@ -83,7 +96,7 @@ impl Place {
     }
 }
 
-const MODES: [Mode; 3] = [Mode::Harmony, Mode::Vector, Mode::Dimension];
+const MODES: [Division; 4] = [Division::Harmony, Division::Vector, Division::Dimension, Division::Striped];
 
 #[test]
 fn answers_are_those_of_one_server() {
@@ -91,12 +104,11 @@ fn answers_are_those_of_one_server() {
         let place = place(metric);
         for (servers, replicas) in [(1, 1), (2, 1), (4, 2), (5, 1), (8, 1)] {
             for mode in MODES {
-                if servers == 8 && mode == Mode::Dimension {
+                if servers == 8 && mode == Division::Dimension || servers == 1 && mode == Division::Striped {
                     continue;
                 }
                 let placed = place.divided(servers, replicas, mode);
-                for (fan_out, balance) in [(1, true), (4, false)] {
-                    let params = asked(fan_out, balance);
+                for params in [asked(1, true), asked(4, false), at_once(1), at_once(3), eager(4)] {
                     let report = place.run(&placed, params, &FaultModel::default());
                     for query in 0..ASKED {
                         let (here, there) = (place.alone(query, params), answer(&report, query));
@@ -133,12 +145,47 @@ fn a_row_of_slices_takes_little_more_work_than_one_server() {
 #[test]
 fn more_rows_at_a_time_take_fewer_rounds() {
     let place = place(Metric::L2);
-    let placed = place.divided(5, 1, Mode::Vector);
+    let placed = place.divided(5, 1, Division::Vector);
     let rounds = |fan_out| -> u64 {
         let report = place.run(&placed, asked(fan_out, true), &FaultModel::default());
         (0..ASKED).map(|query| answer(&report, query).stats().score_rounds).sum()
     };
     assert!(2 * rounds(4) < rounds(1), "{} {}", rounds(4), rounds(1));
+}
+
+#[test]
+fn rows_under_way_learn_of_lower_thresholds() {
+    let place = place(Metric::L2);
+    let placed = place.divided(4, 1, Division::Dimension);
+    let cost = |old_servers| {
+        // Links of uneven delay keep some rows behind.
+        let faults = FaultModel { old_servers, link_us: (10, 4000), ..FaultModel::default() };
+        let report = place.run(&placed, eager(12), &faults);
+        let sum =
+            |of: fn(&QueryState) -> u64| (0..ASKED).map(|query| of(answer(&report, query))).sum::<u64>();
+        for query in 0..ASKED {
+            assert_eq!(answer(&report, query).results(), place.alone(query, eager(12)).results());
+        }
+        (report.thresholds, sum(|s| s.stats().thresholds_sent), sum(|s| s.stats().components))
+    };
+    // Servers of an older version are not told: they would refuse the message.
+    let (untold, wanted, all) = cost(0b1111);
+    assert!(untold == 0 && wanted > 0);
+    let (told, _, less) = cost(0);
+    assert!(told > 0 && less < all, "{told} messages, {less} components beside {all}");
+}
+
+#[test]
+fn slices_at_once_take_more_work_and_fewer_rounds_of_messages() {
+    let place = place(Metric::L2);
+    let placed = place.divided(4, 1, Division::Dimension);
+    let run = |params| {
+        let report = place.run(&placed, params, &FaultModel::default());
+        let components: u64 = (0..ASKED).map(|query| answer(&report, query).stats().components).sum();
+        (components, report.forwards)
+    };
+    let ((piped, forwards), (whole, none)) = (run(asked(1, false)), run(at_once(1)));
+    assert!(2 * piped < whole && forwards > 0 && none == 0, "{piped} beside {whole}");
 }
 
 /// What came of the queries of storms.
@@ -155,8 +202,13 @@ impl Storms {
     /// A crash, lost and repeated frames, and a link that is cut or a partition that heals.
     fn storm(&mut self, seed: u64) {
         let place = place(Metric::ALL[seed as usize % 3]);
-        let placed = place.divided(5, 2, MODES[seed as usize / 3 % 3]);
-        let params = asked(1 + (seed % 3) as u8, seed.is_multiple_of(2));
+        let placed = place.divided(5, 2, MODES[seed as usize / 3 % 4]);
+        let fan_out = 1 + (seed % 3) as u8;
+        let params = match seed % 7 {
+            3 => at_once(fan_out),
+            5 => eager(fan_out),
+            _ => asked(fan_out, seed.is_multiple_of(2)),
+        };
         let one = Cut { between: (0, 2), from_us: 500, until_us: seed.is_multiple_of(2).then_some(3_000) };
         let faults = FaultModel {
             seed,

@@ -15,6 +15,7 @@ use crate::plans::plans;
 use crate::progress::ProgressPrinter;
 
 mod publish;
+mod replan;
 pub(super) mod up;
 
 /// Partition an index over several servers, publish it, and run a cluster on this machine
@@ -28,6 +29,7 @@ pub(crate) struct Args {
 enum Command {
     Partition(Partition),
     Publish(publish::Publish),
+    Replan(replan::Replan),
     Up(up::Up),
 }
 
@@ -148,6 +150,8 @@ pub(crate) enum PlanName {
     Vector,
     /// A slice of the components of every list on each server.
     Dimension,
+    /// An equal share of the vectors of every list on each server.
+    Striped,
 }
 
 impl From<PlanName> for Mode {
@@ -156,6 +160,7 @@ impl From<PlanName> for Mode {
             PlanName::Harmony => Mode::Harmony,
             PlanName::Vector => Mode::Vector,
             PlanName::Dimension => Mode::Dimension,
+            PlanName::Striped => Mode::Striped,
         }
     }
 }
@@ -181,6 +186,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.command {
         Command::Partition(args) => partition(args, output),
         Command::Publish(args) => publish::run(args, output),
+        Command::Replan(args) => replan::run(args, output),
         Command::Up(args) => up::run(args, output),
     }
 }

@@ -109,6 +109,9 @@ pub(crate) struct How {
     /// flat 1]
     #[arg(long, value_parser = options::in_flight, value_name = "N")]
     in_flight: Option<usize>,
+    /// With --connect: ask for one query at a time of each server, which then waits for the others (to compare)
+    #[arg(long, requires = "connect", conflicts_with = "in_flight")]
+    blocking: bool,
     /// Policy that admits the next query
     #[arg(long, value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: AdmissionName,
@@ -165,7 +168,7 @@ impl How {
             effort,
             mode: self.mode.into(),
             width: self.width,
-            in_flight: self.in_flight,
+            in_flight: if self.blocking { Some(1) } else { self.in_flight },
             admission: self.admission.into(),
             threads: self.threads.unwrap_or_else(options::all_cores),
             io: self.io.into(),
@@ -328,7 +331,7 @@ trait Searcher {
 
 /// Runs `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let settings: Vec<SearchOptions> = args
+    let mut settings: Vec<SearchOptions> = args
         .effort
         .each()
         .iter()
@@ -344,6 +347,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let target = args.searched.target()?;
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for one index"));
+    }
+    if let Target::Servers { addresses, .. } = &target
+        && args.how.blocking
+    {
+        settings.iter_mut().for_each(|options| options.threads = addresses.len());
     }
     let to = result_path(args, &target)?;
     match target {

@@ -308,7 +308,12 @@ pub struct Copies {
 impl Copies {
     /// Takes the first `count` members of a whole list.
     pub fn take(&mut self, list: &List<'_>, count: usize) {
-        for member in 0..count.min(list.members) {
+        self.take_members(list, 0..count.min(list.members));
+    }
+
+    /// Takes some members of a whole list.
+    pub fn take_members(&mut self, list: &List<'_>, members: impl IntoIterator<Item = usize>) {
+        for member in members {
             let (block, lane) = (member / LANES, member % LANES);
             let mut factors = [1.0; LANES];
             list.factors(block, &mut factors);

@@ -103,7 +103,7 @@ impl FrameCodec {
     }
 
     /// The number in the whole cluster of a server that a state names: in a state the first of its part is 0.
-    fn in_cluster(&self, server: u8) -> u8 {
+    pub fn in_cluster(&self, server: u8) -> u8 {
         let parts = &self.served.parts;
         server.saturating_add(parts.first(parts.of(self.server)))
     }
@@ -208,7 +208,10 @@ impl FrameCodec {
                 pool.recycle_buffer(bytes);
             }
             Message::Scores { scores, .. } => pool.recycle_buffer(scores),
-            Message::Status(_) | Message::Release { .. } | Message::NoScores { .. } => {}
+            Message::Status(_)
+            | Message::Release { .. }
+            | Message::NoScores { .. }
+            | Message::Threshold { .. } => {}
         }
         frame
     }
@@ -245,6 +248,7 @@ impl FrameCodec {
                 Message::Scores { run, visited, scores: pool.copy(scores) }
             }
             Message::NoScores { run, why } => Message::NoScores { run, why },
+            Message::Threshold { run, threshold } => Message::Threshold { run, threshold },
             Message::Status(status) => Message::Status(status),
             Message::Release { query } => Message::Release { query },
         };

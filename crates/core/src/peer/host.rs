@@ -9,7 +9,7 @@ use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
 use super::{Action, JobId, Peer, Run, servers_in};
 use crate::place::bit;
-use crate::query::QueryState;
+use crate::query::{QueryState, Threshold};
 
 /// A query's vector, and the last baton of the query that this server accepted.
 pub(super) struct HostedQuery {
@@ -25,6 +25,8 @@ pub(super) struct HostedQuery {
     pub(super) here: u32,
     // Jobs of the query that this server accepted.
     pub(super) jobs: Vec<AcceptedJob>,
+    // The lowest threshold of an attempt, for its jobs.
+    pub(super) threshold: Option<(u8, Threshold)>,
 }
 
 /// A job that was accepted.
@@ -41,7 +43,25 @@ pub(super) struct AcceptedJob {
 
 impl HostedQuery {
     pub(super) fn new(vector: Vec<u8>, expires_at_us: u64, visited: u64) -> HostedQuery {
-        HostedQuery { vector, expires_at_us, visited, accepted: None, bytes: 0, here: 0, jobs: Vec::new() }
+        HostedQuery {
+            vector,
+            expires_at_us,
+            visited,
+            accepted: None,
+            bytes: 0,
+            here: 0,
+            jobs: Vec::new(),
+            threshold: None,
+        }
+    }
+
+    /// Keeps the lowest threshold of the newest attempt.
+    pub(super) fn lower_threshold(&mut self, attempt: u8, to: Threshold) {
+        match &mut self.threshold {
+            Some((known, lowest)) if *known == attempt => *lowest = to.min(*lowest),
+            Some((known, _)) if *known > attempt => {}
+            threshold => *threshold = Some((attempt, to)),
+        }
     }
 
     /// The accepted job of a run.
@@ -78,6 +98,8 @@ pub struct Begun<'a> {
     pub vector: &'a [u8],
     /// The query's deadline.
     pub expires_at_us: u64,
+    /// What a job of the query need not exceed, where its asker knows that by now.
+    pub threshold: Option<Threshold>,
 }
 
 impl Peer {
@@ -97,7 +119,9 @@ impl Peer {
             origin.has_begun = true;
             origin.give_up_at_us = patience.min(origin.expires_at_us);
         }
-        Some(Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us })
+        let of_attempt = hosted.threshold.filter(|known| run.job.is_some() && known.0 == run.attempt);
+        let threshold = of_attempt.map(|known| known.1);
+        Some(Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us, threshold })
     }
 
     fn may_begin(&self, now_us: u64, run: &Run) -> bool {

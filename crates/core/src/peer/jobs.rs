@@ -17,7 +17,8 @@ use super::host::{AcceptedJob, HostedQuery, left_us};
 use super::message::{Message, NoScores, QueryId};
 use super::{Action, BufferPool, JobId, Peer, Run};
 use crate::place::bit;
-use crate::query::{Loss, QueryState, Tag};
+use crate::query::wire::THRESHOLDS_VERSION;
+use crate::query::{Loss, QueryState, Tag, Threshold};
 
 /// Most jobs of one query that a server accepts.
 const JOBS_MAX: usize = 4096;
@@ -102,6 +103,25 @@ impl Peer {
         if self.jobs.has_waiting(to) || !self.send_with_credits(now_us, key, out) {
             self.jobs.waiting.insert((to, key));
             self.jobs.delayed += 1;
+        }
+    }
+
+    /// Sends the jobs of a run on another server a lower threshold. Those that wait there for a slot begin with it. A
+    /// server that reads an older version of states does not know the message.
+    pub fn tell(&mut self, run: &Run, (to, threshold): (u8, Threshold), out: &mut Vec<Action>) {
+        if to == self.server {
+            return self.lower_threshold(run, threshold);
+        }
+        let knows = self.agreed.get(usize::from(to)).is_some_and(|&version| version >= THRESHOLDS_VERSION);
+        if knows && self.live & bit(to) != 0 {
+            self.send(to, Message::Threshold { run: Run::of_query(run.query, run.attempt), threshold }, out);
+        }
+    }
+
+    /// A query that this server does not know has no jobs here.
+    pub(super) fn lower_threshold(&mut self, run: &Run, threshold: Threshold) {
+        if let Some(hosted) = self.hosted.get_mut(&run.query) {
+            hosted.lower_threshold(run.attempt, threshold);
         }
     }
 

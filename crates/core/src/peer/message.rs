@@ -6,18 +6,19 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results, 5 scores, 6 no scores |
+//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results, 5 scores, 6 no scores, 7 threshold |
 //! | 1 | queries that run or wait at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: origin, incarnation of the origin, number at the origin |
 //! | 1 | attempt; absent in a release |
 //! | 1 | whether this is a job of the query: 0 or 1; absent in a release |
 //! | 1 + 4 + 1 | job: the server that asked, tag, times sent before; absent where it is none |
-//! | 8 | a bit for every server that has the query's vector; absent in a release, partial results and no scores |
+//! | 8 | a bit for every server that has the query's vector; absent in a release, partial results, no scores and a threshold |
 //! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
 //! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: the ended state |
 //! | 4 + … | partial results: sequence number, then hits |
 //! | … | scores: as [`crate::query::wire::write_scores`] writes them |
 //! | 1 | no scores: 0 busy, 1 the vector is missing |
+//! | 8 | threshold: a double |
 //!
 //! A status has these fields in place of the query and everything after it:
 //!
@@ -33,6 +34,7 @@ use alloc::vec::Vec;
 use crate::codec::Reader;
 pub use crate::codec::Refused;
 use crate::hash::checksum;
+use crate::search::Threshold;
 
 use super::{JobId, PeerStatus, Run};
 
@@ -114,6 +116,13 @@ pub enum Message<B, S = B, H = B> {
         /// The reason.
         why: NoScores,
     },
+    /// Jobs of an attempt need find nothing beyond this.
+    Threshold {
+        /// The attempt.
+        run: Run,
+        /// The threshold.
+        threshold: Threshold,
+    },
     /// The sender's status among the servers of this build.
     Status(PeerStatus),
     /// The query has ended: forget it.
@@ -131,7 +140,8 @@ impl<B, S, H> Message<B, S, H> {
             | Message::Answer { run, .. }
             | Message::PartialResults { run, .. }
             | Message::Scores { run, .. }
-            | Message::NoScores { run, .. } => Some(*run),
+            | Message::NoScores { run, .. }
+            | Message::Threshold { run, .. } => Some(*run),
             Message::Status(_) | Message::Release { .. } => None,
         }
     }
@@ -182,6 +192,11 @@ impl<B: AsRef<[u8]>> Message<B> {
                 head(6, &run.query, out);
                 put_run(run, out);
                 out.push(*why as u8);
+            }
+            Message::Threshold { run, threshold } => {
+                head(7, &run.query, out);
+                put_run(run, out);
+                out.extend_from_slice(&threshold.get().to_le_bytes());
             }
             Message::Status(status) => {
                 out.extend_from_slice(&[3, load]);
@@ -270,10 +285,18 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused>
             };
             if r.0.is_empty() { Message::NoScores { run, why } } else { return Err(Refused::Length) }
         }
+        7 => {
+            let run = take_run(query, &mut r)?;
+            let threshold = Threshold::new(f64::from_bits(r.u64()?)).ok_or(Refused::Content)?;
+            if r.0.is_empty() { Message::Threshold { run, threshold } } else { return Err(Refused::Length) }
+        }
         _ => return Err(Refused::Content),
     };
     let is_job = matches!(message, Message::Scores { .. } | Message::NoScores { .. });
-    let is_query = matches!(message, Message::Answer { .. } | Message::PartialResults { .. });
+    let is_query = matches!(
+        message,
+        Message::Answer { .. } | Message::PartialResults { .. } | Message::Threshold { .. }
+    );
     match message.run() {
         Some(run) if run.job.is_some() && is_query || run.job.is_none() && is_job => Err(Refused::Content),
         _ => Ok((message, load)),
@@ -342,7 +365,9 @@ mod tests {
         let scores = Message::Scores { run, visited: 3, scores: &[6u8; 11][..] };
         let none = Message::NoScores { run, why: NoScores::Missing };
         let release = Message::Release { query: QUERY };
-        for message in [BATON, answer, release, status, report, part, scores, none] {
+        let threshold = Threshold::new(12.5).unwrap();
+        let threshold = Message::Threshold { run: Run { query: QUERY, attempt: 1, job: None }, threshold };
+        for message in [BATON, answer, release, status, report, part, scores, none, threshold] {
             assert_eq!(decode(&frame(&message), 77), Ok((message, 5)));
             assert_eq!(decode(&frame(&message), 78), Err(Refused::Build(77)));
         }
@@ -370,7 +395,7 @@ mod tests {
             let mut bytes = vec![0; HEADER];
             if is_ours {
                 bytes.extend_from_slice(&77u64.to_le_bytes());
-                bytes.push(body.len() as u8 % 8);
+                bytes.push(body.len() as u8 % 9);
             }
             bytes.extend(body);
             let (length, sum) = ((bytes.len() - HEADER) as u32, checksum(&bytes[HEADER..]));

@@ -344,6 +344,7 @@ impl Peer {
             }
             Message::Scores { run, visited, scores } => self.scored(run, visited, scores, out),
             Message::NoScores { run, why } => self.not_scored(now_us, run, why, out),
+            Message::Threshold { run, threshold } => self.lower_threshold(&run, threshold),
             Message::Baton { run, visited, left_us, vector, state } => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);

@@ -19,7 +19,7 @@ pub(crate) use self::ordered::Ordered;
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
 use crate::search::{
-    Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag,
+    Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag, Threshold,
 };
 use crate::view::Base;
 
@@ -79,6 +79,9 @@ pub(crate) trait Kind: Sized {
     fn uses_codes(_state: &Self::State) -> bool {
         true
     }
+
+    /// Lowers the threshold of a job.
+    fn lower_threshold(_state: &mut Self::State, _threshold: Threshold) {}
 
     /// Appends the scores of a job that has ended.
     fn encode_scores(_state: &Self::State, _w: &mut Writer<'_>) {}
@@ -463,6 +466,12 @@ macro_rules! kinds {
 
             pub(crate) fn uses_codes(&self) -> bool {
                 match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::uses_codes(state),)* }
+            }
+
+            pub(crate) fn lower_threshold(&mut self, to: Threshold) {
+                match self {
+                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::lower_threshold(state, to),)*
+                }
             }
 
             pub(crate) fn encode_scores(&self, w: &mut Writer<'_>) {

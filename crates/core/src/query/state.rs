@@ -13,7 +13,7 @@ use super::Params;
 use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, grid_ivf, hybrid_ivf};
 use crate::search::{
     Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
-    Step, Tag, TopK, Want,
+    Step, Tag, Threshold, TopK, Want,
 };
 
 /// What can be rebuilt from the query on any machine.
@@ -58,6 +58,12 @@ impl Scratch {
     /// What a `grid-ivf` query keeps here.
     pub fn grid_ivf(&self) -> Option<&grid_ivf::Scratch> {
         if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }
+    }
+
+    /// The distance and number of each inverted list that the query has chosen to visit, the nearest first; none of a
+    /// kind that ranks no lists here.
+    pub fn ranked_lists(&self) -> &[(f32, u32)] {
+        self.grid_ivf().map_or(&[], |own| own.ranked())
     }
 
     /// Keeps a trace of the lists that the query scans from now on, of a kind that has lists.
@@ -151,7 +157,7 @@ impl QueryState {
     pub fn fetches(&self) -> impl Iterator<Item = (Tag, Extent)> {
         self.q.io.wants.iter().filter_map(|want| match *want {
             Want::Fetch { tag, at } => Some((tag, at)),
-            Want::Score { .. } => None,
+            Want::Score { .. } | Want::Tell { .. } => None,
         })
     }
 
@@ -159,8 +165,21 @@ impl QueryState {
     pub fn jobs(&self) -> impl Iterator<Item = (Tag, u8)> {
         self.q.io.wants.iter().filter_map(|want| match *want {
             Want::Score { tag, to } => Some((tag, to)),
-            Want::Fetch { .. } => None,
+            Want::Fetch { .. } | Want::Tell { .. } => None,
         })
+    }
+
+    /// The servers that get a lower threshold for the jobs of this query, by the last step.
+    pub fn tells(&self) -> impl Iterator<Item = (u8, Threshold)> {
+        self.q.io.wants.iter().filter_map(|want| match *want {
+            Want::Tell { to, threshold } => Some((to, threshold)),
+            Want::Fetch { .. } | Want::Score { .. } => None,
+        })
+    }
+
+    /// Lowers the threshold of a job to what its query knows by now. It changes no answer.
+    pub fn lower_threshold(&mut self, threshold: Threshold) {
+        self.own.lower_threshold(threshold);
     }
 
     /// Reads and jobs asked for that have not arrived.

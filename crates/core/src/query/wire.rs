@@ -37,14 +37,16 @@ use crate::search::{
 };
 
 /// The newest version, which is written where all servers read it.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
+/// The first version whose readers know messages with thresholds.
+pub(crate) const THRESHOLDS_VERSION: u32 = 12;
 /// The oldest version that is read, and written for servers that read no newer one. Jobs are not limited apart from
 /// hand-overs in it.
 pub const OLDEST_VERSION: u32 = 9;
 const HEADER: usize = 16;
 
-/// The checksum of a state of this version, for all that follows its header. Versions 10 and 11 have one layout: what
-/// tells them apart is in the checksum of the latter.
+/// The checksum of a state of this version, for all that follows its header. Versions from 10 on have one layout:
+/// what tells them apart is in the checksum of those from 11 on.
 pub fn seal(version: u32, body: &[u8]) -> u64 {
     if version > 10 { checksum(body).wrapping_add(version.into()) } else { checksum(body) }
 }

@@ -58,6 +58,33 @@ pub enum Want {
         /// The server.
         to: u8,
     },
+    /// A lower threshold for the jobs of this query on a server. Nothing comes back, and nothing is lost without it.
+    Tell {
+        /// The server.
+        to: u8,
+        /// The threshold, as the kind orders it.
+        threshold: Threshold,
+    },
+}
+
+/// What the sum of a candidate must not exceed to be among the results. It belongs to one attempt at a query and only
+/// falls. The order is that of the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Threshold(u64);
+
+impl Threshold {
+    /// The threshold of this sum; `None` when it is not a number.
+    pub fn new(sum: f64) -> Option<Threshold> {
+        // With the sign turned, and all bits of negative numbers, the bits of doubles are in their order.
+        let bits = (sum + 0.0).to_bits();
+        let key = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
+        (!sum.is_nan()).then_some(Threshold(key))
+    }
+
+    /// The sum.
+    pub fn get(self) -> f64 {
+        f64::from_bits(if self.0 >> 63 == 1 { self.0 & !(1 << 63) } else { !self.0 })
+    }
 }
 
 /// How a query uses what is on other servers.
@@ -185,6 +212,11 @@ impl Io {
         tag
     }
 
+    /// Sends a lower threshold to a server.
+    pub(crate) fn tell(&mut self, to: u8, threshold: Threshold) {
+        self.wants.push(Want::Tell { to, threshold });
+    }
+
     fn tag(&mut self) -> Tag {
         let tag = Tag(self.next_tag);
         self.next_tag = self.next_tag.wrapping_add(1);
@@ -226,6 +258,15 @@ impl Io {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thresholds_are_in_the_order_of_their_sums() {
+        let sums = [f64::NEG_INFINITY, -7e9, -3.5, -0.0, 1e-300, 2.0, 8e20, f64::INFINITY];
+        let thresholds = sums.map(|sum| Threshold::new(sum).unwrap());
+        assert!(thresholds.is_sorted_by(|a, b| a < b));
+        assert_eq!(thresholds.map(Threshold::get), sums);
+        assert_eq!(Threshold::new(f64::NAN), None);
+    }
 
     #[test]
     fn pages_cover_the_bytes() {

@@ -103,6 +103,8 @@ counters! {
     components,
     /// Components of all vectors in the lists that were scanned.
     components_unpruned,
+    /// Lower thresholds that were sent to servers with jobs of the query.
+    thresholds_sent,
 }
 
 impl QueryStats {
@@ -133,7 +135,7 @@ mod tests {
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
         assert_eq!(
-            (copy.code_comparisons, copy.components_unpruned),
+            (copy.code_comparisons, copy.thresholds_sent),
             (2 * values[0], 2 * values[values.len() - 1])
         );
         copy.set("reads", u64::MAX);

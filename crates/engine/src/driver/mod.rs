@@ -30,7 +30,7 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag};
+use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag, Threshold};
 
 use self::buffers::BufferPool;
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
@@ -95,6 +95,10 @@ pub trait Queries {
     fn score(&mut self, _number: usize, _job: (Tag, u8), _view: &IndexView<'_>, _state: &QueryState) -> bool {
         false
     }
+    /// Notes the inverted lists that the first step of a query has chosen to visit.
+    fn ranked(&mut self, _number: usize, _lists: &[(f32, u32)]) {}
+    /// Sends the jobs of a query on another server a lower threshold.
+    fn tell(&mut self, _number: usize, _to: u8, _threshold: Threshold) {}
     /// Adds the scores that have arrived since the last call.
     fn scored(&mut self, _out: &mut Vec<Scored>) {}
     /// In a cluster: what is known of the other servers.
@@ -323,10 +327,14 @@ impl<'a> Driver<'a> {
         let is_background = self.slots[at].is_background;
         for _ in 0..if is_background { 1 } else { STEPS_PER_TURN } {
             self.start_reads()?;
+            let is_new = self.slots[at].state.is_new();
             let (step, spent_ns) = self.slots[at].step(&self.view, &mut self.arrivals, &mut self.buffers);
             self.share.spent(is_background, spent_ns);
             self.unstarted_ns += spent_ns;
             turn_ns += spent_ns;
+            if is_new {
+                queries.ranked(self.slots[at].number, self.slots[at].scratch.ranked_lists());
+            }
             if step != Step::Wait {
                 self.finish(at, step, queries);
                 return Ok(());

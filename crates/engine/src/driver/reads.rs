@@ -74,6 +74,10 @@ impl<'a> Driver<'a> {
                     self.score(slot, (tag, to), queries);
                     continue;
                 }
+                Want::Tell { to, threshold } => {
+                    queries.tell(self.slots[slot].number, to, threshold);
+                    continue;
+                }
             };
             let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
             let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {

@@ -228,6 +228,14 @@ impl KindIndex {
         }
     }
 
+    /// Lists that the members of each are dealt over, one after another.
+    pub(crate) fn stripes(&self) -> u32 {
+        match self {
+            KindIndex::GridIvf(grid) => grid.facts.stripes.max(1),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => 1,
+        }
+    }
+
     /// How its lists are divided over servers; `None` for a kind that no planner slices.
     ///
     /// # Errors
@@ -237,17 +245,18 @@ impl KindIndex {
         base: &Base,
         over: Over<'_>,
         progress: &dyn Progress,
-    ) -> Result<Option<(division::GridPlan, Placement, Places)>> {
+    ) -> Result<Option<PlacedSlices>> {
         let KindIndex::GridIvf(grid) = self else { return Ok(None) };
-        let (plan, placement) = grid_ivf::divide::place(base, grid, over, progress)?;
-        let places = grid.places().divided(&grid.layout, plan.slices.clone());
-        Ok(Some((plan, placement, places)))
+        grid_ivf::divide::place(base, grid, over, progress).map(Some)
     }
 
     /// What queries see of the whole index when its lists are divided; `None` for a kind that no planner slices.
-    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places) -> Option<KindView<'a>> {
+    pub(crate) fn divided_view<'a>(&'a self, placed: &'a SlicedLists) -> Option<KindView<'a>> {
         match self {
-            KindIndex::GridIvf(grid) => Some(KindView::GridIvf(grid.divided_view(places))),
+            KindIndex::GridIvf(grid) => {
+                let (places, striped) = placed;
+                Some(KindView::GridIvf(grid.divided_view(places, striped.as_ref())))
+            }
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => None,
         }
     }
@@ -397,13 +406,15 @@ pub mod division {
     pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
 }
 
-pub(crate) use grid_ivf::divide::{Divided, Over};
-pub(crate) use grid_ivf::units::Places;
+pub(crate) use grid_ivf::divide::{Adapted, Divided, Over, Placed as PlacedSlices};
+
+/// Where the units of lists in slices are, and the lists themselves where these are striped.
+pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);
 
 /// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.
-pub(crate) fn division_account(manifest: &Manifest, servers: usize) -> Option<Account> {
+pub(crate) fn division_account(manifest: &Manifest, servers: usize, mode: division::Mode) -> Option<Account> {
     let is_sliced = manifest.kind().is_some_and(Kind::is_sliced);
-    is_sliced.then(|| grid_ivf::divide::account(manifest, servers))
+    is_sliced.then(|| grid_ivf::divide::account(manifest, servers, mode == division::Mode::Striped))
 }
 
 /// Divides an index that a planner slices.
@@ -417,6 +428,20 @@ pub(crate) fn divide(
     progress: &dyn Progress,
 ) -> Result<Divided> {
     grid_ivf::divide::divide(folder, source, over, progress)
+}
+
+/// Plans a partition again by the lists that queries visit, and divides the index by the next step where there is one.
+///
+/// # Errors
+/// As [`divide`]; too few queries, a partition of another index.
+pub(crate) fn adapt(
+    folder: &Path,
+    source: (u64, &Manifest),
+    running: (&Manifest, &Placement),
+    seen: (&[Vec<u32>], Over<'_>),
+    progress: &dyn Progress,
+) -> Result<(Adapted, Option<Divided>)> {
+    grid_ivf::divide::adapt(folder, source, running, seen, progress)
 }
 
 /// The tables that describe units which are not blocks of a graph.

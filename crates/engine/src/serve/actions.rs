@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag};
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
 
 use super::inbox::{Job, Place};
 use super::lock;
@@ -125,6 +125,12 @@ impl ServerState {
             |codec, pool| Some(codec.job(run, job, from, pool)),
             |peer, now_us, asked, out| peer.ask(now_us, asked, out),
         );
+    }
+
+    /// Sends the jobs of a run on another server a lower threshold. `to` is its number in this part.
+    pub(super) fn tell(&self, run: &Run, to: u8, threshold: Threshold) {
+        let to = self.codec.in_cluster(to);
+        self.with_peer(|peer, _, out| peer.tell(run, (to, threshold), out));
     }
 
     fn perform(&self, action: Action, pool: &mut BufferPool) {

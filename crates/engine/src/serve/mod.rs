@@ -19,6 +19,7 @@ mod served_index;
 mod state;
 mod status;
 mod versions;
+mod visits;
 mod waits;
 mod worker;
 
@@ -271,6 +272,11 @@ impl Server {
     /// Status of the server.
     pub fn status(&self) -> Status {
         Status::of(&self.state)
+    }
+
+    /// The inverted lists that each of the last queries of clients visited, of a server of a partitioned `grid-ivf`.
+    pub fn recent_visits(&self) -> Vec<Vec<u32>> {
+        self.state.recent_visits()
     }
 
     /// Number of queries of clients, and of vectors, that the protocol holds.

@@ -14,6 +14,7 @@ use stratann_core::query::{Budget, Params};
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
+use super::visits::{VISITS_BYTES, Visits};
 use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
@@ -21,6 +22,7 @@ use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES, size};
 use crate::driver::{Driver, DriverOptions, Width};
 use crate::index::Index;
+use crate::kinds::kind::Kind;
 use crate::kinds::{self, asked_bytes};
 use crate::ledger::{Guarantee, Ledger, Part, Reservation};
 use crate::link::Link;
@@ -148,6 +150,8 @@ pub(super) struct ServerState {
     // Threads that read blocks for one driver thread.
     readers: usize,
     pub(super) counters: Arc<Counters>,
+    // Of an index whose partition can be planned again.
+    visits: Visits,
     pub(super) started: Instant,
     pub(super) backend: OnceLock<String>,
     // Ranges of blocks with failed reads; each is logged once.
@@ -239,6 +243,7 @@ impl ServerState {
             next_client: AtomicU64::new(0),
             running: AtomicUsize::new(0),
             counters: beside.map_or_else(Arc::default, |other| other.counters.clone()),
+            visits: Visits::default(),
             // One clock for both.
             started: beside.map_or_else(Instant::now, |other| other.started),
             backend: OnceLock::new(),
@@ -253,6 +258,20 @@ impl ServerState {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    /// Notes the lists that a query of a client visits. Of lists that the members of one are dealt over, the first one
+    /// stands for all.
+    pub(super) fn note_visits(&self, ranked: &[(f32, u32)]) {
+        let stripes = self.index.index().kind.stripes();
+        if !ranked.is_empty() && self.options.server.is_some() {
+            self.visits.note(ranked.iter().step_by(stripes as usize).map(|list| list.1 / stripes));
+        }
+    }
+
+    /// The lists that each of the last queries of clients visited.
+    pub(super) fn recent_visits(&self) -> Vec<Vec<u32>> {
+        self.visits.all()
     }
 
     pub(super) fn now_us(&self) -> u64 {
@@ -323,6 +342,9 @@ impl ServerState {
         let threads = self.options.threads as u64;
         let each = THREAD_BYTES + THREAD_POOL_BYTES as u64 + self.readers as u64 * READER_BYTES;
         account.add("threads", threads * each);
+        if index.manifest().kind().is_some_and(Kind::is_sliced) && self.options.server.is_some() {
+            account.add("recent visits", VISITS_BYTES);
+        }
         if let Some(learning) = index.learning() {
             account.add("learning", learning.bytes(self.options.threads));
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use stratann_core::peer::Run;
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, wire};
+use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
 
 use super::inbox::{Free, Job, Size};
 use super::scores::Scored;
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
     /// Begins a job. `None` when its answer is no longer wanted.
     fn place(&mut self, job: Job, permit: Permit<'a>) -> Option<usize> {
         // The memory of a waiting state is released when its slot or its permit has it.
-        let Job { run, state, size, memory, .. } = job;
+        let Job { run, mut state, size, memory, .. } = job;
         let permit = permit.with(memory.filter(|_| run.job.is_some()));
         let mut peer = self.server.lock_peer();
         let Some(begun) = peer.begin(self.server.now_us(), &run) else {
@@ -105,6 +105,9 @@ impl<'a> Worker<'a> {
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             return None;
         };
+        if let Some(threshold) = begun.threshold {
+            state.lower_threshold(threshold);
+        }
         // A job is a part of a query, which counts where it began.
         let number = learning(self.server).filter(|_| run.job.is_none()).and_then(Learning::number_now);
         let at = self.free.pop().unwrap_or(self.running.len());
@@ -257,6 +260,15 @@ impl Queries for Worker<'_> {
         query.replies.clear();
         self.server.ask_job((query.run, self.thread), job, (view, state));
         true
+    }
+
+    fn ranked(&mut self, _: usize, lists: &[(f32, u32)]) {
+        self.server.note_visits(lists);
+    }
+
+    fn tell(&mut self, number: usize, to: u8, threshold: Threshold) {
+        let run = self.running[number].run;
+        self.server.tell(&run, to, threshold);
     }
 
     fn scored(&mut self, out: &mut Vec<driver::Scored>) {

@@ -27,6 +27,7 @@ mod parts;
 mod placing;
 mod plan;
 mod refine;
+pub mod replan;
 pub mod scatter;
 mod shard;
 mod source;
@@ -52,7 +53,7 @@ use crate::files::FileEntry;
 use crate::index::Index;
 use crate::kinds::division::GridPlan;
 use crate::kinds::kind::Kind;
-use crate::kinds::{self, Places, UnitTables};
+use crate::kinds::{self, SlicedLists, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::{Error, Progress, Result, files};
 
@@ -129,7 +130,7 @@ impl Plan {
     /// # Errors
     /// `ErrorKind::Budget`, naming the smallest budget that works.
     fn new(manifest: &Manifest, options: &PartitionOptions) -> Result<Plan> {
-        if let Some(mut account) = kinds::division_account(manifest, options.servers) {
+        if let Some(mut account) = kinds::division_account(manifest, options.servers, options.grid.mode) {
             account.add("threads", options.threads as u64 * THREAD_BYTES);
             account.add("files under way", (options.servers * 2 * parts::BUFFER_BYTES) as u64);
             account.check(options.ram_budget, "spread this index")?;
@@ -153,20 +154,19 @@ impl Plan {
 }
 
 /// Where the units of an index are to be, and what its queries see then.
-#[derive(Debug)]
 pub struct Placed {
     /// The servers of all units.
     pub placement: Placement,
     /// How a `grid-ivf` is divided, and why.
     pub plan: Option<GridPlan>,
-    places: Option<Places>,
+    lists: Option<SlicedLists>,
 }
 
 impl Placed {
     /// What queries see of the whole index, on servers that hold different units of it.
     pub fn view<'a>(&'a self, index: &'a Index) -> IndexView<'a> {
         let mut view = index.view();
-        if let Some(kind) = self.places.as_ref().and_then(|places| index.kind.divided_view(places)) {
+        if let Some(kind) = self.lists.as_ref().and_then(|lists| index.kind.divided_view(lists)) {
             view.kind = kind;
         }
         view
@@ -183,14 +183,14 @@ pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress)
         options.check(index.folder(), index.manifest())?;
     }
     let divided = pool(options)?.install(|| index.kind.divided(&index.base, options.over(), progress))?;
-    if let Some((plan, placement, places)) = divided {
-        return Ok(Placed { placement, plan: Some(plan), places: Some(places) });
+    if let Some(kinds::PlacedSlices { plan, placement, places, striped }) = divided {
+        return Ok(Placed { placement, plan: Some(plan), lists: Some((places, striped)) });
     }
     if let Some(mut units) = index.kind.units() {
         units::check(&units, options)?;
         units.visits = visits(index.folder(), index.manifest(), options)?;
         let placement = pool(options)?.install(|| units::place(&units, options, progress))?;
-        return Ok(Placed { placement, plan: None, places: None });
+        return Ok(Placed { placement, plan: None, lists: None });
     }
     let (_, manifest) = Manifest::read(index.folder())?;
     options.check(index.folder(), &manifest)?;
@@ -198,7 +198,7 @@ pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress)
     let shape = shape(index.folder(), &manifest)?.3;
     let source = Source::open(index.folder(), manifest, shape, progress)?;
     let placement = pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))?;
-    Ok(Placed { placement, plan: None, places: None })
+    Ok(Placed { placement, plan: None, lists: None })
 }
 
 /// Checks what [`place`] refuses before any work.
@@ -267,7 +267,8 @@ pub fn partition(
     let pool = pool(options)?;
     let is_new = !out.exists();
     let (number, lock) = claim_folder(out, options.force)?;
-    let mut job = Job { index, source, out, number, options, progress, stages: BTreeMap::new() };
+    let (stages, ready) = (BTreeMap::new(), None);
+    let mut job = Job { index, source, out, number, options, progress, stages, ready };
     let done = pool.install(|| job.run(manifest, plan));
     let _ = std::fs::remove_dir_all(out.join(PARTIAL));
     drop(lock);
@@ -291,6 +292,8 @@ struct Job<'a> {
     options: &'a PartitionOptions,
     progress: &'a dyn Progress,
     stages: BTreeMap<String, f64>,
+    // How slices are divided, where that is known.
+    ready: Option<kinds::Divided>,
 }
 
 /// What [`Job::publish`] needs of what was written.
@@ -317,10 +320,11 @@ impl Job<'_> {
             Plan::Blocks(_) | Plan::Slices(_) => None,
             Plan::Units(_) => kinds::read_units(index, &manifest)?,
         };
+        let mut manifest = manifest;
         let written = match (plan, tables) {
             (Plan::Blocks(plan), _) => self.write_blocks(&manifest, plan, &partial)?,
             (Plan::Units(_), Some(tables)) => self.write_units(&manifest, &tables, &partial)?,
-            (Plan::Slices(_), _) => self.write_slices(&manifest, &partial, &mut files)?,
+            (Plan::Slices(_), _) => self.write_slices(&mut manifest, &partial, &mut files)?,
             (Plan::Units(_), None) => return Err(Error::bad_input("the index has no units; report this")),
         };
         let path = partial.join(files::name(number, files::PLACEMENT));
@@ -374,15 +378,32 @@ impl Job<'_> {
 
     fn write_slices(
         &mut self,
-        manifest: &Manifest,
+        manifest: &mut Manifest,
         partial: &Path,
         files: &mut BTreeMap<String, FileEntry>,
     ) -> Result<Written> {
-        let (index, options, progress, number) = (self.index, self.options, self.progress, self.number);
-        let source = (self.source, manifest);
-        let divided = self.stage("divide", || kinds::divide(index, source, options.over(), progress))?;
+        let (mut index, options, progress, number) = (self.index, self.options, self.progress, self.number);
+        let source = (self.source, &*manifest);
+        let ready = self.ready.take();
+        let divide = || kinds::divide(index, source, options.over(), progress);
+        let divided = self.stage("divide", || ready.map_or_else(divide, Ok))?;
         let name = files::name(number, files::FIRSTS);
         files.insert(name.clone(), divided.write_firsts(&partial.join(&name))?);
+        // The whole file of striped lists is the source of the servers' files, and is not published.
+        let names = [files::GRID, files::SIZES].map(|role| files::name(number, role));
+        let [data, sizes] = names.each_ref().map(|name| partial.join(name));
+        // What it is linked to must not be written.
+        let has_lists = || std::fs::remove_file(&sizes).map_err(|e| Error::io("removing", &sizes, &e));
+        if let Some((striped, of_data, of_sizes)) =
+            divided.write_lists(manifest, (&data, &sizes), has_lists)?
+        {
+            *manifest = striped;
+            let whole = manifest.file(files::GRID)?.0.to_string();
+            manifest.files.remove(&whole);
+            manifest.files.insert(names[0].clone(), of_data);
+            files.insert(names[1].clone(), of_sizes);
+            index = partial;
+        }
         let path = part_path(manifest, partial, number);
         let kinds::Divided { plan, placement, places, .. } = divided;
         let parts = self.stage("write", || {

@@ -80,6 +80,7 @@ pub fn moved(old: PartOf<'_>, new: PartOf<'_>) -> Result<Option<MovedUnits>> {
     let source = |part: PartOf<'_>| part.manifest.spread.as_ref().map(|spread| spread.source.clone());
     let is_alike = old.manifest.kind == new.manifest.kind
         && old.manifest.blocks == new.manifest.blocks
+        && old.manifest.section == new.manifest.section
         && old.manifest.units() == new.manifest.units();
     if source(old).is_none() || source(old) != source(new) || !is_alike {
         return Ok(None);

@@ -6,7 +6,7 @@ use stratann_core::place::SERVERS_MAX;
 
 use crate::base::shape;
 use crate::kinds::Over;
-use crate::kinds::division::GridPartition;
+use crate::kinds::division::{GridPartition, Mode};
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
 use crate::{Error, Result};
@@ -81,7 +81,9 @@ impl PartitionOptions {
 
     /// What the planner of a `grid-ivf` needs.
     pub(super) fn over(&self) -> Over<'_> {
-        Over { servers: self.servers, replicas: self.replicas, grid: &self.grid }
+        // The budget of a mode that may choose does not count lists twice.
+        let may_stripe = self.grid.mode == Mode::Striped || self.ram_budget.is_none();
+        Over { servers: self.servers, replicas: self.replicas, grid: &self.grid, may_stripe }
     }
 
     pub(super) fn check(&self, folder: &Path, manifest: &Manifest) -> Result<()> {

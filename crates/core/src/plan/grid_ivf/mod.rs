@@ -16,11 +16,12 @@ mod view;
 use alloc::vec::Vec;
 
 use crate::codec::{Reader, Refused, Writer};
+use crate::place::SERVERS_MAX;
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag};
+use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag, Threshold};
 use crate::view::Base;
 
-use rows::{Probe, Row};
+use rows::{Gathered, Probe, Row};
 pub use trace::{ScannedList, Trace};
 pub use view::{Axes, ELSEWHERE, Firsts, Pilot, View, prewarmed};
 
@@ -28,6 +29,9 @@ pub use view::{Axes, ELSEWHERE, Firsts, Pilot, View, prewarmed};
 pub const MAX_PROBES: u32 = 65_536;
 /// Most rows that a query visits at a time.
 pub const MAX_FAN_OUT: u8 = 64;
+
+/// The first version of states that can switch off balance and the pipeline.
+const SWITCHES_VERSION: u32 = 12;
 
 /// The kind itself.
 pub(crate) struct Marker;
@@ -49,7 +53,12 @@ pub struct Params {
     /// all rows before it (HARMONY §4.3, the vector level).
     pub fan_out: u8,
     /// Whether slices on busy servers come last: few vectors are left then (HARMONY §4.3).
+    pub busy_last: bool,
+    /// Whether the loads of servers count at all: of replicas, the least busy one scores.
     pub balance: bool,
+    /// Whether a row visits its slices one after another, each dropping vectors for those that follow. Otherwise all
+    /// slices are scored at once, and their sums are added at the origin.
+    pub pipeline: bool,
 }
 
 impl Params {
@@ -62,12 +71,17 @@ impl Params {
             prune_vector: true,
             prewarm: true,
             fan_out: 1,
+            busy_last: true,
             balance: true,
+            pipeline: true,
         }
     }
 
-    fn flags(&self) -> [bool; 5] {
-        [self.exact, self.prune_dimension, self.prune_vector, self.prewarm, self.balance]
+    /// The first five are those of states before version 12; the others are false by default.
+    fn flags(&self) -> [bool; 7] {
+        let Params { exact, prune_dimension, prune_vector, prewarm, busy_last, balance, pipeline, .. } =
+            *self;
+        [exact, prune_dimension, prune_vector, prewarm, busy_last, !balance, !pipeline]
     }
 }
 
@@ -78,8 +92,10 @@ pub struct State {
     is_job: bool,
     // Lists that are not begun, the nearest first.
     open: Vec<Probe>,
-    // Rows that are scanned, and by which job.
+    // Rows that are scanned, or slices of them, and by which job.
     rows: Vec<(Tag, Row)>,
+    // Rows whose slices are scored at the same time.
+    gathered: Vec<Gathered>,
     // The limit of sums before any list was scanned.
     limit: f64,
     // What a job ends with.
@@ -113,6 +129,11 @@ impl Scratch {
         self.trace = Some(Trace::default());
     }
 
+    /// The lists that the query visits, the nearest first, with the distances of their centroids.
+    pub fn ranked(&self) -> &[(f32, u32)] {
+        &self.ranked
+    }
+
     /// What was scanned since a trace is kept; `None` when none is.
     pub fn scanned(&self) -> Option<&Trace> {
         self.trace.as_ref()
@@ -133,6 +154,7 @@ impl Kind for Marker {
         state.is_job = false;
         state.open.clear();
         state.rows.clear();
+        state.gathered.clear();
         state.limit = 0.0;
         state.found.clear();
     }
@@ -146,6 +168,19 @@ impl Kind for Marker {
     }
 
     fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+        let mut base = *cx.base;
+        if let Some(here) = base.here.as_mut().filter(|_| !cx.params.balance) {
+            here.others.loads = [0; SERVERS_MAX];
+        }
+        let cx: &mut Cx<'_, Marker> = &mut Cx {
+            q: cx.q,
+            own: cx.own,
+            base: &base,
+            view: cx.view,
+            params: cx.params,
+            exact: cx.exact,
+            scratch: cx.scratch,
+        };
         if cx.own.is_job {
             return rows::step_job(cx);
         }
@@ -157,6 +192,11 @@ impl Kind for Marker {
             rows::begin(cx);
         }
         rows::choose(cx);
+        rows::tell(cx);
+    }
+
+    fn lower_threshold(state: &mut State, threshold: Threshold) {
+        rows::lower_threshold(state, threshold.get());
     }
 
     fn job(state: &State, _: &View<'_>, tag: Tag, job: &mut State) {
@@ -205,20 +245,32 @@ impl Kind for Marker {
         rows::fits(state, size)
     }
 
-    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
+    fn encode_params(params: &Params, version: u32, w: &mut Writer<'_>) {
         w.u32(params.nprobe);
-        w.u8((0..).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
+        let known = if version < SWITCHES_VERSION { 5 } else { 7 };
+        w.u8((0..known).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
         w.u8(params.fan_out);
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         let nprobe = r.u32()?;
         let flags = match r.u8()? {
-            flags @ 0..32 => [0, 1, 2, 3, 4].map(|i| flags >> i & 1 == 1),
+            flags @ 0..128 => [0, 1, 2, 3, 4, 5, 6].map(|i| flags >> i & 1 == 1),
             _ => return Err(Refused::Content),
         };
-        let [exact, prune_dimension, prune_vector, prewarm, balance] = flags;
-        Ok(Params { nprobe, exact, prune_dimension, prune_vector, prewarm, fan_out: r.u8()?, balance })
+        let [exact, prune_dimension, prune_vector, prewarm, busy_last, unbalanced, at_once] = flags;
+        let (balance, pipeline, fan_out) = (!unbalanced, !at_once, r.u8()?);
+        Ok(Params {
+            nprobe,
+            exact,
+            prune_dimension,
+            prune_vector,
+            prewarm,
+            fan_out,
+            busy_last,
+            balance,
+            pipeline,
+        })
     }
 
     fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {

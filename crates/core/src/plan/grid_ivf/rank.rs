@@ -6,10 +6,11 @@ use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 use super::Marker;
 use crate::plan::Cx;
 
-/// Ranks lists by their centroids, and keeps as many as are probed. Equally near ones come by their number.
+/// Ranks lists by their centroids, and keeps those of as many centroids as are probed. Equally near ones come by their
+/// number.
 pub(super) fn rank(cx: &mut Cx<'_, Marker>) {
     let scratch = &mut *cx.scratch;
-    let lists = cx.view.lists() as usize;
+    let lists = cx.view.centroid_count() as usize;
     let dim = cx.base.dim;
     scratch.distances.clear();
     scratch.distances.resize(lists, 0.0);
@@ -33,4 +34,10 @@ pub(super) fn rank(cx: &mut Cx<'_, Marker>) {
         ranked.truncate(probed);
     }
     ranked.sort_unstable_by(order);
+    let stripes = cx.view.stripes;
+    if stripes > 1 {
+        let of_centroid =
+            |&(distance, at): &(f32, u32)| (0..stripes).map(move |s| (distance, at * stripes + s));
+        *ranked = ranked.iter().flat_map(of_centroid).collect();
+    }
 }

@@ -5,18 +5,19 @@
 //! nearest lists first. What a row needs of other servers is one job, which visits the servers of its slices in turn.
 //! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold. The last
 //! one replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop
-//! out early; a busy server comes last.
+//! out early; a busy server comes last. Without the pipeline all slices are scored at once: see [`at_once`].
 
 use alloc::vec::Vec;
 
+pub(super) use self::at_once::Gathered;
+use self::at_once::Part;
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
 use super::turned::Turned;
-use super::view::prewarmed;
 use super::{Marker, State, View};
 use crate::codec::{Reader, Refused, Writer};
-use crate::place::Reach;
+use crate::place::{Reach, SERVERS_MAX};
 use crate::plan::Cx;
-use crate::search::{Hit, IndexSize, Outcome, Tag};
+use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
 use stratann_kernel::columns::LANES;
 
 /// Times that a row is begun again after a loss.
@@ -49,6 +50,8 @@ pub(super) struct Row {
     pub(super) sums: Vec<f64>,
     // What the slices that are missing need of the query.
     pub(super) query: Turned,
+    // It is one slice of a row whose other slices are scored at the same time.
+    pub(super) part: Option<Part>,
 }
 
 /// Scans what is here and not divided; the rest stays open.
@@ -60,7 +63,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
     cx.own.limit = first_limit;
     for (rank, &probed) in ranked.iter().enumerate() {
         let is_warm = rank < warm;
-        let skipped = if is_warm { prewarmed(cx.view.members(probed.1)) } else { 0 };
+        let skipped = if is_warm { cx.view.prewarmed(probed.1) } else { 0 };
         let is_scanned = is_here(cx, probed.1, 0) && scan_list(cx, probed, skipped, first_limit).is_some();
         if !is_scanned {
             cx.own.open.push(Probe { list: probed.1, is_warm, tries: 0 });
@@ -77,12 +80,46 @@ fn first_limit(cx: &Cx<'_, Marker>) -> f64 {
 /// Begins rows until as many are under way as may be, and ends the query when none is left.
 pub(super) fn choose(cx: &mut Cx<'_, Marker>) {
     begin_scan(cx);
-    while !cx.own.open.is_empty() && cx.own.rows.len() < usize::from(cx.params.fan_out) {
+    while !cx.own.open.is_empty() && rows_under_way(cx.own) < usize::from(cx.params.fan_out) {
         if begin_row(cx).is_none() {
             return cx.q.finish(Outcome::OutOfBudget);
         }
     }
     cx.settle(&[]);
+}
+
+/// Rows that are visited now.
+fn rows_under_way(state: &State) -> usize {
+    state.rows.iter().filter(|row| row.1.part.is_none()).count() + state.gathered.len()
+}
+
+/// Sends servers that score rows of this query a threshold that has fallen since these rows left. A round of rows ends
+/// as a whole unless the mode is eager: then there is nobody to tell.
+pub(super) fn tell(cx: &mut Cx<'_, Marker>) {
+    let Some(here) = cx.base.here.as_ref().filter(|_| cx.params.prune_vector && cx.params.prune_dimension)
+    else {
+        return;
+    };
+    let now = limit(&cx.q.top, cx.base.metric, cx.view.scale);
+    let mut servers = 0;
+    for (_, row) in cx.own.rows.iter_mut().filter(|row| row.1.limit > now) {
+        row.limit = now;
+        let Some(probe) = row.lists.first() else { continue };
+        let missing = (0..cx.view.slice_count()).filter(|slice| row.done >> slice & 1 == 0);
+        servers |= missing
+            .map(|slice| here.live_replicas(cx.view.unit(probe.list, slice)))
+            .fold(0, |all, replicas| all | replicas);
+    }
+    let Some(threshold) = Threshold::new(now) else { return };
+    for to in (0..SERVERS_MAX as u8).filter(|server| servers >> server & 1 == 1) {
+        cx.q.io.tell(to, threshold);
+        cx.q.stats.thresholds_sent += 1;
+    }
+}
+
+/// Lowers the limit of a job.
+pub(super) fn lower_threshold(state: &mut State, limit: f64) {
+    state.rows.iter_mut().filter(|_| state.is_job).for_each(|row| row.1.limit = row.1.limit.min(limit));
 }
 
 /// Begins the row of the nearest list that is left. `None` when the budget allows no more jobs.
@@ -99,8 +136,11 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
         rest.splice(0..0, later);
     }
     cx.own.open = rest;
-    row.begin(cx.view);
     row.limit = if cx.params.prune_vector { first_limit(cx) } else { cx.own.limit };
+    if !cx.params.pipeline && cx.view.slice_count() > 1 {
+        return at_once::begin(cx, row);
+    }
+    row.begin(cx.view);
     let missing = scan_here(cx, &mut row)?;
     if row.is_finished(cx.view) {
         row.lists.iter().for_each(|probe| count_list(cx, probe.list));
@@ -144,7 +184,7 @@ fn next_units(cx: &Cx<'_, Marker>, row: &Row) -> Vec<u32> {
     if units.iter().any(|&unit| cx.reach(unit) == Reach::Nowhere) {
         return Vec::new();
     }
-    let Some(here) = cx.base.here.as_ref().filter(|_| cx.params.balance) else { return units };
+    let Some(here) = cx.base.here.as_ref().filter(|_| cx.params.busy_last) else { return units };
     let load = |unit: u32| {
         here.next(&[unit], 0).map_or(u8::MAX, |server| here.others.loads[usize::from(server) % LANES])
     };
@@ -185,6 +225,7 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
     if missing.is_empty() {
         let State { found, .. } = &mut *cx.own;
         found.clone_from(&cx.q.top.hits);
+        at_once::note_ids(cx.view, &mut row);
         let is_finished = row.is_finished(cx.view);
         cx.own.rows.push((tag, row));
         return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
@@ -196,13 +237,17 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
 
 /// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.
 fn go_on(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
-    if row.done == 0 && row.alive.is_empty() && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
+    let is_new = row.alive.is_empty() && (row.done == 0 || row.part.is_some());
+    if is_new && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
         row.begin(cx.view);
     }
     if !row.is_sane(cx.view) {
         return None;
     }
     row.query.load(cx.base, cx.view, row.done, cx.scratch)?;
+    if let Some(part) = &row.part {
+        at_once::load_norms(cx, part)?;
+    }
     let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
     if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
         row.add_slice(cx, slice)?;
@@ -212,7 +257,10 @@ fn go_on(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
 
 /// Appends what a job has found.
 pub(super) fn encode_scores(state: &State, w: &mut Writer<'_>) {
-    put_hits(&state.found, w);
+    match state.rows.first() {
+        Some((_, row)) if row.part.is_some() => at_once::encode(row, w),
+        _ => put_hits(&state.found, w),
+    }
 }
 
 /// Takes what a job has found; nothing where it was lost.
@@ -224,6 +272,10 @@ pub(super) fn take_scores(
     let Some(at) = cx.own.rows.iter().position(|row| row.0 == tag) else { return Err(Refused::Content) };
     let Some(r) = scores else {
         let (_, row) = cx.own.rows.swap_remove(at);
+        // Of all slices of a row that are lost, the first one opens its lists again.
+        if row.part.is_some_and(|part| !at_once::drop_row(cx.own, part.row)) {
+            return Ok(());
+        }
         for probe in row.lists {
             if probe.tries + 1 >= TRIES {
                 cx.q.give_up(cx.view.unit(probe.list, 0));
@@ -233,6 +285,9 @@ pub(super) fn take_scores(
         }
         return Ok(());
     };
+    if cx.own.rows[at].1.part.is_some() {
+        return at_once::take(cx, at, r);
+    }
     let mut hits = Vec::new();
     take_hits(r, cx.q.top.k, &mut hits)?;
     if !r.0.is_empty() {
@@ -252,7 +307,7 @@ impl Row {
         self.sums.clear();
         for probe in &self.lists {
             let members = view.members(probe.list);
-            let skipped = if probe.is_warm { prewarmed(members) } else { 0 };
+            let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
             for from in (0..members).step_by(LANES) {
                 let all = full(members - from);
                 let first = if from == 0 { full(skipped) } else { 0 };
@@ -295,14 +350,18 @@ impl Row {
     /// missing then, offers them.
     fn add_slice(&mut self, cx: &mut Cx<'_, Marker>, slice: usize) -> Option<()> {
         self.done |= 1 << slice;
-        let missing = full(cx.view.slice_count()) & !self.done;
+        let missing = match &self.part {
+            Some(_) => full(cx.view.slice_count()) & !(1 << slice),
+            None => full(cx.view.slice_count()) & !self.done,
+        };
         let (mut word, mut read, mut write) = (0, 0, 0);
         for at in 0..self.lists.len() {
             let list = self.lists[at].list;
             let view = *cx.view;
             let bytes = view.slice(list, slice)?;
             let blocks = bytes.blocks();
-            let mut scanner = Scanner::new(cx, list, bytes, self.limit, true).without(missing);
+            let mut scanner =
+                Scanner::new(cx, list, bytes, self.limit, true).without(missing, self.part.is_some());
             for block in 0..blocks {
                 let bits = self.alive[word];
                 let (mut sums, mut lanes, mut count) = ([f64::NAN; LANES], [0u8; LANES], 0);
@@ -348,7 +407,8 @@ fn ones(mut bits: u64) -> impl Iterator<Item = u8> {
 /// Whether it can go on over an index of this size.
 pub(super) fn fits(state: &State, size: &IndexSize) -> bool {
     let rows = state.rows.iter().flat_map(|row| &row.1.lists);
-    state.open.iter().chain(rows).all(|probe| probe.list < size.clusters)
+    let gathered = state.gathered.iter().flat_map(|gathered| &gathered.lists);
+    state.open.iter().chain(rows).chain(gathered).all(|probe| probe.list < size.clusters)
 }
 
 /// Memory beside the struct itself, bytes.
@@ -357,13 +417,17 @@ pub(super) fn memory_bytes(state: &State) -> usize {
         row.lists.capacity() * size_of::<Probe>()
             + 8 * (row.alive.capacity() + row.sums.capacity())
             + row.query.memory_bytes()
+            + row.part.as_ref().map_or(0, |part| 8 * part.ids.capacity() + 4 * part.norms.capacity())
     };
     state.open.capacity() * size_of::<Probe>()
         + state.rows.capacity() * size_of::<(Tag, Row)>()
         + state.rows.iter().map(|row| of_row(&row.1)).sum::<usize>()
+        + state.gathered.capacity() * size_of::<Gathered>()
+        + state.gathered.iter().map(Gathered::memory_bytes).sum::<usize>()
         + state.found.capacity() * size_of::<Hit>()
 }
 
+mod at_once;
 mod wire;
 pub(super) use wire::{decode, encode};
 use wire::{put_hits, take_hits};

@@ -61,8 +61,10 @@ pub(super) fn scan_list(
 
 /// Counts a list that was scanned.
 pub(super) fn count_list(cx: &mut Cx<'_, Marker>, list: u32) {
-    cx.q.stats.lists += 1;
-    cx.q.stats.clusters += 1;
+    // The lists of a centroid count as one.
+    let count = u64::from(list.is_multiple_of(cx.view.stripes.max(1)));
+    cx.q.stats.lists += count;
+    cx.q.stats.clusters += count;
     cx.q.stats.components_unpruned += (cx.view.members(list) * cx.base.dim) as u64;
 }
 
@@ -88,7 +90,7 @@ pub(super) fn limit(top: &TopK, metric: Metric, scale: f32) -> f64 {
 }
 
 /// Sums of distance 1: half the squared distance of unit vectors is one minus their cosine.
-fn unit_distance(metric: Metric) -> f64 {
+pub(super) fn unit_distance(metric: Metric) -> f64 {
     if metric == Metric::Cosine { 2.0 } else { 1.0 }
 }
 
@@ -110,6 +112,8 @@ pub(super) struct Scanner<'s> {
     is_fixed: bool,
     // A bit for each other slice that is still missing.
     missing: u64,
+    // Whether other slices are scored elsewhere meanwhile. Their query counts the vectors then.
+    is_part: bool,
     trace: Option<&'s mut Trace>,
 }
 
@@ -136,14 +140,15 @@ impl<'s> Scanner<'s> {
             limit,
             is_fixed: !(cx.params.prune_vector && cx.params.prune_dimension),
             missing: 0,
+            is_part: false,
             // Those that are scored first are left whatever their components.
             trace: trace.as_mut().filter(|_| !is_first),
         }
     }
 
-    /// With these slices missing besides.
-    pub(super) fn without(self, missing: u64) -> Scanner<'s> {
-        Scanner { missing, ..self }
+    /// With these slices missing besides; some of them may be scored elsewhere meanwhile.
+    pub(super) fn without(self, missing: u64, is_part: bool) -> Scanner<'s> {
+        Scanner { missing, is_part, ..self }
     }
 
     /// Scores members whole, which are the first of their list.
@@ -239,7 +244,7 @@ impl<'s> Scanner<'s> {
             };
             self.q.stats.components += (compared * query.len()) as u64;
             let kept = keep_within(limit, &rests, &sums, &mut lanes[..left]);
-            self.q.stats.pruned += (left - kept) as u64;
+            self.q.stats.pruned += if self.is_part { 0 } else { (left - kept) as u64 };
             left = kept;
             if left == 0 {
                 break;
@@ -305,6 +310,9 @@ impl<'s> Scanner<'s> {
 
     /// Counts lanes that were compared in all groups before this one, and those of them that are kept.
     fn count(&mut self, group: usize, compared: usize, kept: usize) {
+        if self.is_part {
+            return;
+        }
         if group == self.list.range().end && self.missing == 0 {
             self.q.stats.full_comparisons += compared as u64;
         } else {

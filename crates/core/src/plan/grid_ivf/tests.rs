@@ -166,6 +166,7 @@ impl Grid {
                 axes: Axes::Ordered(order),
                 pilot: (layout.pilot > 0).then_some(pilot),
                 centroids,
+                stripes: 1,
                 first,
                 slices,
                 starts,

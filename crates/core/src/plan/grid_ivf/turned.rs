@@ -22,7 +22,7 @@ use crate::view::Base;
 use stratann_kernel::Metric;
 
 /// Most components of a query, and of its pilot.
-const DIM_MAX: u32 = 1 << 16;
+pub(super) const DIM_MAX: u32 = 1 << 16;
 
 /// The part of a query that a job needs.
 #[derive(Clone, Debug, Default, PartialEq)]

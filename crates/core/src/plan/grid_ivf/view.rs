@@ -74,6 +74,8 @@ pub struct View<'a> {
     pub pilot: Option<Pilot<'a>>,
     /// A centroid for each list, in the components of the data set.
     pub centroids: &'a [f32],
+    /// Lists of each centroid, one after another: its members are dealt over them. One where they are not.
+    pub stripes: u32,
     /// The first id of each list, and the number of vectors.
     pub first: &'a [u32],
     /// The first group of each slice, and the number of groups. One slice where lists are not divided.
@@ -102,15 +104,28 @@ pub struct Firsts<'a> {
 /// Of each list, one member in so many is scored first.
 const PREWARMED_PART: usize = 100;
 
-/// Members of a list that are scored first: those that lie nearest to its centroid.
-pub fn prewarmed(members: usize) -> usize {
-    (members / PREWARMED_PART).min(LANES)
+/// Members of a list that are scored first: those that lie nearest to its centroid. Of all lists of a centroid the
+/// first one has them.
+pub fn prewarmed(members: usize, (list, stripes): (u32, u32)) -> usize {
+    let stripes = stripes.max(1);
+    let is_first = list.is_multiple_of(stripes);
+    if is_first { (members * stripes as usize / PREWARMED_PART).min(LANES).min(members) } else { 0 }
 }
 
 impl<'a> View<'a> {
     /// Number of lists.
     pub fn lists(&self) -> u32 {
         self.first.len().saturating_sub(1) as u32
+    }
+
+    /// Number of centroids.
+    pub fn centroid_count(&self) -> u32 {
+        self.lists() / self.stripes.max(1)
+    }
+
+    /// Members of a list that are scored first.
+    pub fn prewarmed(&self, list: u32) -> usize {
+        prewarmed(self.members(list), (list, self.stripes))
     }
 
     /// Number of slices of every list.
@@ -163,7 +178,7 @@ impl<'a> View<'a> {
         let Some(firsts) = &self.firsts else {
             let head = usize::try_from(*self.starts.get(list as usize * self.slices.len())?).ok()?;
             let members = self.members(list);
-            return Some((self.layout.list(members, self.data.get(head..)?)?, 0..prewarmed(members)));
+            return Some((self.layout.list(members, self.data.get(head..)?)?, 0..self.prewarmed(list)));
         };
         let before = |list: usize| firsts.before.get(list).map(|&before| before as usize);
         let range = before(list as usize)?..before(list as usize + 1)?;

@@ -35,7 +35,9 @@ pub(crate) fn apply_switches(own: &mut grid_ivf::Params, switches: &GridSwitches
     own.prune_vector = switches.prune_vector;
     own.prewarm = switches.prewarm;
     own.fan_out = switches.fan_out.clamp(1, grid_ivf::MAX_FAN_OUT);
+    own.busy_last = switches.busy_last && switches.balance;
     own.balance = switches.balance;
+    own.pipeline = switches.pipeline;
 }
 
 /// The setting that these parameters are. A search without a beam reports k as its length.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
+use stratann_core::place::SERVERS_MAX;
 use stratann_kernel::{DType, Metric};
 
 pub use crate::clusterings::sizes::SizeStats;
@@ -19,6 +20,9 @@ pub struct GridSection {
 pub struct GridFacts {
     /// Sizes of the lists.
     pub sizes: SizeStats,
+    /// Lists of each centroid, one after another, over which its members are dealt.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stripes: u32,
     /// The first component of each group, and the number of all.
     pub edges: Vec<u32>,
     /// Groups that are stored component by component: the first ones.
@@ -31,6 +35,14 @@ pub struct GridFacts {
     pub pilot_step: f32,
 }
 
+fn one() -> u32 {
+    1
+}
+
+fn is_one(stripes: &u32) -> bool {
+    *stripes == 1
+}
+
 /// Largest exponent of a unit, either way.
 const EXPONENT_MAX: i32 = 100;
 
@@ -38,6 +50,11 @@ impl GridFacts {
     /// Inverted lists.
     pub fn lists(&self) -> u32 {
         self.sizes.count as u32
+    }
+
+    /// Centroids. Each has one list, or several where lists are striped.
+    pub fn centroids(&self) -> u32 {
+        self.lists() / self.stripes.max(1)
     }
 
     /// The layout of all lists; `None` when the numbers cannot be.
@@ -53,7 +70,9 @@ impl GridFacts {
         let is_sane = layout.is_sane(dim)
             && (pilot == 0 || (self.pilot_step > 0.0 && self.pilot_step.is_finite()))
             && (-EXPONENT_MAX..=EXPONENT_MAX).contains(&self.scale_exponent)
-            && (1..=u64::from(u32::MAX)).contains(&self.sizes.count);
+            && (1..=u64::from(u32::MAX)).contains(&self.sizes.count)
+            && (1..=SERVERS_MAX as u32).contains(&self.stripes)
+            && self.lists().is_multiple_of(self.stripes);
         is_sane.then_some(layout)
     }
 

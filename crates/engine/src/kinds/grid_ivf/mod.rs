@@ -9,5 +9,6 @@ pub mod facts;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
+pub(crate) mod stripes;
 pub(crate) mod units;
 pub(crate) mod verify;

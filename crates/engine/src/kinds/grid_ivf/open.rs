@@ -7,6 +7,7 @@ use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 
 use super::facts::{GridFacts, GridSection};
+use super::stripes::Striped;
 use super::units::{self, Places};
 use crate::base::{Base, read_role};
 use crate::budget::Account;
@@ -142,7 +143,7 @@ impl GridIndex {
         let (axes, pilot) = stored.ok_or_else(|| files::senseless(&path))?;
         let (path, bytes) = read_role(folder, manifest, files::CENTROIDS)?;
         let centroids: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        if bytes.len() != 4 * manifest.dim * facts.lists() as usize
+        if bytes.len() != 4 * manifest.dim * facts.centroids() as usize
             || centroids.iter().any(|x| !x.is_finite())
         {
             return Err(files::senseless(&path));
@@ -179,6 +180,7 @@ impl GridIndex {
             axes: self.axes.view(self.layout.dim()),
             pilot: self.pilot.as_ref().map(|pilot| pilot.view(self.facts.pilot_step)),
             centroids: &self.centroids,
+            stripes: self.facts.stripes,
             first: &self.places.first,
             slices: &self.places.slices,
             starts: &self.places.starts,
@@ -191,18 +193,35 @@ impl GridIndex {
     }
 
     /// What queries see of all lists when these are divided in slices. Servers differ in what they hold of it.
-    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places) -> View<'a> {
-        View { slices: &places.slices, starts: &places.starts, ..self.view() }
+    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places, striped: Option<&'a Striped>) -> View<'a> {
+        let view = View { slices: &places.slices, starts: &places.starts, ..self.view() };
+        match striped {
+            None => view,
+            Some(lists) => {
+                View { stripes: lists.facts.stripes, first: &places.first, data: &lists.data, ..view }
+            }
+        }
+    }
+
+    /// The same index with other lists.
+    pub(crate) fn with_lists(self, striped: Striped) -> GridIndex {
+        let Striped { facts, places, data, .. } = striped;
+        GridIndex { facts, places, data, ..self }
     }
 
     /// What a query that searches everything goes through.
     pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
         ExactCost {
-            count: self.facts.lists().into(),
+            count: self.facts.centroids().into(),
             unit: "lists",
             bytes: base.manifest.rows * base.row_bytes() as u64,
             vector_bytes_max: 0,
         }
+    }
+
+    /// The bytes of all lists.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.data
     }
 
     /// Where everything is.

@@ -54,11 +54,24 @@ pub struct GridSwitches {
     /// Rows that are visited at the same time, 1 to 64, where lists are divided over servers.
     pub fan_out: u8,
     /// Let slices on busy servers come last.
+    pub busy_last: bool,
+    /// Let loads of servers count at all: of replicas, the least busy one scores.
     pub balance: bool,
+    /// Let a row visit its slices one after another, each pruning for those that follow. Otherwise all are scored at
+    /// once, and their sums are added where the query is.
+    pub pipeline: bool,
 }
 
 impl Default for GridSwitches {
     fn default() -> Self {
-        GridSwitches { prune_dimension: true, prune_vector: true, prewarm: true, fan_out: 1, balance: true }
+        GridSwitches {
+            prune_dimension: true,
+            prune_vector: true,
+            prewarm: true,
+            fan_out: 1,
+            busy_last: true,
+            balance: true,
+            pipeline: true,
+        }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) const SLICES_MAX: usize = 64;
 /// Where everything is in the files.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
+    /// Lists of each centroid.
+    pub(crate) stripes: u32,
     /// The first id of each list, and the number of members of all.
     pub(crate) first: Vec<u32>,
     /// The first group of each slice, and the number of groups.
@@ -29,18 +31,18 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The places of lists of these sizes. Sums that are too large saturate.
-    pub(crate) fn new(sizes: &[u32], layout: &GridLayout, slices: Vec<u32>) -> Places {
+    /// The places of lists of these sizes, so many of them for each centroid. Sums that are too large saturate.
+    pub(crate) fn new(sizes: &[u32], stripes: u32, layout: &GridLayout, slices: Vec<u32>) -> Places {
         let (mut first, mut starts, mut end, mut firsts) = (vec![0u32], Vec::new(), 0u64, vec![0u32]);
-        for &size in sizes {
+        for (list, &size) in (0..).zip(sizes) {
             let members = size as usize;
             first.push(first[first.len() - 1].saturating_add(size));
             let unit = |unit| end.saturating_add(layout.unit_at(members, &slices, unit) as u64);
             starts.extend((0..slices.len()).map(unit));
             end = end.saturating_add(layout.list_bytes(members) as u64);
-            firsts.push(firsts[firsts.len() - 1].saturating_add(prewarmed(members) as u32));
+            firsts.push(firsts[firsts.len() - 1].saturating_add(prewarmed(members, (list, stripes)) as u32));
         }
-        Places { first, slices, starts, end, firsts }
+        Places { stripes, first, slices, starts, end, firsts }
     }
 
     /// Reads the sizes of the lists of an index.
@@ -50,8 +52,9 @@ impl Places {
     pub(crate) fn read(folder: &Path, manifest: &Manifest, layout: &GridLayout) -> Result<Places> {
         let (path, bytes) = read_role(folder, manifest, files::SIZES)?;
         let sizes: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        let places = Places::new(&sizes, layout, slices(folder, manifest, layout)?);
-        let lists = manifest.grid(folder)?.facts.lists() as usize;
+        let facts = &manifest.grid(folder)?.facts;
+        let places = Places::new(&sizes, facts.stripes, layout, slices(folder, manifest, layout)?);
+        let lists = facts.lists() as usize;
         let rows = places.first.last().copied().map_or(0, u64::from);
         if bytes.len() != 4 * lists || rows != manifest.rows {
             return Err(files::senseless(&path));
@@ -67,7 +70,7 @@ impl Places {
     /// The same lists in other slices.
     pub(crate) fn divided(&self, layout: &GridLayout, slices: Vec<u32>) -> Places {
         let sizes: Vec<u32> = self.first.windows(2).map(|w| w[1] - w[0]).collect();
-        Places::new(&sizes, layout, slices)
+        Places::new(&sizes, self.stripes, layout, slices)
     }
 
     /// Bytes in RAM.

@@ -2,11 +2,13 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 2, or 3 for a job; rows of 0 and 1 had no query |
+//! | 1 | 2, or 3 for a job; 4 or 5 where slices of a row are scored at the same time; rows of 0 and 1 had no query |
 //! | 8 | the limit before any list was scanned, as a double |
 //! | … | lists that are open: count, then each as below |
 //! | … | rows: count, and for each its tag (4 bytes) and the row |
 //! | … | what a job has found: count, then distance (4 bytes) and id (a varint) each |
+//! | … | of 4 and 5: for each row 0, or 1 for a slice of one, then its number (4 bytes), whether it wants ids, and norms: count, 4 bytes each |
+//! | … | of 4 and 5: gathered rows: count, then number (4 bytes), lists, what is left, and the ids (varints), if known |
 //!
 //! A list is a varint: 8 × its number, 2 × times that it was lost, and 1 where its first members were scored. A row is
 //!
@@ -14,17 +16,23 @@
 //! |---|---|
 //! | … | lists: count, then each |
 //! | 8, 8 | the slices that are done; the limit, as a double |
-//! | … | number of blocks, and which vectors are left |
-//! | … | sums: 0 and 8 bytes each, or 1, the smallest (8 bytes) and the difference to it, 4 bytes each |
+//! | … | what is left |
 //! | … | what the missing slices need of the query: see [`super::super::turned`] |
 //!
-//! Vectors that are left are 0 and 8 bytes for each block, a bit for each; or, where that is shorter, 1, their number,
-//! and for each a varint, how many are skipped before it.
+//! What is left is
+//!
+//! | bytes | content |
+//! |---|---|
+//! | … | number of blocks |
+//! | … | vectors: 0 and 8 bytes for each block, a bit for each; or, where that is shorter, 1, their number, and for each a varint, how many are skipped before it |
+//! | … | sums: 0 and 8 bytes each, or 1, the smallest (8 bytes) and the difference to it, 4 bytes each |
 
 use alloc::vec::Vec;
 
+use super::super::turned::DIM_MAX;
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
-use super::{Probe, Row, TRIES, ones};
+use super::at_once::Part;
+use super::{Gathered, Probe, Row, TRIES, ones};
 use crate::codec::{Reader, Refused, Writer};
 use crate::search::{Hit, Tag};
 
@@ -33,7 +41,8 @@ const BLOCKS_MAX: u32 = 1 << 24;
 
 /// Appends the state.
 pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
-    w.u8(2 + u8::from(state.is_job));
+    let has_parts = !state.gathered.is_empty() || state.rows.iter().any(|row| row.1.part.is_some());
+    w.u8(if has_parts { 4 } else { 2 } + u8::from(state.is_job));
     put_u64(state.limit.to_bits(), w);
     put_probes(&state.open, w);
     w.varint(state.rows.len() as u64);
@@ -42,28 +51,90 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
         put_row(row, w);
     }
     put_hits(&state.found, w);
+    if has_parts {
+        state.rows.iter().for_each(|(_, row)| put_part(row.part.as_ref(), w));
+        w.varint(state.gathered.len() as u64);
+        state.gathered.iter().for_each(|gathered| put_gathered(gathered, w));
+    }
 }
 
 /// Reads what [`encode`] wrote.
 pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    state.is_job = match r.u8()? {
-        2 => false,
-        3 => true,
-        _ => return Err(Refused::Content),
-    };
+    let form = r.u8()?;
+    if !(2..=5).contains(&form) {
+        return Err(Refused::Content);
+    }
+    state.is_job = form & 1 == 1;
     state.limit = f64::from_bits(r.u64()?);
     if state.limit.is_nan() {
         return Err(Refused::Content);
     }
     take_probes(r, &mut state.open)?;
-    for _ in 0..r.count(MAX_FAN_OUT.into())? {
+    for _ in 0..r.count(ROWS_MAX)? {
         let tag = Tag(r.u32()?);
         state.rows.push((tag, take_row(r)?));
     }
     if state.is_job && state.rows.len() != 1 {
         return Err(Refused::Content);
     }
-    take_hits(r, k, &mut state.found)
+    take_hits(r, k, &mut state.found)?;
+    if form >= 4 {
+        for (_, row) in &mut state.rows {
+            row.part = take_part(r)?;
+        }
+        for _ in 0..r.count(MAX_FAN_OUT.into())? {
+            state.gathered.push(take_gathered(r)?);
+        }
+    }
+    Ok(())
+}
+
+/// Most rows, or slices of them, of one query.
+const ROWS_MAX: u32 = MAX_FAN_OUT as u32 * 64;
+
+fn put_part(part: Option<&Part>, w: &mut Writer<'_>) {
+    w.u8(u8::from(part.is_some()));
+    if let Some(part) = part {
+        w.u32(part.row);
+        w.u8(u8::from(part.with_ids));
+        w.varint(part.norms.len() as u64);
+        part.norms.iter().for_each(|norm| w.u32(norm.to_bits()));
+    }
+}
+
+fn take_part(r: &mut Reader<'_>) -> Result<Option<Part>, Refused> {
+    if !flag(r)? {
+        return Ok(None);
+    }
+    let mut part = Part { row: r.u32()?, with_ids: flag(r)?, ..Part::default() };
+    for _ in 0..r.count(DIM_MAX)? {
+        let norm = f32::from_bits(r.u32()?);
+        if !(norm.is_finite() && norm >= 0.0) {
+            return Err(Refused::Content);
+        }
+        part.norms.push(norm);
+    }
+    Ok(Some(part))
+}
+
+fn put_gathered(gathered: &Gathered, w: &mut Writer<'_>) {
+    w.u32(gathered.row);
+    put_probes(&gathered.lists, w);
+    put_left(&gathered.alive, &gathered.sums, w);
+    w.u8(u8::from(!gathered.ids.is_empty()));
+    gathered.ids.iter().for_each(|&id| w.varint(id));
+}
+
+fn take_gathered(r: &mut Reader<'_>) -> Result<Gathered, Refused> {
+    let mut gathered = Gathered { row: r.u32()?, ..Gathered::default() };
+    take_probes(r, &mut gathered.lists)?;
+    take_left(r, gathered.lists.len(), (&mut gathered.alive, &mut gathered.sums))?;
+    if flag(r)? {
+        for _ in 0..gathered.sums.len() {
+            gathered.ids.push(r.varint()?);
+        }
+    }
+    Ok(gathered)
 }
 
 fn flag(r: &mut Reader<'_>) -> Result<bool, Refused> {
@@ -98,13 +169,19 @@ fn put_row(row: &Row, w: &mut Writer<'_>) {
     put_probes(&row.lists, w);
     put_u64(row.done, w);
     put_u64(row.limit.to_bits(), w);
-    w.varint(row.alive.len() as u64);
+    put_left(&row.alive, &row.sums, w);
+    row.query.encode(w);
+}
+
+/// Appends the vectors that are left, and their sums.
+pub(super) fn put_left(alive: &[u64], sums: &[f64], w: &mut Writer<'_>) {
+    w.varint(alive.len() as u64);
     // A vector that is left takes a byte or two of its own.
-    if row.sums.len() < 4 * row.alive.len() {
+    if sums.len() < 4 * alive.len() {
         w.u8(1);
-        w.varint(row.sums.len() as u64);
+        w.varint(sums.len() as u64);
         let mut next = 0;
-        for (word, &bits) in (0u64..).zip(&row.alive) {
+        for (word, &bits) in (0u64..).zip(alive) {
             for at in ones(bits).map(|lane| 64 * word + u64::from(lane)) {
                 w.varint(at - next);
                 next = at + 1;
@@ -112,21 +189,30 @@ fn put_row(row: &Row, w: &mut Writer<'_>) {
         }
     } else {
         w.u8(0);
-        row.alive.iter().for_each(|&word| put_u64(word, w));
+        alive.iter().for_each(|&word| put_u64(word, w));
     }
-    put_sums(&row.sums, w);
-    row.query.encode(w);
+    put_sums(sums, w);
 }
 
 fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
     let mut row = Row::default();
     take_probes(r, &mut row.lists)?;
     (row.done, row.limit) = (r.u64()?, f64::from_bits(r.u64()?));
-    let blocks = r.count(BLOCKS_MAX)? as usize;
-    let lists = row.lists.len();
-    if row.limit.is_nan() || lists == 0 {
+    if row.limit.is_nan() || row.lists.is_empty() {
         return Err(Refused::Content);
     }
+    take_left(r, row.lists.len(), (&mut row.alive, &mut row.sums))?;
+    row.query.decode(r)?;
+    Ok(row)
+}
+
+/// Reads what [`put_left`] wrote of so many lists.
+pub(super) fn take_left(
+    r: &mut Reader<'_>,
+    lists: usize,
+    (alive, sums): (&mut Vec<u64>, &mut Vec<f64>),
+) -> Result<(), Refused> {
+    let blocks = r.count(BLOCKS_MAX)? as usize;
     let mut left = 0;
     if flag(r)? {
         left = r.count(BLOCKS_MAX.saturating_mul(64))? as usize;
@@ -134,11 +220,11 @@ fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
         if left > r.0.len() || blocks > 0 && blocks > MAX_BLOCKS_OF_LIST * lists {
             return Err(Refused::Content);
         }
-        row.alive.resize(blocks, 0);
+        alive.resize(blocks, 0);
         let mut next = 0u64;
         for _ in 0..left {
             let at = next.checked_add(r.varint()?).ok_or(Refused::Content)?;
-            let word = row.alive.get_mut((at / 64) as usize).ok_or(Refused::Content)?;
+            let word = alive.get_mut((at / 64) as usize).ok_or(Refused::Content)?;
             *word |= 1 << (at % 64);
             next = at + 1;
         }
@@ -147,13 +233,11 @@ fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
             return Err(Refused::Content);
         }
         for _ in 0..blocks {
-            row.alive.push(r.u64()?);
-            left += row.alive[row.alive.len() - 1].count_ones() as usize;
+            alive.push(r.u64()?);
+            left += alive[alive.len() - 1].count_ones() as usize;
         }
     }
-    take_sums(r, left, &mut row.sums)?;
-    row.query.decode(r)?;
-    Ok(row)
+    take_sums(r, left, sums)
 }
 
 /// Most blocks that the lists of a row may have on average where few vectors are left.

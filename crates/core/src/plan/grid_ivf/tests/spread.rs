@@ -42,7 +42,7 @@ impl<'g> Servers<'g> {
         let (mut firsts, mut copies) = ((vec![0], vec![]), Copies::default());
         for list in 0..SIZES.len() as u32 {
             let KindView::GridIvf(view) = grid.view().kind else { panic!() };
-            let count = prewarmed(SIZES[list as usize]);
+            let count = prewarmed(SIZES[list as usize], (list, 1));
             copies.take(&view.list(list).unwrap(), count);
             firsts.0.push(firsts.0[list as usize] + count as u32);
         }
@@ -148,7 +148,7 @@ proptest! {
         servers in 1..17u64,
         replicas in 1..3u64,
         (k, nprobe) in (prop::sample::select(vec![1u32, 10, 300, 1000]), 1..8u32),
-        (fan_out, balance) in (1..4u8, any::<bool>()),
+        (fan_out, busy_last, pipeline) in (1..4u8, any::<bool>(), any::<bool>()),
         seed in 0..1000u64,
     ) {
         let grid = Grid::new(metric, dtype, 2, seed);
@@ -159,7 +159,8 @@ proptest! {
         let cluster = Servers::new(&grid, slices, servers as usize, on);
         for params in variants(k, nprobe) {
             let KindParams::GridIvf(own) = params.kind else { panic!() };
-            let params = Params { kind: KindParams::GridIvf(Own { fan_out, balance, ..own }), ..params };
+            let own = Own { fan_out, busy_last, balance: busy_last, pipeline, ..own };
+            let params = Params { kind: KindParams::GridIvf(own), ..params };
             let alone = grid.search(&query, params);
             for origin in [0, servers as u8 - 1] {
                 let found = cluster.search(origin, &query, params);

@@ -51,7 +51,7 @@ pub(super) fn run(
     let mut sizes = vec![0u32; count as usize];
     list_of_row.iter().filter(|&&list| list != u32::MAX).for_each(|&list| sizes[list as usize] += 1);
     write_table(&build.file(files::SIZES), &sizes)?;
-    let places = Places::new(&sizes, &layout, vec![0, layout.groups() as u32]);
+    let places = Places::new(&sizes, 1, &layout, vec![0, layout.groups() as u32]);
     let first = &places.first;
     let bytes = places.end.next_multiple_of(PAGE as u64).max(PAGE as u64);
     let path = build.file(files::GRID);
@@ -94,7 +94,7 @@ pub(super) fn run(
     let AxesFacts { scale_exponent, pilot, pilot_step } = found;
     let GridLayout { edges, columns, .. } = layout;
     let sizes = SizeStats::of(&sizes);
-    let facts = GridFacts { sizes, edges, columns, scale_exponent, pilot, pilot_step };
+    let facts = GridFacts { sizes, stripes: 1, edges, columns, scale_exponent, pilot, pilot_step };
     Ok(Written { facts, blocks })
 }
 

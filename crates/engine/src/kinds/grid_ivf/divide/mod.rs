@@ -3,6 +3,7 @@
 //! The lists are divided into rows and their components into slices; a server has one slice of one row. The head of a
 //! list, which is its ids and what its bounds need, is on all servers of its row.
 
+mod adapt;
 mod plan;
 mod workload;
 
@@ -11,16 +12,21 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::Copies;
 use stratann_core::place::Placement;
-use stratann_core::plan::grid_ivf::{View, prewarmed};
+use stratann_core::plan::grid_ivf::View;
 
+pub(crate) use self::adapt::Adapted;
+use self::adapt::Current;
 pub use self::plan::{Candidate, GridPlan};
 use self::workload::Workload;
+use super::facts::GridSection;
 use super::open::GridIndex;
+use super::stripes::Striped;
 use super::units::{Places, SLICES_MAX};
 use crate::base::Base;
 use crate::budget::Account;
 use crate::build::tables::write_table;
 use crate::files::{self, FileEntry};
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::{Progress, Result};
 
@@ -35,6 +41,8 @@ pub enum Mode {
     Vector,
     /// A slice of every list on each server.
     Dimension,
+    /// An equal share of the members of every list on each server, whole. Not in the paper.
+    Striped,
 }
 
 impl Mode {
@@ -44,6 +52,7 @@ impl Mode {
             Mode::Harmony => "harmony",
             Mode::Vector => "vector",
             Mode::Dimension => "dimension",
+            Mode::Striped => "striped",
         }
     }
 }
@@ -75,13 +84,19 @@ pub(crate) struct Over<'a> {
     pub(crate) replicas: usize,
     /// What the planner is told.
     pub(crate) grid: &'a GridPartition,
+    /// Whether there is memory for striped lists beside those of the index.
+    pub(crate) may_stripe: bool,
 }
 
-/// The memory of a partition but for threads and files, from the manifest alone.
-pub(crate) fn account(manifest: &Manifest, servers: usize) -> Account {
+/// The memory of a partition but for threads and files, from the manifest alone. Lists that are striped are in memory
+/// twice.
+pub(crate) fn account(manifest: &Manifest, servers: usize, may_stripe: bool) -> Account {
     let mut account = manifest.planned_account(0);
     let units = u64::from(manifest.units()) * (SLICES_MAX as u64 + 1).min(servers as u64 + 1);
     account.add("placement", 3 * 8 * units);
+    if may_stripe {
+        account.add("lists a second time", u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64);
+    }
     account
 }
 
@@ -90,6 +105,8 @@ pub(crate) struct Divided {
     pub(crate) plan: GridPlan,
     pub(crate) placement: Placement,
     pub(crate) places: Places,
+    // Of striped lists, which are not those of the index that is divided.
+    sizes: Option<Vec<u32>>,
     grid: GridIndex,
 }
 
@@ -105,9 +122,46 @@ pub(crate) fn divide(
 ) -> Result<Divided> {
     let base = Base::open(index, number, manifest.clone(), files::GRID)?;
     let grid = GridIndex::open(&base, None)?;
-    let (plan, placement) = place(&base, &grid, over, progress)?;
+    let Placed { plan, placement, striped, .. } = place(&base, &grid, over, progress)?;
+    let sizes = striped.as_ref().map(|striped| striped.sizes.clone());
+    let grid = match striped {
+        Some(striped) => grid.with_lists(striped),
+        None => grid,
+    };
     let places = grid.places().divided(&grid.layout, plan.slices.clone());
-    Ok(Divided { plan, placement, places, grid })
+    Ok(Divided { plan, placement, places, sizes, grid })
+}
+
+/// Plans a partition again by the lists that queries visit. Returns the index divided by the next step, where there is
+/// one.
+///
+/// # Errors
+/// As [`divide`]; too few queries, a partition of another index.
+pub(crate) fn adapt(
+    index: &Path,
+    (number, manifest): (u64, &Manifest),
+    (running, placement): (&Manifest, &Placement),
+    (visits, over): (&[Vec<u32>], Over<'_>),
+    progress: &dyn Progress,
+) -> Result<(Adapted, Option<Divided>)> {
+    let base = Base::open(index, number, manifest.clone(), files::GRID)?;
+    let grid = GridIndex::open(&base, None)?;
+    let workload = Workload::measure(&base, &grid, over.grid, progress)?.observed(visits);
+    let slices = running.spread.as_ref().map_or(&[][..], |spread| &spread.slices);
+    let stripes = running.grid(index)?.facts.stripes;
+    let adapted = adapt::adapt(workload, &grid.layout, Current { placement, slices, stripes }, over)?;
+    let Some(plan) = adapted.step.clone() else { return Ok((adapted, None)) };
+    let placement = plan.placement(over)?;
+    let places = grid.places().divided(&grid.layout, plan.slices.clone());
+    Ok((adapted, Some(Divided { plan, placement, places, sizes: None, grid })))
+}
+
+/// A plan, where its units are, and the lists where these are striped.
+pub(crate) struct Placed {
+    pub(crate) plan: GridPlan,
+    pub(crate) placement: Placement,
+    pub(crate) places: Places,
+    pub(crate) striped: Option<Striped>,
 }
 
 /// Chooses a plan and places all units by it.
@@ -119,20 +173,43 @@ pub(crate) fn place(
     grid: &GridIndex,
     over: Over<'_>,
     progress: &dyn Progress,
-) -> Result<(GridPlan, Placement)> {
+) -> Result<Placed> {
     let workload = Workload::measure(base, grid, over.grid, progress)?;
     let plan = GridPlan::choose(&workload, &grid.layout, over)?;
     let placement = plan.placement(over)?;
-    Ok((plan, placement))
+    let striped = (plan.stripes > 1).then(|| grid.stripe(plan.stripes, progress)).transpose()?;
+    let places = striped.as_ref().map_or(grid.places(), |striped| &striped.places);
+    let places = places.divided(&grid.layout, plan.slices.clone());
+    Ok(Placed { plan, placement, places, striped })
 }
 
 impl Divided {
+    /// Writes the lists where they are striped, in place of those of the index that is divided: the data file, and the
+    /// sizes, once `make_room` has removed what is there. Returns the manifest of an index with these lists and the entries of its files `data` and `sizes`; `None`
+    /// where lists are those of the index.
+    pub(crate) fn write_lists(
+        &self,
+        source: &Manifest,
+        (data, sizes): (&Path, &Path),
+        make_room: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<(Manifest, FileEntry, FileEntry)>> {
+        let Some(own) = &self.sizes else { return Ok(None) };
+        make_room()?;
+        let bytes = self.grid.data();
+        write_table::<u8>(data, bytes)?;
+        write_table(sizes, own)?;
+        let section = Section::GridIvf(Box::new(GridSection { facts: self.grid.facts.clone() }));
+        let mut manifest = Manifest { section, ..source.clone() };
+        manifest.blocks.count = (bytes.len() / manifest.blocks.bytes) as u32;
+        Ok(Some((manifest, files::entry(data)?, files::entry(sizes)?)))
+    }
+
     /// Writes the first members of all lists, which every server holds.
     pub(crate) fn write_firsts(&self, path: &Path) -> Result<FileEntry> {
         let view: View<'_> = self.grid.view();
         let mut copies = Copies::default();
-        for list in (0..view.lists()).filter_map(|list| view.list(list)) {
-            copies.take(&list, prewarmed(list.members()));
+        for list in (0..view.lists()).filter_map(|list| Some((list, view.list(list)?))) {
+            copies.take(&list.1, view.prewarmed(list.0));
         }
         let mut bytes = Vec::new();
         copies.write(&self.grid.layout, &mut bytes);

@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_core::place::Placement;
 
+use super::super::stripes::sizes_of;
 use super::workload::Workload;
-use super::{Mode, Over};
+use super::{GridPartition, Mode, Over};
 use crate::profile::network;
 use crate::{Error, Result};
 
@@ -16,6 +17,8 @@ const FRAME_BYTES: f64 = 150.0;
 const HIT_BYTES: f64 = 8.0;
 /// Bytes of a row of lists over the mean, before another row is taken.
 const FULLEST: f64 = 1.1;
+/// Places of striped lists over their members, at most.
+const PADDED: f64 = 1.03;
 /// Components of the widest slice over the mean, where a server has one slice alone.
 const WIDEST: f64 = 1.25;
 
@@ -26,6 +29,9 @@ pub struct Candidate {
     pub rows: usize,
     /// Slices of components.
     pub slices: usize,
+    /// Lists that the members of each list are dealt over.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stripes: u32,
     /// Milliseconds that all servers compute.
     pub computing_ms: f64,
     /// Milliseconds of messages.
@@ -52,6 +58,12 @@ pub struct GridPlan {
     /// The row of each list. Not in the manifest: the placement tells it.
     #[serde(skip)]
     pub row_of_list: Vec<u32>,
+    /// A bit for each server of each slice of each row. Not in the manifest either.
+    #[serde(skip)]
+    pub cells: Vec<Vec<u64>>,
+    /// Lists that the members of each list are dealt over.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub stripes: u32,
     /// Number of rows.
     pub rows: usize,
     /// Weight of the imbalance.
@@ -72,19 +84,45 @@ pub struct GridPlan {
     pub candidates: Vec<Candidate>,
 }
 
+fn one() -> u32 {
+    1
+}
+
+fn is_one(stripes: &u32) -> bool {
+    *stripes == 1
+}
+
 /// Prices of messages.
 #[derive(Clone, Copy, Debug)]
-struct Prices {
+pub(super) struct Prices {
     message_ns: f64,
     byte_ns: f64,
 }
 
+impl Prices {
+    /// Those that are given, others as measured on the loopback interface.
+    pub(super) fn of(own: &GridPartition) -> Result<Prices> {
+        if let (Some(message_ns), Some(byte_ns)) = (own.message_ns, own.byte_ns) {
+            return Ok(Prices { message_ns, byte_ns });
+        }
+        let (message_ns, byte_ns) = network::loopback_prices()?;
+        Ok(Prices {
+            message_ns: own.message_ns.unwrap_or(message_ns),
+            byte_ns: own.byte_ns.unwrap_or(byte_ns),
+        })
+    }
+}
+
 /// A way to divide, with what placing it needs.
-struct Division {
-    servers: usize,
-    slices: Vec<u32>,
-    rows: usize,
-    row_of_list: Vec<u32>,
+#[derive(Clone, Debug)]
+pub(super) struct Division {
+    pub(super) servers: usize,
+    pub(super) slices: Vec<u32>,
+    pub(super) rows: usize,
+    pub(super) row_of_list: Vec<u32>,
+    /// A bit for each server of each slice of each row.
+    pub(super) cells: Vec<Vec<u64>>,
+    pub(super) stripes: u32,
 }
 
 impl GridPlan {
@@ -96,27 +134,24 @@ impl GridPlan {
         let (servers, mode) = (over.servers, over.grid.mode);
         let alpha = over.grid.alpha.unwrap_or(servers as f64);
         let own = over.grid;
-        let measured = match (own.message_ns, own.byte_ns) {
-            (Some(message_ns), Some(byte_ns)) => Prices { message_ns, byte_ns },
-            _ => {
-                let (message_ns, byte_ns) = network::loopback_prices()?;
-                Prices {
-                    message_ns: own.message_ns.unwrap_or(message_ns),
-                    byte_ns: own.byte_ns.unwrap_or(byte_ns),
-                }
-            }
-        };
+        let measured = Prices::of(own)?;
         let mut all: Vec<(Candidate, Division)> = Vec::new();
+        if over.may_stripe && has_room_for_stripes(workload, servers, mode) {
+            let striped = workload.striped(servers as u32);
+            let division = Division::striped(layout, over, striped.members.len());
+            all.push((division.cost(&striped, layout, measured, alpha), division));
+        }
         for slices in (1..=servers).filter(|slices| servers.is_multiple_of(*slices)) {
             let is_asked = match mode {
                 Mode::Harmony => true,
                 Mode::Vector => slices == 1,
                 Mode::Dimension => slices == servers,
+                Mode::Striped => false,
             };
             let can_be = slices <= layout.groups() && servers / slices <= workload.members.len();
             if is_asked && can_be {
                 let mut add = |rows: usize| {
-                    let division = Division::new(workload, layout, servers, (rows, slices));
+                    let division = Division::new(workload, layout, over, (rows, slices));
                     all.push((division.cost(workload, layout, measured, alpha), division));
                 };
                 add(servers / slices);
@@ -137,37 +172,42 @@ impl GridPlan {
                 mode.name()
             )));
         };
-        Ok(GridPlan {
+        Ok(GridPlan::of(best, (mode, alpha), workload, measured, candidates))
+    }
+
+    /// The plan of a division.
+    pub(super) fn of(
+        division: Division,
+        (mode, alpha): (Mode, f64),
+        workload: &Workload,
+        prices: Prices,
+        candidates: Vec<Candidate>,
+    ) -> GridPlan {
+        GridPlan {
             mode,
-            slices: best.slices,
-            row_of_list: best.row_of_list,
-            rows: best.rows,
+            slices: division.slices,
+            row_of_list: division.row_of_list,
+            cells: division.cells,
+            stripes: division.stripes,
+            rows: division.rows,
             alpha,
             nprobe: workload.nprobe,
             queries: workload.queries,
             component_ns: workload.component_ns,
             prepare_ns: workload.prepare_ns,
-            message_ns: measured.message_ns,
-            byte_ns: measured.byte_ns,
+            message_ns: prices.message_ns,
+            byte_ns: prices.byte_ns,
             candidates,
-        })
+        }
     }
 
-    /// Servers of all units. Further replicas of a slice are on servers of the same slice of other rows, where there
-    /// are enough rows.
+    /// Servers of all units.
     ///
     /// # Errors
     /// None that a plan for these servers can have.
     pub(super) fn placement(&self, over: Over<'_>) -> Result<Placement> {
-        let (servers, replicas) = (over.servers, over.replicas);
-        let slices = self.slices.len() - 1;
-        let step = if servers / slices >= replicas { slices } else { 1 };
-        let on = |row: u32, slice: usize| -> u64 {
-            let home = server_of(servers, slices, (row as usize, slice));
-            (0..replicas)
-                .map(|replica| 1 << ((home + replica * step) % servers))
-                .fold(0, |all, bit| all | bit)
-        };
+        let (servers, slices) = (over.servers, self.slices.len() - 1);
+        let on = |row: u32, slice: usize| self.cells[row as usize][slice];
         let mut units = Vec::with_capacity(self.row_of_list.len() * (slices + 1));
         for &row in &self.row_of_list {
             units.push((0..slices).map(|slice| on(row, slice)).fold(0, |all, on| all | on));
@@ -184,28 +224,59 @@ fn server_of(servers: usize, slices: usize, (row, slice): (usize, usize)) -> usi
     (row % groups) * slices + (slice + row / groups) % slices
 }
 
+/// A bit for each server of a slice that has so many replicas. Further ones are on servers of the same slice of other
+/// rows, where there are enough rows.
+fn replicas_from(home: usize, slices: usize, over: Over<'_>) -> u64 {
+    let Over { servers, replicas, .. } = over;
+    let step = if servers / slices >= replicas { slices } else { 1 };
+    (0..replicas).map(|replica| 1 << ((home + replica * step) % servers)).fold(0, |all, bit| all | bit)
+}
+
 impl Division {
     fn new(
         workload: &Workload,
         layout: &GridLayout,
-        servers: usize,
+        over: Over<'_>,
         (rows, slices): (usize, usize),
     ) -> Division {
+        let servers = over.servers;
         let row_of_list = rows_of(workload, rows);
         let is_turned = rows * slices > servers;
         let widest = if is_turned { 1.0 } else { WIDEST / slices as f64 };
         let slices = slice_edges(workload, layout, slices, widest * layout.dim() as f64);
-        Division { servers, slices, rows, row_of_list }
+        let count = slices.len() - 1;
+        let on = |row, slice| replicas_from(server_of(servers, count, (row, slice)), count, over);
+        let cell = |row| (0..count).map(|slice| on(row, slice)).collect();
+        Division { servers, rows, row_of_list, cells: (0..rows).map(cell).collect(), slices, stripes: 1 }
+    }
+
+    /// Every server has one of the lists that the members of each list are dealt over.
+    fn striped(layout: &GridLayout, over: Over<'_>, lists: usize) -> Division {
+        let servers = over.servers;
+        Division {
+            servers,
+            slices: vec![0, layout.groups() as u32],
+            rows: servers,
+            row_of_list: (0..lists as u32).map(|list| list % servers as u32).collect(),
+            cells: (0..servers).map(|server| vec![replicas_from(server, 1, over)]).collect(),
+            stripes: servers as u32,
+        }
     }
 
     /// What a slice costs for each member of a visited list, in components.
-    fn slice_components(&self, workload: &Workload, layout: &GridLayout, slice: usize) -> f64 {
+    pub(super) fn slice_components(&self, workload: &Workload, layout: &GridLayout, slice: usize) -> f64 {
         let groups = self.slices[slice] as usize..self.slices[slice + 1] as usize;
         let own: f64 = groups.map(|g| workload.alive[g] * layout.components(g).len() as f64).sum();
         own + if slice == 0 { workload.pilot } else { 0.0 }
     }
 
-    fn cost(&self, workload: &Workload, layout: &GridLayout, prices: Prices, alpha: f64) -> Candidate {
+    pub(super) fn cost(
+        &self,
+        workload: &Workload,
+        layout: &GridLayout,
+        prices: Prices,
+        alpha: f64,
+    ) -> Candidate {
         let slices = self.slices.len() - 1;
         let servers = self.servers;
         let per_member: Vec<f64> =
@@ -225,8 +296,8 @@ impl Division {
                     f64::from(workload.members[list as usize]);
             }
             for (row, &members) in members.iter().enumerate().filter(|row| *row.1 > 0.0) {
-                for slice in 0..slices {
-                    load[server_of(servers, slices, (row, slice))] += members * per_member[slice];
+                for (&on, &each) in self.cells[row].iter().zip(&per_member) {
+                    add_load(&mut load, on, members * each);
                 }
                 // The origin is one of the servers, as likely as any other: what it holds needs no message.
                 let elsewhere = 1.0 - 1.0 / servers as f64;
@@ -248,6 +319,7 @@ impl Division {
         Candidate {
             rows: self.rows,
             slices,
+            stripes: self.stripes,
             computing_ms: computing / 1e6,
             messages_ms: messages_ns / 1e6,
             messages_per_query: messages / queries,
@@ -257,6 +329,22 @@ impl Division {
             cost_ms: (computing + messages_ns + alpha * imbalance) / 1e6,
         }
     }
+}
+
+/// Adds work to the servers of a slice, which share it.
+pub(super) fn add_load(load: &mut [f64], on: u64, work: f64) {
+    let each = work / f64::from(on.count_ones().max(1));
+    load.iter_mut().enumerate().filter(|(s, _)| on >> s & 1 == 1).for_each(|(_, load)| *load += each);
+}
+
+/// Whether lists may be striped: with fewer members to a list, more of it fills up blocks. A mode that is asked for may
+/// take more memory.
+fn has_room_for_stripes(workload: &Workload, servers: usize, mode: Mode) -> bool {
+    let members: u64 = workload.members.iter().map(|&members| u64::from(members)).sum();
+    let places = |size: u32| GridLayout::places(size as usize) as u64;
+    let striped = workload.members.iter().flat_map(|&size| sizes_of(size, servers as u32)).map(places);
+    let has_room = striped.sum::<u64>() as f64 <= PADDED * members as f64;
+    servers > 1 && (mode == Mode::Striped || mode == Mode::Harmony && has_room)
 }
 
 /// Edges of slices whose largest work is least, none of them of more than `widest` components as far as groups allow.

@@ -8,6 +8,7 @@ use stratann_kernel::element::widen;
 
 use super::super::members;
 use super::super::open::GridIndex;
+use super::super::stripes::sizes_of;
 use super::GridPartition;
 use crate::base::Base;
 use crate::dataset::Reader;
@@ -101,6 +102,29 @@ impl Workload {
         found.component_ns = scan / components.max(1) as f64;
         found.prepare_ns = prepare / queries.len().max(1) as f64;
         Ok(found)
+    }
+
+    /// The same index with the lists that queries were seen to visit. A list that does not exist is left out.
+    pub(super) fn observed(self, visits: &[Vec<u32>]) -> Workload {
+        let lists = self.members.len() as u32;
+        let (mut all, mut ends) = (Vec::new(), Vec::new());
+        for query in visits {
+            all.extend(query.iter().copied().filter(|&list| list < lists));
+            ends.push(all.len());
+        }
+        let nprobe = all.len().div_ceil(visits.len().max(1)) as u32;
+        Workload { queries: visits.len(), lists: all, ends, nprobe, ..self }
+    }
+
+    /// The same queries, where the members of each list are dealt over several.
+    pub(super) fn striped(&self, stripes: u32) -> Workload {
+        let of_list = |&list: &u32| (0..stripes).map(move |stripe| list * stripes + stripe);
+        Workload {
+            lists: self.lists.iter().flat_map(of_list).collect(),
+            ends: self.ends.iter().map(|end| end * stripes as usize).collect(),
+            members: self.members.iter().flat_map(|&members| sizes_of(members, stripes)).collect(),
+            ..self.clone()
+        }
     }
 
     /// The lists of each query.

@@ -31,7 +31,7 @@ fn told(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
 }
 
 fn over(servers: usize, grid: &GridPartition) -> Over<'_> {
-    Over { servers, replicas: 1, grid }
+    Over { servers, replicas: 1, grid, may_stripe: true }
 }
 
 #[test]
@@ -110,7 +110,10 @@ fn every_unit_has_its_servers_and_all_servers_their_share() {
     let visits: Vec<usize> = (0..50).map(|list| 1 + list % 7).collect();
     let workload = workload(&visits, layout.groups());
     for (servers, replicas) in [(1, 1), (4, 1), (4, 2), (6, 3), (8, 8), (7, 2)] {
-        for mode in [Mode::Harmony, Mode::Vector, Mode::Dimension] {
+        for mode in [Mode::Harmony, Mode::Vector, Mode::Dimension, Mode::Striped] {
+            if mode == Mode::Striped && servers == 1 {
+                continue;
+            }
             let told = told(mode, (1.0, 0.0));
             let over = Over { replicas, ..over(servers, &told) };
             let plan = GridPlan::choose(&workload, &layout, over).unwrap();
@@ -133,4 +136,25 @@ fn every_unit_has_its_servers_and_all_servers_their_share() {
             assert!(held.iter().all(|&held| held <= 1.35 * mean), "{mode:?} {servers}: {held:?} {slices}");
         }
     }
+}
+
+#[test]
+fn striped_lists_even_out_hot_ones_for_more_messages() {
+    let layout = layout(384);
+    let mut visits = [1; 40];
+    visits[7] = 400;
+    let mut hot = workload(&visits, layout.groups());
+    hot.members = vec![4096; 40];
+    let plan =
+        |mode, message_ns| GridPlan::choose(&hot, &layout, over(4, &told(mode, (message_ns, 0.0)))).unwrap();
+    let (striped, vector) = (plan(Mode::Striped, 10.0), plan(Mode::Vector, 10.0));
+    let share = |plan: &GridPlan| plan.candidates[0].largest_share;
+    assert!(share(&striped) < 1.001 && share(&vector) > 3.0);
+    assert!(striped.candidates[0].messages_per_query > 3.0 * vector.candidates[0].messages_per_query);
+    assert_eq!(plan(Mode::Harmony, 10.0).stripes, 4, "cheap messages");
+    assert_eq!(plan(Mode::Harmony, 1e9).stripes, 1, "dear messages");
+    // Lists of 25 members would be filled up by a quarter.
+    hot.members = vec![100; 40];
+    let told = told(Mode::Harmony, (10.0, 0.0));
+    assert_eq!(GridPlan::choose(&hot, &layout, over(4, &told)).unwrap().stripes, 1);
 }
