@@ -129,7 +129,8 @@ impl How {
             prune_vector: self.prune_vector,
             prewarm: self.prewarm,
             fan_out: self.fan_out,
-            balance: !self.static_order,
+            busy_last: !self.static_order,
+            ..GridSwitches::default()
         }
     }
 

@@ -319,7 +319,7 @@ class _Silent(Error):
 
 def _switched(*switches: Any) -> _Json:
     """Returns the parameters of switches that differ from their defaults: earlier servers know none of them."""
-    names = {"static_order": "balance"}
+    names = {"static_order": "busy_last"}
     usual = grid_techniques()
     given = {name: value for name, value in grid_techniques(*switches).items() if value != usual[name]}
     return {names.get(name, name): value if name == "fan_out" else "false" for name, value in given.items()}

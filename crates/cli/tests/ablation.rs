@@ -119,7 +119,7 @@ fn check_techniques(found: &serde_json::Value) {
     let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
     let variants =
         ["no pruning by vectors", "no pruning by dimensions", "no pruning", "no prewarming"].as_slice();
-    assert_eq!(names, [&["all", "no balance", "no pipeline"], variants].concat());
+    assert_eq!(names, [&["all", "no balance", "blocking", "no pipeline"], variants].concat());
     let components = |at: usize| number(&rows[at]["components"]);
     assert!(components(0) < components(3) && components(0) < components(5) && components(4) == components(5));
     assert_eq!(rows[2]["qps"], rows[0]["blocking_qps"]);

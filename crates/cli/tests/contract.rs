@@ -113,6 +113,7 @@ fn check_run(run: &Value) {
         "unreachable",
         "score_jobs",
         "score_rounds",
+        "thresholds_sent",
         "components",
         "components_unpruned",
         "merged_bytes",

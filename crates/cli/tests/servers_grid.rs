@@ -156,3 +156,55 @@ fn grids_are_simulated() {
         assert!(of(&runs[1], "components") < of(&runs[1], "components_unpruned"));
     }
 }
+
+/// One dimension, one list with most vectors, equal vectors, a component that never differs.
+#[test]
+fn extreme_sets_are_divided_and_answered_as_on_one_machine() {
+    let one = Data::new(600, 1, "f32");
+    let crowded = Data::new(1000, 32, "f32");
+    let (mut few, many) = (rows(1000, 32, "f32", 5), rows(800, 32, "f32", 6));
+    few.truncate(200);
+    // Four of five vectors are nearest to the first of three given centroids.
+    let far = |row: Vec<f64>| row.into_iter().map(|x| x + 400.0).collect::<Vec<f64>>();
+    let far: Vec<Vec<f64>> = few.into_iter().map(far).collect();
+    let centroids = crowded.path("centroids.fbin");
+    write(&centroids, &[vec![0.0; 32], far[0].clone(), far[1].clone()], "f32");
+    write(&crowded.base, &[many, far].concat(), "f32");
+    let equal = Data::new(300, 16, "u8");
+    write(&equal.base, &vec![vec![7.0; 16]; 300], "u8");
+    let flat = Data::new(500, 24, "f32");
+    let still = |mut row: Vec<f64>| {
+        row[5] = 3.25;
+        row
+    };
+    write(&flat.base, &rows(500, 24, "f32", 8).into_iter().map(still).collect::<Vec<_>>(), "f32");
+    let given = ["--centroids", arg(&centroids)];
+    let found = ["--lists", "9"];
+    for (data, lists, modes) in [
+        (&one, &found, &["vector", "striped"][..]),
+        (&crowded, &given, &["vector", "dimension", "striped"]),
+        (&equal, &found, &["harmony", "striped"]),
+        (&flat, &found, &["dimension", "striped"]),
+    ] {
+        let index = data.path("grid");
+        let args =
+            ["build", arg(&data.base), "-o", arg(&index), "--kind", "grid-ivf", "--calibration-queries", "0"];
+        json(&[&args[..], lists].concat());
+        let (here, there) = (data.path("here"), data.path("there"));
+        search(&[arg(&index)], data, &here, &[]);
+        for mode in modes {
+            let folder = spread(data, &index, mode, &["--servers", "2", "--mode", mode]);
+            assert!(run(&["verify", arg(&folder)]).status.success(), "{mode}");
+            let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
+            for switches in [&[][..], &["--no-pipeline"]] {
+                search(&["--connect", &addresses(&up).join(",")], data, &there, switches);
+                assert_eq!(read_answers(&here), read_answers(&there), "{mode}");
+            }
+        }
+    }
+    let index = one.path("grid");
+    let folder = one.path("refused");
+    let args =
+        ["cluster", "partition", arg(&index), "-o", arg(&folder), "--servers", "2", "--mode", "dimension"];
+    assert!(refused(&args, 2).contains("fewer servers"), "one component has one slice");
+}

@@ -502,7 +502,7 @@ pub(crate) fn read_resident(folder: &Path, name: &str, entry: &FileEntry) -> Res
     Ok(bytes)
 }
 
-fn check_length(path: &Path, length: u64, entry: &FileEntry) -> Result<()> {
+pub(crate) fn check_length(path: &Path, length: u64, entry: &FileEntry) -> Result<()> {
     if length == entry.bytes {
         return Ok(());
     }
@@ -514,7 +514,16 @@ fn check_length(path: &Path, length: u64, entry: &FileEntry) -> Result<()> {
 }
 
 fn check_sum(path: &Path, bytes: &[u8], entry: &FileEntry) -> Result<()> {
-    if hex(xxh3_64(bytes)) == entry.xxh3 {
+    let found = FileEntry { bytes: entry.bytes, xxh3: hex(xxh3_64(bytes)) };
+    check_entry(path, &found, entry)
+}
+
+/// Compares what was read of a file of the right length with the manifest.
+///
+/// # Errors
+/// Another checksum.
+pub(crate) fn check_entry(path: &Path, found: &FileEntry, entry: &FileEntry) -> Result<()> {
+    if found == entry {
         return Ok(());
     }
     Err(Error::corrupt(format!(

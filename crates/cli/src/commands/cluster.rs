@@ -9,6 +9,7 @@ use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
+use crate::commands::simulate::costs::Prices;
 use crate::options;
 use crate::output::{Output, count, duration, table};
 use crate::plans::plans;
@@ -75,6 +76,14 @@ struct Partition {
     /// Lists that a query of the sample visits [default: as calibrated for recall 0.95, or 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     nprobe: Option<u32>,
+    /// Recall that queries ask for: visit as many lists as were calibrated for it [default: 0.95]
+    #[arg(long, value_name = "RECALL", conflicts_with = "nprobe")]
+    recall: Option<f64>,
+    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
+    ///
+    /// Equal costs, index and queries give equal plans.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Weight of the imbalance of servers against the work of all [default: the number of servers]
     #[arg(long, value_name = "FACTOR", value_parser = price)]
     alpha: Option<f64>,
@@ -197,7 +206,7 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
         replicas: args.replicas,
         overlap: args.overlap,
         method: args.method.into(),
-        grid: args.grid(),
+        grid: args.grid()?,
         traffic: !args.no_traffic,
         traffic_from: args.traffic.clone(),
         ram_budget: args.ram_budget,
@@ -249,15 +258,21 @@ fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Res
 }
 
 impl Partition {
-    fn grid(&self) -> GridPartition {
-        GridPartition {
+    fn grid(&self) -> Result<GridPartition> {
+        let costs = match &self.costs {
+            Some(path) => Prices::read(path)?.of_plan(),
+            None => GridPartition::default(),
+        };
+        Ok(GridPartition {
             mode: self.mode.map_or(Mode::default(), Mode::from),
             queries: self.queries.clone(),
             nprobe: self.nprobe,
+            recall: self.recall,
             alpha: self.alpha,
-            message_ns: self.message_us.map(|us| 1e3 * us),
-            byte_ns: self.byte_ns,
-        }
+            message_ns: self.message_us.map(|us| 1e3 * us).or(costs.message_ns),
+            byte_ns: self.byte_ns.or(costs.byte_ns),
+            ..costs
+        })
     }
 }
 

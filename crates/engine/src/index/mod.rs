@@ -67,7 +67,7 @@ impl Index {
                 manifest.kind().map_or("blocks", |kind| kind.unit_names().1)
             )));
         }
-        Index::from_units(folder, number, manifest, None, options)
+        Index::from_units(folder, number, manifest, None, (options, None))
     }
 
     /// Opens what a manifest describes, with all of its units or with those of one server.
@@ -76,13 +76,14 @@ impl Index {
         number: u64,
         manifest: Manifest,
         held: Option<Held<'_>>,
-        options: OpenOptions,
+        (options, beside): (OpenOptions, Option<&Index>),
     ) -> Result<Index> {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let role = held.map_or_else(|| manifest.data_role().into(), |held| manifest.part_role(held.server));
         let base = Base::open(folder, number, manifest, &role)?;
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
-        let kind = KindIndex::open(&base, held, &options, &mut warnings)?;
+        let beside = beside.map(|other| &other.kind);
+        let kind = KindIndex::open(&base, held, (&options, beside), &mut warnings)?;
         let cache = kind.cache(&base, options.cache_budget);
         // Reading the files has left freed memory.
         release_freed();
@@ -94,6 +95,11 @@ impl Index {
             ram_budget: options.ram_budget,
             warnings,
         })
+    }
+
+    /// Bytes that are in memory once for this version and for the one beside which it was opened.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.kind.shared_bytes()
     }
 
     /// Loads what its kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.

@@ -76,21 +76,25 @@ pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
 }
 
 impl KindIndex {
-    /// Opens what the kind holds in RAM, of a whole index or of the units that one server holds. Adds warnings.
+    /// Opens what the kind holds in RAM, of a whole index or of the units that one server holds. Units that another
+    /// version holds already may be shared with it. Adds warnings.
     ///
     /// # Errors
     /// A file that is missing or damaged.
     pub(crate) fn open(
         base: &Base,
         held: Option<Held<'_>>,
-        options: &OpenOptions,
+        (options, beside): (&OpenOptions, Option<&KindIndex>),
         warnings: &mut Vec<String>,
     ) -> Result<KindIndex> {
         Ok(match base.kind {
             Kind::Flat => KindIndex::Flat,
             Kind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
             Kind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
-            Kind::GridIvf => KindIndex::GridIvf(GridIndex::open(base, held)?),
+            Kind::GridIvf => {
+                let beside = if let Some(KindIndex::GridIvf(grid)) = beside { Some(grid) } else { None };
+                KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
+            }
         })
     }
 
@@ -225,6 +229,14 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => Some(lists.tables.units()),
+        }
+    }
+
+    /// Bytes that are in memory once for this version and for the one beside which it was opened.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        match self {
+            KindIndex::GridIvf(grid) => grid.shared_bytes(),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => 0,
         }
     }
 
@@ -428,6 +440,24 @@ pub(crate) fn divide(
     progress: &dyn Progress,
 ) -> Result<Divided> {
     grid_ivf::divide::divide(folder, source, over, progress)
+}
+
+/// Bytes of the units that a server holds of a new version and holds in memory of the one beside it.
+///
+/// # Errors
+/// A table that is missing or damaged.
+pub(crate) fn shareable_bytes(
+    folder: &Path,
+    manifest: &Manifest,
+    held: Held<'_>,
+    beside: &KindIndex,
+) -> Result<u64> {
+    match beside {
+        KindIndex::GridIvf(grid) if manifest.kind() == Some(Kind::GridIvf) => {
+            grid.shareable_bytes(folder, manifest, held)
+        }
+        _ => Ok(0),
+    }
 }
 
 /// Plans a partition again by the lists that queries visit, and divides the index by the next step where there is one.

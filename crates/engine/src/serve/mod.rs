@@ -77,7 +77,16 @@ impl Server {
     fn open(options: ServeOptions, beside: Option<&Server>) -> Result<Server> {
         options.check()?;
         let used = beside.map_or(0, |other| other.state.account().total().saturating_sub(PROGRAM_BYTES));
-        let index = ServedIndex::open(&options, used)?;
+        let index = ServedIndex::open(&options, used, beside.map(|other| &other.state.index))?;
+        // What both versions have is counted once.
+        let shared = index.index().shared_bytes();
+        let used = used.saturating_sub(shared);
+        if shared > 0 {
+            (options.log)(&format!(
+                "{} of it are in memory already, with the version that is served",
+                size(shared)
+            ));
+        }
         index.carry(options.carry)?;
         index.index().warnings().iter().for_each(|warning| (options.log)(&format!("warning: {warning}")));
         let servers = index.servers();

@@ -27,8 +27,12 @@ pub(super) struct ServedIndex {
 }
 
 impl ServedIndex {
-    /// Opens an index. `used` bytes of the budget are taken already.
-    pub(super) fn open(options: &ServeOptions, used: u64) -> Result<ServedIndex> {
+    /// Opens an index. `used` bytes of the budget are taken already, by the version beside it.
+    pub(super) fn open(
+        options: &ServeOptions,
+        used: u64,
+        beside: Option<&ServedIndex>,
+    ) -> Result<ServedIndex> {
         let ram_budget = options.ram_budget.map(|budget| budget.saturating_sub(used));
         let open = OpenOptions {
             ram_budget,
@@ -50,7 +54,10 @@ impl ServedIndex {
                     folder.display()
                 )));
             }
-            Some(server) => (PartIndex::Shard(Box::new(Shard::open(folder, server.into(), open)?)), None),
+            Some(server) => {
+                let open = (open, beside.map(ServedIndex::index));
+                (PartIndex::Shard(Box::new(Shard::open_beside(folder, server.into(), open)?)), None)
+            }
             None => (PartIndex::Whole(Box::new(Index::open(folder, open)?)), None),
         };
         Ok(ServedIndex { held, description, server: options.server.unwrap_or(0) })

@@ -430,7 +430,10 @@ impl ServerState {
             (Part::Batons, of("batons that wait") + of("jobs of other servers")),
         ];
         let program = if beside { PROGRAM_BYTES } else { 0 };
+        let shared = if beside { self.index.index().shared_bytes() } else { 0 };
         let fixed = account.total() - parts.iter().map(|part| part.1).sum::<u64>() - program;
+        // The other version has set aside what both have. When it ends that is not set aside for a moment.
+        let fixed = fixed.saturating_sub(shared);
         let all = parts.into_iter().chain([(Part::Fixed, fixed)]);
         let guarantees =
             all.map(|(part, bytes)| self.ledger.guarantee(part, bytes)).collect::<Result<_>>()?;

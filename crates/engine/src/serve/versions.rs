@@ -205,8 +205,11 @@ impl Versions {
             status.builds.push(other.build_id);
             status.waiting += other.waiting;
             status.in_flight += other.in_flight;
-            let bytes = other.memory.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
-            status.memory.push((format!("version {}", version.number), bytes));
+            // What both versions have is in memory once: the newer one has taken it from the older one.
+            let newer = if let Beside::Next(next, _) = beside { next } else { &open.current };
+            let shared = newer.server.state.index.index().shared_bytes();
+            let bytes: u64 = other.memory.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
+            status.memory.push((format!("version {}", version.number), bytes.saturating_sub(shared)));
             add_traffic(&mut traffic, version);
         }
         status.bytes_sent += traffic.bytes;

@@ -9,6 +9,7 @@ use stratann_core::query::{Extent, StoreId};
 
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
+use crate::kinds;
 use crate::kinds::kind::Kind;
 use crate::kinds::units::Held;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
@@ -68,6 +69,18 @@ impl Shard {
     /// # Errors
     /// As [`Index::open`]; an index that is not partitioned over servers, or over fewer.
     pub fn open(folder: &Path, server: usize, options: OpenOptions) -> Result<Shard> {
+        Shard::open_beside(folder, server, (options, None))
+    }
+
+    /// As [`Shard::open`], beside another version of the index: units that both have may be in memory once.
+    ///
+    /// # Errors
+    /// As [`Shard::open`].
+    pub(crate) fn open_beside(
+        folder: &Path,
+        server: usize,
+        options: (OpenOptions, Option<&Index>),
+    ) -> Result<Shard> {
         open_newest(folder, |number, manifest| {
             Shard::from_manifest(folder, (number, manifest), server, options)
         })
@@ -77,7 +90,7 @@ impl Shard {
         folder: &Path,
         (number, manifest): (u64, Manifest),
         server: usize,
-        options: OpenOptions,
+        (options, beside): (OpenOptions, Option<&Index>),
     ) -> Result<Shard> {
         let Some(spread) = &manifest.spread else {
             return Err(Error::bad_input(format!(
@@ -92,12 +105,16 @@ impl Shard {
                 spread.servers.saturating_sub(1)
             )));
         }
-        // The budget is checked before anything large is read.
-        planned_account(&manifest, server, options.cache_budget)?
-            .check(options.ram_budget, "open this index")?;
         let placement = read_placement(folder, &manifest, spread)?;
         let held = Held { placement: &placement, server };
-        let index = Index::from_units(folder, number, manifest, Some(held), options)?;
+        let shared = match beside {
+            Some(other) => kinds::shareable_bytes(folder, &manifest, held, &other.kind)?,
+            None => 0,
+        };
+        // The budget is checked before anything large is read.
+        let budget = options.ram_budget.map(|budget| budget.saturating_add(shared));
+        planned_account(&manifest, server, options.cache_budget)?.check(budget, "open this index")?;
+        let index = Index::from_units(folder, number, manifest, Some(held), (options, beside))?;
         let ranks = index.kind.held_ranges().is_none().then(|| Ranks::new(&placement, server));
         let shard = Shard { index, placement, server, ranks };
         let manifest = shard.index.manifest();

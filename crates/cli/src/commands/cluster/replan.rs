@@ -13,6 +13,7 @@ use stratann_engine::spread::replan::{ReplanOptions, ReplanReport, replan};
 use stratann_engine::{Error, Progress, Result};
 
 use super::price;
+use crate::commands::simulate::costs::Prices;
 use crate::options;
 use crate::output::{Output, count, eprint_line, table};
 use crate::progress::ProgressPrinter;
@@ -45,6 +46,9 @@ pub(super) struct Replan {
     /// Plan again every so many seconds, until Ctrl-C [default: once]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: Option<u64>,
+    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
     /// Weight of the imbalance of servers against the work of all [default: the number of servers]
     #[arg(long, value_name = "FACTOR", value_parser = price)]
     alpha: Option<f64>,
@@ -119,11 +123,15 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
     for silent in servers.silent() {
         eprint_line(&format!("note: {silent}; its queries are not known"));
     }
+    let costs = match &args.costs {
+        Some(path) => Prices::read(path)?.of_plan(),
+        None => GridPartition::default(),
+    };
     let grid = GridPartition {
         alpha: args.alpha,
-        message_ns: args.message_us.map(|us| 1e3 * us),
-        byte_ns: args.byte_ns,
-        ..GridPartition::default()
+        message_ns: args.message_us.map(|us| 1e3 * us).or(costs.message_ns),
+        byte_ns: args.byte_ns.or(costs.byte_ns),
+        ..costs
     };
     let partition = PartitionOptions {
         grid,

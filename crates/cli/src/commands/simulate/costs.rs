@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use stratann_engine::kinds::division::GridPartition;
 use stratann_engine::{Error, Result, input};
 use stratann_sim::Costs;
 
@@ -134,6 +135,18 @@ impl Prices {
     /// Reads costs from a file.
     pub(in crate::commands) fn read(path: &Path) -> Result<Prices> {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
+    }
+
+    /// What the planner of a `grid-ivf` takes of them. Both servers handle a message.
+    pub(in crate::commands) fn of_plan(&self) -> GridPartition {
+        let each = |ps: u64| ps as f64 / 1000.0;
+        GridPartition {
+            component_ns: (self.component_ps > 0).then(|| each(self.component_ps)),
+            prepare_ns: Some(self.prepare_ns as f64),
+            message_ns: Some(2.0 * self.message_ns as f64),
+            byte_ns: Some(2.0 * each(self.message_byte_ps)),
+            ..GridPartition::default()
+        }
     }
 
     /// Replaces measured or read costs by given ones.

@@ -23,7 +23,7 @@ use crate::view::Base;
 
 use rows::{Gathered, Probe, Row};
 pub use trace::{ScannedList, Trace};
-pub use view::{Axes, ELSEWHERE, Firsts, Pilot, View, prewarmed};
+pub use view::{Axes, ELSEWHERE, Firsts, Line, Pilot, Unit, View, prewarmed};
 
 /// Most lists that a query can visit.
 pub const MAX_PROBES: u32 = 65_536;

@@ -171,6 +171,7 @@ impl Grid {
                 slices,
                 starts,
                 data,
+                apart: None,
                 firsts: None,
             }),
         }

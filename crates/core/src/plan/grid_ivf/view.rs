@@ -1,7 +1,10 @@
 //! What a `grid-ivf` keeps in RAM.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
 
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
@@ -83,11 +86,22 @@ pub struct View<'a> {
     /// Where the units of each list begin in `data`, its head and then its slices; [`ELSEWHERE`] for those of other
     /// servers.
     pub starts: &'a [u64],
-    /// What is here of the lists.
+    /// What is here of the lists, in one piece.
     pub data: &'a [u8],
+    /// In place of `starts` and `data`, each unit by itself, and none of those of other servers: two versions of a
+    /// partition share those that they have in common.
+    pub apart: Option<&'a [Option<Unit>]>,
     /// Of one server, the first members of each list, whole. Where all lists are in `data` they are not kept apart.
     pub firsts: Option<Firsts<'a>>,
 }
+
+/// Bytes of a unit, with less than a line beyond its end.
+pub type Unit = Arc<[Line]>;
+
+/// A cache line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; 64]);
 
 /// In place of where a unit begins: it is on another server.
 pub const ELSEWHERE: u64 = u64::MAX;
@@ -166,9 +180,12 @@ impl<'a> View<'a> {
     /// A slice of a list; `None` when it is not in memory.
     pub fn slice(&self, list: u32, slice: usize) -> Option<List<'a>> {
         let at = list as usize * self.slices.len();
-        let unit = |unit: usize| {
-            let start = *self.starts.get(at + unit)?;
-            self.data.get(usize::try_from(start).ok()?..)
+        let unit = |unit: usize| match self.apart {
+            Some(units) => units.get(at + unit)?.as_deref().map(bytemuck::cast_slice),
+            None => {
+                let start = *self.starts.get(at + unit)?;
+                self.data.get(usize::try_from(start).ok()?..)
+            }
         };
         self.layout.slice(self.members(list), unit(0)?, unit(1 + slice)?, self.groups(slice))
     }

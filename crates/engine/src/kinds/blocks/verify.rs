@@ -66,7 +66,7 @@ pub(crate) fn check(
 
 fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, KindIndex)> {
     let base = Base::open(folder, number, manifest.clone(), files::BLOCKS)?;
-    let kind = KindIndex::open(&base, None, &OpenOptions::default(), &mut Vec::new())?;
+    let kind = KindIndex::open(&base, None, (&OpenOptions::default(), None), &mut Vec::new())?;
     Ok((base, kind))
 }
 

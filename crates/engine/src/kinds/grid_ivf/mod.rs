@@ -6,6 +6,7 @@ pub(crate) mod calibration;
 pub mod divide;
 pub mod explain;
 pub mod facts;
+mod held;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;

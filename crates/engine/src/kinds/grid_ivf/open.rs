@@ -7,6 +7,7 @@ use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 
 use super::facts::{GridFacts, GridSection};
+use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
 use crate::base::{Base, read_role};
@@ -30,9 +31,11 @@ pub(crate) struct GridIndex {
     share: Option<Share>,
 }
 
-/// What one server has besides.
+/// What one server has.
 struct Share {
     held: HeldRanges,
+    /// Its units, each by itself.
+    units: HeldUnits,
     /// The first members of all lists.
     firsts: Resident,
 }
@@ -130,11 +133,12 @@ impl Manifest {
 }
 
 impl GridIndex {
-    /// Reads and checks all files, with all units or with those of one server.
+    /// Reads and checks all files, with all units or with those of one server. Units that another version of the
+    /// partition has in memory are not kept twice.
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn open(base: &Base, held: Option<Held<'_>>) -> Result<GridIndex> {
+    pub(crate) fn open(base: &Base, held: Option<Held<'_>>, beside: Option<&GridIndex>) -> Result<GridIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.grid(folder)?.facts.clone();
         let layout = units::layout(folder, manifest)?;
@@ -153,22 +157,28 @@ impl GridIndex {
             None => (manifest.file(files::GRID)?.0.to_string(), places.end, None),
             Some(held) => {
                 let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
-                let (starts, ranges) = places.held(whole, held);
-                places.starts = starts;
+                let ranges = places.ranges(whole);
+                let held_ranges = HeldRanges::new(&ranges, held);
                 let (name, entry) = manifest.file(files::FIRSTS)?;
                 if entry.bytes != places.firsts_bytes(&layout) {
                     return Err(files::senseless(&folder.join(name)));
                 }
                 let firsts = read_resident(folder, name, entry)?;
                 let name = manifest.file(&manifest.part_role(held.server))?.0.to_string();
-                (name, ranges.file_bytes(), Some(Share { held: ranges, firsts }))
+                let known = beside.and_then(|other| other.units_like(&facts, &places));
+                let units = HeldUnits::read((folder, &name), &manifest.files[&name], (&ranges, held), known)?;
+                places.starts = Vec::new();
+                (name, held_ranges.file_bytes(), Some(Share { held: held_ranges, units, firsts }))
             }
         };
         let entry = &manifest.files[&name];
         if needed > entry.bytes {
             return Err(files::senseless(&folder.join(&name)));
         }
-        let data = read_resident(folder, &name, entry)?;
+        let data = match share {
+            Some(_) => Resident::new(0).ok_or_else(|| files::senseless(&folder.join(&name)))?,
+            None => read_resident(folder, &name, entry)?,
+        };
         Ok(GridIndex { facts, layout, axes, pilot, centroids, places, data, share })
     }
 
@@ -185,11 +195,36 @@ impl GridIndex {
             slices: &self.places.slices,
             starts: &self.places.starts,
             data: &self.data,
+            apart: self.share.as_ref().map(|share| share.units.all()),
             firsts: self
                 .share
                 .as_ref()
                 .map(|share| Firsts { before: &self.places.firsts, data: &share.firsts }),
         }
+    }
+
+    /// Its units, where they are those of another version of the same partition: lists and slices are the same.
+    fn units_like(&self, facts: &GridFacts, places: &Places) -> Option<&HeldUnits> {
+        let is_alike =
+            self.facts == *facts && self.places.slices == places.slices && self.places.first == places.first;
+        self.share.as_ref().filter(|_| is_alike).map(|share| &share.units)
+    }
+
+    /// Bytes of the units that a server holds of another version, and that are in memory here.
+    ///
+    /// # Errors
+    /// As [`Places::read`].
+    pub(crate) fn shareable_bytes(&self, folder: &Path, manifest: &Manifest, held: Held<'_>) -> Result<u64> {
+        let layout = units::layout(folder, manifest)?;
+        let places = Places::read(folder, manifest, &layout)?;
+        let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+        let own = self.units_like(&manifest.grid(folder)?.facts, &places);
+        Ok(own.map_or(0, |units| units.bytes_in(&places.ranges(whole), held)))
+    }
+
+    /// Bytes of units that are in memory once for this version and for the one beside which it was opened.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.share.as_ref().map_or(0, |share| share.units.shared_bytes())
     }
 
     /// What queries see of all lists when these are divided in slices. Servers differ in what they hold of it.
@@ -241,7 +276,8 @@ impl GridIndex {
 
     /// Adds its memory, by component.
     pub(crate) fn account(&self, account: &mut Account) {
-        account.add("vectors", self.data.len() as u64);
+        let units = self.share.as_ref().map_or(0, |share| share.units.bytes());
+        account.add("vectors", self.data.len() as u64 + units);
         let pilot = self.pilot.as_ref().map_or(0, |pilot| 4 * (pilot.axes.len() + pilot.offsets.len()));
         account.add("axes", (self.axes.encode().len() + pilot) as u64);
         account.add("centroids", 4 * self.centroids.len() as u64);

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
-use stratann_core::plan::grid_ivf::{ELSEWHERE, prewarmed};
+use stratann_core::plan::grid_ivf::prewarmed;
 
 use crate::base::{read_role, shape};
-use crate::kinds::units::{Held, HeldRanges, UnitRanges};
+use crate::kinds::units::UnitRanges;
 use crate::manifest::Manifest;
 use crate::{Error, Result, files};
 
@@ -81,20 +81,6 @@ impl Places {
     /// The ranges of all units in a data file of so many bytes.
     pub(crate) fn ranges(&self, bytes: u64) -> UnitRanges {
         UnitRanges::sorted(self.starts.iter().copied().zip(0..).collect(), bytes)
-    }
-
-    /// Where the units are in the file of a server; [`ELSEWHERE`] for those that it does not hold.
-    pub(crate) fn held(&self, bytes: u64, held: Held<'_>) -> (Vec<u64>, HeldRanges) {
-        let table = HeldRanges::new(&self.ranges(bytes), held);
-        let ends = self.starts.iter().skip(1).copied().chain([self.end]);
-        let at = |(unit, (&start, end)): (u32, (&u64, u64))| match held.holds(unit) {
-            false => ELSEWHERE,
-            // A list without members has units without bytes.
-            true if start == end => 0,
-            true => table.locate(start, end - start).unwrap_or(ELSEWHERE),
-        };
-        let starts = (0..).zip(self.starts.iter().zip(ends)).map(at).collect();
-        (starts, table)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn check(
     report: &mut Report,
 ) -> Result<()> {
     let opened = Base::open(folder, number, manifest.clone(), files::GRID)
-        .and_then(|base| GridIndex::open(&base, None).map(|grid| (base, grid)));
+        .and_then(|base| GridIndex::open(&base, None, None).map(|grid| (base, grid)));
     let (base, grid) = match opened {
         Ok(opened) => opened,
         Err(e) => {
@@ -134,7 +134,7 @@ pub(crate) fn check_parts(
         let name = manifest.part_name(server).unwrap_or(".").to_string();
         let held = Held { placement, server };
         let opened = Base::open(folder, 0, manifest.clone(), &manifest.part_role(server))
-            .and_then(|base| GridIndex::open(&base, Some(held)));
+            .and_then(|base| GridIndex::open(&base, Some(held), None));
         let grid = match opened {
             Ok(grid) => grid,
             Err(e) => {

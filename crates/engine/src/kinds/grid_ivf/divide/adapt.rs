@@ -127,7 +127,7 @@ impl Moves {
             (0..workload.members.len()).map(|list| each.iter().map(|x| x * times(list)).collect()).collect()
         };
         let members = |list: usize| f64::from(workload.members[list]);
-        let work = of_lists(&components, &|list| f64::from(visits[list]) * members(list));
+        let work = of_lists(&components, &|list| f64::from(visits[list]) * workload.work(list));
         let bytes = of_lists(&widths, &|list| members(list) * layout.dtype.size() as f64);
         let mut moves = Moves {
             division: division.clone(),

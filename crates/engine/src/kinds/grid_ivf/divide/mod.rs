@@ -64,8 +64,14 @@ pub struct GridPartition {
     pub mode: Mode,
     /// Queries of the index' type and dimension, as they will come; vectors of the index where there are none.
     pub queries: Option<std::path::PathBuf>,
-    /// Lists that a query visits; the calibrated number for a recall of 0.95, or 16.
+    /// Lists that a query visits; the calibrated number for `recall`, or 16 where none is given or calibrated.
     pub nprobe: Option<u32>,
+    /// The recall that queries ask for; 0.95 by default.
+    pub recall: Option<f64>,
+    /// Nanoseconds of a component; timed by default.
+    pub component_ns: Option<f64>,
+    /// Nanoseconds that the origin takes to prepare a query; timed by default.
+    pub prepare_ns: Option<f64>,
     /// Weight of the imbalance, α in the paper; the number of servers by default, which makes an idle server as dear as
     /// a busy one.
     pub alpha: Option<f64>,
@@ -121,7 +127,7 @@ pub(crate) fn divide(
     progress: &dyn Progress,
 ) -> Result<Divided> {
     let base = Base::open(index, number, manifest.clone(), files::GRID)?;
-    let grid = GridIndex::open(&base, None)?;
+    let grid = GridIndex::open(&base, None, None)?;
     let Placed { plan, placement, striped, .. } = place(&base, &grid, over, progress)?;
     let sizes = striped.as_ref().map(|striped| striped.sizes.clone());
     let grid = match striped {
@@ -145,7 +151,7 @@ pub(crate) fn adapt(
     progress: &dyn Progress,
 ) -> Result<(Adapted, Option<Divided>)> {
     let base = Base::open(index, number, manifest.clone(), files::GRID)?;
-    let grid = GridIndex::open(&base, None)?;
+    let grid = GridIndex::open(&base, None, None)?;
     let workload = Workload::measure(&base, &grid, over.grid, progress)?.observed(visits);
     let slices = running.spread.as_ref().map_or(&[][..], |spread| &spread.slices);
     let stripes = running.grid(index)?.facts.stripes;

@@ -290,14 +290,15 @@ impl Division {
             ((layout.dim() - first) * layout.dtype.size()) as f64
         };
         for lists in workload.each() {
-            let mut members = vec![0f64; self.rows];
+            let (mut members, mut work) = (vec![0f64; self.rows], vec![0f64; self.rows]);
             for &list in lists {
-                members[self.row_of_list[list as usize] as usize] +=
-                    f64::from(workload.members[list as usize]);
+                let row = self.row_of_list[list as usize] as usize;
+                members[row] += f64::from(workload.members[list as usize]);
+                work[row] += workload.work(list as usize);
             }
             for (row, &members) in members.iter().enumerate().filter(|row| *row.1 > 0.0) {
                 for (&on, &each) in self.cells[row].iter().zip(&per_member) {
-                    add_load(&mut load, on, members * each);
+                    add_load(&mut load, on, work[row] * each);
                 }
                 // The origin is one of the servers, as likely as any other: what it holds needs no message.
                 let elsewhere = 1.0 - 1.0 / servers as f64;
@@ -386,7 +387,7 @@ fn rows_of(workload: &Workload, rows: usize) -> Vec<u32> {
     let lists = workload.members.len();
     // What was not visited may be.
     let load: Vec<f64> =
-        visits.iter().zip(&workload.members).map(|(&v, &m)| (f64::from(v) + 0.5) * f64::from(m)).collect();
+        (0..).zip(&visits).map(|(list, &v)| (f64::from(v) + 0.5) * workload.work(list)).collect();
     let totals = [load.iter().sum::<f64>(), workload.members.iter().map(|&m| f64::from(m)).sum()];
     let mut order: Vec<usize> = (0..lists).collect();
     order.sort_by(|&a, &b| load[b].total_cmp(&load[a]).then(a.cmp(&b)));

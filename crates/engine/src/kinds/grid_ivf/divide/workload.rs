@@ -33,6 +33,9 @@ pub(super) struct Workload {
     pub(super) ends: Vec<usize>,
     /// Members of each list.
     pub(super) members: Vec<u32>,
+    /// Components of a member of each list over those of any, where queries of the sample visited it; 1 elsewhere. The
+    /// threshold is lower for lists that come later.
+    pub(super) weights: Vec<f64>,
     /// Of all members of visited lists, the share that is left before each group, and after the last.
     pub(super) alive: Vec<f64>,
     /// Components of pilots that are compared, for each member.
@@ -59,7 +62,11 @@ impl Workload {
         progress: &dyn Progress,
     ) -> Result<Workload> {
         let queries = sample(base, grid, options)?;
-        let nprobe = options.nprobe.or_else(|| calibrated(base)).unwrap_or(NPROBE);
+        let nprobe = match (options.nprobe, options.recall) {
+            (Some(nprobe), _) => nprobe,
+            (None, None) => calibrated(base, RECALL).unwrap_or(NPROBE),
+            (None, Some(recall)) => calibrated(base, recall).ok_or_else(|| not_calibrated(recall))?,
+        };
         let view = IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) };
         let layout = &grid.layout;
         let members = grid.places().first.windows(2).map(|w| w[1] - w[0]).collect();
@@ -67,6 +74,7 @@ impl Workload {
         let mut left = vec![0u64; layout.groups() + 1];
         let (mut visited, mut components) = (0u64, 0u64);
         let (mut prepare, mut scan) = (0.0, 0.0);
+        let mut of_lists = vec![(0u64, 0u64); grid.places().first.len().saturating_sub(1)];
         progress.stage("measuring queries", queries.len() as u64, "queries");
         for query in &queries {
             if progress.interrupted() {
@@ -90,6 +98,10 @@ impl Workload {
             left[0] += trace.after_pilot;
             left[1..].iter_mut().zip(&trace.after_group).for_each(|(sum, left)| *sum += left);
             visited += trace.lists.iter().map(|list| u64::from(list.members)).sum::<u64>();
+            for list in &trace.lists {
+                let sums = &mut of_lists[list.list as usize];
+                *sums = (sums.0 + list.components, sums.1 + u64::from(list.members));
+            }
             found.lists.extend(trace.lists.iter().map(|list| list.list));
             found.ends.push(found.lists.len());
             progress.advance(1);
@@ -99,8 +111,9 @@ impl Workload {
         let widths = (0..layout.groups()).map(|group| layout.components(group).len() as f64);
         let groups: f64 = widths.zip(&found.alive).map(|(width, alive)| width * alive).sum();
         found.pilot = (components as f64 / all - groups).max(0.0);
-        found.component_ns = scan / components.max(1) as f64;
-        found.prepare_ns = prepare / queries.len().max(1) as f64;
+        found.weights = weights(&of_lists);
+        found.component_ns = options.component_ns.unwrap_or(scan / components.max(1) as f64);
+        found.prepare_ns = options.prepare_ns.unwrap_or(prepare / queries.len().max(1) as f64);
         Ok(found)
     }
 
@@ -123,8 +136,14 @@ impl Workload {
             lists: self.lists.iter().flat_map(of_list).collect(),
             ends: self.ends.iter().map(|end| end * stripes as usize).collect(),
             members: self.members.iter().flat_map(|&members| sizes_of(members, stripes)).collect(),
+            weights: self.weights.iter().flat_map(|&w| std::iter::repeat_n(w, stripes as usize)).collect(),
             ..self.clone()
         }
+    }
+
+    /// Members of a list, weighed by what they take.
+    pub(super) fn work(&self, list: usize) -> f64 {
+        f64::from(self.members[list]) * self.weights.get(list).copied().unwrap_or(1.0)
     }
 
     /// The lists of each query.
@@ -141,10 +160,27 @@ impl Workload {
     }
 }
 
-/// The lists that a query visits for the usual recall, where that was calibrated.
-fn calibrated(base: &Base) -> Option<u32> {
+/// Components of a member of each list over those of any. `sums` are components and members of all visits of a list.
+fn weights(sums: &[(u64, u64)]) -> Vec<f64> {
+    let all = sums.iter().fold((0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
+    let mean = all.0 as f64 / all.1.max(1) as f64;
+    let of = |&(components, members): &(u64, u64)| match members {
+        0 => 1.0,
+        _ => components as f64 / members as f64 / mean.max(f64::MIN_POSITIVE),
+    };
+    sums.iter().map(of).collect()
+}
+
+fn not_calibrated(recall: f64) -> Error {
+    Error::bad_input(format!(
+        "no number of lists was calibrated for recall {recall}; run `stratann tune`, or give --nprobe"
+    ))
+}
+
+/// The lists that a query visits for a recall, where that was calibrated.
+fn calibrated(base: &Base, recall: f64) -> Option<u32> {
     let curve = base.manifest.curves.iter().find(|curve| curve.k == K)?;
-    curve.setting(RECALL).map(|point| point.effort)
+    curve.setting(recall).map(|point| point.effort)
 }
 
 /// The queries of a file, or vectors of the index, evenly drawn.

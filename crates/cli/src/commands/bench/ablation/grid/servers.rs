@@ -27,7 +27,7 @@ const LONE_QUERIES: usize = 1000;
 /// How much less than asked for a share may be.
 const SHARE_TOLERANCE: f64 = 0.005;
 /// Ways to divide the lists.
-pub(super) const MODES: [Mode; 3] = [Mode::Vector, Mode::Dimension, Mode::Harmony];
+pub(super) const MODES: [Mode; 4] = [Mode::Vector, Mode::Dimension, Mode::Striped, Mode::Harmony];
 
 /// A load on simulated servers.
 #[derive(Clone, Debug, Serialize)]
@@ -216,7 +216,9 @@ impl<'a> Simulation<'a> {
             sample: &self.even.sample,
             ..all
         };
-        let mut settings = vec![all, unbalanced];
+        let at_once =
+            Setting { name: "no pipeline", switches: GridSwitches { pipeline: false, ..on }, ..all };
+        let mut settings = vec![all, unbalanced, at_once];
         let off = one::variants().into_iter().skip(1);
         settings.extend(off.map(|(name, switches)| Setting { name, switches, ..all }));
         let mut found = Vec::new();
@@ -224,7 +226,7 @@ impl<'a> Simulation<'a> {
             found.extend(self.run(load, setting)?);
         }
         if let Some(all) = found.first().cloned() {
-            let blocking = Simulated { name: "no pipeline".into(), qps: all.blocking_qps, ..all };
+            let blocking = Simulated { name: "blocking".into(), qps: all.blocking_qps, ..all };
             found.insert(2, blocking);
         }
         Ok(found)
@@ -271,8 +273,7 @@ impl<'a> Simulation<'a> {
             queries: Some(setting.sample.to_path_buf()),
             nprobe: Some(setting.probes.0),
             alpha: setting.alpha,
-            message_ns: Some(2.0 * self.prices.message_ns as f64),
-            byte_ns: Some(2.0 * self.prices.message_byte_ps as f64 / 1000.0),
+            ..self.prices.of_plan()
         };
         PartitionOptions { grid, seed: SEED, ..PartitionOptions::new(setting.servers) }
     }

@@ -18,6 +18,7 @@ fn workload(visits: &[usize], groups: usize) -> Workload {
         nprobe: 1,
         k: 10,
         pilot: 0.0,
+        weights: vec![],
     }
 }
 
