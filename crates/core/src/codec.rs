@@ -119,6 +119,11 @@ impl Writer<'_> {
     }
 }
 
+/// Bytes that [`Writer::varint`] takes for a number.
+pub(crate) fn varint_bytes(x: u64) -> u64 {
+    u64::from((64 - (x | 1).leading_zeros()).div_ceil(7))
+}
+
 /// Reads numbers from the front of bytes.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

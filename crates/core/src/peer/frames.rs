@@ -134,7 +134,7 @@ impl FrameCodec {
             Step::HandOver(to) => self.hand_over(&run, self.in_cluster(to), state, pool),
             Step::Done if run.job.is_some() => {
                 let mut scores = pool.buffer();
-                wire::write_scores(state, &mut scores);
+                wire::write_scores(state, self.writes, &mut scores);
                 Leaves::SendScores(scores)
             }
             Step::Done => {

@@ -112,7 +112,7 @@ impl Encoder {
         w.u8(flags.iter().enumerate().map(|(i, &flag)| u8::from(flag) << i).sum());
         w.u32(q.io.next_tag);
         write_outcome(q.outcome, &mut w);
-        write_stats(&q.stats, &mut w);
+        write_stats(&q.stats, version, &mut w);
         put_hits(along, &mut w);
         if reports_sent > 0 {
             w.varint(reports_sent.into());
@@ -191,10 +191,11 @@ pub fn decode_into(bytes: &[u8], state: &mut QueryState) -> Result<(), Refused> 
 }
 
 /// Appends the reply of a job that has ended: whether it is complete (1 byte), its counters, and what the kind writes.
-pub fn write_scores(job: &QueryState, out: &mut Vec<u8>) {
+/// The asker reads states of this version.
+pub fn write_scores(job: &QueryState, version: u32, out: &mut Vec<u8>) {
     let mut w = Writer(out);
     w.u8(u8::from(job.q.outcome == Outcome::Complete));
-    write_stats(&job.q.stats, &mut w);
+    write_stats(&job.q.stats, version, &mut w);
     job.own.encode_scores(&mut w);
 }
 
@@ -377,9 +378,13 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
 const COUNTERS: usize = QueryStats::NAMES.len();
 const _: () = assert!(COUNTERS <= 32, "a bit for each counter");
 
-fn write_stats(stats: &QueryStats, w: &mut Writer<'_>) {
+/// Counters that servers know which read no version of states beyond 11.
+const COUNTERS_OF_11: usize = 25;
+
+fn write_stats(stats: &QueryStats, version: u32, w: &mut Writer<'_>) {
     let values = stats.values();
-    w.u32((0..).zip(&values).map(|(i, &value)| u32::from(value > 0) << i).sum());
+    let values = if version < 12 { &values[..COUNTERS_OF_11] } else { &values[..] };
+    w.u32((0..).zip(values).map(|(i, &value)| u32::from(value > 0) << i).sum());
     values.iter().filter(|&&value| value > 0).for_each(|&value| w.varint(value));
 }
 

@@ -105,6 +105,12 @@ counters! {
     components_unpruned,
     /// Lower thresholds that were sent to servers with jobs of the query.
     thresholds_sent,
+    /// Bytes of queries that jobs carried: the components that slices need.
+    query_bytes,
+    /// Bytes of what is left of rows that jobs carried: a bit for each vector, or fewer, and the sums.
+    sum_bytes,
+    /// Bytes of results that jobs replied with.
+    result_bytes,
 }
 
 impl QueryStats {
@@ -134,10 +140,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!(
-            (copy.code_comparisons, copy.thresholds_sent),
-            (2 * values[0], 2 * values[values.len() - 1])
-        );
+        assert_eq!((copy.code_comparisons, copy.result_bytes), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

@@ -14,7 +14,7 @@ use self::at_once::Part;
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
 use super::turned::Turned;
 use super::{Marker, State, View};
-use crate::codec::{Reader, Refused, Writer};
+use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::place::{Reach, SERVERS_MAX};
 use crate::plan::Cx;
 use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
@@ -155,6 +155,7 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
                 row.alive.clear();
                 row.sums.clear();
             }
+            count_bytes(cx, &row);
             cx.own.rows.push((tag, row));
         }
         None => row.lists.iter().for_each(|probe| cx.q.give_up(cx.view.unit(probe.list, 0))),
@@ -216,6 +217,28 @@ fn scan_here(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
     Some(Vec::new())
 }
 
+/// Bytes of what is left of a row.
+#[cfg(test)]
+pub(super) fn left_bytes(row: &Row) -> u64 {
+    wire::left_bytes(&row.alive, &row.sums)
+}
+
+/// Counts what a job carries to a server.
+fn count_bytes(cx: &mut Cx<'_, Marker>, row: &Row) {
+    cx.q.stats.query_bytes += row.query.bytes();
+    cx.q.stats.sum_bytes += wire::left_bytes(&row.alive, &row.sums);
+}
+
+/// Bytes of sums and of results that a job replies with.
+fn reply_bytes(own: &State, row: &Row) -> (u64, u64) {
+    match &row.part {
+        None => (0, own.found.iter().map(|hit| 4 + varint_bytes(hit.external_id)).sum()),
+        Some(part) => {
+            (wire::left_bytes(&row.alive, &row.sums), part.ids.iter().map(|&id| varint_bytes(id)).sum())
+        }
+    }
+}
+
 /// Goes on with a job.
 pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
     let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
@@ -227,10 +250,14 @@ pub(super) fn step_job(cx: &mut Cx<'_, Marker>) {
         found.clone_from(&cx.q.top.hits);
         at_once::note_ids(cx.view, &mut row);
         let is_finished = row.is_finished(cx.view);
+        let (sums, results) = reply_bytes(cx.own, &row);
+        cx.q.stats.sum_bytes += sums;
+        cx.q.stats.result_bytes += results;
         cx.own.rows.push((tag, row));
         return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
     }
     row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
+    count_bytes(cx, &row);
     cx.own.rows.push((tag, row));
     cx.settle(&missing);
 }

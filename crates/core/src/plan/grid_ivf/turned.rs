@@ -17,7 +17,7 @@ use stratann_kernel::distance::{dot_f32, inverse_norm};
 use stratann_kernel::element::widen;
 
 use super::{Axes, Scratch, View};
-use crate::codec::{Reader, Refused, Writer};
+use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::view::Base;
 use stratann_kernel::Metric;
 
@@ -133,6 +133,12 @@ impl Turned {
         }
         norms(view, scratch);
         rest.is_empty().then_some(())
+    }
+
+    /// Bytes that [`Turned::encode`] appends.
+    pub(super) fn bytes(&self) -> u64 {
+        let (values, pilot) = (self.values.len() as u64, self.pilot.len() as u64);
+        8 + varint_bytes(values) + values + varint_bytes(pilot) + 4 * pilot
     }
 
     pub(super) fn encode(&self, w: &mut Writer<'_>) {

@@ -7,7 +7,7 @@ use super::super::scan::{count_list, unit_distance};
 use super::super::turned::Turned;
 use super::super::{Marker, State, View};
 use super::wire::{put_left, take_left};
-use super::{Probe, Row, full, is_here, ones};
+use super::{Probe, Row, count_bytes, full, is_here, ones};
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
 use crate::plan::Cx;
@@ -77,6 +77,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>, row: Row) -> Option<()> {
         if let Some(part) = &mut row.part {
             part.with_ids = core::mem::take(&mut needs_ids);
         }
+        count_bytes(cx, &row);
         cx.own.rows.push((tag, row));
     }
     cx.own.gathered.push(gathered);

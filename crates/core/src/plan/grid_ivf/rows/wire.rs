@@ -33,7 +33,7 @@ use super::super::turned::DIM_MAX;
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
 use super::at_once::Part;
 use super::{Gathered, Probe, Row, TRIES, ones};
-use crate::codec::{Reader, Refused, Writer};
+use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::search::{Hit, Tag};
 
 /// Most blocks of a row.
@@ -194,6 +194,20 @@ pub(super) fn put_left(alive: &[u64], sums: &[f64], w: &mut Writer<'_>) {
     put_sums(sums, w);
 }
 
+/// Bytes that [`put_left`] appends.
+pub(super) fn left_bytes(alive: &[u64], sums: &[f64]) -> u64 {
+    let mut next = 0;
+    let is_short = sums.len() < 4 * alive.len();
+    let gaps = (0u64..)
+        .zip(alive)
+        .filter(|_| is_short)
+        .flat_map(|(word, &bits)| ones(bits).map(move |lane| 64 * word + u64::from(lane)));
+    let gaps: u64 = gaps.map(|at| varint_bytes(at - core::mem::replace(&mut next, at + 1))).sum();
+    let vectors = if is_short { varint_bytes(sums.len() as u64) + gaps } else { 8 * alive.len() as u64 };
+    let sums = if are_near(sums).0 { 8 + 4 * sums.len() } else { 8 * sums.len() };
+    varint_bytes(alive.len() as u64) + 1 + vectors + 1 + sums as u64
+}
+
 fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
     let mut row = Row::default();
     take_probes(r, &mut row.lists)?;
@@ -243,9 +257,14 @@ pub(super) fn take_left(
 /// Most blocks that the lists of a row may have on average where few vectors are left.
 const MAX_BLOCKS_OF_LIST: usize = 1 << 16;
 
-fn put_sums(sums: &[f64], w: &mut Writer<'_>) {
+/// Whether all sums are near the smallest one, and that one.
+fn are_near(sums: &[f64]) -> (bool, f64) {
     let smallest = sums.iter().copied().fold(f64::INFINITY, f64::min);
-    let is_short = sums.iter().all(|sum| sum - smallest <= f64::from(u32::MAX));
+    (sums.iter().all(|sum| sum - smallest <= f64::from(u32::MAX)), smallest)
+}
+
+fn put_sums(sums: &[f64], w: &mut Writer<'_>) {
+    let (is_short, smallest) = are_near(sums);
     w.u8(u8::from(is_short));
     if is_short {
         put_u64(if sums.is_empty() { 0.0f64 } else { smallest }.to_bits(), w);

@@ -117,15 +117,43 @@ impl<'g> Servers<'g> {
             }
             assert!(job.is_baton(&self.view(server).size()));
             match self.step(server, query, &mut job, &[]) {
-                Step::HandOver(next) => server = next,
+                Step::HandOver(next) => {
+                    assert_counted(&job);
+                    server = next;
+                }
                 Step::Done => break,
                 Step::Wait => panic!("a job waits for nothing"),
             }
         }
         let mut bytes = vec![];
-        wire::write_scores(&job, &mut bytes);
+        wire::write_scores(&job, wire::VERSION, &mut bytes);
         Some(bytes)
     }
+}
+
+/// The bytes that a job says its row and its query take are those that they take.
+fn assert_counted(job: &QueryState) {
+    let crate::plan::KindState::GridIvf(own) = &job.own else { panic!() };
+    let row = &own.rows[0].1;
+    let mut bytes = vec![];
+    let mut w = crate::codec::Writer(&mut bytes);
+    row.query.encode(&mut w);
+    assert_eq!(row.query.bytes(), bytes.len() as u64);
+    let (one_row, none) = (wire_bytes(job), {
+        let mut empty = job.clone();
+        let crate::plan::KindState::GridIvf(own) = &mut empty.own else { panic!() };
+        own.rows[0].1.alive.clear();
+        own.rows[0].1.sums.clear();
+        wire_bytes(&empty)
+    });
+    let left = |row: &super::super::Row| super::super::rows::left_bytes(row);
+    assert_eq!(left(row) - left(&super::super::Row::default()), one_row - none);
+}
+
+fn wire_bytes(state: &QueryState) -> u64 {
+    let mut bytes = vec![];
+    wire::encode(state, wire::Carry::Ids, &mut bytes);
+    bytes.len() as u64
 }
 
 fn servers_of(seed: u64, servers: u64, replicas: u64, list: usize, slice: usize) -> u64 {
