@@ -84,11 +84,11 @@ fn check_one_server(found: &serde_json::Value) {
 }
 
 fn check_servers(found: &serde_json::Value) {
-    // Two recalls on two servers, one on four.
-    assert_eq!(found["even"].as_array().unwrap().len(), 9);
+    // Two recalls on two servers, one on four; each in four modes.
+    assert_eq!(found["even"].as_array().unwrap().len(), 12);
     for row in rows_with(&found["even"], &[]) {
         let slices = match row["name"].as_str().unwrap() {
-            "vector" => 1,
+            "vector" | "striped" => 1,
             "dimension" => row["servers"].as_u64().unwrap(),
             _ => row["slices"].as_u64().unwrap(),
         };
@@ -121,10 +121,11 @@ fn check_techniques(found: &serde_json::Value) {
         ["no pruning by vectors", "no pruning by dimensions", "no pruning", "no prewarming"].as_slice();
     assert_eq!(names, [&["all", "no balance", "blocking", "no pipeline"], variants].concat());
     let components = |at: usize| number(&rows[at]["components"]);
-    assert!(components(0) < components(3) && components(0) < components(5) && components(4) == components(5));
+    assert!(components(0) < components(4) && components(0) < components(6) && components(5) == components(6));
+    assert!(components(0) <= components(3));
     assert_eq!(rows[2]["qps"], rows[0]["blocking_qps"]);
     let divisions = rows_with(&found["divisions"], &[]);
-    assert_eq!(divisions.len(), 6);
+    assert_eq!(divisions.len(), 8);
     for division in divisions {
         assert!(number(&division["largest_bytes"]) < number(&division["all_bytes"]), "{division}");
         assert!(number(&division["over_vectors"]) > 1.0, "{division}");

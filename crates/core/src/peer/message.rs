@@ -278,20 +278,18 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused>
         }
         6 => {
             let run = take_run(query, &mut r)?;
-            let why = match r.u8()? {
-                0 => NoScores::Busy,
-                1 => NoScores::Missing,
-                _ => return Err(Refused::Content),
-            };
-            if r.0.is_empty() { Message::NoScores { run, why } } else { return Err(Refused::Length) }
+            Message::NoScores { run, why: take_why(&mut r)? }
         }
         7 => {
             let run = take_run(query, &mut r)?;
             let threshold = Threshold::new(f64::from_bits(r.u64()?)).ok_or(Refused::Content)?;
-            if r.0.is_empty() { Message::Threshold { run, threshold } } else { return Err(Refused::Length) }
+            Message::Threshold { run, threshold }
         }
         _ => return Err(Refused::Content),
     };
+    if matches!(message, Message::NoScores { .. } | Message::Threshold { .. }) && !r.0.is_empty() {
+        return Err(Refused::Length);
+    }
     let is_job = matches!(message, Message::Scores { .. } | Message::NoScores { .. });
     let is_query = matches!(
         message,
@@ -300,6 +298,14 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused>
     match message.run() {
         Some(run) if run.job.is_some() && is_query || run.job.is_none() && is_job => Err(Refused::Content),
         _ => Ok((message, load)),
+    }
+}
+
+fn take_why(r: &mut Reader<'_>) -> Result<NoScores, Refused> {
+    match r.u8()? {
+        0 => Ok(NoScores::Busy),
+        1 => Ok(NoScores::Missing),
+        _ => Err(Refused::Content),
     }
 }
 

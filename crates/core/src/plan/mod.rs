@@ -7,6 +7,7 @@ pub mod disk_graph;
 pub mod flat;
 pub mod grid_ivf;
 pub mod hybrid_ivf;
+mod index_view;
 mod ordered;
 #[cfg(any(test, feature = "test-kind"))]
 pub mod sorted;
@@ -15,6 +16,7 @@ use alloc::vec::Vec;
 
 use stratann_kernel::distance::Exact;
 
+pub use self::index_view::IndexView;
 pub(crate) use self::ordered::Ordered;
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::Reach;
@@ -554,57 +556,6 @@ kinds! {
     3 GridIvf grid_ivf,
     #[cfg(any(test, feature = "test-kind"))]
     255 Sorted sorted,
-}
-
-/// The part of an index that lies in RAM, as a query sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct IndexView<'a> {
-    /// What all kinds have.
-    pub base: Base<'a>,
-    /// What this kind has.
-    pub kind: KindView<'a>,
-}
-
-impl IndexView<'_> {
-    /// The number of its kind, as on the wire.
-    pub fn kind_number(&self) -> u8 {
-        self.kind.number()
-    }
-
-    /// The limits of a query over this index.
-    pub fn budget(&self) -> Budget {
-        self.kind.budget()
-    }
-
-    /// The numbers below which all that a state names must lie.
-    pub fn size(&self) -> IndexSize {
-        self.kind.size(&self.base)
-    }
-
-    /// Whether the distance of any candidate can be computed here, so that a baton may leave distances out.
-    pub fn rescores(&self) -> bool {
-        self.kind.rescores()
-    }
-
-    /// Whether jobs carry what they need of their query, so that no vector goes with them.
-    pub fn jobs_have_queries(&self) -> bool {
-        self.kind.jobs_have_queries()
-    }
-
-    /// Checks bytes that were read, whole, before a cache or a query sees them.
-    ///
-    /// # Errors
-    /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that
-    /// a query of this index reads, or when a length, a place or a checksum in it is wrong.
-    pub fn verify(&self, read: &Read, bytes: &[u8]) -> Result<(), Loss> {
-        if bytes.len() < read.at.bytes as usize {
-            return Err(Loss::Short);
-        }
-        if bytes.len() > read.at.bytes as usize || !self.kind.verify(&self.base, read, bytes) {
-            return Err(Loss::Damaged);
-        }
-        Ok(())
-    }
 }
 
 /// A step never hands over while reads are pending.

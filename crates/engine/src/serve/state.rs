@@ -177,6 +177,22 @@ fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
     (index.in_flight(&options) * index.width_limit(&options) as usize).clamp(8, 1024)
 }
 
+/// What the protocol knows of the index.
+fn served(index: &ServedIndex, options: &ServeOptions) -> Served {
+    let view = index.view(0);
+    Served {
+        build: index.build(),
+        kind: view.kind_number(),
+        vector_bytes: index.index().base.row_bytes(),
+        size: view.size(),
+        carry: index.carry(options.carry).unwrap_or(Carry::Distances),
+        results: options.results,
+        rescores: view.rescores(),
+        jobs_have_queries: view.jobs_have_queries(),
+        parts: index.parts(),
+    }
+}
+
 /// A number that differs each time the server starts.
 fn incarnation() -> u32 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u32)
@@ -189,18 +205,7 @@ impl ServerState {
         index: ServedIndex,
         beside: Option<&ServerState>,
     ) -> ServerState {
-        let view = index.view(0);
-        let served = Served {
-            build: index.build(),
-            kind: view.kind_number(),
-            vector_bytes: index.index().base.row_bytes(),
-            size: view.size(),
-            carry: index.carry(options.carry).unwrap_or(Carry::Distances),
-            results: options.results,
-            rescores: view.rescores(),
-            jobs_have_queries: view.jobs_have_queries(),
-            parts: index.parts(),
-        };
+        let (view, served) = (index.view(0), served(&index, &options));
         let server = options.server.unwrap_or(0);
         let limits = Limits {
             origins: options.queue,

@@ -387,8 +387,8 @@ impl Row {
             let view = *cx.view;
             let bytes = view.slice(list, slice)?;
             let blocks = bytes.blocks();
-            let mut scanner =
-                Scanner::new(cx, list, bytes, self.limit, true).without(missing, self.part.is_some());
+            let mut scanner = Scanner::new(cx, list, bytes, self.limit, (false, true))
+                .without(missing, self.part.is_some());
             for block in 0..blocks {
                 let bits = self.alive[word];
                 let (mut sums, mut lanes, mut count) = ([f64::NAN; LANES], [0u8; LANES], 0);

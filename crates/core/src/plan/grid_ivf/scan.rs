@@ -12,13 +12,15 @@ use stratann_kernel::columns::{
 use stratann_kernel::{DType, Metric, prefetch};
 
 use super::trace::{ScannedList, Trace};
-use super::{Marker, Scratch, View};
+use super::{Axes, Marker, Scratch, View};
 use crate::format::grid::{List, PILOT_GROUP};
 use crate::plan::Cx;
 use crate::search::{Query, TopK};
 
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.
 const FEW: usize = 8;
+/// Most groups of a slice that are visited in an order of their own.
+const ORDERED_MAX: usize = 256;
 /// Bytes of what is compared next that are fetched meanwhile: the rest of a long run follows by itself.
 const AHEAD: usize = 1024;
 
@@ -41,7 +43,7 @@ pub(super) fn scan_list(
 ) -> Option<()> {
     let list = cx.view.list(number)?;
     let members = list.members() as u32;
-    let mut scanner = Scanner::new(cx, number, list, first_limit, false);
+    let mut scanner = Scanner::new(cx, number, list, first_limit, (true, true));
     let (finished, components) = (scanner.q.stats.full_comparisons, scanner.q.stats.components);
     scanner.blocks(prewarmed);
     let stats = &scanner.q.stats;
@@ -75,7 +77,8 @@ pub(super) fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
             return rank;
         }
         let Some((list, members)) = cx.view.firsts(number) else { continue };
-        Scanner::new(cx, number, list, f64::INFINITY, true).prewarm(members);
+        // They are compared in all groups, and are left whatever their components.
+        Scanner::new(cx, number, list, f64::INFINITY, (false, false)).prewarm(members);
     }
     ranked.len()
 }
@@ -114,18 +117,23 @@ pub(super) struct Scanner<'s> {
     missing: u64,
     // Whether other slices are scored elsewhere meanwhile. Their query counts the vectors then.
     is_part: bool,
+    // The groups of this slice in the order of their visit, counted from its first one.
+    order: [u8; ORDERED_MAX],
     trace: Option<&'s mut Trace>,
 }
 
 impl<'s> Scanner<'s> {
+    /// Groups of components may be visited in an order of the list's own.
     pub(super) fn new(
         cx: &'s mut Cx<'_, Marker>,
         number: u32,
         list: List<'s>,
         limit: f64,
-        is_first: bool,
+        (is_traced, is_ordered): (bool, bool),
     ) -> Scanner<'s> {
         let Scratch { query, norms, pilot, length, rests, trace, .. } = &mut *cx.scratch;
+        let is_ordered = is_ordered && cx.base.metric != Metric::Ip;
+        let order = group_order(cx.view, number, &list, query, is_ordered);
         Scanner {
             q: cx.q,
             view: cx.view,
@@ -141,9 +149,15 @@ impl<'s> Scanner<'s> {
             is_fixed: !(cx.params.prune_vector && cx.params.prune_dimension),
             missing: 0,
             is_part: false,
-            // Those that are scored first are left whatever their components.
-            trace: trace.as_mut().filter(|_| !is_first),
+            order,
+            trace: trace.as_mut().filter(|_| is_traced),
         }
+    }
+
+    /// The group at a position of the order. Positions begin at the first group of the slice.
+    fn group_at(&self, position: usize) -> usize {
+        let start = self.list.range().start;
+        self.order.get(position - start).map_or(position, |&group| start + usize::from(group))
     }
 
     /// With these slices missing besides; some of them may be scored elsewhere meanwhile.
@@ -271,15 +285,16 @@ impl<'s> Scanner<'s> {
         self.q.stats.components += (self.list.members_of(block) * part.query.len()) as u64;
     }
 
-    /// Goes on with some lanes of a block from a group on. Those that are left at the end come first, and their number
-    /// is returned.
-    fn rest_of(&mut self, group: usize, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
+    /// Goes on with some lanes of a block from the group at a position on. Those that are left at the end come first,
+    /// and their number is returned.
+    fn rest_of(&mut self, position: usize, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
         let factors = self.factors(block);
         let mut left = lanes.len();
-        for group in group..self.list.range().end {
+        for position in position..self.list.range().end {
             if left == 0 {
                 break;
             }
+            let group = self.group_at(position);
             let lanes = &mut lanes[..left];
             let part = self.part(group, &factors);
             let bytes = self.list.group(group, block);
@@ -291,9 +306,9 @@ impl<'s> Scanner<'s> {
                 add_rows_of(&part, bytes, lanes, sums);
             }
             self.q.stats.components += (lanes.len() * part.query.len()) as u64;
-            let kept = keep_within(self.limit, &self.rests[group + 1], sums, lanes);
-            self.note(group + 1, kept);
-            self.count(group + 1, left, kept);
+            let kept = keep_within(self.limit, &self.rests[position + 1], sums, lanes);
+            self.note(position + 1, kept);
+            self.count(position + 1, left, kept);
             left = kept;
         }
         left
@@ -384,4 +399,38 @@ impl<'s> Scanner<'s> {
             *rest += step * (1.0 + 1e-4) * f64::from(code) + 1.0;
         }
     }
+}
+
+/// Returns the order in which the groups of a slice are visited, counted from its first one.
+///
+/// Groups that are stored component by component come first. The others are sorted by the mean squared difference of
+/// query and centroid, the largest first: sums grow sooner, and have the same bits in any order. Groups of rotated
+/// components keep their order.
+fn group_order(
+    view: &View<'_>,
+    number: u32,
+    list: &List<'_>,
+    query: &[f32],
+    is_ordered: bool,
+) -> [u8; ORDERED_MAX] {
+    let mut order = [0; ORDERED_MAX];
+    order.iter_mut().zip(0..=u8::MAX).for_each(|(group, i)| *group = i);
+    let (groups, columns) = (list.range(), view.layout.columns);
+    let dim = view.layout.dim();
+    let centroid = view.centroids.chunks_exact(dim).nth((number / view.stripes.max(1)) as usize);
+    let (Axes::Ordered(axes), Some(centroid)) = (view.axes, centroid) else { return order };
+    if !is_ordered || groups.len() > ORDERED_MAX {
+        return order;
+    }
+    let mut apart = [0f32; ORDERED_MAX];
+    for (apart, group) in apart.iter_mut().zip(groups.clone()) {
+        let components = view.layout.components(group);
+        let width = components.len() as f32;
+        let own = axes.get(components.clone()).unwrap_or(&[]).iter().zip(&query[components]);
+        let differences = own.map(|(&axis, q)| q - centroid.get(axis as usize).unwrap_or(q));
+        *apart = differences.map(|x| x * x).sum::<f32>() / width;
+    }
+    let first = columns.clamp(groups.start, groups.end) - groups.start;
+    order[first..groups.len()].sort_by(|&a, &b| apart[usize::from(b)].total_cmp(&apart[usize::from(a)]));
+    order
 }

@@ -1,5 +1,5 @@
-//! Rows without the pipeline: all slices are scored at the same time, each on its server, and the origin adds their sums
-//! (the baseline of HARMONY §6.3.2). A slice can drop only what its own components exceed the limit with.
+//! Rows without the pipeline: all slices are scored at the same time, each on its server, and the origin adds their
+//! sums (the baseline of HARMONY §6.3.2). A slice can drop only what exceeds the limit by its own components.
 
 use alloc::vec::Vec;
 

@@ -191,8 +191,8 @@ pub(crate) fn place(
 
 impl Divided {
     /// Writes the lists where they are striped, in place of those of the index that is divided: the data file, and the
-    /// sizes, once `make_room` has removed what is there. Returns the manifest of an index with these lists and the entries of its files `data` and `sizes`; `None`
-    /// where lists are those of the index.
+    /// sizes, once `make_room` has removed what is there. Returns the manifest of an index with these lists and the
+    /// entries of its files `data` and `sizes`; `None` where lists are those of the index.
     pub(crate) fn write_lists(
         &self,
         source: &Manifest,
