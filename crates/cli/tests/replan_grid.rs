@@ -159,7 +159,7 @@ fn lists_move_off_a_crowded_server_while_queries_go_on() {
     assert!(refused(&other, 2).contains("is not a partition of"));
     assert!(
         refused(&["cluster", "replan", arg(&index), "-o", arg(&index), "--connect", &connect], 2)
-            .contains("is not a partition")
+            .contains("serves the build")
     );
     let nobody = nobody();
     let silent = ["cluster", "replan", arg(&index), "-o", arg(&folder), "--connect", &nobody];

@@ -6,6 +6,7 @@ mod asked;
 pub mod blocks;
 pub mod choice;
 pub mod disk_graph;
+pub mod division;
 pub mod effort;
 pub mod flat;
 pub mod grid_ivf;
@@ -413,66 +414,8 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
     }
 }
 
-/// How an index that a planner slices is divided.
-pub mod division {
-    pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
-}
-
+pub(crate) use self::division::{SlicedLists, adapt, divide, division_account, shareable_bytes};
 pub(crate) use grid_ivf::divide::{Adapted, Divided, Over, Placed as PlacedSlices};
-
-/// Where the units of lists in slices are, and the lists themselves where these are striped.
-pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);
-
-/// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.
-pub(crate) fn division_account(manifest: &Manifest, servers: usize, mode: division::Mode) -> Option<Account> {
-    let is_sliced = manifest.kind().is_some_and(Kind::is_sliced);
-    is_sliced.then(|| grid_ivf::divide::account(manifest, servers, mode == division::Mode::Striped))
-}
-
-/// Divides an index that a planner slices.
-///
-/// # Errors
-/// Queries of another shape, an interruption, damage.
-pub(crate) fn divide(
-    folder: &Path,
-    source: (u64, &Manifest),
-    over: Over<'_>,
-    progress: &dyn Progress,
-) -> Result<Divided> {
-    grid_ivf::divide::divide(folder, source, over, progress)
-}
-
-/// Bytes of the units that a server holds of a new version and holds in memory of the one beside it.
-///
-/// # Errors
-/// A table that is missing or damaged.
-pub(crate) fn shareable_bytes(
-    folder: &Path,
-    manifest: &Manifest,
-    held: Held<'_>,
-    beside: &KindIndex,
-) -> Result<u64> {
-    match beside {
-        KindIndex::GridIvf(grid) if manifest.kind() == Some(Kind::GridIvf) => {
-            grid.shareable_bytes(folder, manifest, held)
-        }
-        _ => Ok(0),
-    }
-}
-
-/// Plans a partition again by the lists that queries visit, and divides the index by the next step where there is one.
-///
-/// # Errors
-/// As [`divide`]; too few queries, a partition of another index.
-pub(crate) fn adapt(
-    folder: &Path,
-    source: (u64, &Manifest),
-    running: (&Manifest, &Placement),
-    seen: (&[Vec<u32>], Over<'_>),
-    progress: &dyn Progress,
-) -> Result<(Adapted, Option<Divided>)> {
-    grid_ivf::divide::adapt(folder, source, running, seen, progress)
-}
 
 /// The tables that describe units which are not blocks of a graph.
 pub(crate) use hybrid_ivf::tables::ListTables as UnitTables;

@@ -121,7 +121,8 @@ impl PartitionOptions {
         }
         // What is planned depends on numbers of the manifest, which must be possible.
         shape(folder, manifest)?;
-        if (manifest.groups() as usize) < self.servers {
+        // A planner has other ways to divide than by whole groups, and refuses what it cannot.
+        if !kind.is_sliced() && (manifest.groups() as usize) < self.servers {
             return wrong(format!(
                 "{} has {} {}, fewer than {} servers; use fewer",
                 folder.display(),

@@ -101,7 +101,7 @@ impl Division {
     }
 }
 
-/// Lists that move from row to row.
+/// Lists that move from row to row, or change places.
 struct Moves {
     division: Division,
     /// Work of each slice of each list.
@@ -150,81 +150,113 @@ impl Moves {
 
     /// Moves lists while that makes loads more equal. Returns whether any was moved.
     fn run(&mut self) -> bool {
-        let lists = self.work.len();
         let mut has_moved = false;
-        for _ in 0..lists {
+        for _ in 0..self.work.len() {
             let mean = self.load.iter().sum::<f64>() / self.load.len() as f64;
-            let Some((list, row, gain)) = self.best_move() else { break };
+            let Some((exchange, gain)) = self.best() else { break };
             if gain <= (EVEN * mean).powi(2) {
                 break;
             }
-            self.apply(list, row);
+            self.apply(exchange);
             has_moved = true;
         }
         has_moved
     }
 
-    /// The move off the busiest server that makes the sum of squared loads least, within what servers may load and
-    /// hold: the list, its new row, and by how much the sum falls.
-    fn best_move(&self) -> Option<(usize, usize, f64)> {
+    /// The exchange off the busiest server that makes the sum of squared loads least, within what servers may load and
+    /// hold, and by how much that falls.
+    fn best(&self) -> Option<(Exchange, f64)> {
         let busiest = (0..self.load.len()).max_by(|&a, &b| self.load[a].total_cmp(&self.load[b]))?;
         let is_on = |row: usize| self.division.cells[row].iter().any(|on| on >> busiest & 1 == 1);
-        let mut best: Option<(usize, usize, f64)> = None;
+        let coldest: Vec<Option<usize>> = (0..self.division.rows).map(|row| self.coldest(row)).collect();
+        let mut best: Option<(Exchange, f64)> = None;
         for list in 0..self.work.len() {
             let from = self.division.row_of_list[list] as usize;
             if !is_on(from) || self.work[list].iter().all(|&work| work == 0.0) {
                 continue;
             }
             for row in (0..self.division.rows).filter(|&row| row != from) {
-                let gain = self.gain(list, row);
-                if gain > best.map_or(0.0, |best| best.2) && self.has_room(list, row) {
-                    best = Some((list, row, gain));
+                for back in [None, coldest[row]] {
+                    let exchange = Exchange { list, row, back };
+                    let gain = self.gain(exchange);
+                    if gain > best.map_or(0.0, |best| best.1) && self.has_room(exchange) {
+                        best = Some((exchange, gain));
+                    }
                 }
             }
         }
         best
     }
 
-    /// By how much the sum of squared loads falls when a list moves.
-    fn gain(&self, list: usize, row: usize) -> f64 {
-        let mut change = vec![0.0; self.load.len()];
+    /// The list of a row with the least work for its bytes.
+    fn coldest(&self, row: usize) -> Option<usize> {
+        let sum = |of: &[f64]| of.iter().sum::<f64>();
+        let warmth = |list: usize| sum(&self.work[list]) / sum(&self.bytes[list]);
+        let own = (0..self.work.len()).filter(|&list| self.division.row_of_list[list] as usize == row);
+        own.filter(|&list| sum(&self.bytes[list]) > 0.0).min_by(|&a, &b| warmth(a).total_cmp(&warmth(b)))
+    }
+
+    /// The lists that move: where from and where to.
+    fn parts(&self, exchange: Exchange) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+        let Exchange { list, row, back } = exchange;
         let from = self.division.row_of_list[list] as usize;
-        for (slice, &work) in self.work[list].iter().enumerate() {
-            add_load(&mut change, self.division.cells[from][slice], -work);
-            add_load(&mut change, self.division.cells[row][slice], work);
+        [(list, from, row)].into_iter().chain(back.map(|back| (back, row, from)))
+    }
+
+    /// By how much the sum of squared loads falls.
+    fn gain(&self, exchange: Exchange) -> f64 {
+        let mut change = vec![0.0; self.load.len()];
+        for (list, from, to) in self.parts(exchange) {
+            for (slice, &work) in self.work[list].iter().enumerate() {
+                add_load(&mut change, self.division.cells[from][slice], -work);
+                add_load(&mut change, self.division.cells[to][slice], work);
+            }
         }
         self.load.iter().zip(&change).map(|(load, change)| -change * (2.0 * load + change)).sum()
     }
 
-    /// Servers that would load a slice, and its bytes.
-    fn loads(&self, list: usize, row: usize) -> impl Iterator<Item = (usize, f64)> + '_ {
-        let from = self.division.row_of_list[list] as usize;
-        let slices = self.division.cells[from].iter().zip(&self.division.cells[row]).zip(&self.bytes[list]);
-        slices.flat_map(|((&old, &new), &bytes)| servers_of(new & !old).map(move |server| (server, bytes)))
+    /// Bytes that each server would load, and that it would hold more.
+    fn bytes(&self, exchange: Exchange) -> Vec<(f64, f64)> {
+        let mut bytes = vec![(0.0, 0.0); self.held.len()];
+        for (list, from, to) in self.parts(exchange) {
+            for (slice, &own) in self.bytes[list].iter().enumerate() {
+                let (old, new) = (self.division.cells[from][slice], self.division.cells[to][slice]);
+                servers_of(new & !old).for_each(|s| bytes[s] = (bytes[s].0 + own, bytes[s].1 + own));
+                servers_of(old & !new).for_each(|s| bytes[s].1 -= own);
+            }
+        }
+        bytes
     }
 
-    fn has_room(&self, list: usize, row: usize) -> bool {
+    fn has_room(&self, exchange: Exchange) -> bool {
         let mean = self.held.iter().sum::<f64>() / self.held.len() as f64;
-        self.loads(list, row).all(|(server, bytes)| {
-            self.loaded[server] + bytes <= self.room[server] && self.held[server] + bytes <= FULLEST * mean
+        self.bytes(exchange).into_iter().enumerate().all(|(server, (loads, more))| {
+            let is_little = loads == 0.0 || self.loaded[server] + loads <= self.room[server];
+            is_little && (more <= 0.0 || self.held[server] + more <= FULLEST * mean)
         })
     }
 
-    fn apply(&mut self, list: usize, row: usize) {
-        let from = self.division.row_of_list[list] as usize;
-        let loads: Vec<(usize, f64)> = self.loads(list, row).collect();
-        for (server, bytes) in loads {
-            self.loaded[server] += bytes;
-            self.held[server] += bytes;
+    fn apply(&mut self, exchange: Exchange) {
+        for (server, (loads, more)) in self.bytes(exchange).into_iter().enumerate() {
+            self.loaded[server] += loads;
+            self.held[server] += more;
         }
-        for slice in 0..self.work[list].len() {
-            let (old, new) = (self.division.cells[from][slice], self.division.cells[row][slice]);
-            servers_of(old & !new).for_each(|server| self.held[server] -= self.bytes[list][slice]);
-            add_load(&mut self.load, old, -self.work[list][slice]);
-            add_load(&mut self.load, new, self.work[list][slice]);
+        for (list, from, to) in self.parts(exchange) {
+            for (slice, &work) in self.work[list].iter().enumerate() {
+                add_load(&mut self.load, self.division.cells[from][slice], -work);
+                add_load(&mut self.load, self.division.cells[to][slice], work);
+            }
+            self.division.row_of_list[list] = to as u32;
         }
-        self.division.row_of_list[list] = row as u32;
     }
+}
+
+/// A list that moves to another row, and where there is no room for it, one that moves back.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    list: usize,
+    row: usize,
+    back: Option<usize>,
 }
 
 fn servers_of(on: u64) -> impl Iterator<Item = usize> {

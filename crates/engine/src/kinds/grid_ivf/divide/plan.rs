@@ -146,7 +146,8 @@ impl GridPlan {
                 Mode::Harmony => true,
                 Mode::Vector => slices == 1,
                 Mode::Dimension => slices == servers,
-                Mode::Striped => false,
+                // One server has all of every list.
+                Mode::Striped => servers == 1,
             };
             let can_be = slices <= layout.groups() && servers / slices <= workload.members.len();
             if is_asked && can_be {

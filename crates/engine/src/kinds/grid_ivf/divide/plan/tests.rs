@@ -112,9 +112,6 @@ fn every_unit_has_its_servers_and_all_servers_their_share() {
     let workload = workload(&visits, layout.groups());
     for (servers, replicas) in [(1, 1), (4, 1), (4, 2), (6, 3), (8, 8), (7, 2)] {
         for mode in [Mode::Harmony, Mode::Vector, Mode::Dimension, Mode::Striped] {
-            if mode == Mode::Striped && servers == 1 {
-                continue;
-            }
             let told = told(mode, (1.0, 0.0));
             let over = Over { replicas, ..over(servers, &told) };
             let plan = GridPlan::choose(&workload, &layout, over).unwrap();

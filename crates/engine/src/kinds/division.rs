@@ -1,0 +1,68 @@
+//! How an index that a planner slices is divided over servers: the kinds' one answer to each question.
+
+use std::path::Path;
+
+use stratann_core::place::Placement;
+
+use super::grid_ivf;
+pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
+use super::kind::Kind;
+use super::units::Held;
+use super::{Adapted, Divided, KindIndex, Over};
+use crate::budget::Account;
+use crate::manifest::Manifest;
+use crate::{Progress, Result};
+
+/// Where the units of lists in slices are, and the lists themselves where these are striped.
+pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);
+
+/// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.
+pub(crate) fn division_account(manifest: &Manifest, servers: usize, mode: Mode) -> Option<Account> {
+    let is_sliced = manifest.kind().is_some_and(Kind::is_sliced);
+    is_sliced.then(|| grid_ivf::divide::account(manifest, servers, mode == Mode::Striped))
+}
+
+/// Divides an index that a planner slices.
+///
+/// # Errors
+/// Queries of another shape, an interruption, damage.
+pub(crate) fn divide(
+    folder: &Path,
+    source: (u64, &Manifest),
+    over: Over<'_>,
+    progress: &dyn Progress,
+) -> Result<Divided> {
+    grid_ivf::divide::divide(folder, source, over, progress)
+}
+
+/// Bytes of the units that a server holds of a new version and holds in memory of the one beside it.
+///
+/// # Errors
+/// A table that is missing or damaged.
+pub(crate) fn shareable_bytes(
+    folder: &Path,
+    manifest: &Manifest,
+    held: Held<'_>,
+    beside: &KindIndex,
+) -> Result<u64> {
+    match beside {
+        KindIndex::GridIvf(grid) if manifest.kind() == Some(Kind::GridIvf) => {
+            grid.shareable_bytes(folder, manifest, held)
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Plans a partition again by the lists that queries visit, and divides the index by the next step where there is one.
+///
+/// # Errors
+/// As [`divide`]; too few queries, a partition of another index.
+pub(crate) fn adapt(
+    folder: &Path,
+    source: (u64, &Manifest),
+    running: (&Manifest, &Placement),
+    seen: (&[Vec<u32>], Over<'_>),
+    progress: &dyn Progress,
+) -> Result<(Adapted, Option<Divided>)> {
+    grid_ivf::divide::adapt(folder, source, running, seen, progress)
+}
