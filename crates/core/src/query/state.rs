@@ -55,6 +55,16 @@ impl Scratch {
         if let KindScratch::HybridIvf(own) = &self.own { Some(own) } else { None }
     }
 
+    /// Ranks the lists that the prepared query would visit, without a search: see [`Scratch::ranked_lists`]. Nothing is
+    /// done for a kind that ranks no lists here.
+    pub fn rank_lists(&mut self, view: &IndexView<'_>, params: &Params) {
+        if let (KindScratch::GridIvf(own), Some(kind), Some(params)) =
+            (&mut self.own, view.kind.grid_ivf(), params.kind.grid_ivf())
+        {
+            own.rank(&view.base, kind, params);
+        }
+    }
+
     /// What a `grid-ivf` query keeps here.
     pub fn grid_ivf(&self) -> Option<&grid_ivf::Scratch> {
         if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }

@@ -369,7 +369,8 @@ mod tests {
             };
             let blind = Units { visits: Vec::new(), ..self::units(120) };
             let (with, without) = (busiest(&units, &units), busiest(&units, &blind));
-            assert!(with < 1.16 && with < without, "{servers}, {method:?}: {with} {without}");
+            // METIS cuts differently on different machines.
+            assert!(with < 1.2 && with < 0.9 * without, "{servers}, {method:?}: {with} {without}");
         }
         assert_eq!(busiest_over_mean(&self::units(5), &Placement::new(1, vec![1; 9]).unwrap()), None);
     }

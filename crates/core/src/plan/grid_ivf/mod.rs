@@ -129,6 +129,11 @@ impl Scratch {
         self.trace = Some(Trace::default());
     }
 
+    /// Ranks the lists that a prepared query with these parameters would visit: see [`Scratch::ranked`].
+    pub fn rank(&mut self, base: &Base<'_>, view: &View<'_>, params: &Params) {
+        rank::rank_lists(base, view, params, self);
+    }
+
     /// The lists that the query visits, the nearest first, with the distances of their centroids.
     pub fn ranked(&self) -> &[(f32, u32)] {
         &self.ranked

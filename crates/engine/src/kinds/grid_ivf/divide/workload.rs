@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stratann_core::plan::{IndexView, KindParams, KindView};
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{Params, QueryState, Scratch, Step};
 use stratann_kernel::element::widen;
 
@@ -16,6 +16,8 @@ use crate::{Error, Progress, Result};
 
 /// Queries of a sample, at most.
 const SAMPLE: usize = 1000;
+/// Of them, those that are searched for, at most: the others are ranked. The survival curve is that of these.
+const SEARCHED: usize = 128;
 /// Lists that are visited where neither the user nor a calibration says.
 const NPROBE: u32 = 16;
 /// The recall that queries are taken to ask for.
@@ -76,7 +78,10 @@ impl Workload {
         let (mut prepare, mut scan) = (0.0, 0.0);
         let mut of_lists = vec![(0u64, 0u64); grid.places().first.len().saturating_sub(1)];
         progress.stage("measuring queries", queries.len() as u64, "queries");
-        for query in &queries {
+        let params = Params::grid_ivf(K, nprobe);
+        // Some are searched for, evenly drawn; of the others it is known what they visit.
+        let every = queries.len().div_ceil(SEARCHED).max(1);
+        for (number, query) in queries.iter().enumerate() {
             if progress.interrupted() {
                 return Err(Error::interrupted());
             }
@@ -84,16 +89,21 @@ impl Workload {
             let started = Instant::now();
             scratch.prepare(&view, query);
             prepare += started.elapsed().as_nanos() as f64;
+            progress.advance(1);
+            if !number.is_multiple_of(every) {
+                scratch.rank_lists(&view, &params);
+                found.lists.extend(scratch.ranked_lists().iter().map(|list| list.1));
+                found.ends.push(found.lists.len());
+                continue;
+            }
             scratch.trace_lists();
-            let params = Params {
-                kind: KindParams::GridIvf(stratann_core::plan::grid_ivf::Params::new(nprobe)),
-                ..Params::grid_ivf(K, nprobe)
-            };
             let mut state = QueryState::new(params, view.budget());
             let started = Instant::now();
             while state.step(&view, &mut scratch, &[]) != Step::Done {}
             scan += started.elapsed().as_nanos() as f64;
             components += state.stats().components;
+            found.lists.extend(scratch.ranked_lists().iter().map(|list| list.1));
+            found.ends.push(found.lists.len());
             let Some(trace) = scratch.grid_ivf().and_then(|own| own.scanned()) else { continue };
             left[0] += trace.after_pilot;
             left[1..].iter_mut().zip(&trace.after_group).for_each(|(sum, left)| *sum += left);
@@ -102,9 +112,6 @@ impl Workload {
                 let sums = &mut of_lists[list.list as usize];
                 *sums = (sums.0 + list.components, sums.1 + u64::from(list.members));
             }
-            found.lists.extend(trace.lists.iter().map(|list| list.list));
-            found.ends.push(found.lists.len());
-            progress.advance(1);
         }
         let all = visited.max(1) as f64;
         found.alive = left.iter().map(|&left| left as f64 / all).collect();
