@@ -91,6 +91,8 @@ pub(crate) struct How {
     prewarm: bool,
     fan_out: u8,
     static_order: bool,
+    balance: bool,
+    pipeline: bool,
     threads: Option<usize>,
     mode: String,
     width: Option<u32>,
@@ -130,7 +132,8 @@ impl How {
             prewarm: self.prewarm,
             fan_out: self.fan_out,
             busy_last: !self.static_order,
-            ..GridSwitches::default()
+            balance: self.balance,
+            pipeline: self.pipeline,
         }
     }
 

@@ -77,6 +77,8 @@ class Client:
         prewarm: bool = True,
         fan_out: int = 1,
         static_order: bool = False,
+        balance: bool = True,
+        pipeline: bool = True,
         width: int | None = None,
         mode: str = "barrier",
         timeout: float | None = None,
@@ -99,6 +101,7 @@ class Client:
             fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64. More take less time and more work, since
                 rows that begin together do not prune each other.
             static_order: visit slices of a grid-ivf in their order; otherwise a busy server comes last.
+            balance, pipeline: as in `Index.search`.
             width: concurrent reads of a query; None chooses by load.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
@@ -124,7 +127,7 @@ class Client:
             "nprobe": nprobe,
             "early_stop": early_stop,
             "stop_slack": stop_slack,
-            **_switched(prune_dimension, prune_vector, prewarm, fan_out, static_order),
+            **_switched(prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline),
             "width": width,
             "mode": mode,
             "timeout_ms": round(1000 * (self._timeout if timeout is None else _read_timeout(timeout))),

@@ -117,6 +117,8 @@ class Index:
         prewarm: bool = True,
         fan_out: int = 1,
         static_order: bool = False,
+        balance: bool = True,
+        pipeline: bool = True,
         threads: int | None = None,
         mode: str = "barrier",
         width: int | None = None,
@@ -147,6 +149,8 @@ class Index:
             prewarm: on a grid-ivf: score some vectors first, for a first threshold.
             fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64, where servers divide it.
             static_order: where servers divide a grid-ivf: visit slices in their order, whatever the load.
+            balance: where servers divide a grid-ivf: let their loads count, also among replicas.
+            pipeline: where servers divide a grid-ivf: visit the slices of a row one after another, not all at once.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             width: concurrent reads of a query; None chooses by load.
@@ -175,7 +179,7 @@ class Index:
         rows = self._queries(queries)
         how = {
             **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
-            **grid_techniques(prune_dimension, prune_vector, prewarm, fan_out, static_order),
+            **grid_techniques(prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline),
             "threads": whole(threads, "threads", 1),
             "mode": mode,
             "width": whole(width, "width"),
@@ -496,6 +500,8 @@ def grid_techniques(
     prewarm: bool = True,
     fan_out: int = 1,
     static_order: bool = False,
+    balance: bool = True,
+    pipeline: bool = True,
 ) -> dict[str, Any]:
     """Checks the switches of a search in a grid-ivf."""
     switches = {
@@ -503,6 +509,8 @@ def grid_techniques(
         "prune_vector": prune_vector,
         "prewarm": prewarm,
         "static_order": static_order,
+        "balance": balance,
+        "pipeline": pipeline,
     }
     for name, value in switches.items():
         if not isinstance(value, (bool, np.bool_)):

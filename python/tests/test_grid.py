@@ -54,7 +54,7 @@ def test_switches_change_the_work_and_no_answer(path, base, queries):
         assert work(prune_dimension=False)["pruned"] == 0
         assert work(prewarm=False)["components"] != pruned["components"]
         # They are for lists that servers divide.
-        assert work(fan_out=4, static_order=True) == pruned
+        assert work(fan_out=4, static_order=True, balance=False, pipeline=False) == pruned
         plain = index.explain(queries[0], nprobe=4, prewarm=False)
         assert plain["prewarmed_components"] == 0 < index.explain(queries[0], nprobe=4)["prewarmed_components"]
 
@@ -66,6 +66,7 @@ def test_switches_reach_a_server(path, queries):
         {"prune_vector": False},
         {"prewarm": False},
         {"fan_out": 3, "static_order": True},
+        {"balance": False, "pipeline": False},
     ]
     with serving(path, "--threads", "1") as address, stratann.open(path) as index:
         client = stratann.connect(address)
@@ -86,6 +87,7 @@ def test_switches_reach_a_server(path, queries):
         ({"fan_out": True}, "fan_out is True"),
         ({"prewarm": 1}, "prewarm is 1; give True or False"),
         ({"static_order": "no"}, "static_order is 'no'"),
+        ({"pipeline": None}, "pipeline is None"),
     ],
 )
 def test_bad_switches_are_refused(path, queries, switch, message):

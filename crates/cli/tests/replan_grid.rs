@@ -2,11 +2,15 @@
 #![allow(missing_docs)]
 
 mod common;
+#[path = "../../cluster/tests/gateway/mod.rs"]
+mod gateway;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
+use gateway::Gateway;
 use serde_json::Value;
+use stratann_testing::{Need, leave_out};
 
 const SERVERS: usize = 3;
 /// The price of messages, so that nothing is timed in what decides.
@@ -57,33 +61,52 @@ fn busiest(data: &Data, crowd: &[usize], servers: &[String]) -> f64 {
 
 #[test]
 fn lists_move_off_a_crowded_server_while_queries_go_on() {
+    lists_move(None);
+}
+
+#[test]
+fn lists_move_where_versions_are_in_an_object_store() {
+    match Gateway::start() {
+        Some(gateway) => lists_move(Some(&gateway)),
+        None => leave_out(Need::S3Server, "the program versitygw is not installed"),
+    }
+}
+
+/// The store is a folder, or that of a gateway.
+fn lists_move(gateway: Option<&Gateway>) {
     let data = Data::new(4000, 64, "f32");
-    let (index, store) = (data.path("grid"), data.path("store"));
+    let near = arg(&data.path("store")).to_string();
+    let store = gateway.map_or(near, |gateway| format!("s3://{}/grids", gateway.bucket));
+    let with_access = |args: &[&str]| {
+        let mut command = command(args);
+        command.envs(gateway.iter().flat_map(|gateway| gateway.variables.clone()));
+        command
+    };
+    let index = data.path("grid");
     let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", "grid-ivf", "--lists", "90"];
     json(&[&build[..], &["--calibration-queries", "0", "--threads", "2"]].concat());
     let folder = spread(&data, &index, "spread", &["--servers", "3", "--mode", "vector"]);
-    json(&["cluster", "publish", arg(&folder), arg(&store)]);
-    let source = |s: usize| format!("store = {:?}\ndata = \"data-{s}\"\npoll_s = 1", arg(&store));
-    let mut servers: Vec<Running> =
-        configs(&data, "server", SERVERS, &source).iter().map(|c| start(c)).collect();
+    let published = with_access(&["cluster", "publish", arg(&folder), &store]).output().unwrap();
+    assert!(published.status.success(), "{}", stderr(&published));
+    let source = |s: usize| format!("store = {store:?}\ndata = \"data-{s}\"\npoll_s = 1");
+    let mut servers: Vec<Running> = configs(&data, "server", SERVERS, &source)
+        .iter()
+        .map(|config| Running::of(with_access(&["serve", "--config", arg(config), "--until-eof", "--json"])))
+        .collect();
     let all: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
     wait_for("the cluster", || all.iter().all(|a| get(a, "/v1/health").0 == 200));
     let connect = all.join(",");
     let replan = |more: &[&str]| {
         let args = ["cluster", "replan", arg(&index), "-o", arg(&folder), "--connect", &connect];
-        [&args[..], &["--store", arg(&store)], &PRICES, more]
-            .concat()
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        with_access(&[&args[..], &["--store", &store, "--json"], &PRICES, more].concat()).output().unwrap()
     };
     let run_replan = |more: &[&str]| -> Value {
-        let args: Vec<String> = replan(more);
-        json(&args.iter().map(String::as_str).collect::<Vec<_>>())
+        let done = replan(more);
+        assert!(done.status.success(), "{}", stderr(&done));
+        serde_json::from_slice(&done.stdout).unwrap()
     };
-    let args: Vec<String> = replan(&[]);
-    let few = refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), 2);
-    assert!(few.contains("100 or more"), "{few}");
+    let few = replan(&[]);
+    assert!(few.status.code() == Some(2) && stderr(&few).contains("100 or more"), "{}", stderr(&few));
 
     let hot = crowd(&data, &all);
     let wanted: Vec<Vec<u32>> = data.query_rows.iter().map(|row| ask(&all[0], row, 2)).collect();

@@ -17,6 +17,9 @@ const FRAME_BYTES: f64 = 150.0;
 const HIT_BYTES: f64 = 8.0;
 /// Bytes of a row of lists over the mean, before another row is taken.
 const FULLEST: f64 = 1.1;
+/// What striped lists must save to be taken where other plans are possible: they are written anew, and cannot be
+/// planned again.
+const STRIPES_SAVE: f64 = 0.05;
 /// Places of striped lists over their members, at most.
 const PADDED: f64 = 1.03;
 /// Components of the widest slice over the mean, where a server has one slice alone.
@@ -80,7 +83,7 @@ pub struct GridPlan {
     pub message_ns: f64,
     /// See `component_ns`.
     pub byte_ns: f64,
-    /// What was compared, the cheapest first.
+    /// What was compared: what was taken, then the others, the cheapest first.
     pub candidates: Vec<Candidate>,
 }
 
@@ -163,6 +166,12 @@ impl GridPlan {
             }
         }
         all.sort_by(|a, b| a.0.cost_ms.total_cmp(&b.0.cost_ms));
+        if let [(first, _), (second, _), ..] = &all[..]
+            && first.stripes > 1
+            && first.cost_ms > (1.0 - STRIPES_SAVE) * second.cost_ms
+        {
+            all.swap(0, 1);
+        }
         let (candidates, divisions): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let Some(best) = divisions.into_iter().next() else {
             return Err(Error::bad_input(format!(
