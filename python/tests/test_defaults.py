@@ -41,6 +41,8 @@ SWITCHES = {
     "prune_dimension": "--no-prune-dimension",
     "prune_vector": "--no-prune-vector",
     "prewarm": "--no-prewarm",
+    "balance": "--no-balance",
+    "pipeline": "--no-pipeline",
 }
 
 

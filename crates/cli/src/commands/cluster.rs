@@ -79,20 +79,8 @@ struct Partition {
     /// Recall that queries ask for: visit as many lists as were calibrated for it [default: 0.95]
     #[arg(long, value_name = "RECALL", conflicts_with = "nprobe")]
     recall: Option<f64>,
-    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
-    ///
-    /// Equal costs, index and queries give equal plans.
-    #[arg(long, value_name = "FILE")]
-    costs: Option<PathBuf>,
-    /// Weight of the imbalance of servers against the work of all [default: the number of servers]
-    #[arg(long, value_name = "FACTOR", value_parser = price)]
-    alpha: Option<f64>,
-    /// Microseconds of a message, for the planner [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    message_us: Option<f64>,
-    /// Nanoseconds of each byte of a message, for the planner [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    byte_ns: Option<f64>,
+    #[command(flatten)]
+    prices: PlanPrices,
     /// Deal inverted lists by their bytes alone, not also by what queries have visited
     ///
     /// A hybrid-ivf counts visits while it is searched (learnt.bin).
@@ -127,6 +115,41 @@ struct Partition {
     /// A query is asked of every part, and handed over within each. --replicas and --overlap hold within a part.
     #[arg(long, value_name = "N", requires = "scatter_gather")]
     parts: Option<usize>,
+}
+
+/// What the planner of a grid-ivf weighs work and messages with.
+#[derive(clap::Args)]
+struct PlanPrices {
+    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
+    ///
+    /// Equal costs, index and queries give equal plans.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Weight of the imbalance of servers against the work of all [default: the number of servers]
+    #[arg(long, value_name = "FACTOR", value_parser = price)]
+    alpha: Option<f64>,
+    /// Microseconds of a message, for the planner [default: measured on the loopback interface]
+    #[arg(long, value_name = "TIME", value_parser = price)]
+    message_us: Option<f64>,
+    /// Nanoseconds of each byte of a message, for the planner [default: measured on the loopback interface]
+    #[arg(long, value_name = "TIME", value_parser = price)]
+    byte_ns: Option<f64>,
+}
+
+impl PlanPrices {
+    /// What is given; the rest is measured.
+    fn read(&self) -> Result<GridPartition> {
+        let costs = match &self.costs {
+            Some(path) => Prices::read(path)?.of_plan(),
+            None => GridPartition::default(),
+        };
+        Ok(GridPartition {
+            alpha: self.alpha,
+            message_ns: self.message_us.map(|us| 1e3 * us).or(costs.message_ns),
+            byte_ns: self.byte_ns.or(costs.byte_ns),
+            ..costs
+        })
+    }
 }
 
 /// `--method`.
@@ -259,19 +282,12 @@ fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Res
 
 impl Partition {
     fn grid(&self) -> Result<GridPartition> {
-        let costs = match &self.costs {
-            Some(path) => Prices::read(path)?.of_plan(),
-            None => GridPartition::default(),
-        };
         Ok(GridPartition {
             mode: self.mode.map_or(Mode::default(), Mode::from),
             queries: self.queries.clone(),
             nprobe: self.nprobe,
             recall: self.recall,
-            alpha: self.alpha,
-            message_ns: self.message_us.map(|us| 1e3 * us).or(costs.message_ns),
-            byte_ns: self.byte_ns.or(costs.byte_ns),
-            ..costs
+            ..self.prices.read()?
         })
     }
 }

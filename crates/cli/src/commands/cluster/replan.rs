@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stratann_cluster::store::Store;
 use stratann_engine::budget::size;
-use stratann_engine::kinds::division::GridPartition;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::PartitionOptions;
 use stratann_engine::spread::replan::{ReplanOptions, ReplanReport, replan};
 use stratann_engine::{Error, Progress, Result};
 
-use super::price;
-use crate::commands::simulate::costs::Prices;
+use super::PlanPrices;
 use crate::options;
 use crate::output::{Output, count, eprint_line, table};
 use crate::progress::ProgressPrinter;
@@ -46,18 +44,8 @@ pub(super) struct Replan {
     /// Plan again every so many seconds, until Ctrl-C [default: once]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: Option<u64>,
-    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
-    #[arg(long, value_name = "FILE")]
-    costs: Option<PathBuf>,
-    /// Weight of the imbalance of servers against the work of all [default: the number of servers]
-    #[arg(long, value_name = "FACTOR", value_parser = price)]
-    alpha: Option<f64>,
-    /// Microseconds of a message [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    message_us: Option<f64>,
-    /// Nanoseconds of each byte of a message [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    byte_ns: Option<f64>,
+    #[command(flatten)]
+    prices: PlanPrices,
     /// Limit of all memory of this command, such as 512MiB [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     ram_budget: Option<u64>,
@@ -123,18 +111,8 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
     for silent in servers.silent() {
         eprint_line(&format!("note: {silent}; its queries are not known"));
     }
-    let costs = match &args.costs {
-        Some(path) => Prices::read(path)?.of_plan(),
-        None => GridPartition::default(),
-    };
-    let grid = GridPartition {
-        alpha: args.alpha,
-        message_ns: args.message_us.map(|us| 1e3 * us).or(costs.message_ns),
-        byte_ns: args.byte_ns.or(costs.byte_ns),
-        ..costs
-    };
     let partition = PartitionOptions {
-        grid,
+        grid: args.prices.read()?,
         ram_budget: args.ram_budget,
         threads: args.threads.unwrap_or_else(options::all_cores),
         ..PartitionOptions::new(1)

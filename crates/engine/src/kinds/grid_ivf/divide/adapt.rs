@@ -291,14 +291,14 @@ mod tests {
         known.observed(&queries)
     }
 
-    fn told() -> GridPartition {
+    fn prices() -> GridPartition {
         GridPartition { message_ns: Some(10.0), byte_ns: Some(0.0), ..GridPartition::default() }
     }
 
     #[test]
     fn hot_lists_are_dealt_again_step_by_step() {
-        let (layout, told) = (layout(), told());
-        let over = Over { servers: 4, replicas: 1, grid: &told, may_stripe: false };
+        let (layout, prices) = (layout(), prices());
+        let over = Over { servers: 4, replicas: 1, grid: &prices, may_stripe: false };
         let even = GridPlan::choose(&seen((0..400).map(|i| i % 40)), &layout, over).unwrap();
         assert_eq!((even.rows, even.slices.len()), (4, 2));
         let mut placement = even.placement(over).unwrap();
@@ -328,8 +328,8 @@ mod tests {
 
     #[test]
     fn an_even_load_moves_nothing_and_few_queries_tell_nothing() {
-        let (layout, told) = (layout(), told());
-        let over = Over { servers: 4, replicas: 2, grid: &told, may_stripe: false };
+        let (layout, prices) = (layout(), prices());
+        let over = Over { servers: 4, replicas: 2, grid: &prices, may_stripe: false };
         let plan = GridPlan::choose(&seen((0..400).map(|i| i % 40)), &layout, over).unwrap();
         let placement = plan.placement(over).unwrap();
         let current = Current { placement: &placement, slices: &plan.slices, stripes: 1 };

@@ -17,7 +17,7 @@ const FRAME_BYTES: f64 = 150.0;
 const HIT_BYTES: f64 = 8.0;
 /// Bytes of a row of lists over the mean, before another row is taken.
 const FULLEST: f64 = 1.1;
-/// What striped lists must save to be taken where other plans are possible: they are written anew, and cannot be
+/// What striped lists must save to be taken where other plans are possible: they are written again, and cannot be
 /// planned again.
 const STRIPES_SAVE: f64 = 0.05;
 /// Places of striped lists over their members, at most.
