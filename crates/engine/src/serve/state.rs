@@ -143,6 +143,8 @@ pub(super) struct ServerState {
     pub(super) ledger: Arc<Ledger>,
     // What the ledger has set aside for this server.
     guarantees: OnceLock<Vec<Guarantee>>,
+    // For what it shared with the version before, since that was closed.
+    shared_guarantee: OnceLock<Guarantee>,
     usual: Usual,
     // Heavy queries that run, and the most that may.
     heavy: AtomicUsize,
@@ -229,6 +231,7 @@ impl ServerState {
         ServerState {
             ledger,
             guarantees: OnceLock::new(),
+            shared_guarantee: OnceLock::new(),
             usual,
             heavy: AtomicUsize::new(0),
             heavy_max: (slots / 2).max(1),
@@ -437,13 +440,23 @@ impl ServerState {
         let program = if beside { PROGRAM_BYTES } else { 0 };
         let shared = if beside { self.index.index().shared_bytes() } else { 0 };
         let fixed = account.total() - parts.iter().map(|part| part.1).sum::<u64>() - program;
-        // The other version has set aside what both have. When it ends that is not set aside for a moment.
+        // The other version has set aside what both have: see [`ServerState::set_aside_shared`].
         let fixed = fixed.saturating_sub(shared);
         let all = parts.into_iter().chain([(Part::Fixed, fixed)]);
         let guarantees =
             all.map(|(part, bytes)| self.ledger.guarantee(part, bytes)).collect::<Result<_>>()?;
         let _ = self.guarantees.set(guarantees);
         Ok(())
+    }
+
+    /// Sets aside what this version shared with the one before, which is closed now. Returns whether there is memory.
+    pub(super) fn set_aside_shared(&self) -> bool {
+        let shared = self.index.index().shared_bytes();
+        if shared == 0 || self.shared_guarantee.get().is_some() {
+            return true;
+        }
+        let guarantee = self.ledger.guarantee(Part::Fixed, shared);
+        guarantee.is_ok_and(|guarantee| self.shared_guarantee.set(guarantee).is_ok())
     }
 
     /// Runs one driver thread, from its tier to its end.

@@ -167,9 +167,15 @@ impl Versions {
                     open.beside = Some(Beside::Last(last, rollout));
                     return None;
                 }
+                let current = open.current.server.clone();
                 drop(open);
                 self.note_traffic(&last);
-                Some(Changed::Dropped(last.number))
+                let number = last.number;
+                drop(last);
+                if !current.state.set_aside_shared() {
+                    (self.log)("memory that two versions shared is in use and could not be set aside again");
+                }
+                Some(Changed::Dropped(number))
             }
         }
     }
