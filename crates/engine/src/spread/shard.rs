@@ -105,15 +105,19 @@ impl Shard {
                 spread.servers.saturating_sub(1)
             )));
         }
+        // The budget is checked before anything large is read; what is shared is known by the placement alone.
+        let planned = planned_account(&manifest, server, options.cache_budget)?;
+        if beside.is_none() {
+            planned.check(options.ram_budget, "open this index")?;
+        }
         let placement = read_placement(folder, &manifest, spread)?;
         let held = Held { placement: &placement, server };
         let shared = match beside {
             Some(other) => kinds::shareable_bytes(folder, &manifest, held, &other.kind)?,
             None => 0,
         };
-        // The budget is checked before anything large is read.
         let budget = options.ram_budget.map(|budget| budget.saturating_add(shared));
-        planned_account(&manifest, server, options.cache_budget)?.check(budget, "open this index")?;
+        planned.check(budget, "open this index")?;
         let index = Index::from_units(folder, number, manifest, Some(held), (options, beside))?;
         let ranks = index.kind.held_ranges().is_none().then(|| Ranks::new(&placement, server));
         let shard = Shard { index, placement, server, ranks };
