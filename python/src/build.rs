@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_engine as engine;
 use stratann_engine::build::{
-    BuildOptions, CodeKind, CodePlace, GraphOptions, GridOptions, Kind, ListOptions, LocalPlan, OptionsByKind,
+    BuildOptions, CodeKind, CodePlace, GpuOptions, GraphOptions, GridOptions, Kind, ListOptions, LocalPlan,
+    OptionsByKind,
 };
 use stratann_engine::dataset::{OnBadRow, Reader};
 use stratann_engine::profile::Profile;
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     nav_samples: Option<f64>,
     lists: Option<usize>,
     centroids: Option<PathBuf>,
+    list_share: Option<f64>,
+    epsilon: Option<f32>,
+    baselines: Option<bool>,
 }
 
 fn unknown(what: &str, given: &str, known: &str) -> Error {
@@ -64,7 +68,7 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
 impl Options {
     /// Returns the options of a build of vectors with `dim` components, whose kind is given.
     pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
-        let known = "\"disk-graph\", \"hybrid-ivf\", \"grid-ivf\" or \"flat\"";
+        let known = "\"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\" or \"flat\"";
         let kind = Kind::from_name(&self.kind).ok_or_else(|| unknown("kind", &self.kind, known))?;
         self.check_kind(kind)?;
         let (by_kind, common) = self.read_all(dim)?;
@@ -74,7 +78,7 @@ impl Options {
     /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
     fn read_for(self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
         if self.kind != "auto" {
-            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\", \"grid-ivf\" or \"flat\"";
+            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\" or \"flat\"";
             if Kind::from_name(&self.kind).is_none() {
                 return Err(unknown("kind", &self.kind, known));
             }
@@ -95,8 +99,9 @@ impl Options {
             other => return Err(unknown("on_bad_row", other, "\"fail\" or \"skip\"")),
         };
         let grid_ivf = GridOptions { lists: self.lists, centroids: self.centroids.clone() };
-        let by_kind =
-            OptionsByKind { disk_graph: self.read_graph()?, hybrid_ivf: self.read_lists()?, grid_ivf };
+        let (disk_graph, hybrid_ivf) = (self.read_graph()?, self.read_lists()?);
+        let gpu_ivf = self.read_gpu(&disk_graph);
+        let by_kind = OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf };
         // A value out of range is refused in the options of another kind as well.
         by_kind.check(dim)?;
         let defaults = BuildOptions::new(Kind::Flat, metric);
@@ -148,6 +153,18 @@ impl Options {
         })
     }
 
+    /// Options of `gpu-ivf`, which has the codes of `disk-graph`.
+    fn read_gpu(&self, graph: &GraphOptions) -> GpuOptions {
+        let defaults = GpuOptions::default();
+        GpuOptions {
+            list_share: self.list_share.unwrap_or(defaults.list_share),
+            epsilon: self.epsilon.unwrap_or(defaults.epsilon),
+            code_bytes: graph.code_bytes,
+            code_kind: graph.code_kind,
+            baselines: self.baselines.unwrap_or(defaults.baselines),
+        }
+    }
+
     /// Refuses options that do not apply to this kind.
     fn check_kind(&self, kind: Kind) -> Result<()> {
         let given = [
@@ -158,6 +175,9 @@ impl Options {
             ("nav_samples", Kind::HybridIvf, self.nav_samples.is_some()),
             ("lists", Kind::GridIvf, self.lists.is_some()),
             ("centroids", Kind::GridIvf, self.centroids.is_some()),
+            ("list_share", Kind::GpuIvf, self.list_share.is_some()),
+            ("epsilon", Kind::GpuIvf, self.epsilon.is_some()),
+            ("baselines", Kind::GpuIvf, self.baselines.is_some()),
         ];
         match given.into_iter().find(|&(_, of, is_given)| is_given && of != kind) {
             Some((name, of, _)) => Err(Error::bad_input(format!(

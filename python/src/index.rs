@@ -271,6 +271,7 @@ impl Index {
         match traced.map_err(|e| error::to_python(py, &e))? {
             Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Grid(trace) => report::trace(py, &trace, &trace.stats),
+            Explained::Gpu(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
         }
     }

@@ -90,7 +90,7 @@ _WHOLE_OPTIONS = (
     "clusters",
     "lists",
 )
-_REAL_OPTIONS = ("alpha", "head_share", "nav_samples")
+_REAL_OPTIONS = ("alpha", "head_share", "nav_samples", "list_share", "epsilon")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +145,9 @@ def build(
     nav_samples: float | None = None,
     lists: int | None = None,
     centroids: Path | None = None,
+    list_share: float | None = None,
+    epsilon: float | None = None,
+    baselines: bool | None = None,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 
@@ -159,7 +162,8 @@ def build(
         kind: ``"auto"`` (the kind whose queries are predicted to cost least, in the RAM given), ``"disk-graph"``
             (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each with its own local index:
             for RAM far below the size of the vectors), ``"grid-ivf"`` (inverted lists in RAM, which drop most vectors
-            after a few of their components) or ``"flat"`` (exact scan).
+            after a few of their components), ``"gpu-ivf"`` (codes on a GPU or in RAM, vectors on disk) or ``"flat"``
+            (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
         ram_budget: limit in bytes of the engine, as int or text (``"2GiB"``); None for no limit. It does not include
@@ -200,6 +204,10 @@ def build(
         nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
         lists: number of inverted lists of a grid-ivf; the square root of the rows.
         centroids: a file of float32 vectors, the centroids of the lists of a grid-ivf; None to find them.
+        list_share: inverted lists of a gpu-ivf, as a share of the rows; 0.1.
+        epsilon: a vector of a gpu-ivf is also in lists whose centroids are farther than the nearest by this share of
+            the distance, in 8 at most; 0.15.
+        baselines: write files that searches with ``baseline`` need, and measure their recall; False.
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.

@@ -47,6 +47,8 @@ pub(crate) enum KindName {
     HybridIvf,
     /// Inverted lists in RAM, which drop most vectors after a few of their components.
     GridIvf,
+    /// Codes on a GPU or in RAM, which get ids alone; vectors on disk, read in mini-batches.
+    GpuIvf,
     /// All vectors on disk, scanned: exact, for small sets.
     Flat,
 }
@@ -59,6 +61,7 @@ impl KindName {
             KindName::DiskGraph => Some(build::Kind::DiskGraph),
             KindName::HybridIvf => Some(build::Kind::HybridIvf),
             KindName::GridIvf => Some(build::Kind::GridIvf),
+            KindName::GpuIvf => Some(build::Kind::GpuIvf),
             KindName::Flat => Some(build::Kind::Flat),
         }
     }
@@ -433,7 +436,7 @@ pub(crate) struct Effort {
     /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "L")]
     pub(crate) search_list: Vec<u32>,
-    /// Most inverted lists to visit in a hybrid-ivf or a grid-ivf; several values make one run each
+    /// Most inverted lists to visit in a hybrid-ivf, a grid-ivf or a gpu-ivf; several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
     pub(crate) nprobe: Vec<u32>,
     /// With --nprobe: stop after this share of the lists, consecutively without a new result [default: never]

@@ -1,7 +1,11 @@
 //! Options of the command line that switch techniques of a search, to compare.
 
 use clap::ValueEnum;
-use stratann_engine::kinds::options::{GraphSwitches, GridSwitches, ListSwitches, Switches};
+use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::index::OpenBaselines;
+use stratann_engine::kinds::options::{
+    Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, Switches,
+};
 use stratann_engine::{Error, Result as Checked};
 
 /// Techniques of hybrid-ivf, to switch off for comparison.
@@ -39,6 +43,8 @@ pub(crate) struct Techniques {
     votes: Option<u32>,
     #[command(flatten)]
     grid: GridTechniques,
+    #[command(flatten)]
+    gpu: GpuTechniques,
 }
 
 /// Techniques of grid-ivf, to switch off for comparison.
@@ -73,6 +79,110 @@ struct GridTechniques {
     no_pipeline: bool,
 }
 
+/// Techniques of gpu-ivf, to choose or to switch off for comparison.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Techniques of gpu-ivf (to compare)")]
+struct GpuTechniques {
+    /// Search as another system does, or without some techniques
+    #[arg(long, value_enum, value_name = "NAME")]
+    baseline: Option<BaselineName>,
+    /// What ends re-ranking [default: margin]
+    #[arg(long, value_enum, conflicts_with = "baseline")]
+    rule: Option<RuleName>,
+    /// Most candidates to re-rank [default: from the curve; 16 k + 128 with --nprobe]
+    #[arg(long, value_name = "N")]
+    candidates: Option<u32>,
+    /// Candidates of a mini-batch [default: from the curve; 16 with --nprobe]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<u32>,
+    /// With --rule changes: a mini-batch that changes at most this share of the results is without effect
+    #[arg(long, value_name = "SHARE")]
+    epsilon_stop: Option<f32>,
+    /// With --rule changes: stop after this many mini-batches without effect, consecutively
+    #[arg(long, value_name = "N")]
+    beta: Option<u32>,
+    /// With --rule margin: stop when the next candidate is farther by its code than is expected of a result by this
+    /// share of the distance
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
+    margin: Option<f32>,
+}
+
+/// `--baseline`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum BaselineName {
+    /// Lists of vectors on disk are read whole (SPANN).
+    Spann,
+    /// Lists of codes on disk are read whole, then each candidate is read.
+    #[value(name = "hi+pq")]
+    HiPq,
+    /// As spann, with vectors copied to a GPU.
+    #[value(name = "hi+gpu")]
+    HiGpu,
+    /// As hi+pq, with codes copied to a GPU.
+    #[value(name = "hi+pq+gpu")]
+    HiPqGpu,
+    /// Lists of vectors in RAM, copied to a GPU (RUMMY).
+    RummyLike,
+    /// Codes in RAM, a fixed number of candidates, a read for each.
+    MiCpu,
+    /// The same with codes on a GPU.
+    MiGpu,
+    /// The smallest fixed number of candidates that reaches the recall.
+    StaticN,
+    /// Algorithm 1 with a read for each candidate.
+    NoDedup,
+    /// Algorithm 1 over vectors in the order of rows.
+    NoLayout,
+}
+
+impl From<BaselineName> for Baseline {
+    fn from(name: BaselineName) -> Baseline {
+        match name {
+            BaselineName::Spann => Baseline::Spann,
+            BaselineName::HiPq => Baseline::ListsOfCodes,
+            BaselineName::HiGpu => Baseline::SpannOnGpu,
+            BaselineName::HiPqGpu => Baseline::ListsOfCodesOnGpu,
+            BaselineName::RummyLike => Baseline::Rummy,
+            BaselineName::MiCpu => Baseline::MultiTierOnCpu,
+            BaselineName::MiGpu => Baseline::MultiTierOnGpu,
+            BaselineName::StaticN => Baseline::StaticCandidates,
+            BaselineName::NoDedup => Baseline::NoDeduplication,
+            BaselineName::NoLayout => Baseline::NoLayout,
+        }
+    }
+}
+
+/// `--rule`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RuleName {
+    /// A fixed number of candidates is re-ranked.
+    Static,
+    /// Mini-batches that change few results end it (FusionANNS, algorithm 1).
+    Changes,
+    /// The code distance of the next candidate ends it.
+    Margin,
+}
+
+impl GpuTechniques {
+    fn switches(&self) -> GpuSwitches {
+        let rule = |name| match name {
+            RuleName::Static => Rule::Static,
+            RuleName::Changes => Rule::Changes,
+            RuleName::Margin => Rule::Margin,
+        };
+        GpuSwitches {
+            baseline: self.baseline.map(Baseline::from),
+            rule: self.rule.map(rule),
+            candidates: self.candidates,
+            batch: self.batch_size,
+            epsilon_stop: self.epsilon_stop,
+            beta: self.beta,
+            margin: self.margin,
+            no_whole_blocks: false,
+        }
+    }
+}
+
 /// `--order`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OrderName {
@@ -100,7 +210,16 @@ pub(crate) enum BoundsName {
 /// # Errors
 /// When techniques of several kinds are switched.
 pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked<Switches> {
-    let (lists, grid) = (techniques.lists(), techniques.grid.switches());
+    let (lists, grid, gpu) = (techniques.lists(), techniques.grid.switches(), techniques.gpu.switches());
+    if gpu != GpuSwitches::default() {
+        // It shares a switch of disk-graph.
+        let others = GraphSwitches { whole_blocks: true, ..graph };
+        let is_alone = others == GraphSwitches::default()
+            && lists == ListSwitches::default()
+            && grid == GridSwitches::default();
+        let own = GpuSwitches { no_whole_blocks: !graph.whole_blocks, ..gpu };
+        return if is_alone { Ok(own.into()) } else { Err(several()) };
+    }
     let mut switched: Vec<Switches> = Vec::new();
     if graph != GraphSwitches::default() {
         switched.push(graph.into());
@@ -114,10 +233,12 @@ pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked
     match switched[..] {
         [] => Ok(Switches::Default),
         [one] => Ok(one),
-        _ => Err(Error::bad_input(
-            "techniques of several kinds of index are switched; leave out those of the other kinds",
-        )),
+        _ => Err(several()),
     }
+}
+
+fn several() -> Error {
+    Error::bad_input("techniques of several kinds of index are switched; leave out those of the other kinds")
 }
 
 impl GridTechniques {
@@ -144,6 +265,15 @@ impl Techniques {
             _ => Err(Error::bad_input(
                 "techniques of hybrid-ivf cannot be switched with --connect; leave out --connect or the switches",
             )),
+        }
+    }
+
+    /// The files that a baseline needs.
+    pub(crate) fn baselines(&self) -> OpenBaselines {
+        match self.gpu.baseline.map(Baseline::from) {
+            Some(baseline) if baseline.is_resident() => OpenBaselines::Resident,
+            Some(baseline) if baseline.needs_files() => OpenBaselines::OnDisk,
+            _ => OpenBaselines::No,
         }
     }
 

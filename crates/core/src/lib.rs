@@ -27,6 +27,7 @@ pub mod place;
 pub mod plan;
 pub mod query;
 pub mod route;
+pub mod score;
 pub mod search;
 pub mod verify;
 pub mod view;

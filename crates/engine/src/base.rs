@@ -30,6 +30,20 @@ pub struct OpenOptions {
     pub search_reserve: Reserve,
     /// Whether the index learns from its queries, where its kind can.
     pub learning: LearnOptions,
+    /// Files of a `gpu-ivf` for comparisons.
+    pub baselines: OpenBaselines,
+}
+
+/// Which files for searches as other systems do them are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpenBaselines {
+    /// None.
+    #[default]
+    No,
+    /// All, on disk.
+    OnDisk,
+    /// All, and lists of vectors are read into RAM.
+    Resident,
 }
 
 /// Memory for searches on an index that is about to be opened.

@@ -34,6 +34,17 @@
 //! | `vN-centroids.bin` | lists × dim f32 |
 //! | `vN-axes.bin` | of f32 vectors a matrix of dim × dim f32, a row for each axis, then a point that is subtracted; else the components in their order, u32 |
 //!
+//! A `gpu-ivf` has blocks, codes, a codebook, a map and a navigation graph without codes, and
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-centroids.bin` | lists × dim f16 |
+//! | `vN-postings.bin` | u32: lists l; then first id of each list (u32, l + 1), start of its replicas (u64, l + 1), replicas |
+//! | `vN-list-vectors.bin` | with `--baselines`: lists, see `stratann_core::format::posting_file` |
+//! | `vN-list-codes.bin` | the same of codes |
+//! | `vN-row-blocks.bin` | the same: blocks in the order of rows |
+//! | `vN-places.bin` | the same: u32 for each id, its place in the order of rows |
+//!
 //! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin`, `vN-lists.bin` or
 //! `vN-grid.bin`
 //!
@@ -54,6 +65,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::place::Placement;
 use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::{HeadGraph, NavGraph};
@@ -87,6 +99,11 @@ pub(crate) const NAV: &str = "nav.bin";
 pub(crate) const GRID: &str = "grid.bin";
 pub(crate) const SIZES: &str = "sizes.bin";
 pub(crate) const AXES: &str = "axes.bin";
+pub(crate) const POSTINGS: &str = "postings.bin";
+pub(crate) const LIST_VECTORS: &str = "list-vectors.bin";
+pub(crate) const LIST_CODES: &str = "list-codes.bin";
+pub(crate) const ROW_BLOCKS: &str = "row-blocks.bin";
+pub(crate) const PLACES: &str = "places.bin";
 /// The first members of all lists of a partitioned `grid-ivf`.
 pub(crate) const FIRSTS: &str = "firsts.bin";
 /// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
@@ -101,9 +118,9 @@ pub(crate) fn learnt(server: Option<usize>) -> String {
 }
 
 /// Those that builds make.
-pub(crate) const BUILT: [&str; 14] = [
+pub(crate) const BUILT: [&str; 19] = [
     BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV, GRID, SIZES,
-    AXES,
+    AXES, POSTINGS, LIST_VECTORS, LIST_CODES, ROW_BLOCKS, PLACES,
 ];
 
 /// The role of a server's part of the file with the role `whole`.
@@ -267,6 +284,22 @@ pub(crate) fn decode_nav(bytes: &[u8]) -> Option<NavGraph> {
         scores: Vec::new(),
     };
     (nav.codes.len() == (with_codes as usize).checked_mul(size as usize)?).then_some(nav)
+}
+
+pub(crate) fn encode_postings(lists: &PostingLists) -> Vec<u8> {
+    let mut out = Vec::with_capacity(4 + lists.bytes());
+    put_words(&mut out, &[lists.count()]);
+    put_words(&mut out, &lists.first);
+    out.extend_from_slice(bytemuck::cast_slice(&lists.starts));
+    out.extend_from_slice(&lists.replicas);
+    out
+}
+
+/// The caller checks that they are consistent.
+pub(crate) fn decode_postings(bytes: &[u8]) -> Option<PostingLists> {
+    let mut words = Words(bytes);
+    let ends = words.array::<1>()?[0].checked_add(1)?;
+    Some(PostingLists { first: words.take(ends)?, starts: words.longs(ends)?, replicas: words.0.to_vec() })
 }
 
 pub(crate) fn encode_map(counts: &[u16]) -> Vec<u8> {

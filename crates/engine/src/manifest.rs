@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::base::OpenBaselines;
 use crate::budget::Account;
 use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
@@ -173,6 +174,12 @@ impl Manifest {
         })
     }
 
+    /// The files for searches as other systems do them, where the index has them.
+    pub(crate) fn baselines(&self) -> OpenBaselines {
+        let has_files = self.section.gpu().is_some_and(|section| section.facts.baselines);
+        if has_files { OpenBaselines::OnDisk } else { OpenBaselines::No }
+    }
+
     /// The file that has this role.
     pub(crate) fn file(&self, wanted: &str) -> Result<(&str, &FileEntry)> {
         let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
@@ -231,6 +238,7 @@ impl Manifest {
                 Some(files::AXES) => account.add("axes", entry.bytes),
                 Some(files::SIZES) => account.add("sizes of lists", self.grid_places_bytes(entry.bytes / 4)),
                 Some(files::FIRSTS) => account.add("first members of lists", entry.bytes),
+                Some(files::POSTINGS) => account.add("ids of lists", entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
                 Some(files::PLACEMENT) => {
                     account.add("placement", placement_bytes(self.units()));

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{
-    self, BuildOptions, BuildPlan, BuildReport, GraphOptions, GridOptions, Kind, ListOptions, OptionsByKind,
+    self, BuildOptions, BuildPlan, BuildReport, GpuOptions, GraphOptions, GridOptions, Kind, ListOptions,
+    OptionsByKind,
 };
 use stratann_engine::dataset::Reader;
 use stratann_engine::profile::Profile;
@@ -63,6 +64,8 @@ pub(crate) struct Args {
     clusters: ClusterArgs,
     #[command(flatten)]
     grid: GridArgs,
+    #[command(flatten)]
+    gpu: GpuArgs,
 }
 
 /// Options of `hybrid-ivf`.
@@ -97,6 +100,22 @@ struct GridArgs {
     /// Centroids of the inverted lists: a file of f32 vectors [default: found by k-means]
     #[arg(long, value_name = "FILE", conflicts_with = "lists")]
     centroids: Option<PathBuf>,
+}
+
+/// Options of `gpu-ivf`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of gpu-ivf")]
+struct GpuArgs {
+    /// Inverted lists, as a share of the rows
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
+    list_share: f64,
+    /// Put a vector also in lists whose centroids are farther than the nearest by this share of the distance, in 8 at
+    /// most
+    #[arg(long, default_value_t = 0.15, value_name = "SHARE")]
+    epsilon: f32,
+    /// Write files that searches with --baseline need, and measure their recall (to compare)
+    #[arg(long)]
+    baselines: bool,
 }
 
 /// Options of `disk-graph`.
@@ -162,11 +181,12 @@ Examples:
   stratann build base.npy -o base.idx --resume                          # after Ctrl-C, a crash or a full disk
   stratann build big.fbin -o big.idx --search-budget 64MiB              # chooses a kind for this RAM
   stratann build base.fbin -o base.idx --kind grid-ivf                  # all vectors in RAM
+  stratann build base.fbin -o base.idx --kind gpu-ivf                   # codes for a GPU, vectors on disk
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
 disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf
-keeps all vectors in RAM, and is never chosen by auto.
+keeps all vectors in RAM; gpu-ivf keeps a code of every vector on a GPU or in RAM. auto chooses neither of the two.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
@@ -240,7 +260,14 @@ fn options_by_kind(args: &Args) -> Result<OptionsByKind> {
         code_bytes: graph.code_bytes,
     };
     let grid_ivf = GridOptions { lists: args.grid.lists, centroids: args.grid.centroids.clone() };
-    Ok(OptionsByKind { disk_graph, hybrid_ivf, grid_ivf })
+    let gpu_ivf = GpuOptions {
+        list_share: args.gpu.list_share,
+        epsilon: args.gpu.epsilon,
+        code_bytes: graph.code_bytes,
+        code_kind: graph.code_kind.into(),
+        baselines: args.gpu.baselines,
+    };
+    Ok(OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf })
 }
 
 /// Prints the forecast of a build.

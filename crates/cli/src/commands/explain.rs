@@ -20,6 +20,7 @@ use crate::techniques;
 use crate::{Verdict, commands::search::PerQuery};
 
 mod clusters;
+mod gpu;
 mod grid;
 mod plan;
 
@@ -101,6 +102,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let open = OpenOptions {
         head_budget: args.head_budget,
         learning: LearnOptions { learn, ..LearnOptions::default() },
+        baselines: args.techniques.baselines(),
         ..OpenOptions::default()
     };
     let index = Index::open(&args.index, open)?;
@@ -130,6 +132,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (complete, stop) = match explain(&index, &row, &options)? {
         Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
         Explained::Grid(trace) => grid::show(args.query, trace, output)?,
+        Explained::Gpu(trace) => gpu::show(args.query, trace, output)?,
         Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }

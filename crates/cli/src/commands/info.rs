@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use stratann_engine::budget::{Account, size};
+use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::kind::Kind;
@@ -60,6 +61,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         document["plan"] = serde_json::json!(section.plan);
         document["learnt"] = serde_json::json!(learnt);
     }
+    if let Some(section) = manifest.section.gpu() {
+        document["gpu"] = serde_json::json!(section.facts);
+    }
     if let Some(section) = manifest.section.grid() {
         document["grid"] = serde_json::json!(section.facts);
     }
@@ -102,7 +106,11 @@ fn text(
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
         Some(section) => clusters::text(m, &section.facts, learnt),
-        None => m.section.grid().map_or_else(|| blocks(m), |section| grid(&section.facts)),
+        None => match (m.section.grid(), m.section.gpu()) {
+            (Some(section), _) => grid(&section.facts),
+            (_, Some(section)) => gpu(m, &section.facts),
+            _ => blocks(m),
+        },
     };
     if m.blocks.code_bytes > 0 {
         out += &format!("codes of {} bytes on disk, in the blocks\n", m.blocks.code_bytes);
@@ -140,6 +148,28 @@ fn grid(facts: &GridFacts) -> String {
         sizes.gini,
         facts.edges[1..].iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
         facts.columns
+    )
+}
+
+/// The lists and blocks of a `gpu-ivf`.
+fn gpu(m: &Manifest, facts: &GpuFacts) -> String {
+    let sizes = &facts.sizes;
+    let blocks = u64::from(m.blocks.count) * m.blocks.bytes as u64;
+    let vectors = m.rows * (m.dim * m.dtype().map_or(4, |dtype| dtype.size())) as u64;
+    format!(
+        "{} inverted lists of {} to {} vectors (mean {:.1}, Gini {:.2}); a vector is in {:.2} of them, a replica takes \
+         {:.2} bytes\n{}{:.1}% of their room is filled; blocks take {:.3} times the bytes of the vectors{}\n",
+        count(sizes.count),
+        sizes.min,
+        sizes.max,
+        sizes.mean,
+        sizes.gini,
+        facts.replication,
+        facts.replica_bytes,
+        self::blocks(m),
+        100.0 * facts.filled,
+        blocks as f64 / vectors.max(1) as f64,
+        if facts.baselines { "; with files for --baseline" } else { "" }
     )
 }
 

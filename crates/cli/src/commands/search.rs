@@ -360,6 +360,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 ram_budget: args.how.ram_budget,
                 head_budget: args.how.head_budget,
                 learning: args.how.learning(),
+                baselines: args.how.techniques.baselines(),
                 ..OpenOptions::default()
             };
             if let Some(to) = &to {

@@ -2,5 +2,7 @@
 
 pub(crate) mod blocks;
 mod coded_query;
+mod expected;
 
 pub(crate) use coded_query::CodedQuery;
+pub(crate) use expected::ExpectedDistances;

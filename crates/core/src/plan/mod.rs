@@ -3,8 +3,10 @@
 //! Each kind is a room of its own and implements [`Kind`]. The macro `kinds!` makes the enums over them and their one
 //! match for each operation. Shared rooms never see a kind, and no kind sees another.
 
+mod cx;
 pub mod disk_graph;
 pub mod flat;
+pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;
 mod index_view;
@@ -16,12 +18,13 @@ use alloc::vec::Vec;
 
 use stratann_kernel::distance::Exact;
 
+pub(crate) use self::cx::Cx;
 pub use self::index_view::IndexView;
 pub(crate) use self::ordered::Ordered;
 use crate::codec::{Reader, Refused, Writer};
-use crate::place::Reach;
+use crate::score::CodeJob;
 use crate::search::{
-    Arrived, Budget, Extent, IndexSize, Loss, Outcome, Pending, Query, QueryStats, Read, Step, Tag, Threshold,
+    Budget, IndexSize, Loss, Outcome, Query, QueryStats, Ranked, Read, Step, Tag, Threshold,
 };
 use crate::view::Base;
 
@@ -100,6 +103,19 @@ pub(crate) trait Kind: Sized {
         Err(Refused::Content)
     }
 
+    /// Uses what a scorer of codes found; `None` where nothing came.
+    fn take_ranked(_cx: &mut Cx<'_, Self>, _ranked: Option<Ranked<'_>>) {}
+
+    /// The job that a step has made for a scorer of codes; `None` of a kind that asks for none.
+    fn code_job<'s>(_view: &Self::View<'_>, _scratch: &'s Self::Scratch) -> Option<CodeJob<'s>> {
+        None
+    }
+
+    /// Codes in memory that a scorer of codes ranks, and the id of the first; none of a kind that asks for none.
+    fn codes<'v>(_view: &Self::View<'v>) -> (&'v [u8], u32) {
+        (&[], 0)
+    }
+
     /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every
     /// unit in it.
     fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
@@ -160,130 +176,6 @@ pub enum Carry {
     Ids,
     /// Their distances too.
     Distances,
-}
-
-/// All that one step of one kind works with.
-pub(crate) struct Cx<'a, K: Kind> {
-    pub(crate) q: &'a mut Query,
-    pub(crate) own: &'a mut K::State,
-    pub(crate) base: &'a Base<'a>,
-    pub(crate) view: &'a K::View<'a>,
-    pub(crate) params: &'a K::Params,
-    pub(crate) exact: &'a mut Exact,
-    pub(crate) scratch: &'a mut K::Scratch,
-}
-
-impl<K: Kind> Cx<'_, K> {
-    /// Asks for an extent. `None` when the budget allows no more reads.
-    pub(crate) fn fetch(&mut self, at: Extent, unit: u32, note: u64) -> Option<Tag> {
-        if self.q.budget.reads == 0 {
-            return None;
-        }
-        self.q.budget.reads -= 1;
-        let read = Read { at, unit, note };
-        let stats = &mut self.q.stats;
-        stats.reads += 1;
-        stats.pages_read += at.pages();
-        stats.bytes_read += at.pages() * crate::PAGE as u64;
-        if let Some(counter) = K::read_counter(stats, &read) {
-            *counter += 1;
-        }
-        Some(self.q.io.fetch(read))
-    }
-
-    /// Asks another server for scores. `None` when the budget allows no more.
-    pub(crate) fn score(&mut self, to: u8) -> Option<Tag> {
-        self.q.budget.score_jobs = self.q.budget.score_jobs.checked_sub(1)?;
-        self.q.stats.score_jobs += 1;
-        Some(self.q.io.score(to))
-    }
-
-    /// Where a unit can be read: here, where the whole index is local.
-    pub(crate) fn reach(&self, unit: u32) -> Reach {
-        self.base.here.as_ref().map_or(Reach::Here, |here| here.reach(unit, self.q.lost_units.tried(unit)))
-    }
-
-    /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
-    /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first, or to a server that
-    /// reaches one. The allowance of hand-overs ends a query that is passed around.
-    pub(crate) fn settle(&mut self, remote_units: &[u32]) {
-        if !self.q.io.wants.is_empty() {
-            self.q.stats.score_rounds += u64::from(self.q.io.asks_for_scores());
-            return self.q.count_hop();
-        }
-        if !self.q.io.pending.is_empty() {
-            return;
-        }
-        let Some(&first) = remote_units.first() else {
-            let partial = self.q.stats.unreachable > 0;
-            return self.q.finish(if partial { Outcome::Partial } else { Outcome::Complete });
-        };
-        let here = self.base.here.as_ref();
-        match here.and_then(|here| here.next(remote_units, self.q.lost_units.tried(first))) {
-            Some(server) if self.q.budget.hand_overs > 0 => {
-                self.q.next = Some(server);
-                self.q.budget.hand_overs -= 1;
-                self.q.stats.hand_overs += 1;
-            }
-            _ => self.q.finish(Outcome::OutOfBudget),
-        }
-    }
-
-    /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds
-    /// inconsistent, waits for another replica; where there is none the query ends.
-    pub(crate) fn take_in(
-        &mut self,
-        arrived: Ordered<'_>,
-        mut absorb: impl FnMut(&mut Self, &Pending, &[u8]) -> Option<()>,
-    ) {
-        for arrival in arrived.iter() {
-            let Some(pending) = self.q.io.take(arrival.tag) else { continue };
-            if let Some(scorer) = pending.scorer {
-                self.take_scores((pending.tag, scorer), arrival.what);
-                continue;
-            }
-            let lost = match arrival.what {
-                Arrived::Lost(loss) => Some(loss),
-                Arrived::Scores(_) => Some(Loss::Damaged),
-                Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
-            };
-            // After a read, too, it stays known which servers could not read the unit: a query may begin again.
-            let Some(loss) = lost else { continue };
-            let Read { unit, at, .. } = pending.read;
-            if !self.lose(unit, loss) {
-                return self.q.finish(Outcome::Lost { unit, at, loss });
-            }
-        }
-    }
-
-    /// Gives the reply to a job to the kind. Scores that make no sense are lost.
-    fn take_scores(&mut self, job: (Tag, u8), what: Arrived<'_>) {
-        let loss = match what {
-            Arrived::Scores(scores) if scores.is_complete => {
-                let taken = K::take_scores(self, job, Ok(&mut Reader(scores.content)));
-                if taken.is_ok() {
-                    self.q.stats.add(&scores.stats);
-                    let spent = |count| u32::try_from(count).unwrap_or(u32::MAX);
-                    let budget = &mut self.q.budget;
-                    budget.reads = budget.reads.saturating_sub(spent(scores.stats.reads));
-                    budget.hand_overs = budget.hand_overs.saturating_sub(spent(scores.stats.hand_overs));
-                    return;
-                }
-                Loss::Damaged
-            }
-            Arrived::Lost(loss) => loss,
-            Arrived::Scores(_) | Arrived::Bytes(_) => Loss::Failed,
-        };
-        // A kind that asks for scores also takes that there are none.
-        let _ = K::take_scores(self, job, Err(loss));
-    }
-
-    /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost
-    /// already.
-    fn lose(&mut self, unit: u32, loss: Loss) -> bool {
-        let Some(here) = &self.base.here else { return false };
-        self.q.lost_units.add(unit, here.server, loss) && K::requeue(self.own, self.view, unit)
-    }
 }
 
 /// Makes the sums over all kinds. A line is a kind's number on the wire, its variant, and its room; an attribute before
@@ -358,6 +250,20 @@ macro_rules! kinds {
             pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
                     $($(#[$attr])* KindView::$variant(view) => $module::Marker::verify(base, view, read, bytes),)*
+                }
+            }
+
+            pub(crate) fn codes(&self) -> (&'a [u8], u32) {
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::codes(view),)* }
+            }
+
+            pub(crate) fn code_job<'s>(&self, scratch: &'s KindScratch) -> Option<CodeJob<'s>> {
+                match (self, scratch) {
+                    $($(#[$attr])* (KindView::$variant(view), KindScratch::$variant(scratch)) => {
+                        $module::Marker::code_job(view, scratch)
+                    })*
+                    #[allow(unreachable_patterns, reason = "a sum of one kind")]
+                    _ => None,
                 }
             }
 
@@ -554,6 +460,7 @@ kinds! {
     1 DiskGraph disk_graph,
     2 HybridIvf hybrid_ivf,
     3 GridIvf grid_ivf,
+    4 GpuIvf gpu_ivf,
     #[cfg(any(test, feature = "test-kind"))]
     255 Sorted sorted,
 }

@@ -1,6 +1,6 @@
 //! What a query is asked to do.
 
-use crate::plan::{KindParams, disk_graph, flat, grid_ivf, hybrid_ivf};
+use crate::plan::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf};
 use crate::search::Mode;
 
 /// Most results a query can ask for.
@@ -49,6 +49,12 @@ impl Params {
     /// Usable parameters for `k` results from `nprobe` inverted lists in memory: the defaults of everything else.
     pub fn grid_ivf(k: u32, nprobe: u32) -> Params {
         Params::of(k.clamp(1, MAX_K), KindParams::GridIvf(grid_ivf::Params::new(nprobe)))
+    }
+
+    /// Usable parameters for `k` results from the codes of `nprobe` inverted lists: the defaults of everything else.
+    pub fn gpu_ivf(k: u32, nprobe: u32) -> Params {
+        let k = k.clamp(1, MAX_K);
+        Params::of(k, KindParams::GpuIvf(gpu_ivf::Params::new(k, nprobe)))
     }
 
     /// The `k` nearest of all vectors, in their order by the first component.

@@ -10,10 +10,11 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use super::Params;
-use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, grid_ivf, hybrid_ivf};
+use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf};
+use crate::score::{self, CodeJob, RankScratch};
 use crate::search::{
     Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
-    Step, Tag, Threshold, TopK, Want,
+    ScorerId, Step, Tag, Threshold, TopK, Want,
 };
 
 /// What can be rebuilt from the query on any machine.
@@ -22,6 +23,7 @@ pub struct Scratch {
     exact: Exact,
     order: Vec<u32>,
     own: KindScratch,
+    rank: RankScratch,
 }
 
 impl Scratch {
@@ -65,6 +67,25 @@ impl Scratch {
         }
     }
 
+    /// The job that the last step asks a scorer of codes to do; `None` of a kind that asks for none.
+    pub fn code_job(&self, view: &IndexView<'_>) -> Option<CodeJob<'_>> {
+        view.kind.code_job(&self.own)
+    }
+
+    /// Does [`Scratch::code_job`] with the codes that are in memory: sets `out` to the nearest candidates, by code
+    /// distance and id, and returns how many different ones were scored.
+    pub fn rank_codes(&mut self, view: &IndexView<'_>, out: &mut Vec<(u32, u32)>) -> u64 {
+        out.clear();
+        let (codes, from) = view.kind.codes();
+        let Some(job) = view.kind.code_job(&self.own) else { return 0 };
+        score::rank(&job, codes, from, &mut self.rank, out)
+    }
+
+    /// What a `gpu-ivf` query keeps here.
+    pub fn gpu_ivf(&self) -> Option<&gpu_ivf::Scratch> {
+        if let KindScratch::GpuIvf(own) = &self.own { Some(own) } else { None }
+    }
+
     /// What a `grid-ivf` query keeps here.
     pub fn grid_ivf(&self) -> Option<&grid_ivf::Scratch> {
         if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }
@@ -83,6 +104,9 @@ impl Scratch {
         }
         if let KindScratch::HybridIvf(own) = &mut self.own {
             own.trace_lists();
+        }
+        if let KindScratch::GpuIvf(own) = &mut self.own {
+            own.trace();
         }
     }
 }
@@ -151,7 +175,7 @@ impl QueryState {
         self.q.io.wants.clear();
         self.q.next = None;
         if self.q.outcome == Outcome::Running {
-            let Scratch { exact, order, own } = scratch;
+            let Scratch { exact, order, own, .. } = scratch;
             let ordered = Ordered::new(arrived, order);
             plan::step(&mut self.q, &mut self.own, &self.params.kind, view, exact, own, ordered);
         }
@@ -174,8 +198,16 @@ impl QueryState {
     /// The jobs that the last step asked for, and the servers that are to score them.
     pub fn jobs(&self) -> impl Iterator<Item = (Tag, u8)> {
         self.q.io.wants.iter().filter_map(|want| match *want {
-            Want::Score { tag, to } => Some((tag, to)),
-            Want::Fetch { .. } | Want::Tell { .. } => None,
+            Want::Score { tag, to: ScorerId::Server(to) } => Some((tag, to)),
+            Want::Score { to: ScorerId::Codes, .. } | Want::Fetch { .. } | Want::Tell { .. } => None,
+        })
+    }
+
+    /// The wants of the last step that a scorer of codes meets, with [`Scratch::code_job`].
+    pub fn code_wants(&self) -> impl Iterator<Item = Tag> {
+        self.q.io.wants.iter().filter_map(|want| match *want {
+            Want::Score { tag, to: ScorerId::Codes } => Some(tag),
+            Want::Score { to: ScorerId::Server(_), .. } | Want::Fetch { .. } | Want::Tell { .. } => None,
         })
     }
 
@@ -207,7 +239,8 @@ impl QueryState {
     pub(crate) fn job(&self, view: &IndexView<'_>, tag: Tag, job: &mut QueryState) {
         let mut params = self.params;
         let scorer = self.q.io.get(tag).and_then(|pending| pending.scorer);
-        if scorer.zip(view.base.here).is_some_and(|(scorer, here)| here.is_relay(scorer)) {
+        let server = if let Some(ScorerId::Server(server)) = scorer { Some(server) } else { None };
+        if server.zip(view.base.here).is_some_and(|(server, here)| here.is_relay(server)) {
             params.kind.forward_jobs();
         }
         let forwards = params.kind.forwards_jobs();

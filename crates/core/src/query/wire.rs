@@ -11,10 +11,10 @@
 //! | 1 | flags: started, lost units, reported results |
 //! | 4 | next tag |
 //! | … | outcome: its number (1 byte), then unit (varint), store (1 byte), offset, bytes (a varint each) and reason (1 byte) of a loss |
-//! | 4 + … | counters: a bit for each that is not 0, then those, a varint each |
+//! | 4, 8 + … | counters: a bit for each that is not 0, then those, a varint each; with the last bit a second word of bits follows |
 //! | … | results: count, then the difference to the distance before, and the external id, a varint each |
 //! | … | with the flag: number of reports, count, then the difference to the distance before, a varint each |
-//! | … | reads and jobs pending: count, then tag (4 bytes), the server that scores or 255 (1 byte), store (1 byte), offset, bytes, unit and note (a varint each) |
+//! | … | reads and jobs pending: count, then tag (4 bytes), the server that scores, 254 for codes or 255 (1 byte), store (1 byte), offset, bytes, unit and note (a varint each) |
 //! | … | with the flag: lost units: count, then unit (varint), the servers that tried (varint), reason (1 byte) each |
 //! | … | the kind's own section, described in its room |
 //!
@@ -33,7 +33,7 @@ pub use crate::plan::Carry;
 use crate::plan::KindParams;
 use crate::search::{
     Budget, Candidate, Extent, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome, Pending,
-    QueryStats, Read, Scores, StoreId, Tag,
+    QueryStats, Read, ScorerId, Scores, StoreId, Tag,
 };
 
 /// The newest version, which is written where all servers read it.
@@ -265,14 +265,19 @@ fn take_distances(r: &mut Reader<'_>, most: u32, out: &mut Vec<f32>) -> Result<(
     Ok(())
 }
 
-/// In place of the server that scores, for a read.
+/// In place of the server that scores, for a read, and for a scorer of codes.
 const NO_SCORER: u8 = u8::MAX;
+const CODE_SCORER: u8 = u8::MAX - 1;
 
 fn write_pending(pending: &[Pending], w: &mut Writer<'_>) {
     w.varint(pending.len() as u64);
     for p in pending {
         w.u32(p.tag.0);
-        w.u8(p.scorer.unwrap_or(NO_SCORER));
+        w.u8(match p.scorer {
+            None => NO_SCORER,
+            Some(ScorerId::Codes) => CODE_SCORER,
+            Some(ScorerId::Server(server)) => server,
+        });
         let Read { at, unit, note } = p.read;
         w.u8(at.store.0);
         w.varint(at.offset);
@@ -288,7 +293,11 @@ const PENDING_MAX: u32 = 64 * MAX_WIDTH;
 fn read_pending(r: &mut Reader<'_>, pending: &mut Vec<Pending>) -> Result<(), Refused> {
     for _ in 0..r.count(PENDING_MAX)? {
         let (tag, scorer) = (Tag(r.u32()?), r.u8()?);
-        let scorer = (scorer != NO_SCORER).then_some(scorer);
+        let scorer = match scorer {
+            NO_SCORER => None,
+            CODE_SCORER => Some(ScorerId::Codes),
+            server => Some(ScorerId::Server(server)),
+        };
         let at = Extent { store: StoreId(r.u8()?), offset: r.varint()?, bytes: r.varint_u32()? };
         let read = Read { at, unit: r.varint_u32()?, note: r.varint()? };
         pending.push(Pending { tag, read, scorer });
@@ -376,7 +385,10 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
 }
 
 const COUNTERS: usize = QueryStats::NAMES.len();
-const _: () = assert!(COUNTERS <= 32, "a bit for each counter");
+/// Counters of the first bits. One bit more says that those of others follow: only kinds
+/// that no server hands over count these.
+const FIRST_COUNTERS: usize = 31;
+const _: () = assert!(COUNTERS <= FIRST_COUNTERS + 32, "a bit for each counter");
 
 /// Counters that servers know which read no version of states beyond 11.
 const COUNTERS_OF_11: usize = 25;
@@ -384,13 +396,28 @@ const COUNTERS_OF_11: usize = 25;
 fn write_stats(stats: &QueryStats, version: u32, w: &mut Writer<'_>) {
     let values = stats.values();
     let values = if version < 12 { &values[..COUNTERS_OF_11] } else { &values[..] };
-    w.u32((0..).zip(values).map(|(i, &value)| u32::from(value > 0) << i).sum());
+    let (first, others) = values.split_at(values.len().min(FIRST_COUNTERS));
+    let bits = |values: &[u64]| (0..).zip(values).map(|(i, &value)| u32::from(value > 0) << i).sum::<u32>();
+    match bits(others) {
+        0 => w.u32(bits(first)),
+        others => {
+            w.u32(bits(first) | 1 << FIRST_COUNTERS);
+            w.u32(others);
+        }
+    }
     values.iter().filter(|&&value| value > 0).for_each(|&value| w.varint(value));
 }
 
 fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
-    let present = r.u32()?;
-    if COUNTERS < 32 && present >> COUNTERS != 0 {
+    let mut present = u64::from(r.u32()?);
+    if present >> FIRST_COUNTERS == 1 {
+        let others = u64::from(r.u32()?);
+        present = (present & !(1 << FIRST_COUNTERS)) | others << FIRST_COUNTERS;
+        if others == 0 {
+            return Err(Refused::Content);
+        }
+    }
+    if present >> COUNTERS != 0 {
         return Err(Refused::Content);
     }
     let mut values = [0; COUNTERS];

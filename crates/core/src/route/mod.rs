@@ -2,6 +2,8 @@
 
 mod head_graph;
 mod nav_graph;
+mod walk;
 
 pub use head_graph::HeadGraph;
 pub use nav_graph::{NONE, NavGraph};
+pub(crate) use walk::{to_centroid, walk};

@@ -51,12 +51,13 @@ pub enum Want {
         /// The extent.
         at: Extent,
     },
-    /// Scores of vectors of another server. The job is the state that `QueryState::job` makes for the tag.
+    /// Scores of vectors by a scorer. For another server the job is the state that `QueryState::job` makes for the
+    /// tag; for a scorer of codes it is `Scratch::code_job`.
     Score {
         /// To be repeated in the arrival.
         tag: Tag,
-        /// The server.
-        to: u8,
+        /// The scorer.
+        to: ScorerId,
     },
     /// A lower threshold for the jobs of this query on a server. Nothing comes back, and nothing is lost without it.
     Tell {
@@ -85,6 +86,15 @@ impl Threshold {
     pub fn get(self) -> f64 {
         f64::from_bits(if self.0 >> 63 == 1 { self.0 & !(1 << 63) } else { !self.0 })
     }
+}
+
+/// What scores vectors for a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScorerId {
+    /// Another server, which has some of the vectors.
+    Server(u8),
+    /// Where the codes of all vectors are: a GPU, or the memory of this machine.
+    Codes,
 }
 
 /// How a query uses what is on other servers.
@@ -122,8 +132,19 @@ pub enum Arrived<'a> {
     Bytes(&'a [u8]),
     /// What a scorer found, read by [`crate::query::wire::read_scores`].
     Scores(Scores<'a>),
+    /// What a scorer of codes found.
+    Ranked(Ranked<'a>),
     /// Nothing will come.
     Lost(Loss),
+}
+
+/// What a scorer of codes replies: the nearest vectors by their codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranked<'a> {
+    /// Code distance and id of each, in this order.
+    pub nearest: &'a [(u32, u32)],
+    /// Different ids that were scored.
+    pub distinct: u64,
 }
 
 /// The reply to a job.
@@ -169,8 +190,8 @@ impl Read {
 pub(crate) struct Pending {
     pub(crate) tag: Tag,
     pub(crate) read: Read,
-    /// The server that scores; `None` for a read.
-    pub(crate) scorer: Option<u8>,
+    /// The scorer; `None` for a read.
+    pub(crate) scorer: Option<ScorerId>,
 }
 
 /// The reads and jobs of one query: what it asked for and what is under way.
@@ -203,8 +224,8 @@ impl Io {
         tag
     }
 
-    /// Asks a server for scores.
-    pub(crate) fn score(&mut self, to: u8) -> Tag {
+    /// Asks for scores.
+    pub(crate) fn score(&mut self, to: ScorerId) -> Tag {
         let tag = self.tag();
         let read = Read { at: Extent::default(), unit: 0, note: 0 };
         self.pending.push(Pending { tag, read, scorer: Some(to) });
@@ -225,7 +246,7 @@ impl Io {
 
     /// Whether the last step asked another server for scores.
     pub(crate) fn asks_for_scores(&self) -> bool {
-        self.wants.iter().any(|want| matches!(want, Want::Score { .. }))
+        self.wants.iter().any(|want| matches!(want, Want::Score { to: ScorerId::Server(_), .. }))
     }
 
     /// The number of reads under way.

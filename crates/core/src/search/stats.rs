@@ -111,6 +111,16 @@ counters! {
     sum_bytes,
     /// Bytes of results that jobs replied with.
     result_bytes,
+    /// Bytes that go to a GPU and come back: queries, ids, results. Of a CPU that scores in its place, the same.
+    gpu_bytes,
+    /// Ids of candidates that were sent more than once and scored once.
+    duplicates,
+    /// Rounds of re-ranking.
+    mini_batches,
+    /// Reads that were not made because a candidate of the same round is in the same block.
+    reads_saved_in_batch,
+    /// Reads that were not made because a round before had read the block.
+    reads_saved_across,
 }
 
 impl QueryStats {
@@ -140,7 +150,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.result_bytes), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!((copy.code_comparisons, copy.reads_saved_across), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

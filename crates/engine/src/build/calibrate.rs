@@ -8,7 +8,7 @@ use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-use crate::recall::calibrate::measure;
+use crate::recall::calibrate::measure_all;
 use crate::recall::curve::{Curve, FROM_MIXTURE};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
@@ -47,6 +47,7 @@ pub(crate) fn run(
         ram_budget: None,
         cache_budget: blocks.min(spare).min(4 << 30),
         head_budget: Some(spare),
+        baselines: manifest.baselines(),
         ..OpenOptions::default()
     };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
@@ -57,7 +58,7 @@ pub(crate) fn run(
             continue;
         }
         let share = (build.plan.threads, build.plan.calibration_in_flight);
-        curves.push(measure(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
+        curves.extend(measure_all(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
     }
     if build.progress.interrupted() {
         return Err(Error::interrupted());

@@ -20,11 +20,13 @@ pub(crate) mod blocks;
 pub(crate) mod calibrate;
 pub(crate) mod cells;
 pub mod codebook;
+pub(crate) mod codes;
 pub(crate) mod folder;
 pub(crate) mod forecast;
 pub(crate) mod list_rows;
 pub(crate) mod options;
 pub(crate) mod plan;
+pub(crate) mod points;
 pub(crate) mod publish;
 pub(crate) mod regions;
 pub(crate) mod report;
@@ -39,7 +41,7 @@ use std::path::Path;
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{
-    CodePlace, GraphOptions, GridOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
+    CodePlace, GpuOptions, GraphOptions, GridOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
 };
 pub use codebook::CodeKind;
 pub use folder::check_folder;

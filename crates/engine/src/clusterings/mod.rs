@@ -5,6 +5,7 @@
 
 pub(crate) mod balanced;
 pub(crate) mod divide;
+pub(crate) mod hierarchy;
 pub(crate) mod kmeans;
 pub(crate) mod memory;
 pub(crate) mod order;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, Tag, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
@@ -70,8 +70,12 @@ impl<'a> Driver<'a> {
         for i in 0..self.slots[slot].state.wants().len() {
             let (tag, at) = match self.slots[slot].state.wants()[i] {
                 Want::Fetch { tag, at } => (tag, at),
-                Want::Score { tag, to } => {
+                Want::Score { tag, to: ScorerId::Server(to) } => {
                     self.score(slot, (tag, to), queries);
+                    continue;
+                }
+                Want::Score { tag, to: ScorerId::Codes } => {
+                    self.rank_codes(slot, tag);
                     continue;
                 }
                 Want::Tell { to, threshold } => {
@@ -97,6 +101,15 @@ impl<'a> Driver<'a> {
                 self.slots[slot].results.push((tag, result));
             }
         }
+    }
+
+    /// Ranks candidates by their codes.
+    fn rank_codes(&mut self, slot: usize, tag: Tag) {
+        let own = &mut self.slots[slot];
+        let view = seen(&self.view, own.snapshot.as_ref());
+        let mut nearest = Vec::new();
+        let distinct = own.scratch.rank_codes(&view, &mut nearest);
+        own.results.push((tag, ReadResult::Ranked(nearest, distinct)));
     }
 
     /// Asks another server for the scores of a job.

@@ -12,6 +12,7 @@ pub(crate) fn sized_params(kind: Kind, k: u32, effort: u32) -> Params {
         Kind::DiskGraph => Params::disk_graph(k, effort),
         Kind::HybridIvf => Params::hybrid_ivf(k, effort),
         Kind::GridIvf => Params::grid_ivf(k, effort),
+        Kind::GpuIvf => Params::gpu_ivf(k, effort),
     }
 }
 
@@ -30,6 +31,13 @@ pub(crate) fn asked_bytes(params: &Params) -> u64 {
                 + grown(own.sample_hits.into(), 12 + 4)
                 + grown(own.local_list.into(), 12 + 4)
                 + grown(k, 24 + 24 + 4 + 4 + 8)
+        }
+        KindParams::GpuIvf(own) => {
+            // Lists, their beam and its nodes; candidates as they come, as keys, and those that are scored; other
+            // vectors of the blocks of a mini-batch.
+            grown(own.nprobe.into(), 4 + 12 + 4)
+                + grown(own.candidates.into(), 8 + 16 + 24 + 4)
+                + grown(own.batch.into(), 16 * 40)
         }
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => 0,

@@ -118,6 +118,8 @@ fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kin
         Kind::DiskGraph => graph_bytes(base.shape(), by_kind),
         // Its plan has compared searches with the budget.
         Kind::HybridIvf => return Ok(()),
+        // It is no candidate.
+        Kind::GpuIvf => u64::MAX,
         // All vectors are in memory.
         Kind::GridIvf => base.shape().rows * base.shape().row_bytes() as u64,
     };

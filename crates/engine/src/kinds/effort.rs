@@ -4,7 +4,7 @@ use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 
 use super::kind::Kind;
-use super::{disk_graph, hybrid_ivf};
+use super::{disk_graph, gpu_ivf, hybrid_ivf};
 use crate::{Error, Result};
 
 /// How hard to search.
@@ -23,7 +23,7 @@ impl Effort {
     /// A moderate effort without a curve, for searches that compare and do not measure.
     pub(crate) fn moderate(kind: Kind) -> Effort {
         match kind {
-            Kind::HybridIvf | Kind::GridIvf => Effort::Clusters(16, None, None),
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => Effort::Clusters(16, None, None),
             Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
         }
     }
@@ -73,7 +73,8 @@ impl Effort {
                 Ok(hybrid_ivf::calibration::nprobe_params(k, nprobe, slack, early_stop))
             }
             (Effort::Clusters(nprobe, ..), Kind::GridIvf) => Ok(Params::grid_ivf(k, nprobe)),
-            (Effort::List(..), Kind::HybridIvf | Kind::GridIvf) => bad(format!(
+            (Effort::Clusters(nprobe, ..), Kind::GpuIvf) => Ok(gpu_ivf::calibration::nprobe_params(k, nprobe)),
+            (Effort::List(..), Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf) => bad(format!(
                 "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",
                 kind.name()
             )),

@@ -11,13 +11,15 @@ pub enum Kind {
     HybridIvf,
     /// Inverted lists in memory, scanned group of components by group.
     GridIvf,
+    /// Codes with a scorer, on a GPU or in RAM; vectors on disk.
+    GpuIvf,
     /// All vectors, scanned.
     Flat,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::DiskGraph, Kind::HybridIvf, Kind::GridIvf, Kind::Flat];
+    pub const ALL: [Kind; 5] = [Kind::DiskGraph, Kind::HybridIvf, Kind::GridIvf, Kind::GpuIvf, Kind::Flat];
     /// Those whose vectors are on disk, among which `--kind auto` chooses.
     pub const ON_DISK: [Kind; 3] = [Kind::DiskGraph, Kind::HybridIvf, Kind::Flat];
 
@@ -27,6 +29,7 @@ impl Kind {
             Kind::DiskGraph => "disk-graph",
             Kind::HybridIvf => "hybrid-ivf",
             Kind::GridIvf => "grid-ivf",
+            Kind::GpuIvf => "gpu-ivf",
             Kind::Flat => "flat",
         }
     }
@@ -39,7 +42,7 @@ impl Kind {
     /// Whether recall has a cost. Answers of `flat` are exact.
     pub const fn has_curve(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => true,
             Kind::Flat => false,
         }
     }
@@ -48,7 +51,7 @@ impl Kind {
     pub const fn is_spreadable(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf => true,
-            Kind::Flat => false,
+            Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
@@ -56,7 +59,7 @@ impl Kind {
     pub const fn is_sliced(self) -> bool {
         match self {
             Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::HybridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
@@ -64,14 +67,14 @@ impl Kind {
     pub const fn scores_remotely(self) -> bool {
         match self {
             Kind::HybridIvf | Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
     /// What a server holds as a whole: the name of one, and of several.
     pub const fn unit_names(self) -> (&'static str, &'static str) {
         match self {
-            Kind::DiskGraph | Kind::Flat => ("block", "blocks"),
+            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => ("block", "blocks"),
             Kind::HybridIvf | Kind::GridIvf => ("list", "lists"),
         }
     }
@@ -79,7 +82,7 @@ impl Kind {
     /// What stays together on a server, several of them.
     pub const fn group_name(self) -> &'static str {
         match self {
-            Kind::DiskGraph | Kind::Flat => "blocks",
+            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => "blocks",
             Kind::HybridIvf => "clusters",
             Kind::GridIvf => "lists",
         }
@@ -88,7 +91,7 @@ impl Kind {
     /// Whether an open index can learn from its queries.
     pub const fn learns(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
             Kind::HybridIvf => true,
         }
     }
@@ -96,7 +99,7 @@ impl Kind {
     /// Whether all reads of an index have the same length.
     pub const fn has_equal_reads(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => true,
+            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => true,
             Kind::HybridIvf => false,
         }
     }
@@ -105,7 +108,7 @@ impl Kind {
     pub const fn is_built_in_tasks(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::Flat => true,
-            Kind::HybridIvf | Kind::GridIvf => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => false,
         }
     }
 
@@ -113,7 +116,7 @@ impl Kind {
     pub const fn effort_option(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "--search-list",
-            Kind::HybridIvf | Kind::GridIvf => "--nprobe",
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => "--nprobe",
         }
     }
 
@@ -121,14 +124,14 @@ impl Kind {
     pub const fn effort_name(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "list",
-            Kind::HybridIvf | Kind::GridIvf => "nprobe",
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => "nprobe",
         }
     }
 
     /// The name of the rule that ends a search early, and the unit of its share, as tables print them.
     pub const fn stop_name(self) -> (&'static str, &'static str) {
         match self {
-            Kind::DiskGraph | Kind::GridIvf | Kind::Flat => ("patience", "L"),
+            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => ("patience", "L"),
             Kind::HybridIvf => ("early stop", "M"),
         }
     }
@@ -136,7 +139,7 @@ impl Kind {
     /// The role of the file that queries read.
     pub(crate) const fn data_role(self) -> &'static str {
         match self {
-            Kind::DiskGraph | Kind::Flat => files::BLOCKS,
+            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => files::BLOCKS,
             Kind::HybridIvf => files::LISTS,
             Kind::GridIvf => files::GRID,
         }
@@ -146,7 +149,7 @@ impl Kind {
     pub(crate) const fn is_resident(self) -> bool {
         match self {
             Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::HybridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
@@ -154,14 +157,14 @@ impl Kind {
     pub(crate) const fn has_adjacency_in_blocks(self) -> bool {
         match self {
             Kind::DiskGraph => true,
-            Kind::HybridIvf | Kind::GridIvf | Kind::Flat => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
     /// Whether blocks hold whole vectors. Those of `hybrid-ivf` are pages of a file of lists.
     pub(crate) const fn has_nodes_in_blocks(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::Flat => true,
+            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => true,
             Kind::HybridIvf | Kind::GridIvf => false,
         }
     }

@@ -9,6 +9,7 @@ pub mod disk_graph;
 pub mod division;
 pub mod effort;
 pub mod flat;
+pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;
 pub mod kind;
@@ -19,7 +20,9 @@ pub mod snapshot;
 pub mod split;
 pub(crate) mod units;
 
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
@@ -46,6 +49,7 @@ use crate::verify::report::Report;
 use crate::{Error, Progress, Result, files};
 use disk_graph::open::GraphTables;
 use effort::ExactCost;
+use gpu_ivf::open::GpuIndex;
 use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
@@ -63,13 +67,15 @@ pub(crate) enum KindIndex {
     HybridIvf(ListIndex),
     /// All of it.
     GridIvf(GridIndex),
+    /// Codes, lists of ids and their centroids.
+    GpuIvf(GpuIndex),
 }
 
 /// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
 /// as its budget has room for, so that a cache would hold them twice.
 pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
     match manifest.kind() {
-        Some(Kind::Flat | Kind::DiskGraph) => {
+        Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) => {
             ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
         }
         Some(Kind::HybridIvf | Kind::GridIvf) | None => 0,
@@ -96,6 +102,7 @@ impl KindIndex {
                 let beside = if let Some(KindIndex::GridIvf(grid)) = beside { Some(grid) } else { None };
                 KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
             }
+            Kind::GpuIvf => KindIndex::GpuIvf(GpuIndex::open(base, options)?),
         })
     }
 
@@ -110,6 +117,7 @@ impl KindIndex {
                 IndexView { base: base.view(), kind: KindView::HybridIvf(lists.view()) }
             }
             KindIndex::GridIvf(grid) => IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) },
+            KindIndex::GpuIvf(own) => IndexView { base: base.view(), kind: KindView::GpuIvf(own.view(base)) },
         }
     }
 
@@ -118,6 +126,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat => Some(flat::view(base).checked(base.view())),
             KindIndex::DiskGraph(graph) => Some(graph.view(base).checked(base.view())),
+            KindIndex::GpuIvf(own) => Some(own.view(base).checked(base.view())),
             KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => None,
         }
     }
@@ -129,6 +138,7 @@ impl KindIndex {
             KindIndex::DiskGraph(graph) => graph.account(account),
             KindIndex::HybridIvf(lists) => lists.account(account),
             KindIndex::GridIvf(grid) => grid.account(account),
+            KindIndex::GpuIvf(own) => own.account(account),
         }
     }
 
@@ -138,11 +148,11 @@ impl KindIndex {
     /// What cannot be read, or is damaged.
     pub(crate) fn fill_memory(&mut self, base: &Base, budget_bytes: u64) -> Result<()> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => Ok(()),
             KindIndex::HybridIvf(lists) => {
                 let budget = ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes };
                 lists.load_lists(base, budget)
             }
+            _ => Ok(()),
         }
     }
 
@@ -156,8 +166,8 @@ impl KindIndex {
     /// What learns from queries; `None` for a kind that does not.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => Some(&lists.learning),
+            _ => None,
         }
     }
 
@@ -168,6 +178,7 @@ impl KindIndex {
             KindIndex::DiskGraph(_) => disk_graph::account::IN_FLIGHT,
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::in_flight(lists.is_low_on_memory()),
             KindIndex::GridIvf(grid) => grid_ivf::account::in_flight(grid.held_ranges().is_some()),
+            KindIndex::GpuIvf(_) => gpu_ivf::account::IN_FLIGHT,
         }
     }
 
@@ -175,7 +186,7 @@ impl KindIndex {
     pub(crate) fn in_flight_of_few(&self, queries: usize) -> Option<usize> {
         match self {
             KindIndex::DiskGraph(_) => Some(queries.clamp(1, disk_graph::account::IN_FLIGHT)),
-            KindIndex::Flat | KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => None,
+            _ => None,
         }
     }
 
@@ -183,6 +194,7 @@ impl KindIndex {
     pub(crate) fn reads_blocks(&self) -> bool {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => true,
+            KindIndex::GpuIvf(own) => !own.has_baselines(),
             KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => false,
         }
     }
@@ -190,7 +202,7 @@ impl KindIndex {
     /// A cache of `budget_bytes` for its reads; `None` when not even a few fit.
     pub(crate) fn cache(&self, base: &Base, budget_bytes: u64) -> Option<ExtentCache> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => {
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => {
                 let blocks = &base.manifest.blocks;
                 ExtentCache::of_blocks(budget_bytes, blocks.count, blocks.bytes as u32)
             }
@@ -204,6 +216,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => base.block.block_bytes,
             KindIndex::HybridIvf(lists) => lists.tables.pages_max() * base.block.block_bytes,
+            KindIndex::GpuIvf(own) => own.list_bytes_max().max(base.block.block_bytes),
         }
     }
 
@@ -214,22 +227,23 @@ impl KindIndex {
             KindIndex::DiskGraph(graph) => disk_graph::account::query_bytes(graph.code_bytes(), base),
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(lists, base, local_beam),
             KindIndex::GridIvf(grid) => grid_ivf::account::query_bytes(base.manifest.dim, &grid.facts),
+            KindIndex::GpuIvf(own) => gpu_ivf::account::query_bytes(own.codebook.code_bytes(), &own.facts),
         }
     }
 
     /// The share of list reads that resident lists save now.
     pub(crate) fn resident_share(&self) -> f64 {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => 0.0,
             KindIndex::HybridIvf(lists) => lists.resident().share_of(&lists.tables.directory),
+            _ => 0.0,
         }
     }
 
     /// Its units and their groups, where they are not blocks of a graph.
     pub(crate) fn units(&self) -> Option<Units> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => None,
             KindIndex::HybridIvf(lists) => Some(lists.tables.units()),
+            _ => None,
         }
     }
 
@@ -237,7 +251,7 @@ impl KindIndex {
     pub(crate) fn shared_bytes(&self) -> u64 {
         match self {
             KindIndex::GridIvf(grid) => grid.shared_bytes(),
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => 0,
+            _ => 0,
         }
     }
 
@@ -245,7 +259,7 @@ impl KindIndex {
     pub(crate) fn stripes(&self) -> u32 {
         match self {
             KindIndex::GridIvf(grid) => grid.facts.stripes.max(1),
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => 1,
+            _ => 1,
         }
     }
 
@@ -270,14 +284,14 @@ impl KindIndex {
                 let (places, striped) = placed;
                 Some(KindView::GridIvf(grid.divided_view(places, striped.as_ref())))
             }
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::HybridIvf(_) => None,
+            _ => None,
         }
     }
 
     /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => None,
             KindIndex::HybridIvf(lists) => lists.tables.held_ranges(),
             KindIndex::GridIvf(grid) => grid.held_ranges(),
         }
@@ -298,11 +312,12 @@ impl KindIndex {
             }
             KindIndex::HybridIvf(lists) => lists.tables.exact_cost(),
             KindIndex::GridIvf(grid) => grid.exact_cost(base),
+            KindIndex::GpuIvf(own) => own.exact_cost(base),
         }
     }
 
     /// The settings that calibration measures for k results.
-    pub(crate) fn grid(&self, base: &Base, k: u32) -> Grid {
+    pub(crate) fn grid(&self, base: &Base, k: u32, family: Option<&str>) -> Grid {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => {
                 disk_graph::calibration::grid(k, base.manifest.blocks.count)
@@ -311,7 +326,21 @@ impl KindIndex {
                 hybrid_ivf::calibration::grid(k, lists.tables.directory.clusters())
             }
             KindIndex::GridIvf(grid) => grid_ivf::calibration::grid(grid.facts.lists()),
+            KindIndex::GpuIvf(own) => gpu_ivf::calibration::grid(k, own.facts.lists(), family),
         }
+    }
+
+    /// Ways to search besides the usual one, that have curves of their own.
+    pub(crate) fn families(&self) -> &'static [&'static str] {
+        match self {
+            KindIndex::GpuIvf(own) if own.has_baselines() => &gpu_ivf::baseline::FAMILIES,
+            _ => &[],
+        }
+    }
+
+    /// Files that queries read besides the data file, in the order of their stores.
+    pub(crate) fn stores(&self) -> &[Arc<File>] {
+        if let KindIndex::GpuIvf(own) = self { own.stores() } else { &[] }
     }
 
     /// The inverted lists.
@@ -321,7 +350,7 @@ impl KindIndex {
     pub(crate) fn lists(&self, base: &Base) -> Result<&ListIndex> {
         match self {
             KindIndex::HybridIvf(lists) => Ok(lists),
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => Err(Error::bad_input(
+            _ => Err(Error::bad_input(
                 format!("{} is a {} and has no clusters", base.folder.display(), base.manifest.kind),
             )),
         }
@@ -337,6 +366,7 @@ impl KindIndex {
             KindIndex::DiskGraph(graph) => blocks::vector(base, graph.block_of(id), id),
             KindIndex::HybridIvf(lists) => hybrid_ivf::members::vector(base, &lists.tables, id),
             KindIndex::GridIvf(grid) => grid_ivf::members::vector(base, grid, id),
+            KindIndex::GpuIvf(own) => blocks::vector(base, own.map.block_of(id), id),
         }
     }
 
@@ -351,7 +381,9 @@ impl KindIndex {
         see: &mut (dyn FnMut(&[Member<'_>]) + Send),
     ) -> Result<()> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => blocks::for_each_member(base, progress, see),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => {
+                blocks::for_each_member(base, progress, see)
+            }
             KindIndex::HybridIvf(lists) => {
                 hybrid_ivf::members::for_each_member(base, &lists.tables, progress, see)
             }
@@ -362,7 +394,9 @@ impl KindIndex {
     /// What [`KindIndex::for_each_member`] advances the progress by: a number and its unit.
     pub(crate) fn scan_work(&self, base: &Base) -> (u64, &'static str) {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) => (u64::from(base.manifest.blocks.count), "blocks"),
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => {
+                (u64::from(base.manifest.blocks.count), "blocks")
+            }
             KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => (base.manifest.rows, "rows"),
         }
     }
@@ -396,6 +430,7 @@ pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQue
             hybrid_ivf::account::planned_query(manifest, &section.facts, low_memory)
         }
         section::Section::GridIvf(section) => grid_ivf::account::planned_query(manifest, &section.facts),
+        section::Section::GpuIvf(section) => gpu_ivf::account::planned_query(manifest, &section.facts),
         section::Section::None {} => disk_graph::account::planned_query(manifest),
     }
 }
@@ -407,7 +442,7 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
             vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
         }
         Some(Kind::GridIvf) => vec![files::AXES, files::CENTROIDS, files::SIZES],
-        Some(Kind::Flat | Kind::DiskGraph) | None => {
+        Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) | None => {
             let codes = if manifest.blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
             vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
         }
@@ -428,7 +463,7 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     let (kind, .., block) = shape(folder, manifest)?;
     match kind {
         Kind::HybridIvf => UnitTables::load(folder, manifest, &block).map(Some),
-        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => Ok(None),
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf => Ok(None),
     }
 }
 
@@ -449,7 +484,7 @@ pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRang
     match kind {
         Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
         Kind::GridIvf => grid_ivf::units::unit_ranges(folder, manifest),
-        Kind::Flat | Kind::DiskGraph => {
+        Kind::Flat | Kind::DiskGraph | Kind::GpuIvf => {
             Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
         }
     }
@@ -466,6 +501,7 @@ pub(crate) fn verify(
     match manifest.kind() {
         Some(Kind::HybridIvf) => hybrid_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::GridIvf) => grid_ivf::verify::check(folder, number, manifest, progress, report),
+        Some(Kind::GpuIvf) => gpu_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::Flat | Kind::DiskGraph) | None => {
             blocks::verify::check(folder, number, manifest, progress, report)
         }
@@ -488,7 +524,7 @@ pub(crate) fn verify_parts(
         Some(Kind::GridIvf) => {
             grid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
         }
-        Some(Kind::Flat | Kind::DiskGraph) | None => Ok(false),
+        Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) | None => Ok(false),
     }
 }
 
@@ -508,12 +544,14 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
             Explained::Lists(hybrid_ivf::explain::explain(base, lists, query, params))
         }
         KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
+        KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
     })
 }
 
 /// The modules of traces.
 pub mod traces {
     pub use super::blocks::explain as blocks;
+    pub use super::gpu_ivf::explain as gpu;
     pub use super::grid_ivf::explain as grid;
     pub use super::hybrid_ivf::explain as lists;
 }
@@ -527,6 +565,8 @@ pub enum Explained {
     Lists(hybrid_ivf::explain::ListTrace),
     /// Of a kind whose lists are in memory.
     Grid(grid_ivf::explain::GridTrace),
+    /// Of a kind with a scorer of codes.
+    Gpu(gpu_ivf::explain::GpuTrace),
 }
 
 /// Plans the memory and the disk of a build.
@@ -539,6 +579,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         KindOptions::DiskGraph(own) => blocks::plan::plan(base, options, own, true),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
         KindOptions::GridIvf(own) => grid_ivf::build::memory::plan(base, options, own),
+        KindOptions::GpuIvf(own) => gpu_ivf::build::memory::plan(base, options, own),
     }
 }
 
@@ -549,6 +590,7 @@ pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) 
         KindOptions::DiskGraph(own) => disk_graph::build::forecast::forecast(shape, options, own, plan),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::forecast::forecast(shape, options, own, plan),
         KindOptions::GridIvf(own) => grid_ivf::build::memory::forecast(shape, options, own, plan),
+        KindOptions::GpuIvf(own) => gpu_ivf::build::memory::forecast(shape, options, own, plan),
     }
 }
 
@@ -558,6 +600,7 @@ pub(crate) fn build(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
         KindOptions::DiskGraph(own) => disk_graph::build::run(build, own, scan),
         KindOptions::HybridIvf(own) => hybrid_ivf::build::run(build, own, scan),
         KindOptions::GridIvf(own) => grid_ivf::build::run(build, own, scan),
+        KindOptions::GpuIvf(own) => gpu_ivf::build::run(build, own, scan),
         KindOptions::Flat => flat::build::run(build, scan),
     }
 }

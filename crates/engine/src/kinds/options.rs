@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 pub use super::disk_graph::options::{CodePlace, GraphOptions, GraphSwitches};
+pub use super::gpu_ivf::baseline::Baseline;
+pub use super::gpu_ivf::options::{GpuOptions, GpuSwitches};
 pub use super::grid_ivf::options::{GridOptions, GridSwitches};
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
 pub use super::hybrid_ivf::options::{ListOptions, ListSwitches, LocalPlan};
@@ -20,6 +22,8 @@ pub enum KindOptions {
     HybridIvf(Box<ListOptions>),
     /// Of a `grid-ivf`.
     GridIvf(GridOptions),
+    /// Of a `gpu-ivf`.
+    GpuIvf(GpuOptions),
 }
 
 impl KindOptions {
@@ -30,6 +34,7 @@ impl KindOptions {
             KindOptions::DiskGraph(_) => Kind::DiskGraph,
             KindOptions::HybridIvf(_) => Kind::HybridIvf,
             KindOptions::GridIvf(_) => Kind::GridIvf,
+            KindOptions::GpuIvf(_) => Kind::GpuIvf,
         }
     }
 
@@ -40,6 +45,7 @@ impl KindOptions {
             KindOptions::DiskGraph(own) => own.check(dim),
             KindOptions::HybridIvf(own) => own.check(dim),
             KindOptions::GridIvf(own) => own.check(),
+            KindOptions::GpuIvf(own) => own.check(dim),
         }
     }
 
@@ -50,6 +56,7 @@ impl KindOptions {
             KindOptions::DiskGraph(own) => own.record(dim),
             KindOptions::HybridIvf(own) => own.record(),
             KindOptions::GridIvf(own) => own.record(),
+            KindOptions::GpuIvf(own) => own.record(dim),
         }
     }
 }
@@ -70,6 +77,8 @@ pub struct OptionsByKind {
     pub hybrid_ivf: ListOptions,
     /// Of a `grid-ivf`.
     pub grid_ivf: GridOptions,
+    /// Of a `gpu-ivf`.
+    pub gpu_ivf: GpuOptions,
 }
 
 impl OptionsByKind {
@@ -80,7 +89,8 @@ impl OptionsByKind {
     pub fn check(&self, dim: usize) -> Result<()> {
         self.disk_graph.check(dim)?;
         self.hybrid_ivf.check(dim)?;
-        self.grid_ivf.check()
+        self.grid_ivf.check()?;
+        self.gpu_ivf.check(dim)
     }
 
     /// Those of one kind.
@@ -90,6 +100,7 @@ impl OptionsByKind {
             Kind::DiskGraph => KindOptions::DiskGraph(self.disk_graph),
             Kind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
             Kind::GridIvf => KindOptions::GridIvf(self.grid_ivf),
+            Kind::GpuIvf => KindOptions::GpuIvf(self.gpu_ivf),
         }
     }
 }
@@ -106,6 +117,8 @@ pub enum Switches {
     HybridIvf(ListSwitches),
     /// Of a `grid-ivf`.
     GridIvf(GridSwitches),
+    /// Of a `gpu-ivf`.
+    GpuIvf(GpuSwitches),
 }
 
 impl Switches {
@@ -113,7 +126,7 @@ impl Switches {
     pub fn graph(&self) -> GraphSwitches {
         match self {
             Switches::DiskGraph(switches) => *switches,
-            Switches::Default | Switches::HybridIvf(_) | Switches::GridIvf(_) => GraphSwitches::default(),
+            _ => GraphSwitches::default(),
         }
     }
 
@@ -121,7 +134,7 @@ impl Switches {
     pub fn lists(&self) -> ListSwitches {
         match self {
             Switches::HybridIvf(switches) => *switches,
-            Switches::Default | Switches::DiskGraph(_) | Switches::GridIvf(_) => ListSwitches::default(),
+            _ => ListSwitches::default(),
         }
     }
 
@@ -129,7 +142,15 @@ impl Switches {
     pub fn grid(&self) -> GridSwitches {
         match self {
             Switches::GridIvf(switches) => *switches,
-            Switches::Default | Switches::DiskGraph(_) | Switches::HybridIvf(_) => GridSwitches::default(),
+            _ => GridSwitches::default(),
+        }
+    }
+
+    /// Those of a `gpu-ivf`.
+    pub fn gpu(&self) -> GpuSwitches {
+        match self {
+            Switches::GpuIvf(switches) => *switches,
+            _ => GpuSwitches::default(),
         }
     }
 }
@@ -149,5 +170,11 @@ impl From<ListSwitches> for Switches {
 impl From<GridSwitches> for Switches {
     fn from(switches: GridSwitches) -> Switches {
         Switches::GridIvf(switches)
+    }
+}
+
+impl From<GpuSwitches> for Switches {
+    fn from(switches: GpuSwitches) -> Switches {
+        Switches::GpuIvf(switches)
     }
 }

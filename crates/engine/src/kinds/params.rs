@@ -5,7 +5,7 @@ use stratann_core::query::{Params, Remote};
 
 use super::kind::Kind;
 use super::options::Switches;
-use super::{disk_graph, flat, grid_ivf, hybrid_ivf};
+use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf};
 use crate::Result;
 use crate::recall::curve::Point;
 
@@ -16,6 +16,7 @@ pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>
         Kind::DiskGraph => disk_graph::calibration::params(k, point),
         Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
         Kind::GridIvf => grid_ivf::calibration::params(k, point),
+        Kind::GpuIvf => gpu_ivf::calibration::params(k, point, variant),
     }
 }
 
@@ -26,6 +27,7 @@ pub(crate) fn is_exact(params: &KindParams) -> bool {
         KindParams::DiskGraph(own) => own.scan,
         KindParams::HybridIvf(own) => own.exact,
         KindParams::GridIvf(own) => own.exact,
+        KindParams::GpuIvf(own) => own.exact,
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => false,
     }
@@ -36,6 +38,7 @@ pub(crate) fn fit_to_k(params: &mut Params) {
     match &mut params.kind {
         KindParams::Flat(_) | KindParams::HybridIvf(_) | KindParams::GridIvf(_) => {}
         KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
+        KindParams::GpuIvf(own) => own.candidates = own.candidates.max(params.k),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => {}
     }
@@ -56,6 +59,7 @@ pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: 
             grid_ivf::calibration::apply_switches(own, &switches.grid());
             Ok(())
         }
+        KindParams::GpuIvf(own) => gpu_ivf::calibration::apply_switches(params.k, own, &switches.gpu()),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Ok(()),
     }
@@ -64,7 +68,7 @@ pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: 
 /// The variants of a kind that calibration compares, and the point that it compares them at.
 pub(crate) fn variants(kind: Kind) -> (&'static [&'static str], Point) {
     match kind {
-        Kind::Flat | Kind::DiskGraph | Kind::GridIvf => (&[], Point::default()),
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf => (&[], Point::default()),
         Kind::HybridIvf => hybrid_ivf::calibration::VARIANTS,
     }
 }
@@ -104,6 +108,7 @@ pub fn setting(params: &Params) -> Setting {
         KindParams::DiskGraph(own) => disk_graph::calibration::setting(&own),
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
         KindParams::GridIvf(own) => grid_ivf::calibration::setting(params.k, &own),
+        KindParams::GpuIvf(own) => gpu_ivf::calibration::setting(params.k, &own),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => flat::setting(params.k),
     }
@@ -123,6 +128,9 @@ pub fn with_setting(params: &Params, setting: &Setting) -> KindParams {
         KindParams::GridIvf(own) => {
             KindParams::GridIvf(stratann_core::plan::grid_ivf::Params { nprobe: setting.effort, ..own })
         }
+        KindParams::GpuIvf(own) => {
+            KindParams::GpuIvf(stratann_core::plan::gpu_ivf::Params { nprobe: setting.effort, ..own })
+        }
         _ => params_of(params.k, setting).kind,
     }
 }
@@ -134,6 +142,7 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
         KindParams::DiskGraph(own) => disk_graph::calibration::reported_params(own),
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
         KindParams::GridIvf(own) => grid_ivf::calibration::reported_params(own),
+        KindParams::GpuIvf(own) => gpu_ivf::calibration::reported_params(own),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Vec::new(),
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use super::gpu_ivf::facts::GpuSection;
 pub use super::grid_ivf::facts::GridSection;
 pub use super::hybrid_ivf::facts::ListSection;
 
@@ -13,6 +14,8 @@ pub enum Section {
     HybridIvf(Box<ListSection>),
     /// Of a `grid-ivf`.
     GridIvf(Box<GridSection>),
+    /// Of a `gpu-ivf`.
+    GpuIvf(Box<GpuSection>),
     /// Of a kind that adds nothing.
     None {},
 }
@@ -22,7 +25,7 @@ impl Section {
     pub fn lists(&self) -> Option<&ListSection> {
         match self {
             Section::HybridIvf(section) => Some(&**section),
-            Section::GridIvf(_) | Section::None {} => None,
+            Section::GridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
         }
     }
 
@@ -30,7 +33,15 @@ impl Section {
     pub fn grid(&self) -> Option<&GridSection> {
         match self {
             Section::GridIvf(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::None {} => None,
+            Section::HybridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
+        }
+    }
+
+    /// The section of a `gpu-ivf`; `None` of another kind.
+    pub fn gpu(&self) -> Option<&GpuSection> {
+        match self {
+            Section::GpuIvf(section) => Some(&**section),
+            Section::HybridIvf(_) | Section::GridIvf(_) | Section::None {} => None,
         }
     }
 
@@ -39,6 +50,7 @@ impl Section {
         match self {
             Section::HybridIvf(section) => parts["clusters"] = serde_json::json!(section.facts),
             Section::GridIvf(section) => parts["grid"] = serde_json::json!(section.facts),
+            Section::GpuIvf(section) => parts["gpu"] = serde_json::json!(section.facts),
             Section::None {} => {}
         }
     }

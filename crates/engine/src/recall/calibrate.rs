@@ -12,11 +12,25 @@ use crate::kinds;
 use crate::search::{self, Answers, SearchOptions};
 use crate::{Error, Progress, Result};
 
-/// Measures the curve for `k` results on queries with known neighbours.
-pub(crate) fn measure(
+/// Measures the curves for `k` results on queries with known neighbours: one for each way to search that the open index
+/// allows.
+pub(crate) fn measure_all(
     index: &Index,
     known: &Known,
     k: u32,
+    source: &str,
+    share: (usize, usize),
+    progress: &dyn Progress,
+) -> Result<Vec<Curve>> {
+    let families = std::iter::once(None).chain(index.kind.families().iter().copied().map(Some));
+    families.map(|family| measure(index, known, (k, family), source, share, progress)).collect()
+}
+
+/// Measures one curve.
+fn measure(
+    index: &Index,
+    known: &Known,
+    (k, family): (u32, Option<&'static str>),
     source: &str,
     (threads, in_flight): (usize, usize),
     progress: &dyn Progress,
@@ -24,9 +38,10 @@ pub(crate) fn measure(
     // Long answers average over more neighbours each, so fewer queries tell as much.
     let count = known.count().min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
     let known = known.spread(count, index.base.row_bytes());
-    let grid = index.kind.grid(&index.base, k);
+    let grid = index.kind.grid(&index.base, k, family);
     let settings: usize = grid.paths.iter().map(Vec::len).sum();
-    progress.stage(&format!("calibrating recall@{k}"), (settings * count) as u64, "queries");
+    let of_family = family.map_or(String::new(), |family| format!(" of {family}"));
+    progress.stage(&format!("calibrating recall@{k}{of_family}"), (settings * count) as u64, "queries");
     let options = SearchOptions {
         k: k as usize,
         threads,
@@ -35,13 +50,14 @@ pub(crate) fn measure(
         ..SearchOptions::default()
     };
     let kind = index.base.kind;
-    let variant = best_variant(index, &known, &options, progress)?;
+    let variant = family.or(best_variant(index, &known, &options, progress)?);
     let hardest = hardest_classes(&known, k);
-    let variant_name = variant.map(str::to_string);
+    let variant_name = variant.filter(|_| family.is_none()).map(str::to_string);
+    let family = family.map(str::to_string);
     let kth_distance = known.far_kth_distance(k);
     let points = Vec::new();
     let mut curve =
-        Curve { k, queries: count, source: source.into(), kth_distance, variant: variant_name, points };
+        Curve { k, queries: count, source: source.into(), kth_distance, variant: variant_name, family, points };
     for (number, path) in (0..).zip(&grid.paths) {
         let earlier = curve.clone();
         for &(effort, stop) in path {

@@ -140,6 +140,9 @@ pub struct Curve {
     /// The variant of the kind that it was measured with; absent for a kind without variants.
     #[serde(rename = "order", default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
+    /// The way to search that it was measured with, where an index has several; absent for the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<String>,
     /// The points, by effort.
     pub points: Vec<Point>,
 }
@@ -210,14 +213,17 @@ impl Curve {
 /// The setting for `k` results at `recall`, from the curve of the nearest k that is not smaller, or else the largest.
 /// Where the curve ends below `recall`, everything is searched. `None` without a curve.
 pub fn choose(curves: &[Curve], k: u32, recall: f64) -> Option<Point> {
+    choose_of(curves, None, k, recall)
+}
+
+/// As [`choose`], for another way to search.
+pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) -> Option<Point> {
     if recall >= 1.0 {
         return Some(Point::EXACT);
     }
-    let curve = curves
-        .iter()
-        .filter(|c| c.k >= k)
-        .min_by_key(|c| c.k)
-        .or_else(|| curves.iter().max_by_key(|c| c.k))?;
+    let own = || curves.iter().filter(|c| c.family.as_deref() == family);
+    let curve =
+        own().filter(|c| c.k >= k).min_by_key(|c| c.k).or_else(|| own().max_by_key(|c| c.k))?;
     let has_hardest = curve.points.iter().all(|p| p.hardest.is_some());
     let share = match &*curve.source {
         _ if has_hardest => 1.0,
@@ -252,7 +258,7 @@ pub(crate) struct Grid {
 /// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts
 /// `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
-    let own = curves.iter().find(|c| c.k == k)?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
+    let own = curves.iter().find(|c| c.k == k && c.family.is_none())?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }

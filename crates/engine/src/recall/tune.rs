@@ -96,10 +96,12 @@ pub fn tune(
     progress: &dyn Progress,
 ) -> Result<Tuned> {
     // Locked before it is opened: nobody else publishes while this version is measured.
-    Manifest::read(folder)?.1.check_newest()?;
+    let (_, manifest) = Manifest::read(folder)?;
+    manifest.check_newest()?;
     let _lock = lock_folder(folder)?;
-    let mut index =
-        Index::open(folder, OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() })?;
+    let baselines = manifest.baselines();
+    let open = OpenOptions { ram_budget: options.ram_budget, baselines, ..OpenOptions::default() };
+    let mut index = Index::open(folder, open)?;
     if !index.base.kind.has_curve() {
         return Err(Error::bad_input(format!(
             "{} is flat: every search is exact, there is nothing to tune",
@@ -125,7 +127,7 @@ pub fn tune(
     lend_cache(&mut index, options, fit.count());
     let mut curves = Vec::new();
     for &k in &ks {
-        curves.push(calibrate::measure(
+        curves.extend(calibrate::measure_all(
             &index,
             &fit,
             k,
@@ -169,6 +171,7 @@ fn check_all(
     options: &TuneOptions,
     progress: &dyn Progress,
 ) -> Result<Vec<Check>> {
+    let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.family.is_none()).collect();
     let total = curves.len() * options.recalls.len() * known.count();
     progress.stage("checking the curve on unseen queries", total as u64, "queries");
     let mut checks = Vec::new();
@@ -200,9 +203,10 @@ fn check(
         patience: None,
         highest,
     };
-    let chosen = curve::choose(std::slice::from_ref(curve), curve.k, asked);
+    let family = curve.family.as_deref();
+    let chosen = curve::choose_of(std::slice::from_ref(curve), family, curve.k, asked);
     let Some(point) = chosen.filter(|point| !point.is_exact()) else { return Ok(nothing) };
-    let params = kinds::params_at(index.base.kind, curve.k, &point, curve.variant.as_deref());
+    let params = kinds::params_at(index.base.kind, curve.k, &point, family.or(curve.variant.as_deref()));
     let setting = kinds::setting(&params);
     let search = SearchOptions {
         k: curve.k as usize,

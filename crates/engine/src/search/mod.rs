@@ -126,7 +126,9 @@ impl Index {
     fn work(&self, batch: &Batch<'_>, options: &SearchOptions, worker: usize) -> Result<&'static str> {
         let in_flight = self.in_flight(options);
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
-        let tier = tier::open(&self.base.blocks_file, depth, self.base.block.block_bytes, options.io)
+        let mut stores = vec![self.base.blocks_file.clone()];
+        stores.extend_from_slice(self.kind.stores());
+        let tier = tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io)
             .map_err(|e| Error {
                 kind: crate::ErrorKind::Io,
                 message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),

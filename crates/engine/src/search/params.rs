@@ -29,7 +29,8 @@ impl Index {
             return Err(Error::bad_input(format!("k is {}; ask for 1 to {MAX_K} results", options.k)));
         }
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let by_recall = |recall| self.params_for_recall(k, recall);
+        let family = options.switches.gpu().family();
+        let by_recall = |recall| self.params_for_recall(k, recall, family);
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
@@ -37,7 +38,7 @@ impl Index {
         Ok(params)
     }
 
-    fn params_for_recall(&self, k: u32, recall: f64) -> Result<Params> {
+    fn params_for_recall(&self, k: u32, recall: f64, family: Option<&str>) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
             return Err(Error::bad_input(format!(
                 "recall is {recall}; give a share above 0 and up to 1, such as 0.95"
@@ -49,8 +50,11 @@ impl Index {
         }
         let instead = kind.effort_option();
         let curves = &self.base.manifest.curves;
-        match curve::choose(curves, k, recall) {
-            Some(point) => Ok(kinds::params_at(kind, k, &point, curve::variant(curves, k))),
+        match curve::choose_of(curves, family, k, recall) {
+            Some(point) => Ok(kinds::params_at(kind, k, &point, family.or(curve::variant(curves, k)))),
+            None if family.is_some() => Err(Error::bad_input(format!(
+                "this index has no recall curve for this way to search; build it with --baselines, or give {instead}"
+            ))),
             None => Err(Error::bad_input(format!(
                 "this index has no recall curve; run `stratann tune`, or give {instead}"
             ))),

@@ -124,6 +124,11 @@ impl Table {
         terms
     }
 
+    /// Bytes of a code of the codebook that the tables are for.
+    pub fn code_bytes(&self) -> usize {
+        self.code_bytes
+    }
+
     /// The integer distance of one code; `u32::MAX` when `code` is shorter than a code.
     pub fn distance(&self, code: &[u8]) -> u32 {
         match code.get(..self.code_bytes) {

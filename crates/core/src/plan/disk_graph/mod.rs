@@ -11,10 +11,9 @@ mod wire;
 
 use alloc::vec::Vec;
 
-use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 
-use crate::access::{CodedQuery, blocks};
+use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::check::{Blocks, Links};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block;
@@ -158,42 +157,13 @@ pub struct Scratch {
     /// The nodes of the block that is expanded, by code distance.
     block_nodes: Vec<(u32, u32)>,
     remote_blocks: Vec<u32>,
-    code_scale: f32,
-    code_error: f32,
-    vector_norm: f32,
-    dim: f32,
+    expected: ExpectedDistances,
 }
 
 impl Scratch {
     /// A code distance on the scale of exact distances.
     pub fn estimate(&self, code_distance: u32) -> f32 {
-        self.query.table.to_float(code_distance) * self.code_scale
-    }
-
-    /// The largest code distance (on the scale of exact ones) to expect of a vector at exact distance `exact`,
-    /// `slack` standard errors up.
-    ///
-    /// With e the error of a code, ‖q − v̂‖² = ‖q − v‖² + ‖e‖² + 2⟨q − v, e⟩: a bias of E‖e‖² and, for errors without
-    /// preferred direction in d dimensions, a standard error of 2·√(‖q − v‖²·E‖e‖² / d). An inner product has no
-    /// bias, and ‖q‖·√(E‖e‖² / d).
-    fn expected_at_most(&self, exact: f32, slack: f32) -> f32 {
-        if self.query.norm > 0.0 {
-            return exact + slack * self.query.norm * stratann_kernel::sqrt(self.code_error / self.dim);
-        }
-        let error = self.code_error * self.code_scale;
-        exact + error + slack * 2.0 * stratann_kernel::sqrt(exact.max(0.0) * error / self.dim)
-    }
-
-    /// The code distance to expect of a vector at distance `exact` plus this share of it.
-    ///
-    /// A share of an inner product means nothing. With the query brought to the length N of the vectors, their squared
-    /// l2 is 2·(N·‖q‖ − ⟨q, v⟩) but for a factor; half of that is what the share is taken of.
-    fn expected_within(&self, exact: f32, share: f32) -> f32 {
-        if self.query.norm > 0.0 {
-            return exact + share * (self.vector_norm * self.query.norm + exact).max(0.0);
-        }
-        let expected = exact + self.code_error * self.code_scale;
-        expected + share * expected.max(0.0)
+        self.expected.estimate(&self.query, code_distance)
     }
 }
 
@@ -226,11 +196,7 @@ impl Kind for Marker {
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
         scratch.visited.clear(base.nodes);
         scratch.query.set(base, view.codebook, query);
-        // Codes of unit vectors measure squared l2, which is twice the cosine distance.
-        scratch.code_scale = if base.metric == Metric::Cosine { 0.5 } else { 1.0 };
-        scratch.code_error = view.code_error;
-        scratch.vector_norm = view.vector_norm;
-        scratch.dim = base.dim as f32;
+        scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
     }
 
     fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {

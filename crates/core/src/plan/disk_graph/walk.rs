@@ -218,7 +218,7 @@ fn is_beyond(cx: &Cx<'_, Marker>, candidate: &Candidate) -> bool {
     if cx.params.stop_margin < f32::INFINITY {
         let seen = Seen {
             candidate: estimate,
-            limit: cx.scratch.expected_within(worst, cx.params.stop_margin),
+            limit: cx.scratch.expected.within(&cx.scratch.query, worst, cx.params.stop_margin),
             reads: cx.q.stats.reads_asked(),
             reads_without_change: cx.own.reads_without_change,
         };
@@ -227,5 +227,5 @@ fn is_beyond(cx: &Cx<'_, Marker>, candidate: &Candidate) -> bool {
         }
     }
     cx.params.stop_slack < f32::INFINITY
-        && estimate > cx.scratch.expected_at_most(worst, cx.params.stop_slack)
+        && estimate > cx.scratch.expected.at_most(&cx.scratch.query, worst, cx.params.stop_slack)
 }

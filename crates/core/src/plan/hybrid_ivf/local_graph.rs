@@ -4,10 +4,10 @@
 //! The path depends on codes and edges alone, so no bound changes it: a pruned member is never read, but its edges
 //! are followed.
 
-use super::navigate::to_centroid;
 use super::scan::{mark_fruitful, prune_candidates, weigh};
 use super::visit::fetch;
 use super::{LocalCodes, LocalSearch, Marker, ReadKind, Scratch, Unread, View, bound_estimator};
+use crate::route::to_centroid;
 use crate::PAGE;
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;

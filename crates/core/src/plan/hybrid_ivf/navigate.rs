@@ -1,23 +1,15 @@
 //! Finds the clusters to visit: searches the navigation graph, then ranks the clusters of what it found (OrchANN
 //! §5.2, §5.3).
 
-use stratann_kernel::Metric;
-use stratann_kernel::distance::{dot_f16, l2_f16};
+use alloc::vec::Vec;
 
 use super::scan::prune_candidates;
 use super::{Marker, Order, Scratch, Unread, bound_estimator, likelihood};
 use crate::order::{from_order_key, order_key};
 use crate::plan::Cx;
+use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress};
 use crate::verify::BoundEstimator;
-
-/// The distance from the query to a centroid, on the scale of codes: squared l2 or minus the inner product.
-pub(crate) fn to_centroid(metric: Metric, wide: &[f32], centroid: &[u8]) -> f32 {
-    match metric {
-        Metric::Ip => -dot_f16(wide, centroid),
-        Metric::L2 | Metric::Cosine => l2_f16(wide, centroid),
-    }
-}
 
 /// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found
 /// in a cluster and the farthest member found that is taken off the distance to its centroid. A quarter ranks best on
@@ -41,39 +33,31 @@ pub(super) fn navigate(cx: &mut Cx<'_, Marker>) {
     beams[0].reset(wanted as usize);
     beams[1].reset(cx.params.sample_hits as usize);
     cx.scratch.visited.clear(cx.view.nav.nodes());
-    cx.scratch.nav_nodes.clear();
-    cx.scratch.nav_nodes.push(cx.view.nav.entry);
+    let mut nodes = core::mem::take(&mut cx.scratch.nav_nodes);
     let estimator = bound_estimator(cx);
-    loop {
-        score(cx, &estimator, &mut beams);
-        let mut fresh = None;
-        for beam in &mut beams {
-            if let Some(at) = beam.next_fresh(0) {
-                beam.mark(at, Progress::Expanded);
-                fresh = Some(beam.entries()[at].id);
-                break;
-            }
-        }
-        let Some(node) = fresh else { break };
-        cx.scratch.nav_nodes.clear();
-        cx.scratch.nav_nodes.extend_from_slice(cx.view.nav.list(node));
-    }
+    walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
     let count = cx.view.directory.clusters();
     if beams[0].entries().len() < wanted as usize {
         // Some centroids cannot be reached in the graph.
-        cx.scratch.nav_nodes.clear();
-        cx.scratch.nav_nodes.extend(0..count);
-        score(cx, &estimator, &mut beams);
+        nodes.clear();
+        nodes.extend(0..count);
+        score(cx, &estimator, &mut nodes, &mut beams);
     }
+    cx.scratch.nav_nodes = nodes;
     keep_members(cx, &estimator, &beams[1]);
     rank_clusters(cx, &estimator, &beams);
     [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
 }
 
-fn score(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, beams: &mut [Beam; 2]) {
+fn score(
+    cx: &mut Cx<'_, Marker>,
+    estimator: &BoundEstimator,
+    nav_nodes: &mut Vec<u32>,
+    beams: &mut [Beam; 2],
+) {
     let nav = cx.view.nav;
     let count = cx.view.directory.clusters();
-    let Scratch { nav_nodes, ids, query, distances, visited, .. } = &mut *cx.scratch;
+    let Scratch { ids, query, distances, visited, .. } = &mut *cx.scratch;
     let (table, wide) = (&query.table, &query.wide);
     cx.q.stats.repeats += visited.keep_new(nav_nodes) as u64;
     // Centroids have no code; what the table returns for them is not used.

@@ -1,8 +1,8 @@
 //! Scans list codes: prunes members by bounds, and keeps the others as candidates.
 
-use super::navigate::to_centroid;
 use super::rerank;
 use super::{Marker, ScannedList, State, Unread, View, bound_estimator};
+use crate::route::to_centroid;
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::Cx;
 use crate::verify::{BoundEstimator, DistanceBounds};

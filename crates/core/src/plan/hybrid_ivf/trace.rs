@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::navigate::to_centroid;
 use super::{Params, ReadKind, Scratch, State, View};
+use crate::route::to_centroid;
 use crate::search::{Hit, Query, Tag};
 use crate::verify::Bounds;
 use crate::view::Base;

@@ -10,9 +10,9 @@
 use super::batch;
 use super::likelihood;
 use super::local_graph;
-use super::navigate::to_centroid;
 use super::scan::{codes_of, scan, scan_read};
 use super::{FILE, Marker, QueuedLists, ReadKind, Scratch, State, Visit, bound_estimator};
+use crate::route::to_centroid;
 use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
 use crate::build::options::BuildOptions;
+use crate::build::codes::CodeErrors;
 use crate::build::plan::{BuildPlan, check_disk};
 use crate::build::space::Space;
 use crate::build::stages::{Build, Parts, ScanFacts, made_with};
@@ -20,7 +21,6 @@ use crate::build::state::{self, Partial};
 use crate::build::{BuildReport, publish};
 use crate::dataset::{self, OnBadRow, Reader, Scan};
 use crate::files::FileEntry;
-use crate::kinds::disk_graph::build::codes::CodeErrors;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::layout_stage;
@@ -440,7 +440,10 @@ impl Split {
                 report_layout(&mut build, &space, &graph, &layout);
                 manifest
             }
-            KindOptions::Flat | KindOptions::HybridIvf(_) | KindOptions::GridIvf(_) => {
+            KindOptions::Flat
+            | KindOptions::HybridIvf(_)
+            | KindOptions::GridIvf(_)
+            | KindOptions::GpuIvf(_) => {
                 publish::manifest(&build, scan.rows, layout.blocks, 0.0)?
             }
         };

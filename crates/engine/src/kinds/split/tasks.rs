@@ -19,13 +19,13 @@ use crate::build::stages::{Build, IDS, ScanFacts, content_of_ids, made_with};
 use crate::build::state::facts;
 use crate::build::state::{Partial, State};
 use crate::build::tables::read_table;
-use crate::build::{calibrate, publish};
+use crate::build::{calibrate, codes, publish};
 use crate::dataset::{self, OnBadRow, Reader, Scan};
 use crate::files::FileEntry;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::{
-    cells, codes, divide, layout_stage, merge, train_codebook, write_head_graph,
+    cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
 };
 use crate::kinds::flat;
 use crate::kinds::options::{GraphOptions, KindOptions};
@@ -237,7 +237,7 @@ fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task
     let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, "graph");
     Ok(match task {
         Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
-        Task::Codebook => json!(train_codebook(build, own, &space(build)?, scan)?),
+        Task::Codebook => json!(codes::train_codebook(build, code_options(build, own), &space(build)?, scan)?),
         Task::Centroids => json!(divide::centroids(build, own, &space(build)?, scan)?),
         Task::Nearest(part) => json!(divide::nearest(build, &space(build)?, scan, part)?),
         Task::Divide => json!(divide::divide(build, own, &space(build)?, scan)?),
@@ -255,7 +255,7 @@ fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task
             load_ids(build)?;
             json!(layout_stage::write_cell(build, own, scan, &graph(build)?, cell)?)
         }
-        Task::Codes => json!(codes::join(build, own.codes, scan)?),
+        Task::Codes => json!(codes::join(build, &codes_target(build, own.codes), scan)?),
         Task::Head => {
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
             json!(write_head_graph(build, own, &space(build)?, scan, &ids)?)

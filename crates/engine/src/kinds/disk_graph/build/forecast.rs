@@ -1,6 +1,7 @@
 //! What the stages of a `disk-graph` are expected to take.
 
-use super::{ITERATIONS, head};
+use super::head;
+use crate::build::codes::ITERATIONS;
 use crate::build::codebook::CodebookOptions;
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;

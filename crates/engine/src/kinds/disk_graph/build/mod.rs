@@ -1,7 +1,6 @@
 //! The stages of a `disk-graph` (DiskANN, BatANN): codebook, graph, blocks, codes, head graph.
 
 pub(crate) mod cells;
-pub(crate) mod codes;
 pub(crate) mod divide;
 pub(crate) mod forecast;
 pub(crate) mod graph_stage;
@@ -10,12 +9,14 @@ pub(crate) mod layout_stage;
 pub(crate) mod merge;
 pub(crate) mod packing;
 
-use stratann_core::PAGE;
-use stratann_kernel::Metric;
+use std::path::PathBuf;
 
+use stratann_core::PAGE;
+
+use crate::build::blocks::code_file;
 use crate::build::blocks::layout::LayoutFacts;
-use crate::build::codebook::{self, CodebookOptions};
-use crate::build::plan::CODEBOOK_SAMPLE;
+use crate::build::codebook::CodeKind;
+use crate::build::codes;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
@@ -25,13 +26,10 @@ use crate::manifest::Manifest;
 use crate::{Result, files};
 use graph_stage::GraphFacts;
 
-/// Rounds of training of the codebook.
-const ITERATIONS: usize = 12;
-
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan, own.exact_points)?;
-    build.stage("codebook", |b| train_codebook(b, own, &space, scan))?;
+    build.stage("codebook", |b| codes::train_codebook(b, code_options(b, own), &space, scan))?;
     let graph: GraphFacts = build.stage("graph", |b| graph_stage::run(b, own, &space, scan))?;
     merge::remove_lists(build, graph.cells.len());
     let (layout, code_error) = match own.codes {
@@ -56,7 +54,8 @@ pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Res
 }
 
 fn encode(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<f32> {
-    codes::run(build, own.codes, space, scan, &read_table::<u32>(&build.partial.path(IDS))?)
+    let target = codes_target(build, own.codes);
+    codes::run(build, &target, space, scan, &read_table::<u32>(&build.partial.path(IDS))?)
 }
 
 /// Adds what the layout decided to the report.
@@ -72,27 +71,17 @@ pub(crate) fn report_layout(build: &mut Build<'_>, space: &Space, graph: &GraphF
     build.fact("bits_per_neighbour", layout.bits_per_neighbour);
 }
 
-/// Trains the codebook on a sample; returns the bytes of a code.
-pub(crate) fn train_codebook(
-    build: &Build<'_>,
-    own: &GraphOptions,
-    space: &Space,
-    scan: &Scan,
-) -> Result<usize> {
-    let shape = build.base.shape();
-    let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
-    build.progress.stage("training the codebook", 100, "%");
-    let sample = space.code_sample(build.base, scan, wanted, build.options.seed)?;
-    let options = CodebookOptions {
-        code_bytes: own.code_bytes(shape.dim),
-        kind: own.code_kind,
-        iterations: ITERATIONS,
-        seed: build.options.seed,
-    };
-    let ip = build.options.metric == Metric::Ip;
-    let trained = codebook::train(sample, shape.dim, ip, &options, build.progress)?;
-    write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
-    Ok(trained.code_bytes())
+/// Returns the file of all codes: a file of the index, or an input of its blocks.
+pub(crate) fn codes_target(build: &Build<'_>, place: CodePlace) -> PathBuf {
+    match place {
+        CodePlace::Ram => build.file(files::CODES),
+        CodePlace::Disk => build.partial.path(code_file::NAME),
+    }
+}
+
+/// The code that the options ask for: its bytes and its kind.
+pub(crate) fn code_options(build: &Build<'_>, own: &GraphOptions) -> (usize, CodeKind) {
+    (own.code_bytes(build.base.shape().dim), own.code_kind)
 }
 
 /// Builds the head graph and writes it, with its codes where blocks carry codes.

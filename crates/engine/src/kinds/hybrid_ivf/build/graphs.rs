@@ -14,7 +14,7 @@ use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_kernel::distance::l2_f32;
 
 use super::local_costs::{BUILD_LIST, DEGREE};
-use super::nav::Floats;
+use crate::build::points::Floats;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};

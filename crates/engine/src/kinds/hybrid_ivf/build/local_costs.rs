@@ -11,7 +11,7 @@ use stratann_core::build::{Points, hash};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
 
-use super::nav::Floats;
+use crate::build::points::Floats;
 use super::{list_layout, list_plan};
 use crate::build::space::Space;
 use crate::build::stages::Build;

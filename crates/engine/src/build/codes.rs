@@ -4,20 +4,23 @@
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
 
-use crate::build::blocks::code_file;
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::{read_table, write_table};
-use crate::build::{codebook, stages};
+use super::codebook::{self, CodeKind, CodebookOptions};
+use super::plan::CODEBOOK_SAMPLE;
+use super::space::Space;
+use super::stages::{self, Build, IDS};
+use super::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
-use crate::kinds::disk_graph::options::CodePlace;
 use crate::{Error, Result, files};
+
+/// Rounds of training of the codebook.
+pub(crate) const ITERATIONS: usize = 12;
 
 /// Reciprocal of the share of rows whose code error is measured.
 const LOOKED_AT: usize = 16;
@@ -43,10 +46,28 @@ impl CodeErrors {
     }
 }
 
-/// Encodes all rows and writes their codes by id. Returns the mean squared error.
+/// Trains a codebook with codes of at most this many bytes on a sample, and writes it. Returns the bytes of a code.
+pub(crate) fn train_codebook(
+    build: &Build<'_>,
+    (code_bytes, kind): (usize, CodeKind),
+    space: &Space,
+    scan: &Scan,
+) -> Result<usize> {
+    let shape = build.base.shape();
+    let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
+    build.progress.stage("training the codebook", 100, "%");
+    let sample = space.code_sample(build.base, scan, wanted, build.options.seed)?;
+    let options = CodebookOptions { code_bytes, kind, iterations: ITERATIONS, seed: build.options.seed };
+    let ip = build.options.metric == Metric::Ip;
+    let trained = codebook::train(sample, shape.dim, ip, &options, build.progress)?;
+    write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
+    Ok(trained.code_bytes())
+}
+
+/// Encodes all rows and writes their codes by id to `target`. Returns the mean squared error.
 pub(crate) fn run(
     build: &Build<'_>,
-    place: CodePlace,
+    target: &Path,
     space: &Space,
     scan: &Scan,
     id_of_row: &[u32],
@@ -58,7 +79,7 @@ pub(crate) fn run(
         for part in 0..build.parts().count() {
             errors.push(encode_part(build, space, scan, part)?);
         }
-        join_parts(build, place, scan, id_of_row, codebook.code_bytes())?;
+        join_parts(build, target, scan, id_of_row, codebook.code_bytes())?;
         remove_parts(build);
         return Ok(CodeErrors::mean(errors));
     }
@@ -70,16 +91,8 @@ pub(crate) fn run(
         };
         errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
     }
-    write_table(&target(build, place), &by_id.codes)?;
+    write_table(target, &by_id.codes)?;
     Ok(CodeErrors::mean(errors))
-}
-
-/// Returns the file of all codes: a file of the index, or an input of its blocks.
-fn target(build: &Build<'_>, place: CodePlace) -> PathBuf {
-    match place {
-        CodePlace::Ram => build.file(files::CODES),
-        CodePlace::Disk => build.partial.path(code_file::NAME),
-    }
 }
 
 /// Nodes whose codes are in memory at a time.
@@ -100,23 +113,23 @@ pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
     Ok(errors)
 }
 
-/// Writes all codes by id, after every part was written by row.
-pub(crate) fn join(build: &Build<'_>, place: CodePlace, scan: &Scan) -> Result<()> {
+/// Writes all codes by id to `target`, after every part was written by row.
+pub(crate) fn join(build: &Build<'_>, target: &Path, scan: &Scan) -> Result<()> {
     let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    join_parts(build, place, scan, &id_of_row, size)
+    join_parts(build, target, scan, &id_of_row, size)
 }
 
 /// Reads the parts once for each stretch of ids that fits in the memory.
 fn join_parts(
     build: &Build<'_>,
-    place: CodePlace,
+    target: &Path,
     scan: &Scan,
     id_of_row: &[u32],
     size: usize,
 ) -> Result<()> {
     let held = held_at_a_time(build, scan, size);
-    let mut out = AtomicFile::create(&target(build, place))?;
+    let mut out = AtomicFile::create(target)?;
     for first in (0..scan.rows).step_by(held as usize) {
         let mut by_id = ById::new(size, first..(first + held).min(scan.rows), id_of_row);
         read_parts(build, size, &mut by_id)?;

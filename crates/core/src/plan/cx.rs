@@ -1,0 +1,141 @@
+//! What one step of a query works with, whatever its kind, and the parts of a step that kinds share.
+
+use stratann_kernel::distance::Exact;
+
+use super::{Kind, Ordered};
+use crate::codec::Reader;
+use crate::place::Reach;
+use crate::search::{Arrived, Extent, Loss, Outcome, Pending, Query, Read, ScorerId, Tag};
+use crate::view::Base;
+
+/// All that one step of one kind works with.
+pub(crate) struct Cx<'a, K: Kind> {
+    pub(crate) q: &'a mut Query,
+    pub(crate) own: &'a mut K::State,
+    pub(crate) base: &'a Base<'a>,
+    pub(crate) view: &'a K::View<'a>,
+    pub(crate) params: &'a K::Params,
+    pub(crate) exact: &'a mut Exact,
+    pub(crate) scratch: &'a mut K::Scratch,
+}
+
+impl<K: Kind> Cx<'_, K> {
+    /// Asks for an extent. `None` when the budget allows no more reads.
+    pub(crate) fn fetch(&mut self, at: Extent, unit: u32, note: u64) -> Option<Tag> {
+        if self.q.budget.reads == 0 {
+            return None;
+        }
+        self.q.budget.reads -= 1;
+        let read = Read { at, unit, note };
+        let stats = &mut self.q.stats;
+        stats.reads += 1;
+        stats.pages_read += at.pages();
+        stats.bytes_read += at.pages() * crate::PAGE as u64;
+        if let Some(counter) = K::read_counter(stats, &read) {
+            *counter += 1;
+        }
+        Some(self.q.io.fetch(read))
+    }
+
+    /// Asks another server for scores. `None` when the budget allows no more.
+    pub(crate) fn score(&mut self, to: u8) -> Option<Tag> {
+        self.q.budget.score_jobs = self.q.budget.score_jobs.checked_sub(1)?;
+        self.q.stats.score_jobs += 1;
+        Some(self.q.io.score(ScorerId::Server(to)))
+    }
+
+    /// Where a unit can be read: here, where the whole index is local.
+    pub(crate) fn reach(&self, unit: u32) -> Reach {
+        self.base.here.as_ref().map_or(Reach::Here, |here| here.reach(unit, self.q.lost_units.tried(unit)))
+    }
+
+    /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
+    /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first, or to a server that
+    /// reaches one. The allowance of hand-overs ends a query that is passed around.
+    pub(crate) fn settle(&mut self, remote_units: &[u32]) {
+        if !self.q.io.wants.is_empty() {
+            self.q.stats.score_rounds += u64::from(self.q.io.asks_for_scores());
+            return self.q.count_hop();
+        }
+        if !self.q.io.pending.is_empty() {
+            return;
+        }
+        let Some(&first) = remote_units.first() else {
+            let partial = self.q.stats.unreachable > 0;
+            return self.q.finish(if partial { Outcome::Partial } else { Outcome::Complete });
+        };
+        let here = self.base.here.as_ref();
+        match here.and_then(|here| here.next(remote_units, self.q.lost_units.tried(first))) {
+            Some(server) if self.q.budget.hand_overs > 0 => {
+                self.q.next = Some(server);
+                self.q.budget.hand_overs -= 1;
+                self.q.stats.hand_overs += 1;
+            }
+            _ => self.q.finish(Outcome::OutOfBudget),
+        }
+    }
+
+    /// Gives each arrival, in the order of tags, to `absorb`. A unit that was lost, or that `absorb` finds
+    /// inconsistent, waits for another replica; where there is none the query ends.
+    pub(crate) fn take_in(
+        &mut self,
+        arrived: Ordered<'_>,
+        mut absorb: impl FnMut(&mut Self, &Pending, &[u8]) -> Option<()>,
+    ) {
+        for arrival in arrived.iter() {
+            let Some(pending) = self.q.io.take(arrival.tag) else { continue };
+            match pending.scorer {
+                Some(ScorerId::Server(server)) => {
+                    self.take_scores((pending.tag, server), arrival.what);
+                    continue;
+                }
+                Some(ScorerId::Codes) => {
+                    let ranked = if let Arrived::Ranked(ranked) = arrival.what { Some(ranked) } else { None };
+                    K::take_ranked(self, ranked);
+                    continue;
+                }
+                None => {}
+            }
+            let lost = match arrival.what {
+                Arrived::Lost(loss) => Some(loss),
+                Arrived::Scores(_) | Arrived::Ranked(_) => Some(Loss::Damaged),
+                Arrived::Bytes(bytes) => absorb(self, &pending, bytes).is_none().then_some(Loss::Damaged),
+            };
+            // After a read, too, it stays known which servers could not read the unit: a query may begin again.
+            let Some(loss) = lost else { continue };
+            let Read { unit, at, .. } = pending.read;
+            if !self.lose(unit, loss) {
+                return self.q.finish(Outcome::Lost { unit, at, loss });
+            }
+        }
+    }
+
+    /// Gives the reply to a job to the kind. Scores that make no sense are lost.
+    fn take_scores(&mut self, job: (Tag, u8), what: Arrived<'_>) {
+        let loss = match what {
+            Arrived::Scores(scores) if scores.is_complete => {
+                let taken = K::take_scores(self, job, Ok(&mut Reader(scores.content)));
+                if taken.is_ok() {
+                    self.q.stats.add(&scores.stats);
+                    let spent = |count| u32::try_from(count).unwrap_or(u32::MAX);
+                    let budget = &mut self.q.budget;
+                    budget.reads = budget.reads.saturating_sub(spent(scores.stats.reads));
+                    budget.hand_overs = budget.hand_overs.saturating_sub(spent(scores.stats.hand_overs));
+                    return;
+                }
+                Loss::Damaged
+            }
+            Arrived::Lost(loss) => loss,
+            Arrived::Scores(_) | Arrived::Ranked(_) | Arrived::Bytes(_) => Loss::Failed,
+        };
+        // A kind that asks for scores also takes that there are none.
+        let _ = K::take_scores(self, job, Err(loss));
+    }
+
+    /// Notes that a unit could not be read here. Returns false where no replica can have it, or too much was lost
+    /// already.
+    fn lose(&mut self, unit: u32, loss: Loss) -> bool {
+        let Some(here) = &self.base.here else { return false };
+        self.q.lost_units.add(unit, here.server, loss) && K::requeue(self.own, self.view, unit)
+    }
+}

@@ -1,0 +1,228 @@
+//! What a scorer of codes does: it ranks candidates by their codes. A GPU and this code give equal answers, because
+//! distances of codes are integers (FusionANNS §4.1).
+
+use alloc::vec::Vec;
+
+use stratann_kernel::codes::Table;
+
+/// Candidates of one query, for a scorer of codes.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeJob<'s> {
+    /// The query as its table was made from it: `dim` floats.
+    pub query: &'s [f32],
+    /// Distances of the query to the centroids of the codebook.
+    pub table: &'s Table,
+    /// Runs of ids: the first id and the number of ids of each.
+    pub ranges: &'s [(u32, u32)],
+    /// Single ids. They may repeat, and may be in the ranges.
+    pub ids: &'s [u32],
+    /// How many of the nearest are kept.
+    pub keep: u32,
+    /// An id that is not admitted; `u32::MAX` for none.
+    pub exclude: u32,
+}
+
+impl CodeJob<'_> {
+    /// Bytes that go to a GPU: the query, runs and ids.
+    pub fn sent_bytes(&self) -> u64 {
+        4 * (self.query.len() + 2 * self.ranges.len() + self.ids.len()) as u64
+    }
+
+    /// Ids that are sent, with repetitions.
+    pub fn count(&self) -> u64 {
+        self.ranges.iter().map(|&(_, count)| u64::from(count)).sum::<u64>() + self.ids.len() as u64
+    }
+}
+
+/// Bytes of each candidate that comes back: its distance and its id.
+pub const RANKED_BYTES: u64 = 8;
+
+/// Reusable buffers of [`rank`].
+#[derive(Clone, Debug, Default)]
+pub struct RankScratch {
+    runs: Vec<(u32, u32)>,
+    ids: Vec<u32>,
+    places: Vec<u32>,
+    distances: Vec<u32>,
+    // Distance in the upper half, id in the lower one.
+    keys: Vec<u64>,
+}
+
+/// In place of an id, in a free place of the hash table.
+const FREE: u32 = u32::MAX;
+
+/// Sets `out` to the nearest candidates by code distance and id, and returns how many different ones were scored.
+/// `codes` are those of the ids from `first` on; other ids are left out.
+pub fn rank(
+    job: &CodeJob<'_>,
+    codes: &[u8],
+    first: u32,
+    scratch: &mut RankScratch,
+    out: &mut Vec<(u32, u32)>,
+) -> u64 {
+    out.clear();
+    let code_bytes = job.table.code_bytes().max(1);
+    let count = (codes.len() / code_bytes).min((u32::MAX - first) as usize) as u32;
+    let RankScratch { runs, ids, places, distances, keys } = scratch;
+    merge_runs(job.ranges, (first, count), runs);
+    ids.clear();
+    runs.iter().for_each(|&(start, end)| ids.extend(start..end));
+    add_single(job.ids, (first, count), runs, places, ids);
+    if (first..first.saturating_add(count)).contains(&job.exclude) {
+        ids.retain(|&id| id != job.exclude - first);
+    }
+    job.table.distances(codes, ids, distances);
+    select(ids, distances, (first, job.keep as usize), keys, out);
+    ids.len() as u64
+}
+
+/// Sets `runs` to the ids of all ranges that have codes, less `first`: from the first of each up to its end, ascending
+/// and apart from each other.
+fn merge_runs(ranges: &[(u32, u32)], (first, count): (u32, u32), runs: &mut Vec<(u32, u32)>) {
+    let within = |id: u32| id.clamp(first, first + count) - first;
+    runs.clear();
+    runs.extend(ranges.iter().map(|&(id, length)| (within(id), within(id.saturating_add(length)))));
+    runs.retain(|run| run.0 < run.1);
+    runs.sort_unstable();
+    let mut kept = 0;
+    for at in 1..runs.len() {
+        if runs[at].0 <= runs[kept].1 {
+            runs[kept].1 = runs[kept].1.max(runs[at].1);
+        } else {
+            kept += 1;
+            runs[kept] = runs[at];
+        }
+    }
+    runs.truncate(kept + 1);
+}
+
+/// Appends the ids that have codes and are in no run, each once. `places` is a hash table with open addressing.
+fn add_single(
+    single: &[u32],
+    (first, count): (u32, u32),
+    runs: &[(u32, u32)],
+    places: &mut Vec<u32>,
+    ids: &mut Vec<u32>,
+) {
+    let bits = (2 * single.len().max(1)).next_power_of_two().trailing_zeros();
+    places.clear();
+    places.resize(1 << bits, FREE);
+    let mask = places.len() - 1;
+    for &id in single {
+        let Some(id) = id.checked_sub(first).filter(|&id| id < count) else { continue };
+        let after = runs.partition_point(|run| run.0 <= id);
+        if after > 0 && id < runs[after - 1].1 {
+            continue;
+        }
+        let mut at = (id.wrapping_mul(0x9e37_79b1) >> (32 - bits.max(1))) as usize & mask;
+        while places[at] != FREE && places[at] != id {
+            at = (at + 1) & mask;
+        }
+        if places[at] == FREE {
+            places[at] = id;
+            ids.push(id);
+        }
+    }
+}
+
+/// Sets `out` to the nearest `keep` of the ids, which count from `first`.
+fn select(
+    ids: &[u32],
+    distances: &[u32],
+    (first, keep): (u32, usize),
+    keys: &mut Vec<u64>,
+    out: &mut Vec<(u32, u32)>,
+) {
+    keys.clear();
+    if keep == 0 {
+        return;
+    }
+    let room = 2 * keep + 64;
+    let mut limit = u64::MAX;
+    for (&id, &distance) in ids.iter().zip(distances) {
+        let key = u64::from(distance) << 32 | u64::from(id);
+        if key >= limit {
+            continue;
+        }
+        keys.push(key);
+        if keys.len() == room {
+            keys.select_nth_unstable(keep - 1);
+            keys.truncate(keep);
+            limit = keys[keep - 1];
+        }
+    }
+    if keys.len() > keep {
+        keys.select_nth_unstable(keep - 1);
+        keys.truncate(keep);
+    }
+    keys.sort_unstable();
+    out.extend(keys.iter().map(|&key| ((key >> 32) as u32, key as u32 + first)));
+}
+
+/// Merges what two scorers found of different ids: the nearest `keep` of both, into `into`.
+pub fn merge(into: &mut Vec<(u32, u32)>, other: &[(u32, u32)], keep: u32) {
+    into.extend_from_slice(other);
+    into.sort_unstable();
+    into.truncate(keep as usize);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec;
+    use proptest::prelude::*;
+    use stratann_kernel::codes::{CENTROIDS, Codebook};
+
+    fn codebook(ip: bool) -> Codebook {
+        let number = |i: usize| (crate::hash::hash(9, ip.into(), i as u64) % 1000) as f32 / 500.0 - 1.0;
+        Codebook {
+            dim: 6,
+            ip,
+            rotation: vec![],
+            coarse: (0..6).map(number).collect(),
+            starts: vec![0, 2, 4, 6],
+            centroids: (0..6 * CENTROIDS).map(number).collect(),
+            correction_low: 0.0,
+            correction_step: 0.0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_as_a_plain_sort_does(
+            codes in prop::collection::vec(any::<u8>(), 0..900), first in prop_oneof![Just(0u32), 0u32..200],
+            ranges in prop::collection::vec((0u32..500, prop_oneof![0u32..40, Just(u32::MAX)]), 0..12),
+            ids in prop::collection::vec(prop_oneof![0u32..500, Just(u32::MAX)], 0..300),
+            keep in prop_oneof![0u32..5, 0u32..400], exclude in prop_oneof![Just(u32::MAX), 0u32..500], ip: bool,
+        ) {
+            let mut table = Table::default();
+            table.set(&codebook(ip), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
+            let job = CodeJob { query: &[], table: &table, ranges: &ranges, ids: &ids, keep, exclude };
+            let (mut scratch, mut out) = (RankScratch::default(), vec![(7, 7)]);
+            let count = codes.len() as u32 / 3;
+            let all: BTreeSet<u32> = ranges
+                .iter()
+                .flat_map(|&(id, length)| id..id.saturating_add(length).min(1000))
+                .chain(ids.iter().copied())
+                .filter(|&id| id >= first && id - first < count && id != exclude)
+                .collect();
+            let mut plain: Vec<(u32, u32)> =
+                all.iter().map(|&id| (table.distance(&codes[3 * (id - first) as usize..]), id)).collect();
+            plain.sort_unstable();
+            plain.truncate(keep as usize);
+            // Twice, with what the first left.
+            for _ in 0..2 {
+                let distinct = rank(&job, &codes, first, &mut scratch, &mut out);
+                prop_assert_eq!((&out, distinct as usize), (&plain, all.len()));
+            }
+            // Two scorers that have a part each find the same together.
+            let at = 3 * (count as usize / 3);
+            let mut other = vec![];
+            rank(&job, &codes[..at], first, &mut scratch, &mut out);
+            rank(&job, &codes[at..], first + at as u32 / 3, &mut scratch, &mut other);
+            merge(&mut out, &other, keep);
+            prop_assert_eq!(out, plain);
+        }
+    }
+}

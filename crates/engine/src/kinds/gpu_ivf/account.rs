@@ -1,0 +1,29 @@
+//! The memory of searches in a `gpu-ivf`.
+
+use super::super::PlannedQuery;
+use super::facts::GpuFacts;
+use crate::manifest::Manifest;
+
+/// Queries in flight per thread: enough to keep the disk busy while each waits for one mini-batch after another.
+pub(crate) const IN_FLIGHT: usize = 32;
+
+/// Mini-batch that memory is set aside for; a longer one is accounted as asked.
+pub(crate) const USUAL_BATCH: u64 = 16;
+
+/// Tables of one query, ids of its lists and of candidates, and keys of those. Lists may be larger than the mean.
+pub(crate) fn query_bytes(code_bytes: usize, facts: &GpuFacts) -> u64 {
+    const PROBES: u64 = 128;
+    let members = PROBES * facts.sizes.mean.ceil() as u64;
+    let visited = stratann_core::query::visited_bytes(facts.sizes.count);
+    code_bytes as u64 * 512 + 4096 + visited + members * (4 + 4 + 4 + 8 + 8) + (16 << 10)
+}
+
+/// What queries take, as far as the manifest tells.
+pub(crate) fn planned_query(manifest: &Manifest, facts: &GpuFacts) -> PlannedQuery {
+    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(32) as usize;
+    PlannedQuery {
+        in_flight: IN_FLIGHT,
+        tables_bytes: query_bytes(code_bytes + 8, facts),
+        read_bytes: manifest.blocks.bytes * USUAL_BATCH as usize,
+    }
+}

@@ -1,0 +1,206 @@
+//! What a build of a `gpu-ivf` takes, decided before it begins.
+
+use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
+use stratann_kernel::Metric;
+
+use super::members::DEGREE;
+use crate::Result;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::build::codebook::CodebookOptions;
+use crate::build::codes::ITERATIONS;
+use crate::build::forecast::{Forecast, Size};
+use crate::build::options::BuildOptions;
+use crate::build::plan::{
+    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+};
+use crate::build::vamana::Graph;
+use crate::clusterings::{CHUNK, hierarchy};
+use crate::dataset::{Reader, Shape};
+use crate::kinds::gpu_ivf::options::GpuOptions;
+use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+
+/// Most that a row takes in tables at any time: its list and its place among the members, its id.
+const TABLE_BYTES: u64 = 12;
+/// The least that replicas, vectors on their way to blocks, and rows of a group take.
+const PART_LEAST: u64 = 8 << 20;
+/// Rows of the smallest group that is clustered by itself.
+const GROUP_LEAST: u64 = 8192;
+/// Replicas of a vector, by the mean, for forecasts of memory; the largest possible number is one less than
+/// [`LISTS_PER_VECTOR`].
+const REPLICAS: u64 = 3;
+/// What calibration takes beside the index: exact neighbours, queries in flight.
+const CALIBRATION_BYTES: u64 = 24 << 20;
+
+/// What is known of a build before it begins, as far as memory goes.
+struct Sizes {
+    rows: u64,
+    lists: u64,
+    dim: u64,
+    point_dim: u64,
+    vector_bytes: u64,
+    code_bytes: u64,
+    baselines: bool,
+}
+
+impl Sizes {
+    fn of(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> Sizes {
+        let shape = base.shape();
+        Sizes {
+            rows: shape.rows,
+            lists: own.lists(shape.rows) as u64,
+            dim: shape.dim as u64,
+            point_dim: (shape.dim + usize::from(options.metric == Metric::Ip)) as u64,
+            vector_bytes: shape.row_bytes() as u64,
+            code_bytes: own.code_bytes(shape.dim) as u64,
+            baselines: own.baselines,
+        }
+    }
+
+    fn centroid_bytes(&self) -> u64 {
+        self.lists * 4 * self.point_dim
+    }
+
+    /// Centroids and their graph, while it is built and while rows are assigned.
+    fn graph_bytes(&self) -> u64 {
+        self.centroid_bytes() + Graph::bytes(self.lists as usize, DEGREE) + 16 * self.lists
+    }
+
+    /// What searches keep in RAM.
+    fn index_bytes(&self) -> u64 {
+        let lists = self.lists * (2 * self.dim + 4 * (4 + DEGREE as u64) + 12);
+        lists + self.rows * (self.code_bytes + 2 * REPLICAS) + self.rows / 7
+    }
+
+    /// Codes in the order of ids, all of them; less is used where they exceed the memory.
+    fn codes_bytes(&self) -> u64 {
+        self.rows * (self.code_bytes + 2)
+    }
+
+    fn baseline_bytes(&self) -> u64 {
+        if self.baselines { self.rows * (self.vector_bytes * 5 / 4 + self.code_bytes + 40) } else { 0 }
+    }
+
+    fn thread_bytes(&self) -> u64 {
+        THREAD_BYTES + (1 << 20) + CHUNK as u64 * (4 * self.point_dim + self.vector_bytes + 4 * LISTS_PER_VECTOR as u64)
+    }
+
+    /// The stages with what they take at least.
+    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
+        let row = hierarchy::row_bytes(self.point_dim as usize);
+        let group = GROUP_LEAST.min(self.rows) * row;
+        let lists = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
+        let mut stages = vec![
+            ("centroids of the lists and a group of rows", 2 * self.centroid_bytes() + group.max(PART_LEAST)),
+            ("centroids and their graph", self.graph_bytes()),
+            ("lists and blocks on their way to files", lists + 2 * PART_LEAST),
+            ("the sample that codes are trained on", CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes()),
+        ];
+        if self.baselines {
+            stages.push(("vectors and codes in memory for --baselines", self.baseline_bytes()));
+        }
+        if options.calibration_queries > 0 {
+            let baselines = if self.baselines { 4 * self.rows } else { 0 };
+            stages.push(("calibration on the index", CALIBRATION_BYTES + self.index_bytes() + baselines));
+        }
+        stages
+    }
+
+    /// A row of the sample that the codebook is trained on, with what training adds to it.
+    fn sampled_bytes(&self) -> u64 {
+        16 * self.dim + 64
+    }
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `ErrorKind::Budget` when no plan fits, naming the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(base, options, own);
+    let n = sizes.rows;
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
+    let program = PROGRAM_BYTES + BUFFER_BYTES;
+    let each_thread = sizes.thread_bytes();
+    let wanted = options.threads.max(1) as u64;
+    let mut account = Account::default();
+    account.add(what, work);
+    account.add("tables of rows", tables);
+    account.add("the program and its buffers", program);
+    account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
+    account.check(options.ram_budget, "build this index")?;
+    let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
+    let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
+    let threads = wanted.min(of_threads / each_thread).max(1);
+    let fixed = program + tables + of_threads;
+    let free = options.ram_budget.map_or(u64::MAX / 4, |budget| budget.saturating_sub(fixed));
+    let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
+    let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * row_bytes).max(PART_LEAST);
+    let all = n * (sizes.vector_bytes + 16);
+    let block_memory = free.saturating_sub(sizes.lists * 24 + n * 2 * REPLICAS).min(all).max(PART_LEAST);
+    let sample = (free / sizes.sampled_bytes()).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let peak = [
+        2 * sizes.centroid_bytes() + cell_bytes.min(n * row_bytes),
+        sizes.graph_bytes(),
+        sizes.lists * 24 + n * 2 * REPLICAS + block_memory,
+        sample * sizes.sampled_bytes(),
+        sizes.codes_bytes().min(free),
+        work,
+    ];
+    let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
+    let copies = if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
+    Ok(BuildPlan {
+        points_per_cell: n,
+        in_ram: cell_bytes >= n * row_bytes,
+        threads: threads as usize,
+        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
+        disk_bytes: index + copies + n * (sizes.vector_bytes + 4 * LISTS_PER_VECTOR as u64 + TABLE_BYTES),
+        block_memory_bytes: block_memory,
+        code_memory_bytes: free.min(sizes.codes_bytes()).max(PART_LEAST),
+        cell_bytes,
+        point_bytes: row_bytes,
+        codebook_sample: sample as usize,
+        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
+        calibration_in_flight: CALIBRATION_IN_FLIGHT,
+    })
+}
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
+const MULTIPLY_NS: f64 = 0.1;
+const PAIR_NS: f64 = 12.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Pairs that are compared for each row: while groups are divided, and while its lists are found.
+const DIVIDED_PAIRS: f64 = 16.0 * 9.0;
+const WALKED_PAIRS: f64 = 600.0;
+/// Pairs for each centroid while their graph is built.
+const GRAPH_PAIRS: f64 = 2500.0;
+
+/// What the stages are expected to take.
+pub(crate) fn forecast(
+    shape: &Shape,
+    options: &BuildOptions,
+    own: &GpuOptions,
+    plan: &BuildPlan,
+) -> Forecast {
+    let size = Size::of(shape, plan);
+    let lists = own.lists(shape.rows) as f64;
+    let pairs = |pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
+    let codebook = CodebookOptions {
+        code_bytes: own.code_bytes(shape.dim),
+        kind: own.code_kind,
+        iterations: ITERATIONS,
+        seed: options.seed,
+    };
+    let levels = (lists.max(2.0).ln() / 16f64.ln()).ceil();
+    Forecast::new(vec![
+        ("scan", size.scan_s()),
+        ("clusters", pairs(size.rows * DIVIDED_PAIRS * levels)),
+        ("navigation", pairs(lists * GRAPH_PAIRS)),
+        ("members", pairs(size.rows * WALKED_PAIRS)),
+        ("layout", size.bytes * WRITE_NS * 1e-9),
+        ("codebook", size.codebook_s(plan, &codebook)),
+        ("codes", size.encoding_s(own.code_kind)),
+        ("calibrate", size.truth_s(options)),
+    ])
+}

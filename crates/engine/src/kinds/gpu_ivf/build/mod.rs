@@ -1,0 +1,82 @@
+//! The stages of `gpu-ivf` (FusionANNS §4): lists, who is in them, blocks, codes.
+//!
+//! | stage | reads | leaves in `partial/` |
+//! |---|---|---|
+//! | clusters | all rows, twice where they exceed the memory | `list-centroids.tmp`: a point for each list |
+//! | navigation | the centroids | `navigation.tmp`: the graph over them |
+//! | members | all rows | `near.tmp`: the lists of each row, the nearest first |
+//! | layout | all rows | `blocks.bin`, `map.bin`, `ids.tmp`, `postings.bin`, `centroids.bin`, `nav.bin` |
+//! | codebook | a sample | `codebook.bin` |
+//! | codes | all rows | `codes.bin` |
+//! | baselines | blocks and codes | `list-vectors.bin`, `list-codes.bin`, `row-blocks.bin`, `places.bin` |
+
+mod baselines;
+mod clusters;
+mod layout;
+mod members;
+pub(crate) mod memory;
+mod pack;
+
+use crate::build::codes;
+use crate::build::publish;
+use crate::build::stages::{Build, IDS, read_codebook};
+use crate::build::tables::read_table;
+use crate::dataset::Scan;
+use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
+use crate::kinds::gpu_ivf::options::GpuOptions;
+use crate::kinds::section::Section;
+use crate::manifest::Manifest;
+use crate::{Result, files};
+
+/// Runs all stages but the calibration; returns the manifest of the finished files.
+pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {
+    // Rows are compared with centroids as floats.
+    let space = build.space(scan, true)?;
+    let lists: u32 = build.stage("clusters", |b| clusters::run(b, own, &space, scan))?;
+    build.stage("navigation", |b| members::connect(b, &space))?;
+    build.stage("members", |b| members::run(b, own, &space, scan))?;
+    let layout: layout::Written = build.stage("layout", |b| layout::run(b, &space, scan, lists))?;
+    let dim = build.base.shape().dim;
+    let code = (own.code_bytes(dim), own.code_kind);
+    build.stage("codebook", |b| codes::train_codebook(b, code, &space, scan))?;
+    let code_error = build.stage("codes", |b| {
+        let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
+        codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
+    })?;
+    if own.baselines {
+        build.stage("baselines", |b| baselines::run(b, scan, &layout))?;
+    }
+    build.fact("lists", lists);
+    build.fact("replication", layout.facts.replication);
+    build.fact("replica_bytes", layout.facts.replica_bytes);
+    build.fact("filled", layout.facts.filled);
+    let vector_norm = root_mean_square_norm(build)?;
+    let mut manifest = publish::manifest(build, scan.rows, layout.blocks, code_error)?;
+    let facts = GpuFacts { vector_norm, baselines: own.baselines, ..layout.facts };
+    manifest.section = Section::GpuIvf(Box::new(GpuSection { facts }));
+    manifest.build_id = manifest.content_id();
+    build.partial.finish(publish::FILES, &manifest.files)?;
+    Ok(manifest)
+}
+
+/// The root mean square length of the vectors, by the codes of some.
+fn root_mean_square_norm(build: &Build<'_>) -> Result<f32> {
+    use std::os::unix::fs::FileExt;
+    const SAMPLE: u64 = 1024;
+    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let path = build.file(files::CODES);
+    let failed = |e: std::io::Error| crate::Error::io("reading", &path, &e);
+    let file = std::fs::File::open(&path).map_err(failed)?;
+    let size = codebook.code_bytes();
+    let mut code = vec![0u8; size];
+    let mut decoded = vec![0f32; codebook.dim];
+    let count = file.metadata().map_err(failed)?.len() / size as u64;
+    let (mut sum, mut seen) = (0f64, 0u32);
+    for at in (0..count).step_by(count.div_ceil(SAMPLE).max(1) as usize) {
+        file.read_exact_at(&mut code, at * size as u64).map_err(failed)?;
+        codebook.decode_rotated(&code, &mut decoded);
+        sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
+        seen += 1;
+    }
+    Ok((sum / f64::from(seen.max(1))).sqrt() as f32)
+}

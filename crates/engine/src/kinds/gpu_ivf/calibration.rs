@@ -1,0 +1,168 @@
+//! The settings of a `gpu-ivf` that calibration measures: numbers of lists with margins, and for other families numbers
+//! of candidates and rules that end re-ranking.
+
+use stratann_core::plan::KindParams;
+use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
+use stratann_core::query::Params;
+
+use super::baseline::{self, Baseline};
+use super::options::GpuSwitches;
+use crate::kinds::Setting;
+use crate::recall::curve::{Grid, Point, StopRule};
+use crate::{Error, Result};
+
+/// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
+/// than the other.
+const MARGINS: [f32; 12] = [-0.25, -0.15, -0.08, -0.03, 0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.45, 0.7];
+/// Paths: the lists at the first margin.
+const FIRST_LISTS: [f32; 3] = [4.0, 10.0, 24.0];
+/// How many more lists a step of the margin brings.
+const LISTS_STEP: f32 = 1.35;
+
+/// Candidates for each result that a path of a fixed number re-ranks.
+const CANDIDATES: [f32; 9] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 25.0];
+/// Paths of algorithm 1: candidates of a mini-batch for each result, ε and β. The first ones stop soonest.
+const CHANGES: [(f32, f32, u32); 7] =
+    [(0.4, 0.2, 1), (0.4, 0.1, 1), (0.8, 0.1, 1), (0.4, 0.0, 1), (0.8, 0.0, 1), (0.8, 0.0, 2), (1.6, 0.0, 2)];
+
+/// What is measured for k results on an index of so many lists.
+pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>) -> Grid {
+    let most = lists.clamp(1, MAX_PROBES);
+    let efforts = || probes(most).into_iter().map(|effort| (effort, StopRule::by_slack(None, 0.0)));
+    let paths = match family {
+        None => FIRST_LISTS.iter().map(|&first| margins(first, most)).collect(),
+        Some("static" | "code-lists") => vec![efforts().collect(); paths_within(k, CANDIDATES.len())],
+        Some("changes") => vec![efforts().collect(); CHANGES.len()],
+        Some(_) => vec![efforts().collect()],
+    };
+    Grid { paths, reads_max: f64::INFINITY }
+}
+
+fn margins(first: f32, most: u32) -> Vec<(u32, StopRule)> {
+    let wanted = |step: i32| (first * LISTS_STEP.powi(step)).round().max(1.0) as u32;
+    (0..).zip(MARGINS).map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0))).collect()
+}
+
+/// Numbers of lists, each a third more than the last.
+fn probes(most: u32) -> Vec<u32> {
+    let (mut all, mut effort) = (Vec::new(), 2u32);
+    while effort < most && all.len() < 16 {
+        all.push(effort);
+        effort += (effort / 3).max(1);
+    }
+    all.push(effort.min(most));
+    all
+}
+
+/// Paths whose number of candidates is within the limit.
+fn paths_within(k: u32, count: usize) -> usize {
+    CANDIDATES[..count].iter().filter(|&&times| times * k as f32 <= MAX_CANDIDATES as f32).count().max(1)
+}
+
+/// The parameters of a point: its effort is the number of lists, its path tells the rest of another family.
+pub(crate) fn params(k: u32, point: &Point, family: Option<&str>) -> Params {
+    let mut params = Params::gpu_ivf(k, point.effort.min(MAX_PROBES));
+    let KindParams::GpuIvf(own) = &mut params.kind else { return params };
+    own.exact = point.is_exact();
+    own.margin = point.stop.margin.unwrap_or(own.margin);
+    let Some(family) = family else { return params };
+    baseline::family(family, own);
+    let path = point.path.unwrap_or(0) as usize;
+    let times = |times: f32| (times * k as f32).ceil() as u32;
+    match (family, CANDIDATES.get(path), CHANGES.get(path)) {
+        ("static" | "code-lists", Some(&candidates), _) => {
+            own.candidates = times(candidates).clamp(k, MAX_CANDIDATES);
+        }
+        ("changes", _, Some(&(batch, epsilon, beta))) => {
+            own.batch = times(batch).clamp(4, gpu_ivf::MAX_BATCH);
+            (own.epsilon, own.beta) = (epsilon, beta);
+        }
+        _ => {}
+    }
+    params
+}
+
+/// Parameters that visit `nprobe` lists.
+pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
+    Params::gpu_ivf(k, nprobe)
+}
+
+/// Applies the switches of a search.
+///
+/// # Errors
+/// A value out of range.
+pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
+    switches.check()?;
+    if let Some(rule) = switches.rule {
+        own.rule = rule;
+        own.whole_blocks = rule == Rule::Margin;
+    }
+    if let Some(baseline) = switches.baseline {
+        Baseline::apply(baseline, own);
+    }
+    own.whole_blocks &= !switches.no_whole_blocks;
+    own.candidates = switches.candidates.unwrap_or(own.candidates).max(k);
+    own.batch = switches.batch.unwrap_or(own.batch);
+    own.epsilon = switches.epsilon_stop.unwrap_or(own.epsilon);
+    own.beta = switches.beta.unwrap_or(own.beta);
+    own.margin = switches.margin.unwrap_or(own.margin);
+    if own.is_valid(k) { Ok(()) } else { Err(Error::bad_input(format!("-k {k} is too many for this search"))) }
+}
+
+/// The setting that these parameters are. A search without a beam reports k as its length.
+pub(crate) fn setting(k: u32, own: &gpu_ivf::Params) -> Setting {
+    Setting {
+        effort: own.nprobe,
+        search_list: k,
+        slack: None,
+        patience: 0,
+        nprobe: Some(own.nprobe),
+        early_stop: None,
+    }
+}
+
+/// The parameters that a report shows, by their names in JSON.
+pub(crate) fn reported_params(own: &gpu_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
+    let mut all = vec![
+        ("nprobe", own.nprobe.into()),
+        ("candidates", own.candidates.into()),
+        ("batch_size", own.batch.into()),
+        ("rule", own.rule.name().into()),
+        ("merge", own.merge.into()),
+        ("reuse", own.reuse.into()),
+        ("whole_blocks", own.whole_blocks.into()),
+    ];
+    match own.rule {
+        Rule::Static => {}
+        Rule::Changes => all.extend([("epsilon_stop", own.epsilon.into()), ("beta", own.beta.into())]),
+        Rule::Margin => all.push(("margin", own.margin.into())),
+    }
+    if own.exact {
+        all.push(("exact", true.into()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_points_of_all_families_are_valid() {
+        for k in [1, 10, 100, 16_384] {
+            for family in baseline::FAMILIES.map(Some).into_iter().chain([None]) {
+                let grid = grid(k, 9000, family);
+                for (path, settings) in (0..).zip(&grid.paths) {
+                    for &(effort, stop) in settings {
+                        let point = Point { effort, stop, path: Some(path), ..Point::default() };
+                        let params = params(k, &point, family);
+                        assert!(params.is_valid(), "{k} {family:?} {params:?}");
+                    }
+                }
+            }
+            assert!(params(k, &Point::EXACT, None).is_valid());
+        }
+        assert_eq!(probes(1), [1]);
+        assert!(probes(300).is_sorted() && *probes(300).last().unwrap() <= 300);
+    }
+}

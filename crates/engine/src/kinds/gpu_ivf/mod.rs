@@ -1,0 +1,11 @@
+//! `gpu-ivf`: codes with a scorer, on a GPU or in RAM; vectors on disk.
+
+pub(crate) mod account;
+pub mod baseline;
+pub(crate) mod build;
+pub(crate) mod calibration;
+pub mod explain;
+pub mod facts;
+pub(crate) mod open;
+pub mod options;
+pub(crate) mod verify;

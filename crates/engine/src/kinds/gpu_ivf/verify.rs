@@ -1,0 +1,45 @@
+//! Checks of the files of a `gpu-ivf`.
+
+use std::path::Path;
+
+use crate::base::{Base, OpenBaselines, OpenOptions};
+use crate::kinds::blocks;
+use crate::kinds::gpu_ivf::open::GpuIndex;
+use crate::manifest::Manifest;
+use crate::verify::report::{Finding, Report};
+use crate::{Progress, Result, files};
+
+/// Checks every block, and that lists name every vector once as their own.
+pub(crate) fn check(
+    folder: &Path,
+    number: u64,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    blocks::verify::check(folder, number, manifest, progress, report)?;
+    let has_baselines = manifest.gpu(folder)?.facts.baselines;
+    let baselines = if has_baselines { OpenBaselines::OnDisk } else { OpenBaselines::No };
+    let options = OpenOptions { baselines, ..OpenOptions::default() };
+    let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
+        .and_then(|base| GpuIndex::open(&base, &options).map(|index| (base, index)));
+    let (base, index) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            report.found(Finding { file: "manifest".into(), what: e.message, ..Finding::default() });
+            return Ok(());
+        }
+    };
+    let view = index.view(&base);
+    for list in 0..view.lists.count() {
+        let mut ids = Vec::new();
+        let (first, count) = view.lists.own(list);
+        let is_read = view.lists.replicas_of(list, &mut ids).is_some();
+        if !is_read || ids.iter().any(|id| (first..first + count).contains(id)) {
+            let what = "a replica is a member of the list itself".into();
+            report.found(Finding { file: files::POSTINGS.into(), list: Some(list), what, ..Finding::default() });
+        }
+    }
+    report.lists = Some(view.lists.count());
+    Ok(())
+}
