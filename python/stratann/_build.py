@@ -75,7 +75,7 @@ _OPTIONS = (
     "calibration_queries",
 )
 #: Those of kinds with lists, which not every function accepts.
-_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists")
+_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists", "baselines")
 #: Those that are numbers.
 _WHOLE_OPTIONS = (
     "seed",

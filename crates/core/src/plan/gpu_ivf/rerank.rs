@@ -65,7 +65,8 @@ fn begin(cx: &mut Cx<'_, Marker>) -> Option<bool> {
 
 /// Whether a candidate with this code distance may be a result.
 fn is_likely(cx: &Cx<'_, Marker>, code_distance: u32) -> bool {
-    let worst = cx.q.top.worst().filter(|_| cx.params.rule == Rule::Margin && cx.q.top.is_full());
+    let stops = cx.params.rule == Rule::Margin && cx.params.margin < f32::INFINITY && cx.q.top.is_full();
+    let worst = cx.q.top.worst().filter(|_| stops);
     let Scratch { query, expected, .. } = &*cx.scratch;
     worst.is_none_or(|(worst, _)| {
         expected.estimate(query, code_distance) <= expected.within(query, worst, cx.params.margin)

@@ -43,12 +43,12 @@ fn margins(first: f32, most: u32) -> Vec<(u32, StopRule)> {
     (0..).zip(MARGINS).map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0))).collect()
 }
 
-/// Numbers of lists, each a third more than the last.
+/// Numbers of lists, each a half more than the last, up to a thousand.
 fn probes(most: u32) -> Vec<u32> {
     let (mut all, mut effort) = (Vec::new(), 2u32);
-    while effort < most && all.len() < 16 {
+    while effort < most && effort < 1000 {
         all.push(effort);
-        effort += (effort / 3).max(1);
+        effort += (effort / 2).max(1);
     }
     all.push(effort.min(most));
     all
