@@ -127,6 +127,40 @@ fn counters_of_grids_are_those_of_the_golden_file() {
 }
 
 #[test]
+fn counters_of_gpu_indexes_are_those_of_the_golden_file() {
+    let mut all = Map::new();
+    for (dtype, metric) in [("f32", "l2"), ("f32", "ip"), ("u8", "l2"), ("f16", "cosine"), ("i8", "ip")] {
+        let data = Data::new(2000, 24, dtype);
+        let index = data.path("gpu");
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf", "--baselines"];
+        let how = ["--code-bytes", "8", "--calibration-queries", "60", "--threads", "2"];
+        json(&[&place[..], &["--metric", metric], &how].concat());
+        let truth = data.truth(metric);
+        let common = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+        for (name, more) in [
+            ("nprobe 4 and 20", &["--nprobe", "4,20"][..]),
+            ("recall 0.9", &["--recall", "0.9"]),
+            ("nprobe 20, single nodes", &["--nprobe", "20", "--no-whole-blocks", "--margin", "0.1"]),
+            (
+                "nprobe 20, changes",
+                &["--nprobe", "20", "--rule", "changes", "--batch-size", "5", "--beta", "2"],
+            ),
+            ("nprobe 20, static", &["--nprobe", "20", "--rule", "static", "--candidates", "40"]),
+            ("nprobe 20, spann", &["--nprobe", "20", "--baseline", "spann"]),
+            ("nprobe 20, hi+pq+gpu", &["--nprobe", "20", "--baseline", "hi+pq+gpu", "--candidates", "40"]),
+            ("nprobe 20, rummy-like", &["--nprobe", "20", "--baseline", "rummy-like"]),
+            ("nprobe 20, mi-cpu", &["--nprobe", "20", "--baseline", "mi-cpu", "--candidates", "40"]),
+            ("nprobe 20, no-layout", &["--nprobe", "20", "--baseline", "no-layout", "--candidates", "40"]),
+        ] {
+            let found = json(&[&common[..], &COUNTED, more].concat());
+            let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
+            all.insert(format!("{dtype} {metric}: {name}"), runs.into());
+        }
+    }
+    compare("gpu.json", all);
+}
+
+#[test]
 fn counters_of_clusters_are_those_of_the_golden_file() {
     let mut all = Map::new();
     for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("i8", "ip")] {

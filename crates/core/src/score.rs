@@ -34,6 +34,39 @@ impl CodeJob<'_> {
     }
 }
 
+/// What a scorer of codes found: the nearest candidates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranking {
+    /// Code distance and id of each, in this order.
+    pub nearest: Vec<(u32, u32)>,
+    /// Different ids that were scored.
+    pub distinct: u64,
+}
+
+impl Ranking {
+    /// As it arrives at a query.
+    pub fn ranked(&self) -> Ranked<'_> {
+        Ranked { nearest: &self.nearest, distinct: self.distinct }
+    }
+
+    /// Adds what another scorer found among other ids.
+    pub fn merge(&mut self, other: &Ranking, keep: u32) {
+        self.nearest.extend_from_slice(&other.nearest);
+        self.nearest.sort_unstable();
+        self.nearest.truncate(keep as usize);
+        self.distinct += other.distinct;
+    }
+}
+
+/// [`Ranking`], borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranked<'a> {
+    /// Code distance and id of each, in this order.
+    pub nearest: &'a [(u32, u32)],
+    /// Different ids that were scored.
+    pub distinct: u64,
+}
+
 /// Bytes of each candidate that comes back: its distance and its id.
 pub const RANKED_BYTES: u64 = 8;
 
@@ -51,16 +84,10 @@ pub struct RankScratch {
 /// In place of an id, in a free place of the hash table.
 const FREE: u32 = u32::MAX;
 
-/// Sets `out` to the nearest candidates by code distance and id, and returns how many different ones were scored.
+/// Sets `out` to the nearest candidates by code distance and id.
 /// `codes` are those of the ids from `first` on; other ids are left out.
-pub fn rank(
-    job: &CodeJob<'_>,
-    codes: &[u8],
-    first: u32,
-    scratch: &mut RankScratch,
-    out: &mut Vec<(u32, u32)>,
-) -> u64 {
-    out.clear();
+pub fn rank(job: &CodeJob<'_>, codes: &[u8], first: u32, scratch: &mut RankScratch, out: &mut Ranking) {
+    out.nearest.clear();
     let code_bytes = job.table.code_bytes().max(1);
     let count = (codes.len() / code_bytes).min((u32::MAX - first) as usize) as u32;
     let RankScratch { runs, ids, places, distances, keys } = scratch;
@@ -72,8 +99,8 @@ pub fn rank(
         ids.retain(|&id| id != job.exclude - first);
     }
     job.table.distances(codes, ids, distances);
-    select(ids, distances, (first, job.keep as usize), keys, out);
-    ids.len() as u64
+    select(ids, distances, (first, job.keep as usize), keys, &mut out.nearest);
+    out.distinct = ids.len() as u64;
 }
 
 /// Sets `runs` to the ids of all ranges that have codes, less `first`: from the first of each up to its end, ascending
@@ -159,13 +186,6 @@ fn select(
     out.extend(keys.iter().map(|&key| ((key >> 32) as u32, key as u32 + first)));
 }
 
-/// Merges what two scorers found of different ids: the nearest `keep` of both, into `into`.
-pub fn merge(into: &mut Vec<(u32, u32)>, other: &[(u32, u32)], keep: u32) {
-    into.extend_from_slice(other);
-    into.sort_unstable();
-    into.truncate(keep as usize);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,7 +219,7 @@ mod tests {
             let mut table = Table::default();
             table.set(&codebook(ip), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
             let job = CodeJob { query: &[], table: &table, ranges: &ranges, ids: &ids, keep, exclude };
-            let (mut scratch, mut out) = (RankScratch::default(), vec![(7, 7)]);
+            let (mut scratch, mut out) = (RankScratch::default(), Ranking { nearest: vec![(7, 7)], distinct: 1 });
             let count = codes.len() as u32 / 3;
             let all: BTreeSet<u32> = ranges
                 .iter()
@@ -213,16 +233,16 @@ mod tests {
             plain.truncate(keep as usize);
             // Twice, with what the first left.
             for _ in 0..2 {
-                let distinct = rank(&job, &codes, first, &mut scratch, &mut out);
-                prop_assert_eq!((&out, distinct as usize), (&plain, all.len()));
+                rank(&job, &codes, first, &mut scratch, &mut out);
+                prop_assert_eq!((&out.nearest, out.distinct as usize), (&plain, all.len()));
             }
             // Two scorers that have a part each find the same together.
             let at = 3 * (count as usize / 3);
-            let mut other = vec![];
+            let mut other = Ranking::default();
             rank(&job, &codes[..at], first, &mut scratch, &mut out);
             rank(&job, &codes[at..], first + at as u32 / 3, &mut scratch, &mut other);
-            merge(&mut out, &other, keep);
-            prop_assert_eq!(out, plain);
+            out.merge(&other, keep);
+            prop_assert_eq!((out.nearest, out.distinct as usize), (plain, all.len()));
         }
     }
 }

@@ -11,7 +11,7 @@ use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
 
 use crate::kinds::kind::Kind;
-use crate::kinds::options::LearnOptions;
+use crate::kinds::options::{LearnOptions, OpenBaselines};
 use crate::manifest::{Manifest, read_file};
 use crate::tier::{self, Buffer};
 use crate::{Error, Result};
@@ -32,18 +32,6 @@ pub struct OpenOptions {
     pub learning: LearnOptions,
     /// Files of a `gpu-ivf` for comparisons.
     pub baselines: OpenBaselines,
-}
-
-/// Which files for searches as other systems do them are opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OpenBaselines {
-    /// None.
-    #[default]
-    No,
-    /// All, on disk.
-    OnDisk,
-    /// All, and lists of vectors are read into RAM.
-    Resident,
 }
 
 /// Memory for searches on an index that is about to be opened.

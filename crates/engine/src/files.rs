@@ -119,8 +119,25 @@ pub(crate) fn learnt(server: Option<usize>) -> String {
 
 /// Those that builds make.
 pub(crate) const BUILT: [&str; 19] = [
-    BLOCKS, CODES, CODEBOOK, MAP, HEAD, HEAD_CODES, LISTS, DIRECTORY, CENTROIDS, SUBLISTS, NAV, GRID, SIZES,
-    AXES, POSTINGS, LIST_VECTORS, LIST_CODES, ROW_BLOCKS, PLACES,
+    BLOCKS,
+    CODES,
+    CODEBOOK,
+    MAP,
+    HEAD,
+    HEAD_CODES,
+    LISTS,
+    DIRECTORY,
+    CENTROIDS,
+    SUBLISTS,
+    NAV,
+    GRID,
+    SIZES,
+    AXES,
+    POSTINGS,
+    LIST_VECTORS,
+    LIST_CODES,
+    ROW_BLOCKS,
+    PLACES,
 ];
 
 /// The role of a server's part of the file with the role `whole`.

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::OpenBaselines;
 use crate::budget::Account;
 use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 
 use crate::files;
 use crate::kinds::kind::Kind;
+use crate::kinds::options::OpenBaselines;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::tier::Resident;

@@ -75,7 +75,7 @@ pub fn scatter_gather(partitions: &[Partition<'_>], query: &SubmittedQuery<'_>) 
         let mut first = if is_far { Work::messages(1, question_bytes) } else { Work::default() };
         let state = run_steps(part, query, |mut work, wanted| {
             work.add(&std::mem::take(&mut first));
-            let thought = draft.add(server, Task::Think(work), &tail);
+            let thought = draft.think(server, work, &tail);
             tail = wanted.iter().map(|read| draft.add(server, Task::read(&read.at), &[thought])).collect();
             if wanted.is_empty() {
                 tail = vec![thought];
@@ -158,7 +158,7 @@ pub fn fetch(cluster: &Cluster<'_>, query: &SubmittedQuery<'_>) -> BaselineResul
         work.add(&std::mem::replace(&mut came, Work::messages(far, request_bytes + far_bytes)));
         work.add(&Work::messages(far, request_bytes));
         fetched += u64::from(far);
-        let thought = draft.add(origin, Task::Think(work), &tail);
+        let thought = draft.think(origin, work, &tail);
         last = thought;
         let add_read = |read: &Read| {
             let unit = read.unit();

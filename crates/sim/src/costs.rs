@@ -21,6 +21,10 @@ pub struct Costs {
     pub code_comparison_ps: u64,
     /// A distance of full vectors. Picoseconds.
     pub full_comparison_ps: u64,
+    /// A job of the scorer of codes, which does one at a time: copies and launches, its share of a batch.
+    pub scorer_job_ns: u64,
+    /// A code that the scorer ranks. 0 where threads rank codes, at `code_comparison_ps`. Picoseconds.
+    pub scorer_code_ps: u64,
     /// A component, where lists are scanned component by component. Picoseconds.
     pub component_ps: u64,
     /// A message, on the sender and again on the receiver: encoding or decoding, and its share of system calls.
@@ -59,7 +63,7 @@ impl Costs {
     pub(crate) fn search_ns(&self, work: &Work) -> u64 {
         let comparisons = [
             times(work.route_comparisons, self.route_comparison_ps),
-            times(work.code_comparisons, self.code_comparison_ps),
+            times(work.code_comparisons + self.ranked_by_threads(work), self.code_comparison_ps),
             times(work.full_comparisons, self.full_comparison_ps),
             work.components.saturating_mul(self.component_ps),
         ];
@@ -69,6 +73,19 @@ impl Costs {
             times(work.reads, self.read_ns),
         ];
         others.into_iter().fold(sum(&comparisons) / 1000, u64::saturating_add)
+    }
+
+    fn ranked_by_threads(&self, work: &Work) -> u32 {
+        if self.scorer_code_ps == 0 { work.scored } else { 0 }
+    }
+
+    /// Nanoseconds that the scorer is busy with a job of so many codes.
+    pub(crate) fn scorer_ns(&self, codes: u32) -> u64 {
+        if self.scorer_code_ps == 0 {
+            0
+        } else {
+            self.scorer_job_ns + times(codes, self.scorer_code_ps) / 1000
+        }
     }
 
     /// Of these, those of the threads that exchange messages with clients and servers.

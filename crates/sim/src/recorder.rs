@@ -22,7 +22,7 @@ struct Strand {
 impl Strand {
     fn think(&mut self, draft: &mut Draft, server: u8) -> TaskId {
         let work = std::mem::take(&mut self.work);
-        let thought = draft.add(server, Task::Think(work), &self.tail);
+        let thought = draft.think(server, work, &self.tail);
         self.thought = Some(thought);
         thought
     }

@@ -123,6 +123,7 @@ struct Server {
 struct Host {
     cores: Queue,
     disk: Queue,
+    scorer: Queue,
 }
 
 /// A query in flight.
@@ -193,7 +194,7 @@ pub fn replay(
     seed: u64,
 ) -> Timing {
     let server = Server { waiting: VecDeque::new(), running: 0, idle_since: 0, out: Queue::new(1) };
-    let host = Host { cores: Queue::new(costs.cores()), disk: Queue::new(1) };
+    let host = Host { cores: Queue::new(costs.cores()), disk: Queue::new(1), scorer: Queue::new(1) };
     let hosts = servers.div_ceil(costs.servers_per_host.max(1));
     let in_flight = if let Load::Closed { in_flight } = load { in_flight } else { 0 };
     let end = queries.saturating_sub(1);
@@ -305,6 +306,7 @@ impl Replay<'_> {
                 let gap = costs.read_gap_ns(bytes);
                 host.disk.take(now, gap) - gap + costs.read_latency_ns(bytes)
             }
+            Task::Score { codes } => host.scorer.take(now, costs.scorer_ns(codes)),
             Task::Send { bytes } => server.out.take(now, costs.sending_ns(bytes)) + costs.network_latency_ns,
         };
         self.schedule(ends, Event::Ended { slot, task });

@@ -90,9 +90,21 @@ impl Runner {
         for scores in scored.iter().filter_map(|(_, scores)| wire::read_scores(scores.as_ref().ok()?).ok()) {
             before.add(&scores.stats);
         }
-        let (step, taken_ns) = timed(clock, || self.state.step(view, &mut self.scratch, &arrivals));
+        let (mut step, mut taken_ns) = timed(clock, || self.state.step(view, &mut self.scratch, &arrivals));
         let is_first = std::mem::take(&mut self.is_first);
-        (step, Work::step(&before, self.state.stats(), (is_first, reads_count)), taken_ns)
+        let mut work = Work::step(&before, self.state.stats(), (is_first, reads_count));
+        // Codes are ranked at once; what that takes is the replay's to say.
+        loop {
+            let Some(tag) = self.state.code_wants().next() else { break };
+            let ranking = self.scratch.rank_codes(view);
+            let before = *self.state.stats();
+            let arrivals = [Arrival { tag, what: Arrived::Ranked(ranking.ranked()) }];
+            let (next, more_ns) = timed(clock, || self.state.step(view, &mut self.scratch, &arrivals));
+            (step, taken_ns) = (next, taken_ns + more_ns);
+            work.scored += ranking.distinct as u32;
+            work.full_comparisons += (self.state.stats().full_comparisons - before.full_comparisons) as u32;
+        }
+        (step, work, taken_ns)
     }
 
     /// Encodes and decodes the state, as if it had moved. Wants do not travel: they were submitted before.

@@ -18,6 +18,8 @@ pub struct Work {
     pub route_comparisons: u32,
     /// All other distances of codes, including those of batons without distances.
     pub code_comparisons: u32,
+    /// Codes that a scorer ranked: a GPU where costs have one, otherwise the thread.
+    pub scored: u32,
     /// Distances of full vectors.
     pub full_comparisons: u32,
     /// Components that were compared, in lists that are scanned component by component.
@@ -59,6 +61,7 @@ impl Work {
         self.steps += other.steps;
         self.route_comparisons += other.route_comparisons;
         self.code_comparisons += other.code_comparisons;
+        self.scored += other.scored;
         self.full_comparisons += other.full_comparisons;
         self.components += other.components;
         self.reads += other.reads;
@@ -86,6 +89,12 @@ pub enum Task {
     Read {
         /// Bytes of the pages that it covers.
         bytes: u32,
+    },
+    /// A job of the scorer of codes, after the work of a thread that made it. It takes no time where the thread ranks
+    /// codes itself.
+    Score {
+        /// Codes that are ranked.
+        codes: u32,
     },
     /// A message to another server.
     Send {
@@ -118,6 +127,15 @@ impl Draft {
         self.tasks.push((server, task));
         self.edges.extend(after.iter().filter(|&&earlier| earlier < id).map(|&earlier| (earlier, id)));
         id
+    }
+
+    /// Adds work of a thread on `server`, and the job of a scorer that it makes. Returns the last of the two.
+    pub fn think(&mut self, server: u8, work: Work, after: &[TaskId]) -> TaskId {
+        let thought = self.add(server, Task::Think(work), after);
+        match work.scored {
+            0 => thought,
+            codes => self.add(server, Task::Score { codes }, &[thought]),
+        }
     }
 
     /// Number of tasks so far.

@@ -29,6 +29,8 @@ const COSTS: Costs = Costs {
     code_comparison_ps: 8000,
     full_comparison_ps: 12_000,
     component_ps: 300,
+    scorer_job_ns: 0,
+    scorer_code_ps: 0,
     message_ns: 6000,
     message_byte_ps: 0,
     wake_ns: 0,
@@ -265,7 +267,7 @@ fn every_kind_runs_through_protocol_and_simulator() {
     for kind in Kind::ALL {
         let built = Built::new(graph_set(), &quick(kind, Metric::L2));
         let file = match kind {
-            Kind::Flat | Kind::DiskGraph => "v1-blocks.bin",
+            Kind::Flat | Kind::DiskGraph | Kind::GpuIvf => "v1-blocks.bin",
             Kind::HybridIvf => "v1-lists.bin",
             Kind::GridIvf => "v1-grid.bin",
         };
@@ -276,6 +278,7 @@ fn every_kind_runs_through_protocol_and_simulator() {
             Kind::DiskGraph => Params::disk_graph(10, 60),
             Kind::HybridIvf => Params::hybrid_ivf(10, 6),
             Kind::GridIvf => Params::grid_ivf(10, 6),
+            Kind::GpuIvf => Params::gpu_ivf(10, 20),
         };
         let memory = Memory(&file);
         let partition = Partition { view, stores: &memory };

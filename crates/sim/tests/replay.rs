@@ -12,6 +12,8 @@ const FREE: Costs = Costs {
     code_comparison_ps: 0,
     full_comparison_ps: 0,
     component_ps: 0,
+    scorer_job_ns: 0,
+    scorer_code_ps: 0,
     message_ns: 0,
     message_byte_ps: 0,
     wake_ns: 0,

@@ -22,10 +22,8 @@ pub(crate) use self::cx::Cx;
 pub use self::index_view::IndexView;
 pub(crate) use self::ordered::Ordered;
 use crate::codec::{Reader, Refused, Writer};
-use crate::score::CodeJob;
-use crate::search::{
-    Budget, IndexSize, Loss, Outcome, Query, QueryStats, Ranked, Read, Step, Tag, Threshold,
-};
+use crate::score::{CodeJob, Ranked};
+use crate::search::{Budget, IndexSize, Loss, Outcome, Query, QueryStats, Read, Step, Tag, Threshold};
 use crate::view::Base;
 
 /// What a kind says of its queries.

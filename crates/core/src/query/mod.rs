@@ -14,5 +14,5 @@ pub use state::{QueryState, Scratch};
 pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{
     Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Mode, Outcome, Progress,
-    QueryStats, Ranked, Read, Remote, ScorerId, Scores, Step, StoreId, Tag, Threshold, TopK, Want, visited_bytes,
+    QueryStats, Read, Remote, ScorerId, Scores, Step, StoreId, Tag, Threshold, TopK, Want, visited_bytes,
 };

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use super::{QueryState, Scratch};
 use crate::plan::IndexView;
-use crate::search::{Arrival, Arrived, Extent, Loss, Ranked, Step, Tag};
+use crate::score::Ranking;
+use crate::search::{Arrival, Arrived, Extent, Loss, Step, Tag};
 
 /// Steps `state` until it hands over or is done. `read` returns the bytes of an extent; they are verified here. The
 /// state must not ask other servers for scores: nothing replies here.
@@ -15,13 +16,12 @@ pub fn run<B: AsRef<[u8]>>(
     mut read: impl FnMut(Extent) -> Result<B, Loss>,
 ) -> Step {
     let mut arrived: Vec<(Tag, Result<B, Loss>)> = Vec::new();
-    let mut ranked: Vec<(Tag, Vec<(u32, u32)>, u64)> = Vec::new();
+    let mut ranked: Vec<(Tag, Ranking)> = Vec::new();
     loop {
         let reads = arrived.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) });
-        let scores = ranked.iter().map(|(tag, nearest, distinct)| Arrival {
-            tag: *tag,
-            what: Arrived::Ranked(Ranked { nearest, distinct: *distinct }),
-        });
+        let scores = ranked
+            .iter()
+            .map(|(tag, ranking)| Arrival { tag: *tag, what: Arrived::Ranked(ranking.ranked()) });
         let arrivals: Vec<Arrival<'_>> = reads.chain(scores).collect();
         let step = state.step(view, scratch, &arrivals);
         if step != Step::Wait {
@@ -30,9 +30,7 @@ pub fn run<B: AsRef<[u8]>>(
         arrived.clear();
         ranked.clear();
         for tag in state.code_wants() {
-            let mut nearest = Vec::new();
-            let distinct = scratch.rank_codes(view, &mut nearest);
-            ranked.push((tag, nearest, distinct));
+            ranked.push((tag, scratch.rank_codes(view)));
         }
         for (tag, at) in state.fetches() {
             let what = state.read_of(tag);

@@ -10,8 +10,10 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use super::Params;
-use crate::plan::{self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf};
-use crate::score::{self, CodeJob, RankScratch};
+use crate::plan::{
+    self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf,
+};
+use crate::score::{self, CodeJob, RankScratch, Ranking};
 use crate::search::{
     Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
     ScorerId, Step, Tag, Threshold, TopK, Want,
@@ -72,13 +74,14 @@ impl Scratch {
         view.kind.code_job(&self.own)
     }
 
-    /// Does [`Scratch::code_job`] with the codes that are in memory: sets `out` to the nearest candidates, by code
-    /// distance and id, and returns how many different ones were scored.
-    pub fn rank_codes(&mut self, view: &IndexView<'_>, out: &mut Vec<(u32, u32)>) -> u64 {
-        out.clear();
+    /// Does [`Scratch::code_job`] with the codes that are in memory.
+    pub fn rank_codes(&mut self, view: &IndexView<'_>) -> Ranking {
         let (codes, from) = view.kind.codes();
-        let Some(job) = view.kind.code_job(&self.own) else { return 0 };
-        score::rank(&job, codes, from, &mut self.rank, out)
+        let mut ranking = Ranking::default();
+        if let Some(job) = view.kind.code_job(&self.own) {
+            score::rank(&job, codes, from, &mut self.rank, &mut ranking);
+        }
+        ranking
     }
 
     /// What a `gpu-ivf` query keeps here.

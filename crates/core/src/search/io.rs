@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::QueryStats;
 use crate::PAGE;
+use crate::score::Ranked;
 
 /// Ties an arrival to the want that it answers; unique within a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,15 +137,6 @@ pub enum Arrived<'a> {
     Ranked(Ranked<'a>),
     /// Nothing will come.
     Lost(Loss),
-}
-
-/// What a scorer of codes replies: the nearest vectors by their codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ranked<'a> {
-    /// Code distance and id of each, in this order.
-    pub nearest: &'a [(u32, u32)],
-    /// Different ids that were scored.
-    pub distinct: u64,
 }
 
 /// The reply to a job.

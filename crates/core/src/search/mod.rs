@@ -10,9 +10,7 @@ mod topk;
 mod visited;
 
 pub use beam::{Beam, Candidate, Progress};
-pub use io::{
-    Arrival, Arrived, Extent, Loss, Ranked, Read, Remote, ScorerId, Scores, StoreId, Tag, Threshold, Want,
-};
+pub use io::{Arrival, Arrived, Extent, Loss, Read, Remote, ScorerId, Scores, StoreId, Tag, Threshold, Want};
 pub(crate) use io::{Io, Pending};
 pub(crate) use lost_units::{LOST_UNITS_MAX, LostUnit, LostUnits};
 pub(crate) use smallest::KSmallest;

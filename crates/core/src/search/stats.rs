@@ -150,7 +150,10 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.reads_saved_across), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!(
+            (copy.code_comparisons, copy.reads_saved_across),
+            (2 * values[0], 2 * values[values.len() - 1])
+        );
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

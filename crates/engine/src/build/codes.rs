@@ -121,13 +121,7 @@ pub(crate) fn join(build: &Build<'_>, target: &Path, scan: &Scan) -> Result<()> 
 }
 
 /// Reads the parts once for each stretch of ids that fits in the memory.
-fn join_parts(
-    build: &Build<'_>,
-    target: &Path,
-    scan: &Scan,
-    id_of_row: &[u32],
-    size: usize,
-) -> Result<()> {
+fn join_parts(build: &Build<'_>, target: &Path, scan: &Scan, id_of_row: &[u32], size: usize) -> Result<()> {
     let held = held_at_a_time(build, scan, size);
     let mut out = AtomicFile::create(target)?;
     for first in (0..scan.rows).step_by(held as usize) {

@@ -107,9 +107,8 @@ impl<'a> Driver<'a> {
     fn rank_codes(&mut self, slot: usize, tag: Tag) {
         let own = &mut self.slots[slot];
         let view = seen(&self.view, own.snapshot.as_ref());
-        let mut nearest = Vec::new();
-        let distinct = own.scratch.rank_codes(&view, &mut nearest);
-        own.results.push((tag, ReadResult::Ranked(nearest, distinct)));
+        let ranking = own.scratch.rank_codes(&view);
+        own.results.push((tag, ReadResult::Ranked(ranking)));
     }
 
     /// Asks another server for the scores of a job.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Ranked, Scratch, Step, Tag, wire};
+use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, wire};
+use stratann_core::score::Ranking;
 
 use super::Times;
 use super::buffers::BufferPool;
@@ -23,8 +24,8 @@ pub(super) enum ReadResult<'a> {
     Cached(Cached<'a>),
     /// The reply of another server to a job.
     Scores(Vec<u8>),
-    /// What a scorer of codes found, and how many different ids it scored.
-    Ranked(Vec<(u32, u32)>, u64),
+    /// What a scorer of codes found.
+    Ranked(Ranking),
     /// No bytes.
     Lost(Loss),
 }
@@ -156,9 +157,7 @@ impl ReadResult<'_> {
             ReadResult::Scores(bytes) => {
                 wire::read_scores(bytes).map_or(Arrived::Lost(Loss::Damaged), Arrived::Scores)
             }
-            ReadResult::Ranked(nearest, distinct) => {
-                Arrived::Ranked(Ranked { nearest, distinct: *distinct })
-            }
+            ReadResult::Ranked(ranking) => Arrived::Ranked(ranking.ranked()),
             ReadResult::Lost(loss) => Arrived::Lost(*loss),
         }
     }

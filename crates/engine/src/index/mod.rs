@@ -12,7 +12,8 @@ use stratann_core::query::{Extent, Loss, StoreId};
 
 mod spare;
 
-pub use crate::base::{OpenBaselines, OpenOptions, Reserve};
+pub use crate::base::{OpenOptions, Reserve};
+pub use crate::kinds::options::OpenBaselines;
 pub use spare::CacheBudget;
 
 use crate::base::Base;

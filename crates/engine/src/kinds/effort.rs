@@ -73,7 +73,9 @@ impl Effort {
                 Ok(hybrid_ivf::calibration::nprobe_params(k, nprobe, slack, early_stop))
             }
             (Effort::Clusters(nprobe, ..), Kind::GridIvf) => Ok(Params::grid_ivf(k, nprobe)),
-            (Effort::Clusters(nprobe, ..), Kind::GpuIvf) => Ok(gpu_ivf::calibration::nprobe_params(k, nprobe)),
+            (Effort::Clusters(nprobe, ..), Kind::GpuIvf) => {
+                Ok(gpu_ivf::calibration::nprobe_params(k, nprobe))
+            }
             (Effort::List(..), Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf) => bad(format!(
                 "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",
                 kind.name()

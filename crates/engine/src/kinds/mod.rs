@@ -8,6 +8,7 @@ pub mod choice;
 pub mod disk_graph;
 pub mod division;
 pub mod effort;
+mod explained;
 pub mod flat;
 pub mod gpu_ivf;
 pub mod grid_ivf;
@@ -27,10 +28,11 @@ use std::sync::Arc;
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
 use stratann_core::plan::{IndexView, KindView};
-use stratann_core::query::Params;
 
 pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;
+pub(crate) use explained::explain;
+pub use explained::{Explained, traces};
 pub(crate) use hybrid_ivf::learning::Learning;
 pub use params::{Setting, params_of, reported_params, setting, with_remote, with_setting};
 pub(crate) use params::{apply_switches, fit_to_k, is_exact, params_at, variants};
@@ -68,7 +70,7 @@ pub(crate) enum KindIndex {
     /// All of it.
     GridIvf(GridIndex),
     /// Codes, lists of ids and their centroids.
-    GpuIvf(GpuIndex),
+    GpuIvf(Box<GpuIndex>),
 }
 
 /// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
@@ -102,7 +104,7 @@ impl KindIndex {
                 let beside = if let Some(KindIndex::GridIvf(grid)) = beside { Some(grid) } else { None };
                 KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
             }
-            Kind::GpuIvf => KindIndex::GpuIvf(GpuIndex::open(base, options)?),
+            Kind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options)?)),
         })
     }
 
@@ -350,9 +352,11 @@ impl KindIndex {
     pub(crate) fn lists(&self, base: &Base) -> Result<&ListIndex> {
         match self {
             KindIndex::HybridIvf(lists) => Ok(lists),
-            _ => Err(Error::bad_input(
-                format!("{} is a {} and has no clusters", base.folder.display(), base.manifest.kind),
-            )),
+            _ => Err(Error::bad_input(format!(
+                "{} is a {} and has no clusters",
+                base.folder.display(),
+                base.manifest.kind
+            ))),
         }
     }
 
@@ -526,47 +530,6 @@ pub(crate) fn verify_parts(
         }
         Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) | None => Ok(false),
     }
-}
-
-/// Runs one query on its own and records it.
-///
-/// # Errors
-/// A query of the wrong length.
-pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Params) -> Result<Explained> {
-    base.check_query(query)?;
-    Ok(match kind {
-        KindIndex::Flat => Explained::Blocks(blocks::explain::explain(base, kind, None, query, params)),
-        KindIndex::DiskGraph(graph) => {
-            let block_of = |node| graph.block_of(node);
-            Explained::Blocks(blocks::explain::explain(base, kind, Some(&block_of), query, params))
-        }
-        KindIndex::HybridIvf(lists) => {
-            Explained::Lists(hybrid_ivf::explain::explain(base, lists, query, params))
-        }
-        KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
-        KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
-    })
-}
-
-/// The modules of traces.
-pub mod traces {
-    pub use super::blocks::explain as blocks;
-    pub use super::gpu_ivf::explain as gpu;
-    pub use super::grid_ivf::explain as grid;
-    pub use super::hybrid_ivf::explain as lists;
-}
-
-/// The trace of a query.
-#[derive(Clone, Debug)]
-pub enum Explained {
-    /// Of a kind that reads blocks.
-    Blocks(blocks::explain::BlockTrace),
-    /// Of a kind that reads lists.
-    Lists(hybrid_ivf::explain::ListTrace),
-    /// Of a kind whose lists are in memory.
-    Grid(grid_ivf::explain::GridTrace),
-    /// Of a kind with a scorer of codes.
-    Gpu(gpu_ivf::explain::GpuTrace),
 }
 
 /// Plans the memory and the disk of a build.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 pub use super::disk_graph::options::{CodePlace, GraphOptions, GraphSwitches};
-pub use super::gpu_ivf::baseline::Baseline;
+pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
 pub use super::gpu_ivf::options::{GpuOptions, GpuSwitches};
 pub use super::grid_ivf::options::{GridOptions, GridSwitches};
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};

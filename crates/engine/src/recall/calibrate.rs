@@ -56,8 +56,15 @@ fn measure(
     let family = family.map(str::to_string);
     let kth_distance = known.far_kth_distance(k);
     let points = Vec::new();
-    let mut curve =
-        Curve { k, queries: count, source: source.into(), kth_distance, variant: variant_name, family, points };
+    let mut curve = Curve {
+        k,
+        queries: count,
+        source: source.into(),
+        kth_distance,
+        variant: variant_name,
+        family,
+        points,
+    };
     for (number, path) in (0..).zip(&grid.paths) {
         let earlier = curve.clone();
         for &(effort, stop) in path {

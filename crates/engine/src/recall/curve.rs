@@ -222,8 +222,7 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
         return Some(Point::EXACT);
     }
     let own = || curves.iter().filter(|c| c.family.as_deref() == family);
-    let curve =
-        own().filter(|c| c.k >= k).min_by_key(|c| c.k).or_else(|| own().max_by_key(|c| c.k))?;
+    let curve = own().filter(|c| c.k >= k).min_by_key(|c| c.k).or_else(|| own().max_by_key(|c| c.k))?;
     let has_hardest = curve.points.iter().all(|p| p.hardest.is_some());
     let share = match &*curve.source {
         _ if has_hardest => 1.0,
@@ -258,7 +257,8 @@ pub(crate) struct Grid {
 /// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts
 /// `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
-    let own = curves.iter().find(|c| c.k == k && c.family.is_none())?.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
+    let usual = curves.iter().find(|c| c.k == k && c.family.is_none())?;
+    let own = usual.kth_distance.filter(|&d| d > 0.0 && metric != Metric::Ip)?;
     // Squared, both of them: l2 by definition, cosine as half of the squared l2 of unit vectors.
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }

@@ -128,10 +128,12 @@ impl Index {
         let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
         let mut stores = vec![self.base.blocks_file.clone()];
         stores.extend_from_slice(self.kind.stores());
-        let tier = tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io)
-            .map_err(|e| Error {
-                kind: crate::ErrorKind::Io,
-                message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
+        let tier =
+            tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io).map_err(|e| {
+                Error {
+                    kind: crate::ErrorKind::Io,
+                    message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
+                }
             })?;
         let name = tier.name();
         let driver_options = DriverOptions {

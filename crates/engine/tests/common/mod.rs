@@ -95,7 +95,7 @@ pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
     options.threads = 2;
     options.calibration_queries = 0;
     match &mut options.kind {
-        KindOptions::Flat | KindOptions::GridIvf(_) => {}
+        KindOptions::Flat | KindOptions::GridIvf(_) | KindOptions::GpuIvf(_) => {}
         KindOptions::DiskGraph(own) => (own.degree, own.build_list) = (32, 64),
         KindOptions::HybridIvf(own) => own.profile = Some(profile()),
     }
@@ -237,7 +237,12 @@ pub fn run(
             .iter()
             .map(|(tag, read)| Arrival { tag: *tag, what: arrival(view, blocks, read) })
             .collect();
-        let step = state.step(view, &mut scratch, &arrivals);
+        let mut step = state.step(view, &mut scratch, &arrivals);
+        while let Some(tag) = state.code_wants().next() {
+            let ranking = scratch.rank_codes(view);
+            step =
+                state.step(view, &mut scratch, &[Arrival { tag, what: Arrived::Ranked(ranking.ranked()) }]);
+        }
         if step == Step::Done {
             break;
         }

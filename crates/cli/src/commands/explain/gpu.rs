@@ -41,7 +41,8 @@ fn text(query: usize, trace: &GpuTrace) -> String {
         if trace.lists.len() > LISTS_PRINTED { ", …" } else { "" }
     );
     out += &format!(
-        "access: {} members, {} of them named before; {} codes compared on the way; {} bytes to the scorer and back\n\n",
+        "access: {} members, {} of them repeated; {} codes compared, centroids included; {} bytes to the scorer and \
+         back\n\n",
         count(members),
         count(trace.duplicates),
         count(stats.code_comparisons),

@@ -83,6 +83,8 @@ impl Measured<'_> {
             code_comparison_ps: whole(1000.0 * work.code_ns),
             full_comparison_ps: whole(1000.0 * work.full_ns),
             component_ps: whole(1000.0 * work.component_ns),
+            scorer_code_ps: 0,
+            scorer_job_us: 0.0,
             message_ns: whole(work.message_ns + fixed_ns),
             message_byte_ps: whole(1000.0 * (work.byte_ns + byte_ns)),
             wake_ns: whole(wake_ns),

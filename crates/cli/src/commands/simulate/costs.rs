@@ -98,6 +98,11 @@ pub(in crate::commands) struct Prices {
     /// 0 where no list is scanned component by component.
     #[serde(default)]
     pub(in crate::commands) component_ps: u64,
+    /// 0 where threads rank codes.
+    #[serde(default)]
+    pub(in crate::commands) scorer_code_ps: u64,
+    #[serde(default)]
+    pub(in crate::commands) scorer_job_us: f64,
     pub(in crate::commands) message_ns: u64,
     #[serde(default)]
     pub(in crate::commands) message_byte_ps: u64,
@@ -206,6 +211,7 @@ impl Prices {
             ("disk latency", self.disk_latency_us),
             ("network latency", self.network_latency_us),
             ("request", self.request_us),
+            ("scorer job", self.scorer_job_us),
         ];
         for (name, value) in latencies {
             if !(0.0..=1e9).contains(&value) {
@@ -213,8 +219,13 @@ impl Prices {
             }
         }
         let prices = [self.prepare_ns, self.step_ns, self.read_ns, self.message_ns, self.wake_ns];
-        let comparisons =
-            [self.code_comparison_ps, self.full_comparison_ps, self.component_ps, self.message_byte_ps];
+        let comparisons = [
+            self.code_comparison_ps,
+            self.full_comparison_ps,
+            self.component_ps,
+            self.message_byte_ps,
+            self.scorer_code_ps,
+        ];
         let dear = prices.into_iter().chain(comparisons).chain(self.route_comparison_ps).max();
         if dear > Some(1_000_000_000_000) {
             return wrong("a price", dear.unwrap_or(0) as f64, "up to 1e12");
@@ -234,6 +245,8 @@ impl Prices {
             code_comparison_ps: self.code_comparison_ps,
             full_comparison_ps: self.full_comparison_ps,
             component_ps: self.component_ps,
+            scorer_job_ns: ns(self.scorer_job_us),
+            scorer_code_ps: self.scorer_code_ps,
             message_ns: self.message_ns,
             message_byte_ps: self.message_byte_ps,
             wake_ns: self.wake_ns,
@@ -273,6 +286,8 @@ mod tests {
         code_comparison_ps: 4,
         full_comparison_ps: 5,
         component_ps: 9,
+        scorer_code_ps: 0,
+        scorer_job_us: 0.0,
         message_ns: 6,
         message_byte_ps: 7,
         wake_ns: 8,

@@ -20,9 +20,9 @@ use alloc::vec::Vec;
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::codec::{Reader, Refused, Writer};
 use crate::plan::{Carry, Cx, Kind, Ordered};
-use crate::score::{CodeJob, RANKED_BYTES};
+use crate::score::{CodeJob, RANKED_BYTES, Ranked};
 use crate::search::{
-    Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Outcome, QueryStats, Ranked, Read, Visited,
+    Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Outcome, QueryStats, Read, Visited,
 };
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;

@@ -18,7 +18,8 @@ use crate::hash::hash;
 use crate::plan::{IndexView, KindParams, KindView};
 use crate::query::{Params, QueryState, Scratch, outcome, wire};
 use crate::route::{NONE, NavGraph};
-use crate::search::{Arrival, Arrived, Extent, Hit, Loss, Outcome, QueryStats, Ranked, Step, Tag};
+use crate::score::Ranking;
+use crate::search::{Arrival, Arrived, Extent, Hit, Loss, Outcome, QueryStats, Step, Tag};
 use crate::view::Base;
 
 const DIM: usize = 8;
@@ -69,7 +70,8 @@ impl Index {
         let vectors: Vec<Vec<u8>> = (0..ROWS)
             .map(|i| {
                 let list = i * LISTS / ROWS;
-                let row: Vec<f32> = center(list).zip(0..).map(|(x, c)| x + 0.4 * random(seed, i, c)).collect();
+                let row: Vec<f32> =
+                    center(list).zip(0..).map(|(x, c)| x + 0.4 * random(seed, i, c)).collect();
                 encode(dtype, &row)
             })
             .collect();
@@ -184,9 +186,7 @@ impl Index {
             let members: Vec<PostingMember<'_>> = ids.iter().map(member).collect();
             let mut bytes = vec![];
             posting_file::write(&self.list, list as u32, &members, &mut bytes);
-            let coded = |m: &PostingMember<'_>| {
-                (m.id, &self.codes[4 * m.id as usize..][..4])
-            };
+            let coded = |m: &PostingMember<'_>| (m.id, &self.codes[4 * m.id as usize..][..4]);
             let members: Vec<PostingMember<'_>> = members
                 .iter()
                 .map(coded)
@@ -203,8 +203,7 @@ impl Index {
     }
 
     fn view(&self) -> IndexView<'_> {
-        let base =
-            Base { metric: self.metric, dtype: self.dtype, dim: DIM, nodes: ROWS as u32, here: None };
+        let base = Base { metric: self.metric, dtype: self.dtype, dim: DIM, nodes: ROWS as u32, here: None };
         let own = View {
             block: &self.block,
             blocks: (ROWS / EACH) as u32,
@@ -269,15 +268,16 @@ impl Index {
         let (mut state, mut scratch) = (QueryState::new(params, view.budget()), Scratch::default());
         scratch.prepare(&view, query);
         let mut arrived: Vec<(Tag, Result<&[u8], Loss>)> = vec![];
-        let mut ranked: Vec<(Tag, Vec<(u32, u32)>, u64)> = vec![];
+        let mut ranked: Vec<(Tag, Ranking)> = vec![];
         loop {
             let mut arrivals: Vec<Arrival<'_>> = arrived
                 .iter()
                 .map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) })
-                .chain(ranked.iter().map(|(tag, nearest, distinct)| Arrival {
-                    tag: *tag,
-                    what: Arrived::Ranked(Ranked { nearest, distinct: *distinct }),
-                }))
+                .chain(
+                    ranked
+                        .iter()
+                        .map(|(tag, ranking)| Arrival { tag: *tag, what: Arrived::Ranked(ranking.ranked()) }),
+                )
                 .collect();
             arrivals.sort_by_key(|arrival| hash(seed, 5, arrival.tag.0.into()));
             let step = state.step(&view, &mut scratch, &arrivals);
@@ -285,9 +285,7 @@ impl Index {
             arrived.clear();
             ranked.clear();
             for tag in state.code_wants() {
-                let mut nearest = vec![];
-                let distinct = scratch.rank_codes(&view, &mut nearest);
-                ranked.push((tag, nearest, distinct));
+                ranked.push((tag, scratch.rank_codes(&view)));
             }
             for (tag, at) in state.fetches() {
                 let bytes = self.read(at);

@@ -87,7 +87,8 @@ impl<'a> View<'a> {
     pub(super) fn place(&self, id: u32, by_rows: bool) -> Place<'a> {
         match self.baselines.filter(|_| by_rows) {
             Some(own) => {
-                let (at, each) = (own.places.get(id as usize).copied().unwrap_or(0), own.rows_per_block.max(1));
+                let (at, each) =
+                    (own.places.get(id as usize).copied().unwrap_or(0), own.rows_per_block.max(1));
                 let extent = Extent { store: ROWS, ..blocks::extent(own.row_block, at / each) };
                 Place { number: at / each, extent, slot: Some((at % each) as usize), layout: own.row_block }
             }
@@ -101,8 +102,7 @@ impl<'a> View<'a> {
     /// The pages of a list, of vectors or of codes; `None` for a list without members, or that is not there.
     pub(super) fn list_extent(&self, list: u32, codes: bool) -> Option<Extent> {
         let own = self.baselines.as_ref()?;
-        let (pages, store) =
-            if codes { (own.code_list_pages, CODE_LISTS) } else { (own.list_pages, LISTS) };
+        let (pages, store) = if codes { (own.code_list_pages, CODE_LISTS) } else { (own.list_pages, LISTS) };
         let &[from, to] = pages.get(list as usize..)?.first_chunk::<2>()?;
         let page = crate::PAGE as u32;
         let bytes = to.checked_sub(from)?.checked_mul(page)?;

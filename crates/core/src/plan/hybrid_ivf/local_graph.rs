@@ -7,12 +7,12 @@
 use super::scan::{mark_fruitful, prune_candidates, weigh};
 use super::visit::fetch;
 use super::{LocalCodes, LocalSearch, Marker, ReadKind, Scratch, Unread, View, bound_estimator};
-use crate::route::to_centroid;
 use crate::PAGE;
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
 use crate::plan::Cx;
+use crate::route::to_centroid;
 use crate::search::{Candidate, Mode, Pending, Progress};
 use crate::verify::{BoundEstimator, DistanceBounds};
 

@@ -2,9 +2,9 @@
 
 use super::rerank;
 use super::{Marker, ScannedList, State, Unread, View, bound_estimator};
-use crate::route::to_centroid;
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::plan::Cx;
+use crate::route::to_centroid;
 use crate::verify::{BoundEstimator, DistanceBounds};
 
 /// Scans one of the lists that a read from list `first` on brought.

@@ -12,12 +12,12 @@ use super::likelihood;
 use super::local_graph;
 use super::scan::{codes_of, scan, scan_read};
 use super::{FILE, Marker, QueuedLists, ReadKind, Scratch, State, Visit, bound_estimator};
-use crate::route::to_centroid;
 use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
 use crate::place::Reach;
 use crate::plan::Cx;
+use crate::route::to_centroid;
 use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};
 

@@ -117,6 +117,18 @@ impl Baseline {
     }
 }
 
+/// Which files for searches as other systems do them are opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpenBaselines {
+    /// None.
+    #[default]
+    No,
+    /// All, on disk.
+    OnDisk,
+    /// All, and lists of vectors are read into RAM.
+    Resident,
+}
+
 /// The families of curves besides the usual one.
 pub(crate) const FAMILIES: [&str; 4] = [Rule::Static.name(), Rule::Changes.name(), "lists", "code-lists"];
 

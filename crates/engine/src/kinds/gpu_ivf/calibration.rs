@@ -40,7 +40,10 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>) -> Grid {
 
 fn margins(first: f32, most: u32) -> Vec<(u32, StopRule)> {
     let wanted = |step: i32| (first * LISTS_STEP.powi(step)).round().max(1.0) as u32;
-    (0..).zip(MARGINS).map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0))).collect()
+    (0..)
+        .zip(MARGINS)
+        .map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0)))
+        .collect()
 }
 
 /// Numbers of lists, each a half more than the last, up to a thousand.
@@ -106,7 +109,11 @@ pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSw
     own.epsilon = switches.epsilon_stop.unwrap_or(own.epsilon);
     own.beta = switches.beta.unwrap_or(own.beta);
     own.margin = switches.margin.unwrap_or(own.margin);
-    if own.is_valid(k) { Ok(()) } else { Err(Error::bad_input(format!("-k {k} is too many for this search"))) }
+    if own.is_valid(k) {
+        Ok(())
+    } else {
+        Err(Error::bad_input(format!("-k {k} is too many for this search")))
+    }
 }
 
 /// The setting that these parameters are. A search without a beam reports k as its length.

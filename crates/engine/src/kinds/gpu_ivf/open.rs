@@ -13,8 +13,9 @@ use stratann_core::plan::gpu_ivf::{Baselines, View};
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
 
+use super::baseline::OpenBaselines;
 use super::facts::{GpuFacts, GpuSection};
-use crate::base::{Base, OpenBaselines, OpenOptions, read_role};
+use crate::base::{Base, OpenOptions, read_role};
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::{Manifest, read_resident};
@@ -94,8 +95,17 @@ impl GpuIndex {
         }
         let codes = read_resident(folder, name, entry)?;
         let code_error = manifest.code_error;
-        let mut index =
-            GpuIndex { facts, codebook, codes, map, lists: postings, centroids, nav, code_error, baselines: None };
+        let mut index = GpuIndex {
+            facts,
+            codebook,
+            codes,
+            map,
+            lists: postings,
+            centroids,
+            nav,
+            code_error,
+            baselines: None,
+        };
         if options.baselines != OpenBaselines::No {
             index.baselines = Some(BaselineFiles::open(base, &index, options.baselines)?);
         }

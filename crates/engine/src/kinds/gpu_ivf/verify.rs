@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::base::{Base, OpenBaselines, OpenOptions};
+use super::baseline::OpenBaselines;
+use crate::base::{Base, OpenOptions};
 use crate::kinds::blocks;
 use crate::kinds::gpu_ivf::open::GpuIndex;
 use crate::manifest::Manifest;
@@ -37,7 +38,12 @@ pub(crate) fn check(
         let is_read = view.lists.replicas_of(list, &mut ids).is_some();
         if !is_read || ids.iter().any(|id| (first..first + count).contains(id)) {
             let what = "a replica is a member of the list itself".into();
-            report.found(Finding { file: files::POSTINGS.into(), list: Some(list), what, ..Finding::default() });
+            report.found(Finding {
+                file: files::POSTINGS.into(),
+                list: Some(list),
+                what,
+                ..Finding::default()
+            });
         }
     }
     report.lists = Some(view.lists.count());

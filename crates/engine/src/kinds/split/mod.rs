@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
-use crate::build::options::BuildOptions;
 use crate::build::codes::CodeErrors;
+use crate::build::options::BuildOptions;
 use crate::build::plan::{BuildPlan, check_disk};
 use crate::build::space::Space;
 use crate::build::stages::{Build, Parts, ScanFacts, made_with};
@@ -443,9 +443,7 @@ impl Split {
             KindOptions::Flat
             | KindOptions::HybridIvf(_)
             | KindOptions::GridIvf(_)
-            | KindOptions::GpuIvf(_) => {
-                publish::manifest(&build, scan.rows, layout.blocks, 0.0)?
-            }
+            | KindOptions::GpuIvf(_) => publish::manifest(&build, scan.rows, layout.blocks, 0.0)?,
         };
         build.partial.finish(publish::FILES, &manifest.files)?;
         publish::publish(build, &out, &manifest)

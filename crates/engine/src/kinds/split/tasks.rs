@@ -237,7 +237,9 @@ fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task
     let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, "graph");
     Ok(match task {
         Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
-        Task::Codebook => json!(codes::train_codebook(build, code_options(build, own), &space(build)?, scan)?),
+        Task::Codebook => {
+            json!(codes::train_codebook(build, code_options(build, own), &space(build)?, scan)?)
+        }
         Task::Centroids => json!(divide::centroids(build, own, &space(build)?, scan)?),
         Task::Nearest(part) => json!(divide::nearest(build, &space(build)?, scan, part)?),
         Task::Divide => json!(divide::divide(build, own, &space(build)?, scan)?),

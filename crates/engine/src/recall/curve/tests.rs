@@ -14,6 +14,7 @@ fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
         source: "rows".into(),
         kth_distance: Some(4.0),
         variant: None,
+        family: None,
         points: points
             .iter()
             .map(|&(effort, stop, recall, reads)| point(effort, stop, recall, reads))

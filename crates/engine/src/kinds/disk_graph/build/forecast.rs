@@ -1,8 +1,8 @@
 //! What the stages of a `disk-graph` are expected to take.
 
 use super::head;
-use crate::build::codes::ITERATIONS;
 use crate::build::codebook::CodebookOptions;
+use crate::build::codes::ITERATIONS;
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;

@@ -22,8 +22,9 @@ pub(super) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<(
     let layout = BlockLayout { checksum_seed: written.blocks.checksum_seed, ..plain };
     let bytes = read_all(build, files::BLOCKS)?;
     let blocks = bytes.chunks_exact(layout.block_bytes).map(|bytes| Block::open(&layout, bytes));
-    let blocks: Vec<Block<'_>> =
-        blocks.collect::<std::result::Result<_, _>>().map_err(|_| files::senseless(&build.file(files::BLOCKS)))?;
+    let blocks: Vec<Block<'_>> = blocks
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|_| files::senseless(&build.file(files::BLOCKS)))?;
     let mut slots: Vec<(u32, u32)> = Vec::with_capacity(scan.rows as usize);
     for (number, block) in (0..).zip(&blocks) {
         slots.extend((0..block.count() as u32).map(|slot| (number, slot)));

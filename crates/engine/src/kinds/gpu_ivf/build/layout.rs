@@ -69,7 +69,11 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, lists: u32) -> 
     Ok(Written { facts, blocks })
 }
 
-fn facts(postings: &PostingLists, members: &[u64], (design, rows, blocks): (&Design, u64, usize)) -> GpuFacts {
+fn facts(
+    postings: &PostingLists,
+    members: &[u64],
+    (design, rows, blocks): (&Design, u64, usize),
+) -> GpuFacts {
     let total: u64 = members.iter().sum();
     let replicas = total - rows;
     GpuFacts {
@@ -102,8 +106,8 @@ fn design(build: &Build<'_>) -> Result<Design> {
     Ok(Design { shape, nodes_per_block })
 }
 
-/// The members of all lists in their new order, and their numbers. Replicas are collected for as many lists at a time as
-/// the memory allows.
+/// The members of all lists in their new order, and their numbers. Replicas are collected for as many lists at a time
+/// as the memory allows.
 fn postings(
     build: &Build<'_>,
     lists: &[u32],
@@ -129,7 +133,8 @@ fn postings(
             held <= room
         };
         let to = from + replicas[from..].iter().take_while(fits).count().max(1);
-        let mut pairs: Vec<(u32, u32)> = Vec::with_capacity(replicas[from..to].iter().map(|&c| c as usize).sum());
+        let mut pairs: Vec<(u32, u32)> =
+            Vec::with_capacity(replicas[from..to].iter().map(|&c| c as usize).sum());
         members::for_each(build, |row, near| {
             let new = near.iter().skip(1).map(|&list| number[list as usize]);
             let within = new.filter(|&new| (from..to).contains(&(new as usize)));

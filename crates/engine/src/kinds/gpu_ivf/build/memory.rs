@@ -81,7 +81,9 @@ impl Sizes {
     }
 
     fn thread_bytes(&self) -> u64 {
-        THREAD_BYTES + (1 << 20) + CHUNK as u64 * (4 * self.point_dim + self.vector_bytes + 4 * LISTS_PER_VECTOR as u64)
+        THREAD_BYTES
+            + (1 << 20)
+            + CHUNK as u64 * (4 * self.point_dim + self.vector_bytes + 4 * LISTS_PER_VECTOR as u64)
     }
 
     /// The stages with what they take at least.
@@ -93,7 +95,10 @@ impl Sizes {
             ("centroids of the lists and a group of rows", 2 * self.centroid_bytes() + group.max(PART_LEAST)),
             ("centroids and their graph", self.graph_bytes()),
             ("lists and blocks on their way to files", lists + 2 * PART_LEAST),
-            ("the sample that codes are trained on", CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes()),
+            (
+                "the sample that codes are trained on",
+                CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes(),
+            ),
         ];
         if self.baselines {
             stages.push(("vectors and codes in memory for --baselines", self.baseline_bytes()));
@@ -148,7 +153,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
         work,
     ];
     let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
-    let copies = if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
+    let copies =
+        if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
     Ok(BuildPlan {
         points_per_cell: n,
         in_ram: cell_bytes >= n * row_bytes,

@@ -58,15 +58,15 @@ fn combine_near(sizes: &[u32], capacity: usize) -> (Vec<Shared>, Vec<u32>) {
             whole.push(list as u32);
             continue;
         }
-        let mut block =
-            Shared { lists: vec![list as u32], filled: remainder(list), long: is_long(list) };
-        for other in list + 1..sizes.len().min(list + WINDOW) {
+        let mut block = Shared { lists: vec![list as u32], filled: remainder(list), long: is_long(list) };
+        let window = list + 1..sizes.len().min(list + WINDOW);
+        for (other, is_placed) in window.clone().zip(&mut is_placed[window]) {
             let fits = remainder(other) > 0
-                && !is_placed[other]
+                && !*is_placed
                 && block.filled + remainder(other) <= capacity
                 && block.long + is_long(other) <= 2;
             if fits {
-                is_placed[other] = true;
+                *is_placed = true;
                 block.lists.push(other as u32);
                 block.filled += remainder(other);
                 block.long += is_long(other);
@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn blocks_of_small_lists_are_nearly_full() {
-        let sizes: Vec<u32> = (0..10_000u64).map(|i| 4 + (stratann_core::build::hash(1, 0, i) % 13) as u32).collect();
+        let sizes: Vec<u32> =
+            (0..10_000u64).map(|i| 4 + (stratann_core::build::hash(1, 0, i) % 13) as u32).collect();
         let packed = pack(&sizes, 30);
         let filled = sizes.iter().sum::<u32>() as f64 / (30 * packed.counts.len()) as f64;
         assert!(filled > 0.96, "{filled}");

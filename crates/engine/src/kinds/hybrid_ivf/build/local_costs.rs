@@ -11,8 +11,8 @@ use stratann_core::build::{Points, hash};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
 
-use crate::build::points::Floats;
 use super::{list_layout, list_plan};
+use crate::build::points::Floats;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};

@@ -1,0 +1,48 @@
+//! Traces of single queries, by kind.
+
+use stratann_core::query::Params;
+
+use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf};
+use crate::Result;
+use crate::base::Base;
+
+/// Runs one query on its own and records it.
+///
+/// # Errors
+/// A query of the wrong length.
+pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Params) -> Result<Explained> {
+    base.check_query(query)?;
+    Ok(match kind {
+        KindIndex::Flat => Explained::Blocks(blocks::explain::explain(base, kind, None, query, params)),
+        KindIndex::DiskGraph(graph) => {
+            let block_of = |node| graph.block_of(node);
+            Explained::Blocks(blocks::explain::explain(base, kind, Some(&block_of), query, params))
+        }
+        KindIndex::HybridIvf(lists) => {
+            Explained::Lists(hybrid_ivf::explain::explain(base, lists, query, params))
+        }
+        KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
+        KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
+    })
+}
+
+/// The modules of traces.
+pub mod traces {
+    pub use super::super::blocks::explain as blocks;
+    pub use super::super::gpu_ivf::explain as gpu;
+    pub use super::super::grid_ivf::explain as grid;
+    pub use super::super::hybrid_ivf::explain as lists;
+}
+
+/// The trace of a query.
+#[derive(Clone, Debug)]
+pub enum Explained {
+    /// Of a kind that reads blocks.
+    Blocks(blocks::explain::BlockTrace),
+    /// Of a kind that reads lists.
+    Lists(hybrid_ivf::explain::ListTrace),
+    /// Of a kind whose lists are in memory.
+    Grid(grid_ivf::explain::GridTrace),
+    /// Of a kind with a scorer of codes.
+    Gpu(gpu_ivf::explain::GpuTrace),
+}
