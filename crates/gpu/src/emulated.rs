@@ -8,7 +8,7 @@ use libloading::Library;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 /// Source of the kernels.
@@ -40,6 +40,8 @@ pub struct Faults {
     pub allocation_limit: Option<u64>,
     /// Additional time of each batch.
     pub delay: Duration,
+    /// Whether a batch ends only together with one of another stream.
+    pub ends_in_pairs: bool,
 }
 
 type Launcher = unsafe extern "C" fn(u32, *const Params, u32, u32, u32, *mut u8, u32) -> i32;
@@ -209,11 +211,12 @@ impl Emulator {
         Ok(address)
     }
 
-    fn start_stream(&mut self, number: usize) -> Result<(), Error> {
+    fn start_stream(&mut self, number: usize, pairs: &Arc<Barrier>) -> Result<(), Error> {
         let (batches, received) = channel::<(Batch, u64)>();
         let (is_done, kernel_ns) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let (done, ns) = (is_done.clone(), kernel_ns.clone());
         let (memory, program, faults) = (self.memory.clone(), self.program, self.faults.clone());
+        let pairs = pairs.clone();
         let work = move || {
             for (batch, n) in received {
                 std::thread::sleep(faults.delay);
@@ -222,6 +225,9 @@ impl Emulator {
                 ns.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
                 if faults.garble_at == Some(n) {
                     garble(&batch, &memory.staging);
+                }
+                if faults.ends_in_pairs {
+                    pairs.wait();
                 }
                 // A batch that hangs does nothing more.
                 if faults.hang_at.is_none_or(|at| n < at) {
@@ -274,7 +280,8 @@ impl Backend for Emulator {
         let areas: Option<Vec<Area>> = (0..count).map(|_| Area::new(bytes)).collect();
         let refuse = || Error::Memory { what, bytes, reason: "the host has no more".to_string() };
         Arc::get_mut(&mut self.memory).ok_or_else(refuse)?.staging = areas.ok_or_else(refuse)?;
-        (0..streams).try_for_each(|number| self.start_stream(number))
+        let pairs = Arc::new(Barrier::new(2));
+        (0..streams).try_for_each(|number| self.start_stream(number, &pairs))
     }
 
     fn enter(&mut self) -> Result<(), String> {
