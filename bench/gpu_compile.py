@@ -1,6 +1,7 @@
 """Compile the GPU kernels with NVRTC for several architectures, without a GPU, and write what came of it to a log.
 
-Needs the package nvidia-cuda-nvrtc-cu12 (`make gpu-compile` installs it into bench/.venv-gpu). Nothing is installed here.
+Needs the package nvidia-cuda-nvrtc-cu12; `make gpu-compile` installs it into bench/.venv-gpu. This program installs
+nothing.
 """
 
 import argparse

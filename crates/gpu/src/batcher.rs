@@ -1,8 +1,8 @@
 //! The threads of a device: one forms batches and takes their answers, the other watches deadlines.
 //!
 //! The batcher alone calls the driver. A call that never returns must not keep jobs waiting, so a second thread, the
-//! watchdog, ends batches that are overdue. Whoever takes a batch out of [`State::running`] answers its jobs, so each is
-//! answered once.
+//! watchdog, ends batches that are overdue. The thread that takes a batch out of [`State::running`] answers its jobs,
+//! so each is answered once.
 
 use crate::backend::Backend;
 use crate::batch::Batch;

@@ -17,7 +17,7 @@
 //! | `device`, `probe` | the interface |
 //!
 //! CUDA is loaded while the program runs: the driver (`libcuda`) and the compiler of kernels (`libnvrtc`). A program
-//! with this crate builds and starts without both, and [`probe`] says what is missing.
+//! with this crate builds and starts without both, and [`probe()`] says what is missing.
 
 mod backend;
 mod batch;
@@ -42,3 +42,7 @@ pub use job::{Job, Ranked};
 pub use layout::MemoryAccount;
 pub use options::DeviceOptions;
 pub use probe::{Probe, Version, probe};
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

@@ -29,7 +29,7 @@ impl Case {
         match Device::emulated(options, faults, &self.codebook, &self.codes) {
             Ok(device) => Some(device),
             Err(error @ Error::Missing { .. }) => {
-                common::leave_out(&error.to_string());
+                common::leave_out(common::COMPILER, &error.to_string());
                 None
             }
             Err(error) => panic!("{error}"),

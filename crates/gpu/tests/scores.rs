@@ -14,7 +14,7 @@ fn open(options: &DeviceOptions, codebook: &Codebook, codes: &[u8]) -> Option<De
     match Device::emulated(options, &Faults::default(), codebook, codes) {
         Ok(device) => Some(device),
         Err(error @ Error::Missing { .. }) => {
-            common::leave_out(&error.to_string());
+            common::leave_out(common::COMPILER, &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),

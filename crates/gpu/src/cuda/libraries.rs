@@ -22,7 +22,10 @@ fn open(what: &str, names: &[&str], remedy: &'static str) -> Result<Library, Err
         // SAFETY: these are the libraries of the GPU's vendor; loading them has no effect on this program's memory.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
-            Err(reason) => reasons.push(reason.to_string()),
+            Err(reason) => {
+                let cause = std::error::Error::source(&reason);
+                reasons.push(cause.map_or_else(|| reason.to_string(), ToString::to_string));
+            }
         }
     }
     let reason = reasons.first().cloned().unwrap_or_default();
@@ -68,7 +71,10 @@ macro_rules! library {
 /// What to do where the driver is missing.
 const INSTALL_DRIVER: &str = "install the NVIDIA driver of this machine's GPU, version 525 or newer";
 /// What to do where the compiler is missing.
-const INSTALL_NVRTC: &str = "install NVRTC of CUDA 11.2 or newer (the package cuda-nvrtc of the CUDA toolkit) or add its folder to LD_LIBRARY_PATH";
+const INSTALL_NVRTC: &str = concat!(
+    "install NVRTC of CUDA 11.2 or newer (the package cuda-nvrtc of the CUDA toolkit), ",
+    "or add its folder to LD_LIBRARY_PATH"
+);
 
 library! {
     /// The driver, `libcuda`.

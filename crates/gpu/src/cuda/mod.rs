@@ -326,3 +326,6 @@ fn describe_with_free_memory(driver: &Driver, number: u32) -> Result<DeviceInfo,
     info.memory_free_bytes = free?;
     Ok(info)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,10 @@
 //! Each kernel, compared with its twin in Rust.
 
-#[path = "../../tests/common/mod.rs"]
-mod common;
-
 use super::*;
+use crate::common::{self, Random, Shape, admitted};
 use crate::job::Prepared;
 use crate::layout::{self, Addresses, BlockLayout, Limits};
 use crate::{DeviceOptions, Job, Ranked};
-use common::{Random, Shape, admitted};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use stratann_kernel::codes::{Codebook, Table};
@@ -43,7 +40,7 @@ fn run(
     let program = match Program::get() {
         Ok(program) => program,
         Err(error @ Error::Missing { .. }) => {
-            common::leave_out(&error.to_string());
+            common::leave_out(common::COMPILER, &error.to_string());
             return None;
         }
         Err(error) => panic!("{error}"),

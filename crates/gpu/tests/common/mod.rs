@@ -163,14 +163,17 @@ pub(crate) fn twin(codebook: &Codebook, codes: &[u8], job: &Job) -> Ranked {
     Ranked { nearest, distinct: ids.len() as u64 }
 }
 
-/// Records that a test is left out, in the list that `make test` shows.
-pub(crate) fn leave_out(why: &str) {
+/// What most tests here need.
+pub(crate) const COMPILER: &str = "a C++ compiler";
+
+/// Records that a test is left out for want of something, in the list that `make test` shows.
+pub(crate) fn leave_out(need: &str, why: &str) {
     use std::io::Write;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    eprintln!("left out for want of a C++ compiler: {why}");
+    eprintln!("left out for want of {need}: {why}");
     if let Some(path) = std::env::var_os("STRATANN_LEFT_OUT") {
-        let line = format!("a C++ compiler\t{test}\t{}\n", why.replace(['\t', '\n'], " "));
+        let line = format!("{need}\t{test}\t{}\n", why.replace(['\t', '\n'], " "));
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
         file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of STRATANN_LEFT_OUT");
     }
