@@ -29,7 +29,7 @@ pub struct Counters {
     pub bytes_to_device: u64,
     /// Bytes of copies from the device for them: result headers and results.
     pub bytes_from_device: u64,
-    /// Look-up tables that the device built, one for each job.
+    /// Look-up tables that the device built, one for each job with codes to score.
     pub tables_built: u64,
     /// Batches that failed or did not end in time.
     pub failed_batches: u64,
@@ -43,6 +43,7 @@ struct Totals {
     jobs: AtomicU64,
     bytes_to_device: AtomicU64,
     bytes_from_device: AtomicU64,
+    tables_built: AtomicU64,
     failed_batches: AtomicU64,
     kernel_ns: AtomicU64,
 }
@@ -136,7 +137,7 @@ impl Shared {
             jobs: get(&totals.jobs),
             bytes_to_device: get(&totals.bytes_to_device),
             bytes_from_device: get(&totals.bytes_from_device),
-            tables_built: get(&totals.jobs),
+            tables_built: get(&totals.tables_built),
             failed_batches: get(&totals.failed_batches),
             kernel_us: get(&totals.kernel_ns) / 1000,
         }
@@ -234,6 +235,7 @@ struct Sent {
     jobs: Vec<(u32, u32)>,
     bytes_to_device: u64,
     bytes_from_device: u64,
+    tables: u64,
 }
 
 /// The thread that owns the device.
@@ -317,7 +319,10 @@ impl Batcher {
             let left = self.options.batch_wait.saturating_sub(oldest.since.elapsed());
             let is_ready = state.queue.len() >= room || left.is_zero() || state.is_closed;
             if room > 0 && is_ready {
-                let count = room.min(state.queue.len());
+                // The jobs of a batch are of one kind.
+                let has_vectors = state.queue.front().is_some_and(|waiting| waiting.job.has_vectors());
+                let same = |waiting: &&Waiting| waiting.job.has_vectors() == has_vectors;
+                let count = state.queue.iter().take(room).take_while(same).count();
                 return Next::Send(stream, state.queue.drain(..count).collect());
             }
             wait = Some(wait.map_or(left, |wait| wait.min(left)).max(Duration::from_micros(1)));
@@ -361,6 +366,7 @@ impl Batcher {
             jobs: jobs.iter().map(|(block, job)| (*block, job.keep)).collect(),
             bytes_to_device: batch.bytes_to_device(),
             bytes_from_device: batch.bytes_from_device(),
+            tables: jobs.iter().filter(|(_, job)| !job.has_vectors()).count() as u64,
         })
     }
 
@@ -385,6 +391,7 @@ impl Batcher {
             (&totals.jobs, batch.jobs.len() as u64),
             (&totals.bytes_to_device, batch.bytes_to_device),
             (&totals.bytes_from_device, batch.bytes_from_device),
+            (&totals.tables_built, batch.tables),
             (&totals.kernel_ns, time.as_nanos() as u64),
         ] {
             total.fetch_add(more, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, DeviceInfo};
 use crate::batcher::{Batcher, Counters, Reply, Shared};
-use crate::job::{Job, Prepared, Ranked};
+use crate::job::{Job, Prepared, Ranked, Rows};
 use crate::layout::{self, Addresses, BlockLayout, Limits, MemoryAccount, Params};
 use crate::{DeviceOptions, Error, Failure, cuda};
 use std::sync::Arc;
@@ -122,11 +122,21 @@ impl Device {
     ///
     /// Ids at or beyond [`held_codes`](Self::held_codes) are skipped.
     pub fn submit(&self, job: Job, done: Done) {
+        self.start_job(Prepared::new(job, &self.limits), done);
+    }
+
+    /// As [`submit`](Self::submit), for the exact distances of vectors that come with the job.
+    ///
+    /// The ids of the answer are the numbers of the rows; its distances are turned into floats by
+    /// [`Ranked::to_float`].
+    pub fn submit_rows(&self, rows: Rows, done: Done) {
+        self.start_job(Prepared::of_rows(rows, &self.limits), done);
+    }
+
+    fn start_job(&self, job: Result<Option<Prepared>, Failure>, done: Done) {
         let reply = Reply::new(done);
-        if self.is_lost() {
-            return reply.send(Err(Failure::Lost));
-        }
-        match Prepared::new(job, &self.limits) {
+        match job {
+            _ if self.is_lost() => reply.send(Err(Failure::Lost)),
             Err(failure) => reply.send(Err(failure)),
             Ok(None) => reply.send(Ok(Ranked::default())),
             Ok(Some(job)) => self.shared.push(job, reply),

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::backend::{Backend, DeviceInfo};
 use crate::batch::Batch;
-use crate::layout::{HEADER_BYTES, Params, RESULT_HEADER_BYTES};
+use crate::layout::{HEADER_BYTES, Params, RESULT_HEADER_BYTES, SOURCE};
 use libloading::Library;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
-/// Source of the kernels.
-const SOURCE: &str = include_str!("../kernels/score.cu");
+/// What runs the kernels on the CPU.
+const LAUNCHER: &str = include_str!("../kernels/launch.cpp");
 
 /// Shared memory of an emulated thread block, in bytes. It is smaller than a table of many bytes, so that tests reach
 /// both of its places.
@@ -65,7 +65,8 @@ impl Program {
             |what: String| Error::Missing { what, remedy: "install g++ or set CXX to a C++ compiler" };
         let folder = tempfile::tempdir().map_err(|e| missing(format!("no temporary folder: {e}")))?;
         let (source, library) = (folder.path().join("score.cpp"), folder.path().join("score.so"));
-        std::fs::write(&source, SOURCE).map_err(|e| missing(format!("{}: {e}", source.display())))?;
+        std::fs::write(&source, format!("{SOURCE}{LAUNCHER}"))
+            .map_err(|e| missing(format!("{}: {e}", source.display())))?;
         let run = Command::new(&compiler)
             .args(["-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC", "-o"])
             .args([&library, &source])

@@ -1,10 +1,10 @@
-//! Device memory: the mirror of the structs and constants of `kernels/score.cu`, and the memory account.
+//! Device memory: the mirror of the structs and constants of `kernels/common.cuh`, and the memory account.
 //!
 //! Memory has three parts: the codes, the codebook, and blocks. A block has all that one query needs:
 //!
 //! | part | bytes |
 //! |---|---|
-//! | header, query, ranges, ids: sent | 48 + 4 dim + 4 ids_max |
+//! | header, query, ranges, ids or rows: sent | 48 + 4 dim + max(4 ids_max, rows_bytes_max) |
 //! | count, distinct ids, results: sent back | 16 + 8 keep_max |
 //! | a key for each candidate | 8 ids_max |
 //! | hash table of the ids outside of ranges | 8 ids_max |
@@ -17,6 +17,14 @@
 use crate::options::JOBS_MAX;
 use crate::{DeviceOptions, Error, Failure};
 use stratann_kernel::codes::{CENTROIDS, Codebook};
+
+/// Source of the kernels.
+pub(crate) const SOURCE: &str = concat!(
+    include_str!("../kernels/common.cuh"),
+    include_str!("../kernels/table.cu"),
+    include_str!("../kernels/score.cu"),
+    include_str!("../kernels/vectors.cu"),
+);
 
 /// Bytes of `JobHeader`, up to the query.
 pub(crate) const HEADER_BYTES: usize = 48;
@@ -48,12 +56,21 @@ pub(crate) enum Kernel {
     Distances,
     /// Selects and sorts the nearest.
     Top,
+    /// Computes exact distances of vectors that come with a job.
+    Vectors,
 }
 
 impl Kernel {
     /// Every kernel, by number.
-    pub(crate) const ALL: [Kernel; 6] =
-        [Kernel::Rotate, Kernel::Terms, Kernel::Quantise, Kernel::Gather, Kernel::Distances, Kernel::Top];
+    pub(crate) const ALL: [Kernel; 7] = [
+        Kernel::Rotate,
+        Kernel::Terms,
+        Kernel::Quantise,
+        Kernel::Gather,
+        Kernel::Distances,
+        Kernel::Top,
+        Kernel::Vectors,
+    ];
 
     /// The function's name in the source.
     pub(crate) fn name(self) -> &'static str {
@@ -64,6 +81,7 @@ impl Kernel {
             Kernel::Gather => "gather",
             Kernel::Distances => "distances",
             Kernel::Top => "top",
+            Kernel::Vectors => "vectors",
         }
     }
 }
@@ -130,7 +148,7 @@ impl BlockLayout {
             end = (at + bytes).next_multiple_of(ALIGNMENT);
             at
         };
-        part(HEADER_BYTES as u64 + 4 * dim + 4 * ids);
+        part(HEADER_BYTES as u64 + 4 * dim + (4 * ids).max(u64::from(options.rows_bytes_max)));
         let results_at = part(RESULT_HEADER_BYTES as u64 + 8 * keep);
         let keys_at = part(8 * ids);
         let hash_at = part(8 * ids);
@@ -295,15 +313,22 @@ pub(crate) struct Limits {
     pub(crate) codes_count: u32,
     pub(crate) ids_max: u32,
     pub(crate) keep_max: u32,
-    dim: usize,
+    pub(crate) rows_bytes_max: u32,
+    pub(crate) dim: usize,
     magnitudes: Magnitudes,
 }
 
 impl Limits {
     /// Limits of a device with `codes_count` codes.
     pub(crate) fn new(options: &DeviceOptions, codebook: &Codebook, codes_count: u32) -> Limits {
-        let (ids_max, keep_max) = (options.ids_max, options.keep_max);
-        Limits { codes_count, ids_max, keep_max, dim: codebook.dim, magnitudes: Magnitudes::new(codebook) }
+        Limits {
+            codes_count,
+            ids_max: options.ids_max,
+            keep_max: options.keep_max,
+            rows_bytes_max: options.rows_bytes_max,
+            dim: codebook.dim,
+            magnitudes: Magnitudes::new(codebook),
+        }
     }
 
     /// Checks a query's dimension, and that no float of its table can overflow. Without overflow there is no NaN, and

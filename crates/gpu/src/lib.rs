@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `options`, `error` | what a caller sets, and what can go wrong |
 //! | `job` | a query's candidates, as they are sent, and its answer |
-//! | `layout` | device memory: the mirror of the structs in `kernels/score.cu`, and the memory account |
+//! | `layout` | device memory: the mirror of the structs of the kernels, and the memory account |
 //! | `batch` | the copies and launches of a batch |
 //! | `backend` | what a device must do; `cuda` is a GPU, `emulated` runs the same kernels on the CPU |
 //! | `batcher` | the threads that form batches, take answers and watch deadlines |
@@ -38,7 +38,7 @@ pub use device::{Device, Done};
 #[cfg(feature = "emulated")]
 pub use emulated::Faults;
 pub use error::{Error, Failure};
-pub use job::{Job, Ranked};
+pub use job::{Job, Ranked, Rows};
 pub use layout::MemoryAccount;
 pub use options::DeviceOptions;
 pub use probe::{Probe, Version, probe};

@@ -12,6 +12,9 @@ const KEEP_MAX: u64 = 4096;
 /// Most candidates of a job, so that offsets in a block fit 32 bits.
 const IDS_MAX: u64 = 1 << 26;
 
+/// Most bytes of vectors, so that offsets in a block fit 32 bits.
+const ROWS_BYTES_MAX: u64 = 1 << 30;
+
 const BLOCKS_MAX: u64 = 1 << 16;
 const STREAMS_MAX: u64 = 16;
 
@@ -28,6 +31,8 @@ pub struct DeviceOptions {
     pub keep_max: u32,
     /// Most blocks: jobs that are on the device at the same time.
     pub queries_in_flight: usize,
+    /// Most bytes of the vectors that come with a job of [`Rows`](crate::Rows); 0 where there are no such jobs.
+    pub rows_bytes_max: u32,
     /// Most jobs of a batch, at most 64.
     pub batch_max: usize,
     /// Longest time that a job waits for others to join its batch.
@@ -46,6 +51,7 @@ impl Default for DeviceOptions {
             ids_max: 1 << 16,
             keep_max: 1024,
             queries_in_flight: 128,
+            rows_bytes_max: 0,
             batch_max: 16,
             batch_wait: Duration::from_micros(50),
             streams: 4,
@@ -68,6 +74,10 @@ impl DeviceOptions {
             if !(1..=high).contains(&given) {
                 return Err(Error::Option { option, given, low: 1, high });
             }
+        }
+        if u64::from(self.rows_bytes_max) > ROWS_BYTES_MAX {
+            let given = u64::from(self.rows_bytes_max);
+            return Err(Error::Option { option: "rows_bytes_max", given, low: 0, high: ROWS_BYTES_MAX });
         }
         if self.timeout.is_zero() {
             return Err(Error::Option { option: "timeout", given: 0, low: 1, high: u64::MAX });

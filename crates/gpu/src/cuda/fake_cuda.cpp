@@ -13,6 +13,7 @@
 
 namespace {
 
+const size_t KERNELS = 7;
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_READY = 600, GONE = 999 };
 
 std::mutex mutex;
@@ -21,12 +22,14 @@ std::map<u64, size_t> host_memory;
 std::set<void*> streams, modules, programs;
 std::map<void*, int> events;
 int retained = 0;
+// Whether the last copies of cuMemcpyHtoD may not have arrived yet: other streams do not wait for them.
+bool are_copies_pending = false;
 int launches = 0;
-int shared_max[6] = {};
+int shared_max[KERNELS] = {};
 thread_local void* current = nullptr;
 char context;
 const char image[] = "the image of a fake compiler";
-const char* const names[] = {"rotate", "terms", "quantise", "gather", "distances", "top"};
+const char* const names[] = {"rotate", "terms", "quantise", "gather", "distances", "top", "vectors"};
 
 bool within(const std::map<u64, size_t>& memory, u64 at, size_t bytes) {
     auto next = memory.upper_bound(at);
@@ -85,6 +88,8 @@ int cuDevicePrimaryCtxRelease_v2(int device) { LOCKED; return device < 10 || ret
 int cuCtxSetCurrent(void* to) { current = to; return 0; }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT; *free = 1 << 29; *total = 1 << 30; return 0; }
 
+int cuCtxSynchronize(void) { IN_CONTEXT; are_copies_pending = false; return 0; }
+
 int cuMemAlloc_v2(u64* address, size_t bytes) {
     IN_CONTEXT;
     if (bytes == 0) return INVALID_VALUE;
@@ -121,6 +126,7 @@ int cuMemcpyHtoD_v2(u64 to, const void* from, size_t bytes) {
     IN_CONTEXT;
     if (!within(device_memory, to, bytes)) return INVALID_VALUE;
     memcpy((void*)to, from, bytes);
+    are_copies_pending = true;
     return 0;
 }
 
@@ -192,7 +198,7 @@ int cuModuleUnload(void* module) { IN_CONTEXT; return modules.erase(module) ? fr
 int cuModuleGetFunction(void** out, void* module, const char* name) {
     IN_CONTEXT;
     if (modules.count(module) == 0) return INVALID_HANDLE;
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < KERNELS; i++) {
         if (strcmp(name, names[i]) == 0) {
             *out = (void*)(i + 1);
             return 0;
@@ -204,7 +210,7 @@ int cuModuleGetFunction(void** out, void* module, const char* name) {
 int cuFuncSetAttribute(void* function, int attribute, int value) {
     IN_CONTEXT;
     const size_t kernel = (size_t)function - 1;
-    if (kernel >= 6 || attribute != 8 || value > 10000) return INVALID_VALUE;
+    if (kernel >= KERNELS || attribute != 8 || value > 10000) return INVALID_VALUE;
     shared_max[kernel] = value;
     return 0;
 }
@@ -213,9 +219,10 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
                    unsigned shared_bytes, void* stream, void** arguments, void** extra) {
     IN_CONTEXT;
     const size_t kernel = (size_t)function - 1;
-    if (kernel >= 6 || streams.count(stream) == 0) return INVALID_HANDLE;
+    if (kernel >= KERNELS || streams.count(stream) == 0) return INVALID_HANDLE;
     if (gx == 0 || gy == 0 || gy > 65535 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1) return INVALID_VALUE;
     if (extra != nullptr || shared_bytes > (unsigned)shared_max[kernel]) return INVALID_VALUE;
+    if (are_copies_pending) return INVALID_VALUE;
     if (launches++ == failing_launch) return GONE;
     std::vector<u64> shared(shared_bytes / 8 + 1);
     return stratann_launch(kernel, (const Params*)arguments[0], gx, gy, bx, (u8*)shared.data(), 3);

@@ -90,6 +90,7 @@ library! {
     context_retain: "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
     context_release: "cuDevicePrimaryCtxRelease_v2"(c_int);
     context_set: "cuCtxSetCurrent"(Handle);
+    context_wait: "cuCtxSynchronize"();
     memory_info: "cuMemGetInfo_v2"(*mut usize, *mut usize);
     memory_allocate: "cuMemAlloc_v2"(*mut Address, usize);
     memory_free: "cuMemFree_v2"(Address);

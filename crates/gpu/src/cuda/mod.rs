@@ -194,6 +194,9 @@ impl Backend for Gpu {
             unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, self.staging_bytes) };
             self.staging.push(start.cast());
         }
+        // Streams do not wait for the last copies of `write`, which may still be under way.
+        // SAFETY: the function takes nothing.
+        self.driver.call("cuCtxSynchronize", unsafe { (self.driver.context_wait)() })?;
         (0..streams).try_for_each(|_| self.start_stream())
     }
 

@@ -2,11 +2,9 @@
 
 use super::libraries::{Code, Handle, Nvrtc};
 use crate::Error;
+use crate::layout::SOURCE;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{null, null_mut};
-
-/// Source of the kernels.
-const SOURCE: &str = include_str!("../../kernels/score.cu");
 
 /// Floats must have the bits of the CPU: no multiplication is fused with an addition unless the source says so, and no
 /// small number is flushed to zero. `bench/gpu_compile.py` uses the same options.
@@ -79,7 +77,7 @@ impl Nvrtc {
         let mut handle = null_mut();
         // SAFETY: source and name end with a zero, and there are no headers. The compiler copies the source.
         let code =
-            unsafe { (self.create)(&mut handle, source.as_ptr(), c"score.cu".as_ptr(), 0, null(), null()) };
+            unsafe { (self.create)(&mut handle, source.as_ptr(), c"kernels.cu".as_ptr(), 0, null(), null()) };
         check("nvrtcCreateProgram", code)?;
         Ok(Program { nvrtc: self, handle })
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// Compiles the libraries, one file for both; `None` without a compiler.
 fn libraries(folder: &std::path::Path) -> Option<String> {
     let (source, library) = (folder.join("fake_cuda.cpp"), folder.join("libfake_cuda.so"));
-    let text = format!("{}\n{}", include_str!("../../kernels/score.cu"), include_str!("fake_cuda.cpp"));
+    let launcher = include_str!("../../kernels/launch.cpp");
+    let text = format!("{}{launcher}{}", crate::layout::SOURCE, include_str!("fake_cuda.cpp"));
     std::fs::write(&source, text).expect("a file");
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
     let run = std::process::Command::new(&compiler)
