@@ -197,6 +197,8 @@ pub struct MemoryAccount {
     pub block_count: u32,
     /// Allowance for the compiled kernels.
     pub module: u64,
+    /// Pinned memory of the host: a staging area for each block. It is no part of the total.
+    pub host_staging: u64,
 }
 
 impl MemoryAccount {
@@ -207,13 +209,14 @@ impl MemoryAccount {
         codes: u64,
         block_count: u32,
     ) -> MemoryAccount {
-        let block = BlockLayout::new(options, codebook).bytes;
+        let block = BlockLayout::new(options, codebook);
         MemoryAccount {
             codes: codes.next_multiple_of(ALIGNMENT),
             codebook: codebook_parts(codebook).iter().map(|part| aligned(part.len())).sum(),
-            blocks: block * u64::from(block_count),
+            blocks: block.bytes * u64::from(block_count),
             block_count,
             module: MODULE_BYTES,
+            host_staging: block.staging_bytes() * u64::from(block_count),
         }
     }
 
@@ -233,7 +236,7 @@ impl MemoryAccount {
         Ok(MemoryAccount::new(options, codebook, codes, count))
     }
 
-    /// Bytes of all parts.
+    /// Bytes of all parts on the device.
     pub fn total(&self) -> u64 {
         self.codes + self.codebook + self.blocks + self.module
     }

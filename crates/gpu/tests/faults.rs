@@ -157,6 +157,8 @@ fn a_budget_below_the_smallest_is_refused_and_names_it() {
     assert!(error.to_string().contains(&needed.to_string()));
     let Some(device) = case.open(&with(needed), &Faults::default()) else { return };
     assert_eq!((device.memory().block_count, device.memory().total()), (1, needed));
+    // Header, query and ids; results. Both begin at multiples of 256.
+    assert_eq!(device.memory().host_staging, 16_128 + 1024);
     // One block for many jobs: the others wait.
     for (n, answer) in case.answers(&device, 10).into_iter().enumerate() {
         assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n as u64))));
