@@ -28,7 +28,7 @@ FUZZ_NIGHTLY := 20
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,14 @@ bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERI
 
 bench-calibrate: build ## Simulated times against real processes: make bench-calibrate INDEX=index QUERIES=queries
 	$(PYTHON) bench/calibrate.py $(INDEX) $(QUERIES) $(CALIBRATE_FLAGS)
+
+gpu-compile: bench/.venv-gpu/.made ## Compile the GPU kernels for several architectures, without a GPU; the log is in bench/results
+	bench/.venv-gpu/bin/python bench/gpu_compile.py
+
+bench/.venv-gpu/.made:
+	$(PYTHON) -m venv bench/.venv-gpu
+	bench/.venv-gpu/bin/python -m pip --quiet --disable-pip-version-check install 'nvidia-cuda-nvrtc-cu12>=12.9,<13'
+	@touch $@
 
 # Two minutes by default; the server runs in a memory cgroup where one can be made.
 hostile: build ## Honest and hostile load against a server with a RAM budget: make hostile HOSTILE_FLAGS='--seconds 600'

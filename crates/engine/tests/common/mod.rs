@@ -238,7 +238,8 @@ pub fn run(
             .map(|(tag, read)| Arrival { tag: *tag, what: arrival(view, blocks, read) })
             .collect();
         let mut step = state.step(view, &mut scratch, &arrivals);
-        while let Some(tag) = state.code_wants().next() {
+        loop {
+            let Some(tag) = state.code_wants().next() else { break };
             let ranking = scratch.rank_codes(view);
             step =
                 state.step(view, &mut scratch, &[Arrival { tag, what: Arrived::Ranked(ranking.ranked()) }]);

@@ -1,0 +1,180 @@
+//! Random codebooks and codes, and the twin of a device in plain Rust.
+//! The unit tests include this file, too.
+
+#![allow(dead_code)]
+
+use super::{DeviceOptions, Job, Ranked};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
+
+/// Random numbers from a seed (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// A float from -1 to 1.
+    pub(crate) fn float(&mut self) -> f32 {
+        self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Shape of a codebook.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) seed: u64,
+    pub(crate) dim: usize,
+    pub(crate) subspaces: usize,
+    pub(crate) coarse: usize,
+    pub(crate) ip: bool,
+    pub(crate) is_rotated: bool,
+    pub(crate) scale: f32,
+}
+
+/// Shapes of every kind: no, one and several stages; narrow, wide and uneven subspaces; small and large floats.
+pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
+    let coarse = prop_oneof![Just(1usize), 2..=256usize, Just(256), (2..=4usize).prop_map(|s| s * CENTROIDS)];
+    let scale = prop_oneof![Just(1f32), Just(1e-3), Just(3e4), Just(1e-20), Just(0.0)];
+    (any::<u64>(), 1..48usize, 1..48usize, coarse, any::<bool>(), any::<bool>(), scale).prop_map(
+        |(seed, dim, subspaces, coarse, ip, is_rotated, scale)| {
+            let subspaces = subspaces.min(dim);
+            Shape { seed, dim, subspaces, coarse, ip, is_rotated, scale }
+        },
+    )
+}
+
+impl Shape {
+    pub(crate) fn codebook(&self) -> Codebook {
+        let mut random = Random(self.seed);
+        let dim = self.dim;
+        let mut borders = BTreeSet::from([0, dim as u32]);
+        while borders.len() < self.subspaces + 1 {
+            borders.insert(random.below(dim as u64) as u32);
+        }
+        let mut scaled =
+            |count| random.floats(count).into_iter().map(|x| x * self.scale).collect::<Vec<f32>>();
+        let codebook = Codebook {
+            dim,
+            ip: self.ip,
+            coarse: scaled(self.coarse * dim),
+            centroids: scaled(CENTROIDS * dim),
+            starts: borders.into_iter().collect(),
+            rotation: if self.is_rotated { random.floats(dim * dim) } else { Vec::new() },
+            correction_low: random.float() * self.scale,
+            correction_step: random.float() * self.scale / 64.0,
+        };
+        assert!(codebook.is_consistent());
+        codebook
+    }
+
+    pub(crate) fn query(&self, seed: u64) -> Vec<f32> {
+        let mut random = Random(seed);
+        (0..self.dim).map(|_| random.float() * self.scale.max(1e-3)).collect()
+    }
+}
+
+/// Options for small devices.
+pub(crate) fn options() -> DeviceOptions {
+    DeviceOptions {
+        budget_bytes: None,
+        ids_max: 4000,
+        keep_max: 100,
+        queries_in_flight: 8,
+        batch_max: 4,
+        batch_wait: Duration::from_micros(200),
+        streams: 2,
+        timeout: Duration::from_secs(60),
+        ..DeviceOptions::default()
+    }
+}
+
+/// A job whose candidates overlap, repeat, and lie beyond the codes.
+pub(crate) fn job(shape: &Shape, seed: u64, codes: u64) -> Job {
+    let mut random = Random(seed);
+    let hostile = |random: &mut Random| match random.below(12) {
+        0 => u32::MAX,
+        1 => u32::MAX - 1 - random.below(3) as u32,
+        2 => (codes + random.below(3)) as u32,
+        _ => random.below(codes) as u32,
+    };
+    let mut ranges = Vec::new();
+    for _ in 0..random.below(6) {
+        let count = if random.below(20) == 0 { u32::MAX } else { random.below(60) as u32 };
+        ranges.push([hostile(&mut random), count]);
+    }
+    let mut ids = Vec::new();
+    for _ in 0..random.below(200) {
+        let id = hostile(&mut random);
+        ids.extend(std::iter::repeat_n(id, 1 + random.below(3) as usize));
+    }
+    let keep = match random.below(6) {
+        0 => 0,
+        1 => 1,
+        2 => 100,
+        _ => random.below(100) as u32,
+    };
+    let exclude = if random.below(2) == 0 { u32::MAX } else { random.below(codes) as u32 };
+    Job { query: shape.query(random.next()), ranges, ids, keep, exclude }
+}
+
+/// The distinct admitted ids of a job, ascending.
+pub(crate) fn admitted(job: &Job, codes: u64) -> BTreeSet<u32> {
+    let in_ranges = job.ranges.iter().flat_map(|&[first, count]| {
+        let end = (u64::from(first) + u64::from(count)).min(codes);
+        (u64::from(first)..end).map(|id| id as u32)
+    });
+    let mut ids: BTreeSet<u32> = in_ranges.chain(job.ids.iter().copied()).collect();
+    ids.retain(|&id| u64::from(id) < codes && id != job.exclude);
+    ids
+}
+
+/// The answer to a job, the slow way.
+pub(crate) fn twin(codebook: &Codebook, codes: &[u8], job: &Job) -> Ranked {
+    if job.keep == 0 {
+        return Ranked::default();
+    }
+    let size = codebook.code_bytes();
+    let mut table = Table::default();
+    table.set(codebook, &job.query, &mut Vec::new());
+    let ids = admitted(job, (codes.len() / size) as u64);
+    let score = |&id: &u32| (table.distance(&codes[id as usize * size..]), id);
+    let mut nearest: Vec<(u32, u32)> = ids.iter().map(score).collect();
+    nearest.sort_unstable();
+    nearest.truncate(job.keep as usize);
+    Ranked { nearest, distinct: ids.len() as u64 }
+}
+
+/// What most tests here need.
+pub(crate) const COMPILER: &str = "a C++ compiler";
+
+/// Records that a test is left out for want of something, in the list that `make test` shows.
+pub(crate) fn leave_out(need: &str, why: &str) {
+    use std::io::Write;
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    eprintln!("left out for want of {need}: {why}");
+    if let Some(path) = std::env::var_os("STRATANN_LEFT_OUT") {
+        let line = format!("{need}\t{test}\t{}\n", why.replace(['\t', '\n'], " "));
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of STRATANN_LEFT_OUT");
+    }
+}

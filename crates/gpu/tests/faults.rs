@@ -1,0 +1,297 @@
+//! Faults of an emulated device: every job gets one answer, and the device is given up.
+
+mod common;
+
+use common::{Random, Shape, options, twin};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
+use stratann_kernel::codes::Codebook;
+
+struct Case {
+    shape: Shape,
+    codebook: Codebook,
+    codes: Vec<u8>,
+}
+
+fn case() -> Case {
+    let shape =
+        Shape { seed: 5, dim: 16, subspaces: 8, coarse: 256, ip: false, is_rotated: true, scale: 1.0 };
+    let codebook = shape.codebook();
+    let codes = Random(6).bytes(1000 * codebook.code_bytes());
+    Case { shape, codebook, codes }
+}
+
+impl Case {
+    /// Opens a device with faults; `None` where there is no C++ compiler.
+    fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
+        match Device::emulated(options, faults, &self.codebook, &self.codes) {
+            Ok(device) => Some(device),
+            Err(error @ Error::Missing { .. }) => {
+                common::leave_out(common::COMPILER, &error.to_string());
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn job(&self, seed: u64) -> Job {
+        let ids = (0..50).map(|n| (seed as u32 * 31 + n * 17) % 1000).collect();
+        Job { query: self.shape.query(seed), ranges: vec![[10, 200]], ids, keep: 20, exclude: u32::MAX }
+    }
+
+    /// Submits jobs and returns the answers in the order of the jobs; each must come once.
+    fn answers(&self, device: &Device, jobs: u64) -> Vec<Result<Ranked, Failure>> {
+        let (sender, receiver) = channel();
+        for n in 0..jobs {
+            let sender = sender.clone();
+            device.submit(
+                self.job(n),
+                Box::new(move |answer| sender.send((n, answer)).expect("the test waits")),
+            );
+        }
+        drop(sender);
+        let mut answers = Vec::new();
+        while let Ok(answer) = receiver.recv_timeout(Duration::from_secs(60)) {
+            answers.push(answer);
+        }
+        answers.sort_by_key(|answer| answer.0);
+        assert_eq!(answers.iter().map(|answer| answer.0).collect::<Vec<_>>(), (0..jobs).collect::<Vec<_>>());
+        answers.into_iter().map(|answer| answer.1).collect()
+    }
+
+    /// Checks the answers of a device that was lost on the way, and how it behaves from then on. Returns how many jobs
+    /// had the failure of the cause.
+    fn check_lost(
+        &self,
+        device: Device,
+        answers: &[Result<Ranked, Failure>],
+        cause: fn(&Failure) -> bool,
+    ) -> usize {
+        let mut causes = 0;
+        for (n, answer) in answers.iter().enumerate() {
+            match answer {
+                Ok(ranked) => assert_eq!(*ranked, twin(&self.codebook, &self.codes, &self.job(n as u64))),
+                Err(Failure::Lost) => {}
+                Err(failure) if cause(failure) => causes += 1,
+                Err(failure) => panic!("job {n}: {failure}"),
+            }
+        }
+        assert!(device.is_lost());
+        assert!(device.counters().failed_batches >= 1);
+        let later = self.answers(&device, 3);
+        assert!(later.iter().all(|answer| *answer == Err(Failure::Lost)), "{later:?}");
+        let start = Instant::now();
+        drop(device);
+        assert!(start.elapsed() < Duration::from_secs(30), "the drop of a lost device waits");
+        causes
+    }
+}
+
+fn one_by_one() -> DeviceOptions {
+    DeviceOptions { batch_max: 1, streams: 1, ..options() }
+}
+
+#[test]
+fn a_failed_launch_fails_its_batch_and_loses_the_device() {
+    let case = case();
+    // Six launches a batch: the one of the third batch.
+    let faults = Faults { fail_launch: Some(14), ..Faults::default() };
+    let Some(device) = case.open(&one_by_one(), &faults) else { return };
+    let answers = case.answers(&device, 6);
+    assert!(answers[0].is_ok() && answers[1].is_ok());
+    assert_eq!(case.check_lost(device, &answers, |f| matches!(f, Failure::Failed { .. })), 1);
+    assert!(answers[3..].iter().all(|answer| *answer == Err(Failure::Lost)));
+}
+
+#[test]
+fn a_batch_that_hangs_times_out() {
+    let case = case();
+    let options = DeviceOptions { timeout: Duration::from_millis(300), ..options() };
+    let Some(device) = case.open(&options, &Faults { hang_at: Some(1), ..Faults::default() }) else { return };
+    let answers = case.answers(&device, 20);
+    assert!(case.check_lost(device, &answers, |f| *f == Failure::TimedOut) >= 1);
+}
+
+#[test]
+fn a_driver_that_does_not_return_times_out() {
+    let case = case();
+    let options = DeviceOptions { timeout: Duration::from_millis(200), ..one_by_one() };
+    let faults = Faults { block_at: Some((1, Duration::from_secs(8))), ..Faults::default() };
+    let Some(device) = case.open(&options, &faults) else { return };
+    let start = Instant::now();
+    let answers = case.answers(&device, 5);
+    assert!(answers[0].is_ok());
+    assert_eq!(answers[1], Err(Failure::TimedOut));
+    assert_eq!(case.check_lost(device, &answers, |f| *f == Failure::TimedOut), 1);
+    assert!(start.elapsed() < Duration::from_secs(7), "somebody waited for the driver");
+}
+
+#[test]
+fn a_device_that_is_gone_fails_its_batch() {
+    let case = case();
+    let faults = Faults { lose_at: Some(2), ..Faults::default() };
+    let Some(device) = case.open(&one_by_one(), &faults) else { return };
+    let answers = case.answers(&device, 5);
+    assert_eq!(case.check_lost(device, &answers, |f| matches!(f, Failure::Failed { .. })), 1);
+}
+
+#[test]
+fn results_that_are_not_possible_fail() {
+    let case = case();
+    let faults = Faults { garble_at: Some(1), ..Faults::default() };
+    let Some(device) = case.open(&one_by_one(), &faults) else { return };
+    let answers = case.answers(&device, 3);
+    assert_eq!(case.check_lost(device, &answers, |f| matches!(f, Failure::Failed { .. })), 1);
+}
+
+#[test]
+fn a_budget_below_the_smallest_is_refused_and_names_it() {
+    let case = case();
+    let needed = Device::needed_bytes(&options(), &case.codebook, case.codes.len() as u64);
+    let with = |budget| DeviceOptions { budget_bytes: Some(budget), ..options() };
+    let refused = Device::emulated(&with(needed - 1), &Faults::default(), &case.codebook, &case.codes);
+    let error = refused.err().expect("refused");
+    assert_eq!(error, Error::Budget { needed, given: needed - 1 });
+    assert!(error.to_string().contains(&needed.to_string()));
+    let Some(device) = case.open(&with(needed), &Faults::default()) else { return };
+    assert_eq!((device.memory().block_count, device.memory().total()), (1, needed));
+    // Header, query and ids; results. Both begin at multiples of 256.
+    assert_eq!(device.memory().host_staging, 16_128 + 1024);
+    // One block for many jobs: the others wait.
+    for (n, answer) in case.answers(&device, 10).into_iter().enumerate() {
+        assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n as u64))));
+    }
+    let block = device.memory().blocks;
+    let Some(device) = case.open(&with(needed + 2 * block + 1), &Faults::default()) else { return };
+    assert_eq!(device.memory().block_count, 3);
+}
+
+#[test]
+fn too_little_memory_is_an_error_before_any_job() {
+    let case = case();
+    let needed = Device::needed_bytes(&options(), &case.codebook, case.codes.len() as u64);
+    let faults = Faults { memory_bytes: Some(needed / 2), ..Faults::default() };
+    if case.open(&options(), &Faults::default()).is_none() {
+        return;
+    }
+    let error = Device::emulated(&options(), &faults, &case.codebook, &case.codes).err().expect("refused");
+    assert!(matches!(error, Error::Budget { needed: n, .. } if n == needed), "{error}");
+    // The memory seems free, but is not given.
+    let faults = Faults { allocation_limit: Some(case.codes.len() as u64 + 1000), ..Faults::default() };
+    let error = Device::emulated(&options(), &faults, &case.codebook, &case.codes).err().expect("refused");
+    assert!(matches!(error, Error::Memory { .. }), "{error}");
+}
+
+#[test]
+fn jobs_under_way_are_answered_when_the_device_is_dropped() {
+    let case = case();
+    let faults = Faults { delay: Duration::from_millis(20), ..Faults::default() };
+    let Some(device) = case.open(&options(), &faults) else { return };
+    let (sender, receiver) = channel();
+    for n in 0..20 {
+        let sender = sender.clone();
+        device.submit(case.job(n), Box::new(move |answer| sender.send((n, answer)).expect("the test waits")));
+    }
+    drop((device, sender));
+    let answers: Vec<(u64, Result<Ranked, Failure>)> = receiver.iter().collect();
+    assert_eq!(answers.len(), 20);
+    for (n, answer) in answers {
+        assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n))));
+    }
+}
+
+#[test]
+fn batches_overlap() {
+    let case = case();
+    // A batch that was alone on the device would not end.
+    let faults = Faults { ends_in_pairs: true, ..Faults::default() };
+    let options = DeviceOptions { batch_max: 1, streams: 2, ..options() };
+    let Some(device) = case.open(&options, &faults) else { return };
+    assert!(case.answers(&device, 8).iter().all(Result::is_ok));
+    assert_eq!(device.counters().batches, 8);
+}
+
+#[test]
+fn a_callback_that_panics_harms_nobody_else() {
+    let case = case();
+    let Some(device) = case.open(&one_by_one(), &Faults::default()) else { return };
+    device.submit(case.job(0), Box::new(|_| panic!("a callback of a test panics")));
+    assert!(case.answers(&device, 3).iter().all(Result::is_ok));
+    assert!(!device.is_lost());
+}
+
+#[test]
+fn a_callback_may_own_the_device() {
+    let case = case();
+    let Some(device) = case.open(&one_by_one(), &Faults::default()) else { return };
+    let device = Arc::new(device);
+    let (sender, receiver) = channel();
+    let owner = device.clone();
+    let done = move |answer: Result<Ranked, Failure>| {
+        // Long enough for the other owner to be gone: this drop is that of the device.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(owner);
+        sender.send(answer.is_ok()).expect("the test waits");
+    };
+    device.submit(case.job(0), Box::new(done));
+    drop(device);
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(true));
+}
+
+#[test]
+fn options_out_of_their_limits_are_refused() {
+    let case = case();
+    let refused = [
+        DeviceOptions { ids_max: 0, ..options() },
+        DeviceOptions { keep_max: 4097, ..options() },
+        DeviceOptions { batch_max: 65, ..options() },
+        DeviceOptions { streams: 0, ..options() },
+        DeviceOptions { queries_in_flight: 0, ..options() },
+        DeviceOptions { timeout: Duration::ZERO, ..options() },
+    ];
+    for options in refused {
+        let error = Device::emulated(&options, &Faults::default(), &case.codebook, &case.codes).err();
+        assert!(matches!(error, Some(Error::Option { .. })), "{error:?}");
+    }
+}
+
+#[test]
+fn codes_and_codebooks_that_do_not_fit_are_refused() {
+    let Case { codebook, codes, .. } = case();
+    let large = f32::MAX / 4.0;
+    let refused = [
+        (Codebook { starts: vec![0, 3], ..codebook.clone() }, codes.clone()),
+        (codebook.clone(), codes[1..].to_vec()),
+        (Codebook { correction_step: large, ..codebook.clone() }, codes.clone()),
+        (Codebook { centroids: vec![large; codebook.centroids.len()], ..codebook }, codes),
+        (Codebook::default(), Vec::new()),
+    ];
+    for (codebook, codes) in refused {
+        let error = Device::emulated(&options(), &Faults::default(), &codebook, &codes).err();
+        assert!(matches!(error, Some(Error::Codebook(_))), "{error:?}");
+    }
+}
+
+#[test]
+fn a_machine_without_libraries_is_told_what_is_missing() {
+    let case = case();
+    let probe = stratann_gpu::probe();
+    let opened = Device::open(&options(), &case.codebook, &case.codes);
+    if probe.is_usable() {
+        // A GPU: it must give the same answers.
+        let device = opened.expect("the GPU opens");
+        for (n, answer) in case.answers(&device, 20).into_iter().enumerate() {
+            assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n as u64))));
+        }
+        return;
+    }
+    let error = opened.err().expect("nothing to open");
+    for missing in [probe.driver.err(), probe.nvrtc.err()].into_iter().flatten() {
+        let text = missing.to_string();
+        assert!(text.contains("install"), "{text}");
+        assert!(text.contains("lib") && text.contains(".so"), "{text}");
+    }
+    assert!(!error.to_string().is_empty());
+}
