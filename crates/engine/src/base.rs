@@ -13,6 +13,7 @@ use stratann_kernel::{DType, Metric};
 use crate::kinds::kind::Kind;
 use crate::kinds::options::{LearnOptions, OpenBaselines};
 use crate::manifest::{Manifest, read_file};
+use crate::scorer::ScorerOptions;
 use crate::tier::{self, Buffer};
 use crate::{Error, Result};
 
@@ -30,6 +31,8 @@ pub struct OpenOptions {
     pub search_reserve: Reserve,
     /// Whether the index learns from its queries, where its kind can.
     pub learning: LearnOptions,
+    /// How codes of a `gpu-ivf` are ranked.
+    pub scorer: ScorerOptions,
     /// Files of a `gpu-ivf` for comparisons.
     pub baselines: OpenBaselines,
 }

@@ -19,6 +19,8 @@ pub enum Need {
     IoUring,
     /// Data sets that are no part of the repository.
     DataSets,
+    /// A C++ compiler, which runs GPU kernels on a processor.
+    Compiler,
 }
 
 impl Need {
@@ -30,6 +32,7 @@ impl Need {
             Need::MemoryGroups => "memory control groups",
             Need::IoUring => "io_uring",
             Need::DataSets => "data sets",
+            Need::Compiler => "a C++ compiler",
         }
     }
 

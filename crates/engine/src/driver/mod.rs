@@ -17,6 +17,7 @@
 //! reads that wait for room come after those of others.
 
 mod buffers;
+mod codes;
 mod options;
 mod reads;
 mod share;
@@ -33,6 +34,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag, Threshold};
 
 use self::buffers::BufferPool;
+use self::codes::CodeScorer;
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
@@ -42,6 +44,7 @@ use self::shared_reads::{Asker, Delivery, Mailbox};
 use self::slot::{Arrivals, Slot};
 use crate::cache::ExtentCache;
 use crate::kinds::snapshot::Snapshot;
+use crate::scorer::Scorer;
 use crate::tier::{Completion, Tier};
 
 /// Scores that have arrived: the query's number, the tag of its job, and what
@@ -134,6 +137,8 @@ pub struct Driver<'a> {
     tier: Box<dyn Tier + 'a>,
     // Where equal reads of all threads meet, and where this thread gets its share.
     sharing: Option<(&'a SharedReads, Arc<Mailbox>)>,
+    // Ranks codes for queries of a kind with a scorer.
+    codes: Option<CodeScorer<'a>>,
     slots: Vec<Slot<'a>>,
     idle: Vec<usize>,
     // Slots whose queries are ready for a turn, the longest ready first.
@@ -185,6 +190,7 @@ impl<'a> Driver<'a> {
             options: DriverOptions { in_flight, ..options },
             tier,
             sharing: None,
+            codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
@@ -215,6 +221,12 @@ impl<'a> Driver<'a> {
         self
     }
 
+    /// Ranks codes with `scorer`; with `None`, by those in memory.
+    pub fn scoring(mut self, scorer: Option<&'a dyn Scorer>) -> Driver<'a> {
+        self.codes = scorer.map(|scorer| CodeScorer::new(scorer, self.tier.waker().ok()));
+        self
+    }
+
     /// Runs until `queries` has no more, does not stay, and all have ended.
     ///
     /// # Errors
@@ -228,6 +240,7 @@ impl<'a> Driver<'a> {
                 self.drop_unwanted(queries);
             }
             self.collect_scores(queries);
+            self.collect_rankings();
             let turns = self.ready.len() + self.background.len();
             let has_admitted = self.admit(queries)?;
             self.take_turns(has_admitted, queries)?;

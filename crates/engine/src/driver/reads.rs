@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stratann_core::PAGE;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
+use super::codes::CodeScorer;
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
@@ -101,14 +102,6 @@ impl<'a> Driver<'a> {
                 self.slots[slot].results.push((tag, result));
             }
         }
-    }
-
-    /// Ranks candidates by their codes.
-    fn rank_codes(&mut self, slot: usize, tag: Tag) {
-        let own = &mut self.slots[slot];
-        let view = seen(&self.view, own.snapshot.as_ref());
-        let ranking = own.scratch.rank_codes(&view);
-        own.results.push((tag, ReadResult::Ranked(ranking)));
     }
 
     /// Asks another server for the scores of a job.
@@ -222,7 +215,7 @@ impl<'a> Driver<'a> {
 
     /// Whether reads are under way that a query of this thread, or of another, may wait for.
     pub(super) fn has_reads(&self) -> bool {
-        !self.reads.is_empty() || self.joined > 0
+        !self.reads.is_empty() || self.joined > 0 || self.codes.as_ref().is_some_and(CodeScorer::may_wait)
     }
 
     /// Takes in completed reads and deliveries; with `wait`, waits for one.
@@ -296,7 +289,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Gives a result to the query that asked for it. One that has ended did not wait for it.
-    fn give(&mut self, to: Asker, result: ReadResult<'a>) {
+    pub(super) fn give(&mut self, to: Asker, result: ReadResult<'a>) {
         let slot = &mut self.slots[to.slot as usize];
         if slot.is_active && slot.generation == to.generation {
             slot.results.push((to.tag, result));

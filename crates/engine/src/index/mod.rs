@@ -9,6 +9,7 @@ use stratann_core::format::block;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Extent, Loss, StoreId};
+use stratann_kernel::codes::Codebook;
 
 mod spare;
 
@@ -23,6 +24,7 @@ use crate::driver::SharedReads;
 use crate::kinds::units::Held;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
+use crate::scorer::{Scorer, ScorerReport};
 use crate::tier::Buffer;
 use crate::{Error, Progress, Result};
 
@@ -160,6 +162,18 @@ impl Index {
             progress.advance(blocks as u64);
         }
         Ok(true)
+    }
+
+    /// What its scorer of codes has done and what it holds; `None` of a kind without.
+    pub fn scorer_report(&self) -> Option<ScorerReport> {
+        self.kind.scorer().map(Scorer::report)
+    }
+
+    /// The codebook, the codes in memory and the scorer; `None` of a kind without.
+    pub fn codes_and_scorer(&self) -> Option<(&Codebook, &[u8], &dyn Scorer)> {
+        let view = self.view();
+        let own = view.kind.gpu_ivf()?;
+        Some((own.codebook, own.codes, self.kind.scorer()?))
     }
 
     /// Its blocks as they are checked; `None` for a kind without.

@@ -47,6 +47,7 @@ use crate::cache::ExtentCache;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
+use crate::scorer::Scorer;
 use crate::verify::report::Report;
 use crate::{Error, Progress, Result, files};
 use disk_graph::open::GraphTables;
@@ -104,7 +105,7 @@ impl KindIndex {
                 let beside = if let Some(KindIndex::GridIvf(grid)) = beside { Some(grid) } else { None };
                 KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
             }
-            Kind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options)?)),
+            Kind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options, warnings)?)),
         })
     }
 
@@ -338,6 +339,11 @@ impl KindIndex {
             KindIndex::GpuIvf(own) if own.has_baselines() => &gpu_ivf::baseline::FAMILIES,
             _ => &[],
         }
+    }
+
+    /// What ranks codes; `None` of a kind without.
+    pub(crate) fn scorer(&self) -> Option<&dyn Scorer> {
+        if let KindIndex::GpuIvf(own) = self { Some(own.scorer()) } else { None }
     }
 
     /// Files that queries read besides the data file, in the order of their stores.

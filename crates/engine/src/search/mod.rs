@@ -146,6 +146,7 @@ impl Index {
         let mut share = Share::new(batch, worker);
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
             .sharing(options.merge.then_some(&self.shared_reads))
+            .scoring(self.kind.scorer())
             .run(&mut share);
         batch.progress.advance(share.unreported);
         let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());

@@ -488,6 +488,7 @@ impl ServerState {
         };
         let view = self.index.view(self.others().live);
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
+            .scoring(index.kind.scorer())
             .sharing(self.options.merge.then_some(&index.shared_reads))
             .run(&mut Worker::new(self, thread));
         if let Err(e) = ran {

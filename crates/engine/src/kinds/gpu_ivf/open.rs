@@ -19,6 +19,7 @@ use crate::base::{Base, OpenOptions, read_role};
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::{Manifest, read_resident};
+use crate::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::tier::{self, Resident};
 use crate::{Error, Result, files};
 
@@ -26,7 +27,9 @@ use crate::{Error, Result, files};
 pub(crate) struct GpuIndex {
     pub(crate) facts: GpuFacts,
     pub(crate) codebook: Codebook,
-    pub(crate) codes: Resident,
+    codes: Arc<Resident>,
+    codes_from: u32,
+    scorer: Box<dyn Scorer>,
     pub(crate) map: BlockMap,
     pub(crate) lists: PostingLists,
     centroids: Vec<u8>,
@@ -65,7 +68,7 @@ impl GpuIndex {
     ///
     /// # Errors
     /// A file that is missing or damaged; baselines that were asked for and not built.
-    pub(crate) fn open(base: &Base, options: &OpenOptions) -> Result<GpuIndex> {
+    pub(crate) fn open(base: &Base, options: &OpenOptions, warnings: &mut Vec<String>) -> Result<GpuIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.gpu(folder)?.facts.clone();
         let (rows, lists) = (manifest.rows as u32, facts.lists());
@@ -93,12 +96,16 @@ impl GpuIndex {
         if entry.bytes != manifest.rows * codebook.code_bytes() as u64 {
             return Err(files::senseless(&folder.join(name)));
         }
-        let codes = read_resident(folder, name, entry)?;
+        let file = CodeFile { folder, name, entry };
+        let OpenScorer { scorer, codes, codes_from } =
+            scorer::open(&file, &codebook, &options.scorer, warnings)?;
         let code_error = manifest.code_error;
         let mut index = GpuIndex {
             facts,
             codebook,
             codes,
+            codes_from,
+            scorer,
             map,
             lists: postings,
             centroids,
@@ -120,7 +127,7 @@ impl GpuIndex {
             map: &self.map,
             codebook: &self.codebook,
             codes: &self.codes,
-            codes_from: 0,
+            codes_from: self.codes_from,
             lists: &self.lists,
             centroids: &self.centroids,
             nav: &self.nav,
@@ -137,6 +144,11 @@ impl GpuIndex {
                 rows_per_block: self.facts.vectors_per_block,
             }),
         }
+    }
+
+    /// What ranks codes.
+    pub(crate) fn scorer(&self) -> &dyn Scorer {
+        &*self.scorer
     }
 
     /// Files that queries read besides the blocks, in the order of their stores.
@@ -164,6 +176,9 @@ impl GpuIndex {
     /// Adds its memory, by component.
     pub(crate) fn account(&self, account: &mut Account) {
         account.add("codes", self.codes.len() as u64);
+        if let Some(gpu) = self.scorer.report().gpu {
+            account.add("copies to and from the GPU", gpu.host_staging_bytes);
+        }
         account.add("centroids", self.centroids.len() as u64);
         account.add("navigation graph", self.nav.bytes() as u64);
         account.add("ids of lists", self.lists.bytes() as u64);

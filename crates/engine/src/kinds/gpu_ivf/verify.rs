@@ -23,7 +23,7 @@ pub(crate) fn check(
     let baselines = if has_baselines { OpenBaselines::OnDisk } else { OpenBaselines::No };
     let options = OpenOptions { baselines, ..OpenOptions::default() };
     let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
-        .and_then(|base| GpuIndex::open(&base, &options).map(|index| (base, index)));
+        .and_then(|base| GpuIndex::open(&base, &options, &mut Vec::new()).map(|index| (base, index)));
     let (base, index) = match opened {
         Ok(opened) => opened,
         Err(e) => {

@@ -1,0 +1,207 @@
+//! Where candidates are ranked by their codes: in the memory of this machine, or on a GPU.
+//!
+//! A [`Scorer`] takes jobs from any thread. It answers at once, or later through a [`Reply`]. All scorers give the
+//! ranking of [`stratann_core::score::rank`], to the bit; [`conformance`] checks that.
+
+pub mod conformance;
+mod cpu;
+mod cuda;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use stratann_core::score::{CodeJob, RankScratch, Ranking};
+use stratann_kernel::codes::Codebook;
+
+pub use cpu::CpuScorer;
+pub(crate) use cuda::open_gpu;
+pub use stratann_gpu::{Probe, probe};
+
+use crate::files::FileEntry;
+use crate::manifest::read_resident;
+use crate::tier::Resident;
+use crate::{Error, Result};
+
+/// Which scorer to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScorerChoice {
+    /// The threads of the search.
+    #[default]
+    Cpu,
+    /// A GPU where one can be used, otherwise the threads of the search.
+    Auto,
+    /// The GPU with this number, or an error.
+    Cuda {
+        /// As the driver counts them.
+        device: u32,
+    },
+    /// A GPU that runs its kernels on the processor, for tests.
+    #[cfg(feature = "emulated")]
+    Emulated(EmulatedFault),
+}
+
+/// What happens to an emulated GPU.
+#[cfg(feature = "emulated")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmulatedFault {
+    /// Nothing.
+    #[default]
+    None,
+    /// The launch with this number fails.
+    FailAt(u64),
+    /// The batch with this number never ends.
+    HangAt(u64),
+    /// The device is lost during the batch with this number.
+    LoseAt(u64),
+    /// There is too little memory, though it seems free.
+    NoMemory,
+}
+
+/// How codes are ranked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScorerOptions {
+    /// Which scorer.
+    pub choice: ScorerChoice,
+    /// Most bytes of GPU memory; `None` for what is free.
+    pub gpu_budget: Option<u64>,
+    /// Whether codes that exceed the GPU's memory are ranked by this machine's threads. Otherwise they are refused.
+    pub spill: bool,
+}
+
+/// Where a ranking goes that is not there at once.
+pub struct Reply(Box<dyn FnOnce(std::result::Result<Ranking, Failure>) + Send>);
+
+impl Reply {
+    /// A reply that does this, once, on any thread. It must not block.
+    pub fn new(take: impl FnOnce(std::result::Result<Ranking, Failure>) + Send + 'static) -> Reply {
+        Reply(Box::new(take))
+    }
+
+    pub(crate) fn send(self, ranking: std::result::Result<Ranking, Failure>) {
+        (self.0)(ranking);
+    }
+}
+
+/// Why a scorer has no ranking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Ranks candidates by their codes.
+pub trait Scorer: Send + Sync {
+    /// The name used in reports.
+    fn name(&self) -> &'static str;
+
+    /// Begins a job. Returns the ranking when it is there at once; otherwise `reply` gets it, or why there is none.
+    /// `scratch` is memory of the calling thread.
+    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, reply: Reply) -> Option<Ranking>;
+
+    /// Ranks on the calling thread a job that [`Scorer::submit`] failed with.
+    ///
+    /// # Errors
+    /// Why that is not possible either.
+    fn rank_here(
+        &self,
+        job: &CodeJob<'_>,
+        scratch: &mut RankScratch,
+    ) -> std::result::Result<Ranking, Failure>;
+
+    /// What it has done and what it holds, for reports.
+    fn report(&self) -> ScorerReport;
+}
+
+/// What a scorer has done and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct ScorerReport {
+    /// Its name.
+    pub name: String,
+    /// The GPU; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuReport>,
+}
+
+/// What a GPU has done and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct GpuReport {
+    /// The product.
+    pub device: String,
+    /// Codes on it.
+    pub codes: u64,
+    /// Its memory by component, bytes.
+    pub memory_bytes: std::collections::BTreeMap<&'static str, u64>,
+    /// The limit of that memory; absent where none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_budget_bytes: Option<u64>,
+    /// Memory of this machine that copies use, bytes.
+    pub host_staging_bytes: u64,
+    /// Batches of jobs.
+    pub batches: u64,
+    /// Jobs in them.
+    pub jobs: u64,
+    /// Bytes to the GPU.
+    pub bytes_to_device: u64,
+    /// Bytes from the GPU.
+    pub bytes_from_device: u64,
+    /// Time of all kernels, as the GPU measures it.
+    pub kernel_us: u64,
+    /// Jobs that this machine's threads ranked because the GPU did not.
+    pub ranked_here: u64,
+    /// Why the GPU is not used any more; absent while it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<String>,
+}
+
+/// The file of all codes of an index.
+pub(crate) struct CodeFile<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) name: &'a str,
+    pub(crate) entry: &'a FileEntry,
+}
+
+/// A scorer, and the codes that are in this machine's memory with the id of the first.
+pub(crate) struct OpenScorer {
+    pub(crate) scorer: Box<dyn Scorer>,
+    pub(crate) codes: Arc<Resident>,
+    pub(crate) codes_from: u32,
+}
+
+/// Opens the scorer of an index. What is noteworthy is added to `warnings`.
+///
+/// # Errors
+/// Codes that cannot be read or are damaged; a GPU that was asked for and cannot be used, or has too little memory.
+pub(crate) fn open(
+    file: &CodeFile<'_>,
+    codebook: &Codebook,
+    options: &ScorerOptions,
+    warnings: &mut Vec<String>,
+) -> Result<OpenScorer> {
+    let codes = || read_resident(file.folder, file.name, file.entry);
+    let on_cpu = |codes: Resident| {
+        let codes = Arc::new(codes);
+        OpenScorer { scorer: Box::new(CpuScorer::new(codes.clone(), 0)), codes, codes_from: 0 }
+    };
+    match options.choice {
+        ScorerChoice::Cpu => Ok(on_cpu(codes()?)),
+        ScorerChoice::Auto => {
+            let found = probe();
+            if found.driver.is_err() || !found.devices.as_ref().is_ok_and(|devices| !devices.is_empty()) {
+                return Ok(on_cpu(codes()?));
+            }
+            match open_gpu(file, codes()?, codebook, options) {
+                Ok(opened) => Ok(opened),
+                Err((codes, e)) => {
+                    warnings.push(format!("the GPU is not used: {}", e.message));
+                    Ok(on_cpu(codes))
+                }
+            }
+        }
+        _ => open_gpu(file, codes()?, codebook, options)
+            .map_err(|(_, e)| Error { message: format!("{}; or use --scorer cpu", e.message), ..e }),
+    }
+}
