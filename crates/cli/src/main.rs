@@ -8,6 +8,7 @@ mod plans;
 mod progress;
 mod queries;
 mod remote;
+mod scorer;
 mod techniques;
 mod truth;
 

@@ -263,9 +263,15 @@ impl Techniques {
             // Requests carry these.
             Switches::Default | Switches::GridIvf(_) => Ok(()),
             _ => Err(Error::bad_input(
-                "techniques of hybrid-ivf cannot be switched with --connect; leave out --connect or the switches",
+                "techniques of hybrid-ivf and gpu-ivf cannot be switched with --connect; leave out --connect or the \
+                 switches",
             )),
         }
+    }
+
+    /// Whether a baseline ranks codes with this machine's threads, whatever GPU there is.
+    pub(crate) fn wants_processor(&self) -> bool {
+        self.gpu.baseline.map(Baseline::from).is_some_and(|baseline| !baseline.uses_scorer())
     }
 
     /// The files that a baseline needs.

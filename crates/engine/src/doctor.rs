@@ -35,12 +35,83 @@ pub struct Machine {
     pub memlock_bytes: Option<u64>,
     /// Files that may be open at once; `None` for no limit.
     pub open_files: Option<u64>,
-    /// NVIDIA devices that are visible. Not used by this version.
+    /// What a `gpu-ivf` can use.
+    pub gpu: Gpu,
+    /// NVIDIA devices that the kernel lists.
     pub gpus: usize,
     /// RDMA devices that are visible. Not used by this version.
     pub rdma_devices: usize,
     /// Why io_uring cannot be used; `None` when it can.
     pub io_uring_refusal: Option<String>,
+}
+
+/// What a GPU needs to be used, and which there are.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gpu {
+    /// The newest version of CUDA that the driver runs.
+    pub driver: Option<String>,
+    /// Version of the library that compiles kernels.
+    pub nvrtc: Option<String>,
+    /// The devices.
+    pub devices: Vec<GpuDevice>,
+    /// What is missing, and what to do about it; empty where a GPU can be used.
+    pub missing: Vec<String>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuDevice {
+    /// For `--device`.
+    pub number: u32,
+    /// Product.
+    pub name: String,
+    /// Compute capability.
+    pub compute_capability: String,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Of it, what is free.
+    pub memory_free_bytes: u64,
+}
+
+impl Gpu {
+    fn find() -> Gpu {
+        let found = crate::scorer::probe();
+        let mut missing: Vec<String> = Vec::new();
+        let mut known = |part: std::result::Result<String, String>| match part {
+            Ok(text) => Some(text),
+            Err(why) => {
+                if !missing.contains(&why) {
+                    missing.push(why);
+                }
+                None
+            }
+        };
+        let text = |part: &std::result::Result<_, _>| match part {
+            Ok(version) => Ok(format!("{version}")),
+            Err(e) => Err(format!("{e}")),
+        };
+        let (driver, nvrtc) = (known(text(&found.driver)), known(text(&found.nvrtc)));
+        let listed = found.devices.map_err(|e| e.to_string());
+        known(listed.as_ref().map(|_| String::new()).map_err(String::clone));
+        let devices: Vec<GpuDevice> = listed
+            .unwrap_or_default()
+            .into_iter()
+            .map(|device| GpuDevice {
+                number: device.number,
+                name: device.name,
+                compute_capability: format!(
+                    "{}.{}",
+                    device.compute_capability.0, device.compute_capability.1
+                ),
+                memory_bytes: device.memory_bytes,
+                memory_free_bytes: device.memory_free_bytes,
+            })
+            .collect();
+        if devices.is_empty() && missing.is_empty() {
+            missing.push("the driver lists no GPU; see `nvidia-smi`".into());
+        }
+        Gpu { driver, nvrtc, devices, missing }
+    }
 }
 
 /// Looks around.
@@ -57,6 +128,7 @@ pub fn machine() -> Machine {
         memory_groups_refusal: memory_groups_refusal(),
         memlock_bytes: limit(&limits, "Max locked memory"),
         open_files: limit(&limits, "Max open files"),
+        gpu: Gpu::find(),
         gpus: entries("/proc/driver/nvidia/gpus"),
         rdma_devices: entries("/sys/class/infiniband"),
         io_uring_refusal: tier::uring_refusal(),

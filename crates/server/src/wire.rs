@@ -146,6 +146,8 @@ impl<'de> Visitor<'de> for CountersVisitor {
 pub enum UsedKind {
     /// A `grid-ivf`.
     GridIvf,
+    /// A `gpu-ivf`.
+    GpuIvf,
     /// One of a newer server, which this program does not know.
     #[serde(other)]
     Unknown,
@@ -178,7 +180,11 @@ impl Used {
     pub fn of(params: &Params) -> Used {
         let setting = setting(params);
         Used {
-            kind: params.kind.grid_ivf().map(|_| UsedKind::GridIvf),
+            kind: params
+                .kind
+                .grid_ivf()
+                .map(|_| UsedKind::GridIvf)
+                .or(params.kind.gpu_ivf().map(|_| UsedKind::GpuIvf)),
             k: params.k,
             search_list: setting.search_list,
             stop_slack: setting.slack,
@@ -192,6 +198,9 @@ impl Used {
     pub fn params(&self) -> Params {
         if let (Some(UsedKind::GridIvf), Some(nprobe)) = (self.kind, self.nprobe) {
             return Params::grid_ivf(self.k, nprobe);
+        }
+        if let (Some(UsedKind::GpuIvf), Some(nprobe)) = (self.kind, self.nprobe) {
+            return Params::gpu_ivf(self.k, nprobe);
         }
         params_of(
             self.k,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::{free_disk_bytes, size};
-use stratann_engine::doctor::{self, Disk, LinkListener, LinkSpeed, Machine};
+use stratann_engine::doctor::{self, Disk, Gpu, LinkListener, LinkSpeed, Machine};
 use stratann_engine::tier::IoChoice;
 
 use crate::Verdict;
@@ -126,11 +126,33 @@ fn text(args: &Args, document: &Document) -> String {
         );
     }
     let present = |n: usize| if n == 0 { "none".to_string() } else { format!("{n} present") };
-    out + &format!(
-        "GPU          {}; not used by this version\nRDMA         {}; not used by this version\n",
-        present(m.gpus),
-        present(m.rdma_devices)
-    )
+    out += &gpu_lines(&m.gpu);
+    out + &format!("RDMA         {}; not used by this version\n", present(m.rdma_devices))
+}
+
+fn gpu_lines(gpu: &Gpu) -> String {
+    let version = |what: &str, version: &Option<String>| match version {
+        Some(version) => format!("{what} {version}"),
+        None => format!("no {what}"),
+    };
+    let mut out = format!(
+        "GPU          {}, {}; {}\n",
+        version("CUDA driver", &gpu.driver),
+        version("NVRTC", &gpu.nvrtc),
+        if gpu.missing.is_empty() { "gpu-ivf can use it" } else { "gpu-ivf ranks codes with the processor" }
+    );
+    for device in &gpu.devices {
+        out += &format!(
+            "             {}: {}, compute capability {}, {} of {} free\n",
+            device.number,
+            device.name,
+            device.compute_capability,
+            size(device.memory_free_bytes),
+            size(device.memory_bytes)
+        );
+    }
+    gpu.missing.iter().for_each(|why| out += &format!("             {why}\n"));
+    out
 }
 
 fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {

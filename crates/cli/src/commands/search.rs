@@ -10,6 +10,7 @@ use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::scorer::{ScorerOptions, ScorerReport};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
@@ -17,6 +18,7 @@ use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
+use crate::scorer::{ScorerArgs, ScorerKeys};
 use crate::techniques;
 
 mod local;
@@ -144,9 +146,17 @@ pub(crate) struct How {
     hot: Option<u32>,
     #[command(flatten)]
     techniques: techniques::Techniques,
+    #[command(flatten)]
+    scorer: ScorerArgs,
 }
 
 impl How {
+    /// The scorer of codes. A baseline may want the processor.
+    fn scorer(&self) -> Result<ScorerOptions> {
+        let options = self.scorer.options(&ScorerKeys::default())?;
+        Ok(if self.techniques.wants_processor() { ScorerOptions::default() } else { options })
+    }
+
     fn learning(&self) -> LearnOptions {
         let learn = match (self.no_learning, self.frozen) {
             (true, _) => Learn::Off,
@@ -211,6 +221,9 @@ pub(crate) struct Run {
     peak_rss_bytes: u64,
     ram_budget_bytes: Option<u64>,
     io_backend: String,
+    // Of a kind with a scorer of codes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scorer: Option<ScorerReport>,
     memory: serde_json::Value,
     #[serde(skip)]
     account: Account,
@@ -361,6 +374,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 head_budget: args.how.head_budget,
                 learning: args.how.learning(),
                 baselines: args.how.techniques.baselines(),
+                scorer: args.how.scorer()?,
                 ..OpenOptions::default()
             };
             if let Some(to) = &to {

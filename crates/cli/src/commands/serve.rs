@@ -23,6 +23,7 @@ use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 use crate::Verdict;
 use crate::options::{self, CarryName, IoName, RemoteName, ResultsName};
 use crate::output::{Output, print};
+use crate::scorer::ScorerArgs;
 
 mod caps;
 mod config;
@@ -92,6 +93,8 @@ pub(crate) struct Args {
     /// Neither use nor update what a hybrid-ivf has learnt
     #[arg(long, conflicts_with = "frozen")]
     no_learning: bool,
+    #[command(flatten)]
+    scorer: ScorerArgs,
     /// Stop when standard input ends too, with the program that started the server
     #[arg(long)]
     until_eof: bool,
@@ -105,7 +108,7 @@ Examples:
 
 Keys of the file:
   index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
-  carry, results, remote
+  carry, results, remote, scorer, device, gpu_budget, spill
   max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
   header_time_s, idle_time_s: when a connection is closed
   learning (on, frozen or off), epoch_queries
@@ -325,6 +328,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let index = index_folder(args, &config, folder)?;
     let sources = config.sources();
     let keys = config.caps();
+    let scorer_keys = config.scorer();
     let learning = learning::learning(args, &config)?;
     let asks_for_learning = learning::is_asked(args, &config);
     let etcd = sources.etcd(&log)?;
@@ -365,6 +369,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         ledger: Some(Arc::clone(&ledger)),
         may_change: sources.store.is_some(),
         learning,
+        scorer: args.scorer.options(&scorer_keys)?,
         carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
         results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
         remote: remote(args, config.remote.as_deref())?,

@@ -10,6 +10,7 @@ use stratann_core::query::wire::{Carry, Results};
 use crate::kinds::options::{Learn, LearnOptions};
 use crate::ledger::Ledger;
 use crate::link::{Log, Tls, Versions};
+use crate::scorer::ScorerOptions;
 use crate::search::{Effort, SearchOptions};
 use crate::tier::IoChoice;
 use crate::{Error, Result};
@@ -90,6 +91,8 @@ pub struct ServeOptions {
     /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for
     /// it.
     pub may_change: bool,
+    /// How codes of a `gpu-ivf` are ranked.
+    pub scorer: ScorerOptions,
     /// Whether, and how, a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
     /// Queries of clients at a time; one more is refused.
@@ -131,6 +134,7 @@ impl Default for ServeOptions {
             cache_budget: 0,
             merge: true,
             may_change: false,
+            scorer: ScorerOptions::default(),
             learning: LearnOptions { learn: Learn::On, ..LearnOptions::default() },
             queue: 4096,
             caps: Caps::default(),

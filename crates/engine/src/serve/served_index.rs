@@ -40,6 +40,7 @@ impl ServedIndex {
             // Memory of queries is not known yet: see `ServedIndex::load_resident`.
             head_budget: ram_budget.map(|_| 0),
             learning: options.learning,
+            scorer: options.scorer,
             ..OpenOptions::default()
         };
         let folder = &options.index;

@@ -10,6 +10,7 @@ use super::waits::WaitsByClass;
 use crate::budget;
 use crate::ledger::{Ledger, PartUse};
 use crate::link::LinkTraffic;
+use crate::scorer::ScorerReport;
 
 /// Properties of a server, and counters since its start.
 #[derive(Clone, Debug, Serialize)]
@@ -96,6 +97,9 @@ pub struct Status {
     pub memory: Vec<(String, u64)>,
     /// The ledger of the process: what is set aside, used and refused, by part.
     pub ledger: LedgerUse,
+    /// What ranks codes, where the kind has a scorer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scorer: Option<ScorerReport>,
     /// How blocks are read.
     pub io_backend: String,
     /// Seconds since the start.
@@ -176,6 +180,7 @@ impl Status {
             ram_budget_bytes: state.options.ram_budget,
             memory: state.account().components,
             ledger: LedgerUse::of(&state.ledger),
+            scorer: state.index.index().scorer_report(),
             io_backend: state.backend.get().cloned().unwrap_or_default(),
             uptime_s: state.started.elapsed().as_secs_f64(),
         }

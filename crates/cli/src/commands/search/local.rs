@@ -118,6 +118,7 @@ impl Bench {
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
+        run.scorer = self.index.scorer_report();
         Ok(run)
     }
 

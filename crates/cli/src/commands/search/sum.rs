@@ -122,6 +122,7 @@ impl Sum {
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
+            scorer: None,
             memory: memory::json(&account),
             account,
         }

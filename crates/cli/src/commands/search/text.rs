@@ -1,5 +1,8 @@
 //! A report of a search as text.
 
+use stratann_engine::budget::size;
+use stratann_engine::scorer::GpuReport;
+
 use super::{Document, Run, Shown};
 use crate::memory;
 use crate::output::{count, table};
@@ -21,6 +24,30 @@ pub(super) fn text(document: &Document<'_>) -> String {
             time(run.cpu_us),
             memory::text(&run.account)
         );
+        if let Some(gpu) = run.scorer.as_ref().and_then(|scorer| scorer.gpu.as_ref()) {
+            out += &gpu_lines(gpu);
+        }
+    }
+    out
+}
+
+/// What the GPU holds and has done.
+fn gpu_lines(gpu: &GpuReport) -> String {
+    let parts: Vec<String> =
+        gpu.memory_bytes.iter().map(|(what, &bytes)| format!("{what} {}", size(bytes))).collect();
+    let mut out = format!(
+        "GPU: {}; memory: {}; {} batches of {} jobs, {} to it and {} back\n",
+        gpu.device,
+        parts.join(", "),
+        count(gpu.batches),
+        count(gpu.jobs),
+        size(gpu.bytes_to_device),
+        size(gpu.bytes_from_device)
+    );
+    if gpu.ranked_here > 0 {
+        out += &format!("{} jobs were ranked by the processor instead", count(gpu.ranked_here));
+        out +=
+            &gpu.lost.as_ref().map_or("\n".into(), |why| format!(": the GPU is not used any more, {why}\n"));
     }
     out
 }

@@ -10,6 +10,7 @@ use super::USUAL_POLL_S;
 use super::caps::CapKeys;
 use super::sources::Sources;
 use crate::options;
+use crate::scorer::ScorerKeys;
 
 /// File of options.
 #[derive(Default, Deserialize)]
@@ -40,6 +41,10 @@ pub(super) struct Config {
     pub(super) carry: Option<String>,
     pub(super) results: Option<String>,
     pub(super) remote: Option<String>,
+    pub(super) scorer: Option<String>,
+    pub(super) device: Option<u32>,
+    pub(super) gpu_budget: Option<String>,
+    pub(super) spill: Option<bool>,
     pub(super) learning: Option<String>,
     pub(super) epoch_queries: Option<u32>,
     pub(super) tls_certificate: Option<PathBuf>,
@@ -66,6 +71,16 @@ impl Config {
             connections_per_address: self.connections_per_address,
             header_time_s: self.header_time_s,
             idle_time_s: self.idle_time_s,
+        }
+    }
+
+    /// Keys of the scorer of codes.
+    pub(super) fn scorer(&mut self) -> ScorerKeys {
+        ScorerKeys {
+            scorer: self.scorer.take(),
+            device: self.device,
+            gpu_budget: self.gpu_budget.take(),
+            spill: self.spill,
         }
     }
 
