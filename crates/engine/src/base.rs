@@ -122,17 +122,7 @@ impl Base {
     /// # Errors
     /// Why there are none.
     pub(crate) fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
-        let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
-        let first = at.first_page() * stratann_core::PAGE as u64;
-        match self.blocks_file.read_exact_at(buffer.bytes_mut(), first) {
-            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
-            Err(_) => return Err(Loss::Failed),
-            Ok(()) => {}
-        }
-        let skip = (at.offset - first) as usize;
-        out.clear();
-        out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
-        Ok(())
+        read_extent(&self.blocks_file, at, out)
     }
 
     /// One block, read past any cache and verified.
@@ -154,6 +144,24 @@ impl Base {
     pub(crate) fn backend_name(&self, tier: &str) -> String {
         if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }
     }
+}
+
+/// As [`Base::read_extent`], from this file, whatever store the extent names.
+///
+/// # Errors
+/// Why there are none.
+pub(crate) fn read_extent(file: &File, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
+    let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
+    let first = at.first_page() * stratann_core::PAGE as u64;
+    match file.read_exact_at(buffer.bytes_mut(), first) {
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
+        Err(_) => return Err(Loss::Failed),
+        Ok(()) => {}
+    }
+    let skip = (at.offset - first) as usize;
+    out.clear();
+    out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
+    Ok(())
 }
 
 /// Reads the file of a role, checked against the manifest. Returns its path, too.
