@@ -150,6 +150,10 @@ impl Switches {
     pub fn gpu(&self) -> GpuSwitches {
         match self {
             Switches::GpuIvf(switches) => *switches,
+            // Both have a switch of this name.
+            Switches::DiskGraph(switches) => {
+                GpuSwitches { no_whole_blocks: !switches.whole_blocks, ..GpuSwitches::default() }
+            }
             _ => GpuSwitches::default(),
         }
     }
