@@ -22,12 +22,13 @@ pub mod split;
 pub(crate) mod units;
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
 use stratann_core::plan::{IndexView, KindView};
+use stratann_core::query::StoreId;
 
 pub(crate) use asked::{asked_bytes, sized_params};
 pub use disk_graph::account::IN_FLIGHT;
@@ -349,6 +350,16 @@ impl KindIndex {
     /// Files that queries read besides the data file, in the order of their stores.
     pub(crate) fn stores(&self) -> &[Arc<File>] {
         if let KindIndex::GpuIvf(own) = self { own.stores() } else { &[] }
+    }
+
+    /// The path of the file of a store.
+    pub(crate) fn store_path(&self, base: &Base, store: StoreId) -> PathBuf {
+        let role = match (self, usize::from(store.0).checked_sub(1)) {
+            (KindIndex::GpuIvf(_), Some(number)) => gpu_ivf::open::STORES.get(number),
+            _ => None,
+        };
+        let file = role.and_then(|role| base.manifest.file(role).ok());
+        file.map_or_else(|| base.blocks_path.clone(), |(name, _)| base.folder.join(name))
     }
 
     /// The inverted lists.

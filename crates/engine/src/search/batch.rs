@@ -197,6 +197,9 @@ impl Queries for Share<'_, '_> {
             Outcome::OutOfBudget => {
                 Some("the query ran out of its allowance of reads; ask for a lower recall".into())
             }
+            lost @ Outcome::Lost { at, .. } => {
+                failure(lost, &batch.index.kind.store_path(&batch.index.base, at.store))
+            }
             other => failure(other, &batch.index.base.blocks_path),
         };
         if let Some(why) = why {

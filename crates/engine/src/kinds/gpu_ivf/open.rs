@@ -38,6 +38,9 @@ pub(crate) struct GpuIndex {
     baselines: Option<BaselineFiles>,
 }
 
+/// The roles of the files that queries read besides the blocks, in the order of their stores.
+pub(crate) const STORES: [&str; 3] = [files::LIST_VECTORS, files::LIST_CODES, files::ROW_BLOCKS];
+
 /// Files of other systems, open.
 struct BaselineFiles {
     list_pages: Vec<u32>,
@@ -213,9 +216,8 @@ impl BaselineFiles {
             code_list_pages.push(code_list_pages.last().unwrap_or(&0) + pages(code_list.list_bytes(members)));
         }
         let mut stores = Vec::new();
-        let wholes = [files::LIST_VECTORS, files::LIST_CODES, files::ROW_BLOCKS];
         let lengths = [list_pages.last(), code_list_pages.last(), None];
-        for (role, pages) in wholes.into_iter().zip(lengths) {
+        for (role, pages) in STORES.into_iter().zip(lengths) {
             let (name, entry) = manifest.file(role)?;
             let path = folder.join(name);
             let (file, _) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
