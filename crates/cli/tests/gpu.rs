@@ -1,0 +1,339 @@
+//! `gpu-ivf` through the program: what it prints, what its techniques and baselines cost, what it refuses.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::*;
+use serde_json::Value;
+
+/// Baselines that give the answers of the static rule where all candidates are re-ranked.
+const SAME: [&str; 8] =
+    ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu", "rummy-like", "mi-cpu", "mi-gpu", "static-n"];
+
+fn built(data: &Data, name: &str, more: &[&str]) -> PathBuf {
+    let index = data.path(name);
+    let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf", "--threads", "2"];
+    let how =
+        ["--code-bytes", "8", "--list-share", "0.05", "--epsilon", "0.3", "--calibration-queries", "60"];
+    json(&[&place[..], &how, more].concat());
+    index
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Searches without a cache and counts every read.
+fn search(index: &Path, data: &Data, more: &[&str]) -> Value {
+    let out = data.path("answers");
+    let asked = ["search", arg(index), arg(&data.queries), "-o", arg(&out), "--force", "--threads", "2"];
+    json(&[&asked[..], &COUNTED, more].concat())["runs"][0].clone()
+}
+
+/// As [`search`], with the ids and distances.
+fn answers(index: &Path, data: &Data, more: &[&str]) -> (Value, (usize, Vec<u32>, Vec<f32>)) {
+    let run = search(index, data, more);
+    (run["per_query"].clone(), read_answers(&data.path("answers")))
+}
+
+#[test]
+fn searches_report_what_they_cost() {
+    let data = Data::new(3000, 24, "f32");
+    let index = built(&data, "index", &[]);
+    let truth = data.truth("l2");
+    let known = ["--groundtruth", arg(&truth)];
+    let by_recall = search(&index, &data, &[&known[..], &["--recall", "0.9"]].concat());
+    assert!(number(&by_recall["recall"]) > 0.85, "{by_recall}");
+    let run = search(
+        &index,
+        &data,
+        &[&known[..], &["--nprobe", "20", "--candidates", "64", "--scorer", "cpu"]].concat(),
+    );
+    let (params, each) = (&run["params"], |key: &str| number(&run["per_query"][key]));
+    assert_eq!(
+        (&params["nprobe"], &params["candidates"], &params["rule"], &params["whole_blocks"]),
+        (&20.into(), &64.into(), &"margin".into(), &true.into())
+    );
+    assert!(each("lists") == 20.0 && each("duplicates") > 0.0 && each("gpu_bytes") > 0.0, "{run}");
+    assert!(each("mini_batches") > 0.0 && each("full_comparisons") > 0.0 && each("code_comparisons") > 0.0);
+    assert_eq!((each("record_reads"), each("bytes_read")), (each("reads"), 4096.0 * each("pages_read")));
+    assert_eq!(run["scorer"]["name"], "cpu", "{run}");
+    assert!(number(&run["memory"]["codes_bytes"]) == 3000.0 * 8.0, "{run}");
+    // Every vector is read and scored.
+    let exact = search(&index, &data, &[&known[..], &["--recall", "1"]].concat());
+    assert_eq!(number(&exact["recall"]), 1.0, "{exact}");
+}
+
+#[test]
+fn info_explain_verify_and_tune_know_it() {
+    let data = Data::new(2000, 24, "u8");
+    let index = built(&data, "index", &["--baselines"]);
+    let info = json(&["info", arg(&index)]);
+    let facts = &info["gpu"];
+    assert_eq!(
+        (&info["kind"], &facts["sizes"]["count"], &facts["baselines"]),
+        (&"gpu-ivf".into(), &100.into(), &true.into())
+    );
+    assert!(number(&facts["replication"]) > 1.0 && number(&facts["replication"]) <= 8.0, "{facts}");
+    let text = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
+    assert!(text.contains("gpu-ivf") && text.contains("ids of lists"), "{text}");
+    let report = json(&["verify", arg(&index)]);
+    assert_eq!(
+        (&report["violations_found"], &report["nodes"], &report["lists"]),
+        (&0.into(), &2000.into(), &100.into())
+    );
+
+    // Without a switch, with each rule, and as each baseline: the trace has the counters and answers of a search.
+    let effort = ["--nprobe", "12"];
+    let mut ways = vec![vec![], vec!["--no-whole-blocks"]];
+    ways.extend(["static", "changes", "margin"].map(|rule| vec!["--rule", rule]));
+    ways.extend(SAME.into_iter().chain(["no-dedup", "no-layout"]).map(|name| vec!["--baseline", name]));
+    for way in ways {
+        let how = [&effort[..], &way].concat();
+        let trace = json(&[&["explain", arg(&index), arg(&data.queries), "--query", "0"], &how[..]].concat());
+        let (_, (k, ids, _)) = answers(&index, &data, &[&how[..], &["--width", "1"]].concat());
+        let results = trace["results"].as_array().unwrap();
+        let traced: Vec<u32> = results.iter().map(|r| r["id"].as_u64().unwrap() as u32).collect();
+        assert_eq!((&traced[..], &trace["complete"]), (&ids[..k], &true.into()), "{way:?}");
+        let (lists, counters) = (trace["lists"].as_array().unwrap(), &trace["counters"]);
+        assert_eq!(lists.len(), 12, "{way:?}");
+        assert!(lists.iter().all(|list| number(&list["own"]) + number(&list["replicas"]) > 0.0));
+        let batches = trace["batches"].as_array().unwrap();
+        let reads: f64 = batches.iter().map(|batch| number(&batch["reads"])).sum();
+        assert_eq!(reads, number(&counters["record_reads"]), "{way:?}: {trace}");
+    }
+    let text = String::from_utf8(run(&["explain", arg(&index), arg(&data.queries)]).stdout).unwrap();
+    assert!(text.contains("mini-batch") && text.contains("bytes to the scorer"), "{text}");
+
+    let tuned =
+        json(&["tune", arg(&index), "-k", "10", "--sample", "60", "--recall", "0.8", "--threads", "2"]);
+    assert_eq!((&tuned["version"], tuned["checks"].as_array().unwrap().len()), (&2.into(), 1), "{tuned}");
+    assert!(run(&["verify", arg(&index)]).status.success());
+}
+
+#[test]
+fn techniques_cost_less_and_do_not_change_answers() {
+    let data = Data::new(3000, 24, "f32");
+    let index = built(&data, "index", &["--baselines"]);
+    let all = ["--nprobe", "25", "--candidates", "3000"];
+    let of = |more: &[&str]| answers(&index, &data, &[&all[..], more].concat());
+    let (plain, wanted) = of(&["--rule", "static"]);
+    let reads = |counters: &Value| number(&counters["reads"]);
+    assert!(number(&plain["duplicates"]) > 0.0, "{plain}");
+    for name in SAME {
+        let (counters, found) = of(&["--baseline", name]);
+        assert_eq!(found.1, wanted.1, "{name}");
+        let each = |key: &str| number(&counters[key]);
+        match name {
+            "spann" | "hi+gpu" => {
+                assert!(each("reads") == 25.0 && each("record_reads") == 0.0, "{name}: {counters}");
+                assert!(each("bytes_read") > number(&plain["bytes_read"]), "{name}: {counters}");
+            }
+            "rummy-like" => assert_eq!(each("reads"), 0.0, "{counters}"),
+            "static-n" => assert_eq!(each("reads"), reads(&plain)),
+            // A read for each candidate.
+            _ => {
+                assert_eq!(each("record_reads"), each("full_comparisons"), "{name}");
+                assert!(each("reads") > 5.0 * reads(&plain), "{name}: {counters}");
+            }
+        }
+        // Vectors or codes go to the GPU, not ids.
+        if let "hi+gpu" | "rummy-like" | "hi+pq+gpu" = name {
+            assert!(each("gpu_bytes") > number(&plain["gpu_bytes"]), "{name}: {counters}");
+        }
+    }
+
+    let each =
+        |more: &[&str]| search(&index, &data, &[&["--nprobe", "25"], more].concat())["per_query"].clone();
+    let (fixed, changes, margin) =
+        (each(&["--rule", "static"]), each(&["--rule", "changes"]), each(&["--rule", "margin"]));
+    assert!(reads(&fixed) > reads(&changes) && reads(&fixed) > reads(&margin), "{fixed} {changes} {margin}");
+    for key in ["reads_saved_in_batch", "reads_saved_across"] {
+        assert!(number(&changes[key]) > 0.0, "{key}: {changes}");
+    }
+    for name in ["no-dedup", "no-layout"] {
+        assert!(reads(&each(&["--baseline", name])) > reads(&changes), "{name}");
+    }
+    // Whole blocks are more vectors by no more reads.
+    let (whole, single) = (each(&[]), each(&["--no-whole-blocks"]));
+    assert!(reads(&single) >= reads(&whole), "{single} {whole}");
+    assert!(number(&single["full_comparisons"]) < number(&whole["full_comparisons"]), "{single} {whole}");
+    // One that stops later reads more.
+    let patient = each(&["--rule", "changes", "--beta", "4"]);
+    assert!(number(&patient["mini_batches"]) > number(&changes["mini_batches"]), "{patient} {changes}");
+}
+
+#[test]
+fn every_way_has_a_curve_where_baselines_were_built() {
+    let data = Data::new(2000, 24, "f32");
+    let (with, without) = (built(&data, "with", &["--baselines"]), built(&data, "without", &[]));
+    let truth = data.truth("l2");
+    let asked = ["--recall", "0.8", "--groundtruth", arg(&truth)];
+    for name in SAME.into_iter().chain(["no-dedup", "no-layout"]) {
+        let run = search(&with, &data, &[&asked[..], &["--baseline", name]].concat());
+        assert!(number(&run["recall"]) > 0.7, "{name}: {run}");
+        let line = refused(
+            &[&["search", arg(&without), arg(&data.queries), "--baseline", name], &asked[..2]].concat(),
+            2,
+        );
+        assert!(line.contains("build it with --baselines"), "{name}: {line}");
+    }
+    // Files of baselines are needed by some of them only.
+    for (name, needs) in [("spann", true), ("rummy-like", true), ("no-layout", true), ("mi-cpu", false)] {
+        let asked = ["search", arg(&without), arg(&data.queries), "--nprobe", "5", "--baseline", name];
+        let done = run(&asked);
+        assert_eq!(done.status.code(), Some(if needs { 2 } else { 0 }), "{name}: {}", stderr(&done));
+        assert!(!needs || stderr(&done).contains("build it with --baselines"), "{}", stderr(&done));
+    }
+}
+
+#[test]
+fn a_server_answers_as_the_index_does() {
+    let data = Data::new(2000, 24, "f32");
+    let index = built(&data, "index", &[]);
+    let server = Running::serve(&index, &["--scorer", "cpu"]);
+    let there = data.path("there");
+    for effort in [&["--nprobe", "15"][..], &["--recall", "0.9"]] {
+        let (counters, wanted) =
+            answers(&index, &data, &[effort, &["--width", "1", "--scorer", "cpu"]].concat());
+        let remote =
+            ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&there), "--force"];
+        let remote = json(&[&remote[..], effort, &["--width", "1"]].concat());
+        assert_eq!(read_answers(&there), wanted);
+        for key in ["reads", "lists", "duplicates", "mini_batches", "gpu_bytes"] {
+            assert_eq!(remote["runs"][0]["per_query"][key], counters[key], "{key}");
+        }
+    }
+    let query: Vec<u8> = data.query_rows[3].iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+    let (code, reply) = post(server.address(), "/v1/search?nprobe=15&k=5", &query);
+    let ids = reply["answers"][0]["ids"].as_array().unwrap();
+    let wanted = answers(&index, &data, &["--nprobe", "15", "-k", "5"]).1.1;
+    let found: Vec<u32> = ids.iter().map(|id| id.as_str().unwrap().parse().unwrap()).collect();
+    assert_eq!((code, &found[..]), (200, &wanted[15..20]), "{reply}");
+    let (code, reply) = post(server.address(), "/v1/search?search_list=20", &query);
+    assert!(code == 400 && reply["error"].as_str().unwrap().contains("gpu-ivf"), "{reply}");
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
+fn wrong_options_of_a_build_are_refused() {
+    let data = Data::new(400, 16, "f32");
+    let index = data.path("index");
+    let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
+    for (more, said) in [
+        (&["--epsilon", "-1"][..], "--epsilon is -1; give a share from 0 to 10"),
+        (&["--list-share", "0"], "--list-share is 0; give a share above 0 and up to 1"),
+        (&["--list-share", "1.5"], "--list-share is 1.5"),
+        (&["--code-bytes", "0"], "--code-bytes is 0; use 1 to 16 for 16 dimensions"),
+        (&["--code-bytes", "17"], "--code-bytes is 17"),
+        (&["--code-kind", "none"], "possible values: pq, opq, residual-opq"),
+        (&["--ram-budget", "1MiB"], "too small to build this index"),
+    ] {
+        let line = refused(&[&build[..], more].concat(), 2);
+        assert!(line.contains(said), "{line}");
+        assert!(!index.exists(), "{more:?}");
+    }
+}
+
+#[test]
+fn wrong_options_of_a_search_are_refused() {
+    let data = Data::new(600, 16, "f32");
+    let index = built(&data, "index", &[]);
+    let asked = ["search", arg(&index), arg(&data.queries)];
+    for (more, said) in [
+        (&["--candidates", "0"][..], "--candidates is 0; use 1 to 65536"),
+        (&["--batch-size", "0"], "--batch-size is 0; use 1 to 1024"),
+        (&["--batch-size", "2000"], "--batch-size is 2000"),
+        (&["--epsilon-stop", "2"], "--epsilon-stop is 2; give a share from 0 to 1"),
+        (&["--margin", "-2"], "--margin is -2; give a share from -1 up"),
+        (&["--margin", "nan"], "--margin is NaN"),
+        (&["--beta", "-1"], "--beta"),
+        (
+            &["--baseline", "spann", "--rule", "margin"],
+            "'--baseline <NAME>' cannot be used with '--rule <RULE>'",
+        ),
+        (&["--baseline", "best"], "possible values: spann, hi+pq"),
+        (&["--rule", "none"], "possible values: static, changes, margin"),
+        (&["--no-bounds", "--rule", "margin"], "leave out those of the other kinds"),
+        (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
+        (&["--scorer", "cpu", "--device", "0"], "leave them out with --scorer cpu"),
+        (&["--scorer", "cpu", "--spill"], "leave them out with --scorer cpu"),
+        (&["--gpu-budget", "much"], "KiB, MiB, GiB or TiB"),
+        (&["--ram-budget", "1MiB"], "give --ram-budget"),
+    ] {
+        let line = refused(&[&asked[..], &["--nprobe", "5"], more].concat(), 2);
+        assert!(line.contains(said), "{line}");
+    }
+    let line = refused(&[&asked[..], &["--search-list", "20"]].concat(), 2);
+    assert!(line.contains("this index is a gpu-ivf; give --nprobe or --recall"), "{line}");
+    for args in [
+        &["cluster", "partition", arg(&index), "-o", arg(&data.path("spread")), "--servers", "2"][..],
+        &["replan", arg(&index), "--search-budget", "64MiB"],
+        &["explain", arg(&index), "--plan"],
+        &["serve", "--index", arg(&index), "--http", "127.0.0.1:0", "--scorer", "cpu", "--spill"],
+    ] {
+        let line = refused(args, 2);
+        assert!(line.contains("gpu-ivf") || line.contains("--scorer cpu"), "{line}");
+    }
+    let config = data.path("server.toml");
+    for (text, said) in [
+        ("scorer = \"fpga\"", "use auto, cuda or cpu"),
+        ("scorer = \"cpu\"\nspill = true", "leave them out with --scorer cpu"),
+        ("gpu_budget = \"much\"", "gpu_budget is"),
+    ] {
+        std::fs::write(&config, format!("index = \"index\"\nhttp = \"127.0.0.1:0\"\n{text}")).unwrap();
+        let line = refused(&["serve", "--config", arg(&config)], 2);
+        assert!(line.contains(said), "{line}");
+    }
+}
+
+#[test]
+fn a_missing_gpu_is_an_error_where_it_is_asked_for() {
+    let doctor = json(&["doctor"]);
+    if doctor["gpus"].as_u64() != Some(0) {
+        eprintln!("left out: this machine has a GPU");
+        return;
+    }
+    let data = Data::new(600, 16, "f32");
+    let index = built(&data, "index", &[]);
+    // --spill is for codes that do not fit, not for a GPU that is missing.
+    for more in [&["--scorer", "cuda"][..], &["--device", "0"], &["--scorer", "cuda", "--spill"]] {
+        let line =
+            refused(&[&["search", arg(&index), arg(&data.queries), "--nprobe", "5"], more].concat(), 2);
+        assert!(line.contains("cannot be loaded") && line.contains("or use --scorer cpu"), "{line}");
+        let serve = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0"];
+        assert!(refused(&[&serve[..], more].concat(), 2).contains("or use --scorer cpu"));
+    }
+    let auto = search(&index, &data, &["--nprobe", "5", "--gpu-budget", "1GiB"]);
+    assert_eq!(auto["scorer"]["name"], "cpu", "{auto}");
+}
+
+#[test]
+fn damage_names_the_file_that_has_it() {
+    let data = Data::new(1500, 16, "f32");
+    let index = built(&data, "index", &["--baselines"]);
+    for (role, name) in [
+        ("list-vectors.bin", "spann"),
+        ("list-codes.bin", "hi+pq"),
+        ("row-blocks.bin", "no-layout"),
+        ("v1-blocks.bin", "mi-cpu"),
+    ] {
+        let path = file_of(&index, role);
+        let good = std::fs::read(&path).unwrap();
+        std::fs::write(&path, good.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>()).unwrap();
+        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "20", "--baseline", name];
+        let done = run(&asked);
+        let said = stderr(&done);
+        assert!(
+            done.status.code() == Some(1) && said.contains(role) && said.contains("damaged"),
+            "{role}: {said}"
+        );
+        let verified = run(&["verify", arg(&index)]);
+        assert_eq!(verified.status.code(), Some(1), "{role}");
+        assert!(String::from_utf8_lossy(&verified.stdout).contains(role), "{role}");
+        std::fs::write(&path, good).unwrap();
+    }
+}
