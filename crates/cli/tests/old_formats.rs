@@ -14,17 +14,21 @@ use serde_json::Value;
 /// Results of each recorded query.
 const K: usize = 5;
 
+/// Folders of recorded indexes, each with those of one format version.
+const FORMATS: [&str; 2] = ["format-3", "format-4"];
+
 /// A copy of one recorded index, and the folder with the queries and answers.
 struct Old {
     data: PathBuf,
     copy: TempDir,
+    format: String,
     name: String,
 }
 
 impl Old {
-    fn new(name: &str) -> Old {
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3");
-        let old = Old { data, copy: folder(), name: name.into() };
+    fn new(format: &str, name: &str) -> Old {
+        let data = place(format);
+        let old = Old { data, copy: folder(), format: format.into(), name: name.into() };
         fs::create_dir(old.index()).unwrap();
         for (file, bytes) in files(&old.data.join(name)) {
             fs::write(old.index().join(file), bytes).unwrap();
@@ -64,13 +68,16 @@ impl Old {
     }
 }
 
-fn recorded(file: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3").join(file);
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+fn place(format: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(format)
 }
 
-fn answers() -> Value {
-    recorded("answers.json")
+fn recorded(format: &str, file: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(place(format).join(file)).unwrap()).unwrap()
+}
+
+fn answers(format: &str) -> Value {
+    recorded(format, "answers.json")
 }
 
 /// The name of a search in `counters.json`: the index and the options.
@@ -93,45 +100,52 @@ fn compare_counters(recorded: &mut Value, name: &str, counters: &Value) {
 }
 
 /// The recorded searches of one index, at least one.
-fn runs(name: &str) -> Vec<Value> {
-    let answers = answers();
+fn runs(format: &str, name: &str) -> Vec<Value> {
+    let answers = answers(format);
     let runs = answers["runs"].as_array().unwrap().iter().filter(|run| run["index"] == name);
     let runs: Vec<Value> = runs.cloned().collect();
     assert!(!runs.is_empty(), "no searches of {name} are recorded");
     runs
 }
 
-/// Names of all recorded indexes.
-fn names() -> Vec<String> {
-    answers()["info"].as_object().unwrap().keys().cloned().collect()
+/// Names of the recorded indexes of a format version.
+fn names(format: &str) -> Vec<String> {
+    answers(format)["info"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// All recorded indexes.
+fn all() -> Vec<Old> {
+    let old = |format| names(format).into_iter().map(move |name| Old::new(format, &name));
+    FORMATS.into_iter().flat_map(old).collect()
 }
 
 #[test]
 fn indexes_on_one_machine_give_the_same_answers() {
-    let names = names();
-    assert!(names.len() == 6, "{names:?}");
-    let mut expected = recorded("counters.json");
-    for name in names.iter().filter(|name| *name != "spread") {
-        for run in runs(name) {
-            // A copy for each: a search writes what it learnt.
-            let old = Old::new(name);
-            let counters = old.demand_same(&run, &[arg(&old.index())]);
-            compare_counters(&mut expected, &search_name(&run), &counters);
+    for (format, count) in FORMATS.into_iter().zip([6, 2]) {
+        let names = names(format);
+        assert!(names.len() == count, "{names:?}");
+        let mut expected = recorded(format, "counters.json");
+        for name in names.iter().filter(|name| *name != "spread") {
+            for run in runs(format, name) {
+                // A copy for each: a search writes what it learnt.
+                let old = Old::new(format, name);
+                let counters = old.demand_same(&run, &[arg(&old.index())]);
+                compare_counters(&mut expected, &search_name(&run), &counters);
+            }
         }
-    }
-    if std::env::var_os("STRATANN_BLESS").is_some() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-3/counters.json");
-        fs::write(path, format!("{expected:#}\n")).unwrap();
+        if std::env::var_os("STRATANN_BLESS").is_some() {
+            fs::write(place(format).join("counters.json"), format!("{expected:#}\n")).unwrap();
+        }
     }
 }
 
 #[test]
 fn a_spread_index_gives_the_same_answers() {
-    let old = Old::new("spread");
+    let old = Old::new("format-3", "spread");
     let up = Running::start(&["cluster", "up", arg(&old.index()), "--threads", "1"]);
     let servers = addresses(&up).join(",");
-    let mut expected = recorded("counters.json");
-    for run in runs("spread") {
+    let mut expected = recorded("format-3", "counters.json");
+    for run in runs("format-3", "spread") {
         let counters = old.demand_same(&run, &["--connect", &servers]);
         compare_counters(&mut expected, &search_name(&run), &counters);
     }
@@ -139,23 +153,22 @@ fn a_spread_index_gives_the_same_answers() {
 
 #[test]
 fn info_and_verify_know_them() {
-    for (name, facts) in answers()["info"].as_object().unwrap() {
-        let old = Old::new(name);
+    for old in all() {
+        let facts = answers(&old.format)["info"][&old.name].clone();
         let info = json(&["info", arg(&old.index())]);
         for (key, fact) in facts.as_object().unwrap() {
-            assert_eq!(&info[key], fact, "{key} of {name}");
+            assert_eq!(&info[key], fact, "{key} of {}", old.name);
         }
         let verified = run(&["verify", arg(&old.index())]);
-        assert!(verified.status.success(), "{name}: {}", stderr(&verified));
+        assert!(verified.status.success(), "{}: {}", old.name, stderr(&verified));
     }
-    let learnt = &json(&["info", arg(&Old::new("hybrid-ivf").index())])["learnt"];
+    let learnt = &json(&["info", arg(&Old::new("format-3", "hybrid-ivf").index())])["learnt"];
     assert_eq!((&learnt["queries"], &learnt["epochs"]), (&12.into(), &4.into()), "{learnt}");
 }
 
 #[test]
 fn damage_is_found_in_them() {
-    for name in names() {
-        let old = Old::new(&name);
+    for old in all() {
         let blocks =
             files(&old.index()).into_keys().find(|f| f.contains("blocks") || f.contains("lists.bin"));
         let path = old.index().join(blocks.unwrap());
@@ -163,14 +176,13 @@ fn damage_is_found_in_them() {
         bytes[100] ^= 1;
         fs::write(&path, bytes).unwrap();
         let verified = run(&["verify", arg(&old.index())]);
-        assert_eq!(verified.status.code(), Some(1), "{name}: {}", stderr(&verified));
+        assert_eq!(verified.status.code(), Some(1), "{}: {}", old.name, stderr(&verified));
     }
 }
 
 #[test]
 fn a_newer_format_is_refused_in_one_line() {
-    for name in names() {
-        let old = Old::new(&name);
+    for old in all() {
         let index = old.index();
         let manifest = index.join("manifest-1.json");
         let mut document: Value = serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
