@@ -208,7 +208,8 @@ fn curves(m: &Manifest) -> String {
     let Some(kind) = m.kind() else { return String::new() };
     let (effort, (stop, unit)) = (kind.effort_name(), kind.stop_name());
     let mut rows = Vec::new();
-    for curve in &m.curves {
+    let (usual, other): (Vec<_>, Vec<_>) = m.curves.iter().partition(|curve| curve.family.is_none());
+    for curve in usual {
         for p in &curve.frontier() {
             let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
             let share = if p.stop.share > 0.0 { format!("{:.2} {unit}", p.stop.share) } else { "-".into() };
@@ -229,8 +230,9 @@ fn curves(m: &Manifest) -> String {
             format!("\nno recall curve: search with {option}, or run `stratann tune`\n")
         }
         false => format!(
-            "\nrecall curve, as measured:\n{}",
-            table(&["curve", "recall", "reads", effort, "slack", stop], &rows)
+            "\nrecall curve, as measured:\n{}{}",
+            table(&["curve", "recall", "reads", effort, "slack", stop], &rows),
+            if other.is_empty() { "" } else { "Those for --baseline and --rule are in --json.\n" }
         ),
     }
 }
