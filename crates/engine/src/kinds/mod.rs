@@ -58,7 +58,7 @@ use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
-use options::{GraphOptions, KindOptions};
+use options::{GpuSwitches, GraphOptions, KindOptions, Switches};
 use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
@@ -339,6 +339,19 @@ impl KindIndex {
         match self {
             KindIndex::GpuIvf(own) if own.has_baselines() => &gpu_ivf::baseline::FAMILIES,
             _ => &[],
+        }
+    }
+
+    /// Refuses techniques of a `gpu-ivf` on another kind, and those whose files are not open.
+    pub(crate) fn check_switches(&self, switches: &Switches) -> Result<()> {
+        match (self, switches) {
+            (KindIndex::GpuIvf(own), Switches::GpuIvf(gpu)) => {
+                gpu.baseline.map_or(Ok(()), |baseline| own.check_open(baseline))
+            }
+            (_, Switches::GpuIvf(gpu)) if *gpu != GpuSwitches::default() => Err(Error::bad_input(
+                "techniques of gpu-ivf are switched, and this index is of another kind; leave them out",
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -28,6 +28,7 @@ impl Index {
         if options.k == 0 || options.k > MAX_K as usize {
             return Err(Error::bad_input(format!("k is {}; ask for 1 to {MAX_K} results", options.k)));
         }
+        self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
         let family = options.switches.gpu().family();
         let by_recall = |recall| self.params_for_recall(k, recall, family);

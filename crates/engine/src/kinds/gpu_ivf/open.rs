@@ -13,7 +13,7 @@ use stratann_core::plan::gpu_ivf::{Baselines, View};
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
 
-use super::baseline::OpenBaselines;
+use super::baseline::{Baseline, OpenBaselines};
 use super::facts::{GpuFacts, GpuSection};
 use crate::base::{Base, OpenOptions, read_role};
 use crate::budget::Account;
@@ -162,6 +162,22 @@ impl GpuIndex {
     /// Whether files of other systems are open.
     pub(crate) fn has_baselines(&self) -> bool {
         self.baselines.is_some()
+    }
+
+    /// Refuses a baseline whose files are not open.
+    pub(crate) fn check_open(&self, baseline: Baseline) -> Result<()> {
+        let is_in_ram = self.baselines.as_ref().is_some_and(|own| !own.resident.is_empty());
+        let (is_open, wanted) = match baseline.is_resident() {
+            true => (is_in_ram, "ram"),
+            false => (self.has_baselines() || !baseline.needs_files(), "disk"),
+        };
+        if is_open {
+            return Ok(());
+        }
+        Err(Error::bad_input(format!(
+            "baseline {} searches lists that are not open; open the index with baselines=\"{wanted}\"",
+            baseline.name()
+        )))
     }
 
     /// Bytes of the longest list that is read.
