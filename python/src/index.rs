@@ -12,14 +12,15 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
 use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, CacheBudget, OpenOptions};
-use stratann_engine::kinds::options::{GridSwitches, Learn, LearnOptions};
+use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Together};
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
-use crate::{error, report, work};
+use crate::techniques::{GpuTechniques, GridTechniques};
+use crate::{error, report, techniques, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
 /// handled.
@@ -50,6 +51,11 @@ pub(crate) struct Opening {
     head_budget: Option<u64>,
     learning: String,
     epoch_queries: u32,
+    scorer: String,
+    device: Option<u32>,
+    gpu_budget: Option<u64>,
+    spill: bool,
+    baselines: String,
 }
 
 impl Opening {
@@ -71,6 +77,8 @@ impl Opening {
             cache_budget: self.cache_budget.unwrap_or(0),
             head_budget: self.head_budget,
             learning,
+            scorer: techniques::scorer(&self.scorer, self.device, self.gpu_budget, self.spill)?,
+            baselines: techniques::baselines(&self.baselines)?,
             ..OpenOptions::default()
         })
     }
@@ -86,13 +94,8 @@ pub(crate) struct How {
     nprobe: Option<u32>,
     early_stop: Option<f32>,
     stop_slack: Option<f32>,
-    prune_dimension: bool,
-    prune_vector: bool,
-    prewarm: bool,
-    fan_out: u8,
-    static_order: bool,
-    balance: bool,
-    pipeline: bool,
+    grid: GridTechniques,
+    gpu: GpuTechniques,
     threads: Option<usize>,
     mode: String,
     width: Option<u32>,
@@ -121,19 +124,6 @@ impl How {
                 "stop_slack goes with search_list or nprobe; recall picks both by itself",
             )),
             (None, None) => Ok(Effort::Recall(self.recall.unwrap_or(0.95))),
-        }
-    }
-
-    /// Kinds other than `grid-ivf` have their defaults with them.
-    fn switches(&self) -> GridSwitches {
-        GridSwitches {
-            prune_dimension: self.prune_dimension,
-            prune_vector: self.prune_vector,
-            prewarm: self.prewarm,
-            fan_out: self.fan_out,
-            busy_last: !self.static_order,
-            balance: self.balance,
-            pipeline: self.pipeline,
         }
     }
 
@@ -174,7 +164,7 @@ impl How {
             in_flight,
             threads,
             io,
-            switches: self.switches().into(),
+            switches: techniques::switches(&self.grid, &self.gpu)?,
             ..SearchOptions::default()
         })
     }

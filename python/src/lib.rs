@@ -7,6 +7,7 @@ mod error;
 mod index;
 mod report;
 mod split;
+mod techniques;
 mod vectors;
 mod work;
 

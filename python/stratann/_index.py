@@ -18,9 +18,7 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, num
 from ._build import Neighbors
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
-
-#: Rows of lists that a query in a grid-ivf visits at a time, at most.
-_FAN_OUT_MAX = 64
+from ._techniques import gpu_techniques, grid_techniques
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +56,11 @@ class Index:
         head_budget: int | str | None = None,
         learning: str = "on",
         epoch_queries: int = 2000,
+        scorer: str = "auto",
+        device: int | None = None,
+        gpu_budget: int | str | None = None,
+        spill: bool = False,
+        baselines: str = "none",
     ) -> None:
         self._path = os.fspath(path)
         self._how = {
@@ -67,6 +70,11 @@ class Index:
             "head_budget": byte_size(head_budget, "head_budget"),
             "learning": learning,
             "epoch_queries": epoch_queries,
+            "scorer": scorer,
+            "device": whole(device, "device"),
+            "gpu_budget": byte_size(gpu_budget, "gpu_budget"),
+            "spill": spill,
+            "baselines": baselines,
         }
         self._index = _stratann.Index(self._path, self._how)
         for warning in self._index.warnings():
@@ -94,7 +102,7 @@ class Index:
 
     @property
     def kind(self) -> str:
-        """``"disk-graph"``, ``"hybrid-ivf"``, ``"grid-ivf"`` or ``"flat"``."""
+        """``"disk-graph"``, ``"hybrid-ivf"``, ``"grid-ivf"``, ``"gpu-ivf"`` or ``"flat"``."""
         return self._index.kind
 
     @property
@@ -119,6 +127,13 @@ class Index:
         static_order: bool = False,
         balance: bool = True,
         pipeline: bool = True,
+        baseline: str | None = None,
+        rule: str | None = None,
+        candidates: int | None = None,
+        batch_size: int | None = None,
+        epsilon_stop: float | None = None,
+        beta: int | None = None,
+        margin: float | None = None,
         threads: int | None = None,
         mode: str = "barrier",
         width: int | None = None,
@@ -137,7 +152,7 @@ class Index:
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf or a grid-ivf.
+            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf, a grid-ivf or a gpu-ivf.
             early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
                 None for never.
             stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
@@ -151,6 +166,19 @@ class Index:
             static_order: where servers divide a grid-ivf: visit slices in their order, whatever the load.
             balance: where servers divide a grid-ivf: let their loads count, also among replicas.
             pipeline: where servers divide a grid-ivf: visit the slices of a row one after another, not all at once.
+            baseline: on a gpu-ivf: search as another system does, or without some techniques: ``"spann"``,
+                ``"hi+pq"``, ``"hi+gpu"``, ``"hi+pq+gpu"``, ``"rummy-like"``, ``"mi-cpu"``, ``"mi-gpu"``,
+                ``"static-n"``, ``"no-dedup"`` or ``"no-layout"``. Some need files that `build` writes with
+                ``baselines=True`` and `open` reads with its own ``baselines``.
+            rule: on a gpu-ivf: what ends re-ranking: ``"margin"``, the code distance of the next candidate;
+                ``"changes"``, mini-batches that change few results; or ``"static"``, the number of candidates.
+            candidates: on a gpu-ivf: most candidates to re-rank; None for the curve's, or 16 k + 128 with `nprobe`.
+            batch_size: candidates of a mini-batch; None for the curve's, or 16.
+            epsilon_stop: with the rule ``"changes"``: a mini-batch that changes at most this share of the results is
+                without effect.
+            beta: with the rule ``"changes"``: stop after this many of them, consecutively.
+            margin: with the rule ``"margin"``: stop when the next candidate is farther by its code than is expected
+                of a result by this share of the distance.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             width: concurrent reads of a query; None chooses by load.
@@ -179,7 +207,10 @@ class Index:
         rows = self._queries(queries)
         how = {
             **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
-            **grid_techniques(prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline),
+            "grid": grid_techniques(
+                prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline
+            ),
+            "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
             "threads": whole(threads, "threads", 1),
             "mode": mode,
             "width": whole(width, "width"),
@@ -203,7 +234,7 @@ class Index:
 
     @property
     def _harder(self) -> str:
-        return "a larger nprobe" if self.kind in ("hybrid-ivf", "grid-ivf") else "a longer search_list"
+        return "a larger nprobe" if self.kind in ("hybrid-ivf", "grid-ivf", "gpu-ivf") else "a longer search_list"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
         array = numbers(queries, "queries", self._index.dtype)
@@ -344,13 +375,20 @@ class Index:
         prune_dimension: bool = True,
         prune_vector: bool = True,
         prewarm: bool = True,
+        baseline: str | None = None,
+        rule: str | None = None,
+        candidates: int | None = None,
+        batch_size: int | None = None,
+        epsilon_stop: float | None = None,
+        beta: int | None = None,
+        margin: float | None = None,
         width: int = 1,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
 
         Returns:
-            The document of ``stratann explain --json``: the setting, ``rounds`` or ``visits``, ``ids``, ``distances``
-            and ``counters``.
+            The document of ``stratann explain --json``: the setting, ``rounds``, ``visits``, ``lists`` or ``batches``,
+            ``ids``, ``distances`` and ``counters``.
         """
         rows = self._queries(query)
         if len(rows) != 1:
@@ -362,7 +400,8 @@ class Index:
             "nprobe": nprobe,
             "early_stop": early_stop,
             "stop_slack": stop_slack,
-            **grid_techniques(prune_dimension, prune_vector, prewarm),
+            "grid": grid_techniques(prune_dimension, prune_vector, prewarm),
+            "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
             "threads": 1,
             "mode": "barrier",
             "width": width,
@@ -457,7 +496,8 @@ def search_together(
     rows = first._queries(queries)
     how = {
         **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
-        **grid_techniques(),
+        "grid": grid_techniques(),
+        "gpu": gpu_techniques(),
         "threads": whole(threads, "threads", 1),
         "mode": "barrier",
         "width": whole(width, "width"),
@@ -494,32 +534,6 @@ def _effort(
     }
 
 
-def grid_techniques(
-    prune_dimension: bool = True,
-    prune_vector: bool = True,
-    prewarm: bool = True,
-    fan_out: int = 1,
-    static_order: bool = False,
-    balance: bool = True,
-    pipeline: bool = True,
-) -> dict[str, Any]:
-    """Checks the switches of a search in a grid-ivf."""
-    switches = {
-        "prune_dimension": prune_dimension,
-        "prune_vector": prune_vector,
-        "prewarm": prewarm,
-        "static_order": static_order,
-        "balance": balance,
-        "pipeline": pipeline,
-    }
-    for name, value in switches.items():
-        if not isinstance(value, (bool, np.bool_)):
-            raise InputError(f"{name} is {value!r}; give True or False")
-    if isinstance(fan_out, bool) or not isinstance(fan_out, (int, np.integer)) or not 1 <= fan_out <= _FAN_OUT_MAX:
-        raise InputError(f"fan_out is {fan_out!r}; give 1 to {_FAN_OUT_MAX}")
-    return {**{name: bool(value) for name, value in switches.items()}, "fan_out": int(fan_out)}
-
-
 def _result(answers: dict[str, Any]) -> SearchResult:
     columns = answers["k"]
     return SearchResult(
@@ -553,6 +567,11 @@ def open(
     head_budget: int | str | None = None,
     learning: str = "on",
     epoch_queries: int = 2000,
+    scorer: str = "auto",
+    device: int | None = None,
+    gpu_budget: int | str | None = None,
+    spill: bool = False,
+    baselines: str = "none",
 ) -> Index:
     """Opens the index in the folder `path`.
 
@@ -567,6 +586,14 @@ def open(
         learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
             statistics without updating them) or ``"off"``. The statistics are kept in the folder.
         epoch_queries: queries per learning epoch.
+        scorer: what ranks the codes of a gpu-ivf: ``"auto"`` (a GPU where one can be used, otherwise the threads of
+            the search), ``"cuda"`` or ``"cpu"``.
+        device: number of the GPU; 0.
+        gpu_budget: limit in bytes of the GPU's memory; None for nine tenths of what is free.
+        spill: whether codes that do not fit on the GPU are ranked by the threads of the search; otherwise they are
+            refused.
+        baselines: whether the files of a gpu-ivf that some baselines need are opened: ``"none"``, ``"disk"``, or
+            ``"ram"`` with lists of vectors in RAM.
 
     Raises:
         InputError: no index, an index of a newer format, or a wrong argument.
@@ -581,4 +608,9 @@ def open(
         head_budget=head_budget,
         learning=learning,
         epoch_queries=epoch_queries,
+        scorer=scorer,
+        device=device,
+        gpu_budget=gpu_budget,
+        spill=spill,
+        baselines=baselines,
     )

@@ -26,6 +26,7 @@ PREPARED = {
     "README.md": ["sample"],
     "building.md": ["base.fbin"],
     "grid.md": ["base.fbin", "query.fbin"],
+    "gpu.md": ["base.fbin", "query.fbin"],
     "searching.md": ["base.fbin", "query.fbin", "my.idx"],
     "benchmarking.md": ["query.fbin", "truth.ibin", "my.idx"],
     "python.md": ["base.npy"],

@@ -15,7 +15,8 @@ OWN = {
     "groundtruth": {"base", "queries", "progress"},
     "search": {"self", "queries", "progress"},
     "tune": {"self", "queries", "truth", "progress"},
-    "open": {"path"},
+    # The program opens the files that the baseline of a search needs.
+    "open": {"path", "baselines"},
 }
 #: What the package leaves to the engine, as the engine has it.
 ENGINE = {
@@ -33,6 +34,10 @@ ENGINE = {
     "early_stop": "never",
     "stop_slack": "never",
     "recall": "0.95",
+    "rule": "margin",
+    "device": "0",
+    "list_share": "0.1",
+    "epsilon": "0.15",
 }
 #: Switches: the program names what they turn off.
 SWITCHES = {

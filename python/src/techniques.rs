@@ -1,0 +1,133 @@
+//! Techniques of a search that can be switched, and scorers.
+
+use pyo3::prelude::*;
+use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::index::OpenBaselines;
+use stratann_engine::kinds::options::{Baseline, GpuSwitches, GridSwitches, Switches};
+use stratann_engine::scorer::{ScorerChoice, ScorerOptions};
+use stratann_engine::{Error, Result};
+
+/// Those of a `grid-ivf`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct GridTechniques {
+    prune_dimension: bool,
+    prune_vector: bool,
+    prewarm: bool,
+    fan_out: u8,
+    static_order: bool,
+    balance: bool,
+    pipeline: bool,
+}
+
+/// Those of a `gpu-ivf`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct GpuTechniques {
+    baseline: Option<String>,
+    rule: Option<String>,
+    candidates: Option<u32>,
+    batch_size: Option<u32>,
+    epsilon_stop: Option<f32>,
+    beta: Option<u32>,
+    margin: Option<f32>,
+}
+
+impl GridTechniques {
+    fn switches(&self) -> GridSwitches {
+        GridSwitches {
+            prune_dimension: self.prune_dimension,
+            prune_vector: self.prune_vector,
+            prewarm: self.prewarm,
+            fan_out: self.fan_out,
+            busy_last: !self.static_order,
+            balance: self.balance,
+            pipeline: self.pipeline,
+        }
+    }
+}
+
+impl GpuTechniques {
+    fn switches(&self) -> Result<GpuSwitches> {
+        let baseline = named("baseline", self.baseline.as_deref(), Baseline::from_name, || {
+            Baseline::ALL.map(Baseline::name).join(", ")
+        })?;
+        let rule =
+            named("rule", self.rule.as_deref(), Rule::from_name, || Rule::ALL.map(Rule::name).join(", "))?;
+        if baseline.is_some() && rule.is_some() {
+            return Err(Error::bad_input("baseline and rule are both given; give one of them"));
+        }
+        Ok(GpuSwitches {
+            baseline,
+            rule,
+            candidates: self.candidates,
+            batch: self.batch_size,
+            epsilon_stop: self.epsilon_stop,
+            beta: self.beta,
+            margin: self.margin,
+            no_whole_blocks: false,
+        })
+    }
+}
+
+/// The techniques of the kind that has any switched. Kinds other than `grid-ivf` have their defaults with its defaults.
+///
+/// # Errors
+/// Unknown names.
+pub(crate) fn switches(grid: &GridTechniques, gpu: &GpuTechniques) -> Result<Switches> {
+    let gpu = gpu.switches()?;
+    Ok(if gpu == GpuSwitches::default() { grid.switches().into() } else { gpu.into() })
+}
+
+/// The scorer of this name.
+///
+/// # Errors
+/// An unknown name, or options of a GPU for the processor.
+pub(crate) fn scorer(
+    name: &str,
+    device: Option<u32>,
+    gpu_budget: Option<u64>,
+    spill: bool,
+) -> Result<ScorerOptions> {
+    let choice = match (name, device) {
+        ("auto", None) => ScorerChoice::Auto,
+        // A number asks for that GPU.
+        ("auto" | "cuda", device) => ScorerChoice::Cuda { device: device.unwrap_or(0) },
+        ("cpu", None) if gpu_budget.is_none() && !spill => ScorerChoice::Cpu,
+        ("cpu", _) => {
+            return Err(Error::bad_input(
+                "device, gpu_budget and spill are for a GPU; leave them out with scorer=\"cpu\"",
+            ));
+        }
+        _ => {
+            return Err(Error::bad_input(format!("scorer is {name:?}; use \"auto\", \"cuda\" or \"cpu\"")));
+        }
+    };
+    Ok(ScorerOptions { choice, gpu_budget, spill })
+}
+
+/// The files of baselines to open.
+///
+/// # Errors
+/// An unknown name.
+pub(crate) fn baselines(name: &str) -> Result<OpenBaselines> {
+    match name {
+        "none" => Ok(OpenBaselines::No),
+        "disk" => Ok(OpenBaselines::OnDisk),
+        "ram" => Ok(OpenBaselines::Resident),
+        other => Err(Error::bad_input(format!("baselines is {other:?}; use \"none\", \"disk\" or \"ram\""))),
+    }
+}
+
+fn named<T>(
+    what: &str,
+    name: Option<&str>,
+    from_name: fn(&str) -> Option<T>,
+    all: impl Fn() -> String,
+) -> Result<Option<T>> {
+    let Some(name) = name else { return Ok(None) };
+    match from_name(name) {
+        Some(found) => Ok(Some(found)),
+        None => Err(Error::bad_input(format!("{what} is {name:?}; use one of {}", all()))),
+    }
+}
