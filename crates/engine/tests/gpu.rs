@@ -357,6 +357,28 @@ fn scorers_agree_about_all_jobs() {
     }
 }
 
+#[test]
+fn a_real_gpu_gives_the_answers_of_the_processor() {
+    if !stratann_engine::scorer::probe().is_usable() {
+        return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
+    }
+    for (dtype, metric) in [(DType::F32, Metric::L2), (DType::U8, Metric::Ip), (DType::F16, Metric::Cosine)] {
+        let set = Set::new(dtype, 32, &clustered(5000, 32, 50, 3));
+        let asked = queries_of(&set, 200);
+        let dir = built(&set, &options(metric, small()));
+        let wanted = search(&open(&dir), &asked.bytes, 40, GpuSwitches::default());
+        let scorer = ScorerOptions { choice: ScorerChoice::Cuda { device: 0 }, ..ScorerOptions::default() };
+        let index = Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() }).unwrap();
+        let got = search(&index, &asked.bytes, 40, GpuSwitches::default());
+        assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
+        let gpu = index.scorer_report().unwrap().gpu.unwrap();
+        assert_eq!((gpu.ranked_here, gpu.lost), (0, None));
+        let on_cpu = open(&dir);
+        let (codebook, codes, _) = on_cpu.codes_and_scorer().unwrap();
+        conformance::check(index.codes_and_scorer().unwrap().2, codebook, codes, 200);
+    }
+}
+
 /// A machine without a GPU: what is missing is named, and without being asked for one nothing is said.
 #[test]
 fn without_a_gpu_the_processor_ranks() {

@@ -21,6 +21,8 @@ pub enum Need {
     DataSets,
     /// A C++ compiler, which runs GPU kernels on a processor.
     Compiler,
+    /// A GPU, its driver and the compiler of kernels.
+    Gpu,
 }
 
 impl Need {
@@ -33,6 +35,7 @@ impl Need {
             Need::IoUring => "io_uring",
             Need::DataSets => "data sets",
             Need::Compiler => "a C++ compiler",
+            Need::Gpu => "a GPU",
         }
     }
 
