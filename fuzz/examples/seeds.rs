@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use stratann_core::format::adjacency::{IDS, NEIGHBOURS, RANKS};
+use stratann_core::format::gaps;
 use stratann_core::query::wire::{Carry, encode};
 use stratann_core::query::{Arrival, Budget, Mode, Params, QueryState, Scratch, Step};
 use stratann_fuzz::place::{Which, place, rows};
@@ -16,6 +17,7 @@ fn main() {
     }
     frames(&states);
     lists();
+    postings();
     datasets();
     write("learned", "two-hot", &[&learned()]);
     write("inverted_list", "two-members", &[&[0], &list_codes()]);
@@ -30,8 +32,14 @@ fn main() {
 
 /// A few changes of each file, and of each manifest.
 fn changes() {
-    let targets =
-        [("graph_files", 24), ("list_files", 24), ("grid_files", 12), ("shard_files", 12), ("manifest", 14)];
+    let targets = [
+        ("graph_files", 24),
+        ("list_files", 24),
+        ("grid_files", 12),
+        ("gpu_files", 22),
+        ("shard_files", 12),
+        ("manifest", 18),
+    ];
     for (target, choices) in targets {
         for choice in 0..choices {
             let change = |i: u8| [i % 8, i.wrapping_mul(37), i.wrapping_mul(11), 0, 1, i, choice];
@@ -62,6 +70,7 @@ fn states() -> Vec<(u8, Vec<u8>)> {
         (Which::CodedGraph, 7, Carry::Distances),
         (Which::Graphs, 0, Carry::Ids),
         (Which::Divided, 1, Carry::Ids),
+        (Which::Gpu, 0, Carry::Ids),
     ] {
         for steps in [0, 3] {
             out.push((choice, body(which, carry, steps)));
@@ -119,6 +128,18 @@ fn lists() {
         let mut bytes = vec![choice];
         coding.encode(&ids, &mut bytes);
         write("adjacency", &format!("list-{choice}"), &[&bytes]);
+    }
+}
+
+/// Lists of ids, and lists of two members as baselines read them.
+fn postings() {
+    let (mut few, mut many) = (Vec::new(), Vec::new());
+    gaps::encode(&[3, 4, 90, 91, 5000], &mut few);
+    gaps::encode(&(0..60).map(|i| 7 * i).collect::<Vec<u32>>(), &mut many);
+    write("postings", "few", &[&[0, 20, few.len() as u8], &few, &many]);
+    write("postings", "many", &[&[0, 200, 0], &many]);
+    for choice in 0..4 {
+        write("posting_list", &format!("two-{choice}"), &[&[choice], &2u32.to_le_bytes(), &[1; 60]]);
     }
 }
 

@@ -32,6 +32,7 @@ fuzz_target!(|data: &[u8]| {
         (KindParams::HybridIvf(_), 0) => place(Which::Graphs),
         (KindParams::HybridIvf(_), _) => place(Which::Divided),
         (KindParams::GridIvf(_), _) => place(Which::Grid),
+        (KindParams::GpuIvf(_), _) => place(Which::Gpu),
     };
     step(state, place, choice);
 });

@@ -77,6 +77,7 @@ pub fn json(valid: &Value, data: &[u8]) -> Option<Value> {
                 "flat",
                 "disk-graph",
                 "hybrid-ivf",
+                "gpu-ivf",
                 "l2",
                 "ip",
                 "cosine",
@@ -86,7 +87,7 @@ pub fn json(valid: &Value, data: &[u8]) -> Option<Value> {
                 "i8",
                 "",
                 "auto",
-            ][usize::from(number[0]) % 12]
+            ][usize::from(number[0]) % 13]
                 .into(),
             _ => {
                 (f64::from(i32::from_le_bytes([number[0], number[1], number[2], number[3]])) / 65536.0).into()

@@ -9,7 +9,7 @@ use stratann_core::hash::{checksum, hash};
 use stratann_engine::build::{BuildOptions, CodePlace, Kind, KindOptions, LocalPlan, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::durable::hex;
-use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
@@ -65,10 +65,12 @@ pub enum Which {
     Spread,
     /// A `grid-ivf`.
     Grid,
+    /// A `gpu-ivf` with the files of baselines.
+    Gpu,
 }
 
 /// Those that are one index on one machine.
-pub const WHOLE: [Which; 7] = [
+pub const WHOLE: [Which; 8] = [
     Which::Flat,
     Which::Graph,
     Which::CodedGraph,
@@ -76,11 +78,12 @@ pub const WHOLE: [Which; 7] = [
     Which::Graphs,
     Which::Divided,
     Which::Grid,
+    Which::Gpu,
 ];
 
 /// The place of an index; it is built when it is first asked for.
 pub fn place(which: Which) -> &'static Place {
-    static PLACES: [OnceLock<Place>; 8] = [const { OnceLock::new() }; 8];
+    static PLACES: [OnceLock<Place>; 9] = [const { OnceLock::new() }; 9];
     PLACES[which as usize].get_or_init(|| Place::new(which))
 }
 
@@ -91,12 +94,16 @@ fn options(which: Which) -> BuildOptions {
         Which::Scanned => (Kind::HybridIvf, Metric::Cosine),
         Which::Graphs | Which::Divided => (Kind::HybridIvf, Metric::L2),
         Which::Grid => (Kind::GridIvf, Metric::Cosine),
+        Which::Gpu => (Kind::GpuIvf, Metric::Cosine),
     };
     let mut options = BuildOptions::new(kind, metric);
     (options.threads, options.calibration_queries) = (1, 20);
     match &mut options.kind {
         KindOptions::Flat => {}
         KindOptions::GridIvf(own) => own.lists = Some(6),
+        KindOptions::GpuIvf(own) => {
+            (own.list_share, own.epsilon, own.code_bytes, own.baselines) = (0.05, 0.4, Some(4), true);
+        }
         KindOptions::DiskGraph(own) => {
             (own.degree, own.build_list, own.head_share) = (12, 24, 0.1);
             own.nodes_per_block = matches!(which, Which::Graph | Which::Spread).then_some(12);
@@ -114,6 +121,11 @@ fn options(which: Which) -> BuildOptions {
         }
     }
     options
+}
+
+fn open_options(which: Which) -> OpenOptions {
+    let baselines = if let Which::Gpu = which { OpenBaselines::OnDisk } else { OpenBaselines::No };
+    OpenOptions { baselines, ..OpenOptions::default() }
 }
 
 /// A path in the scratch folder that may be written over.
@@ -196,7 +208,7 @@ impl Place {
         let index = manifest
             .spread
             .is_none()
-            .then(|| Index::open(dir.path(), OpenOptions::default()).expect("an index that opens"));
+            .then(|| Index::open(dir.path(), open_options(which)).expect("an index that opens"));
         Place { dir, index, manifest, files, changed: Mutex::new(None) }
     }
 

@@ -5,6 +5,7 @@ use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag,
 };
+use stratann_core::score::Ranking;
 
 /// Steps after which a query of such small indexes must have ended.
 const STEPS_MAX: usize = 20_000;
@@ -21,6 +22,7 @@ pub fn params(view: &IndexView<'_>) -> Params {
         KindView::DiskGraph(_) => Params::disk_graph(5, 30),
         KindView::HybridIvf(_) => Params::hybrid_ivf(5, 6),
         KindView::GridIvf(_) => Params::grid_ivf(5, 6),
+        KindView::GpuIvf(_) => Params::gpu_ivf(5, 12),
     }
 }
 
@@ -44,12 +46,15 @@ pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
 /// Steps `state` until it ends, hands over, or waits for reads that were asked for elsewhere.
 pub fn step(state: &mut QueryState, view: &IndexView<'_>, scratch: &mut Scratch, file: &[u8]) -> Step {
     let mut asked: Vec<(Tag, Read)> = Vec::new();
+    let mut ranked: Vec<(Tag, Ranking)> = Vec::new();
     for _ in 0..STEPS_MAX {
-        let arrivals: Vec<Arrival<'_>> =
-            asked.iter().map(|(tag, read)| Arrival { tag: *tag, what: arrival(view, file, read) }).collect();
+        let reads = asked.iter().map(|(tag, read)| Arrival { tag: *tag, what: arrival(view, file, read) });
+        let rankings = ranked.iter().map(|(tag, r)| Arrival { tag: *tag, what: Arrived::Ranked(r.ranked()) });
+        let arrivals: Vec<Arrival<'_>> = reads.chain(rankings).collect();
         let step = state.step(view, scratch, &arrivals);
         asked = wanted(state);
-        if step != Step::Wait || asked.is_empty() {
+        ranked = state.code_wants().map(|tag| (tag, scratch.rank_codes(view))).collect();
+        if step != Step::Wait || (asked.is_empty() && ranked.is_empty()) {
             assert!(step != Step::Done || state.outcome() != Outcome::Running);
             return step;
         }

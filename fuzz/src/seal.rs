@@ -84,6 +84,15 @@ pub fn lists(view: &View<'_>, file: &mut [u8]) {
     }
 }
 
+/// Recomputes the checksum of every list of a file that baselines read; `pages` are the first pages of the lists, and
+/// the end of the last.
+pub fn posting_lists(seed: u64, pages: &[u32], file: &mut [u8]) {
+    for bounds in pages.windows(2) {
+        let [from, to] = [bounds[0], bounds[1]].map(|page| page as usize * stratann_core::PAGE);
+        file.get_mut(from..to).into_iter().for_each(|bytes| content(seed, bytes));
+    }
+}
+
 /// Recomputes the checksum of a JSON document.
 pub fn json(document: &mut Value) {
     if let Some(fields) = document.as_object_mut() {
