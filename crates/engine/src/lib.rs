@@ -26,6 +26,7 @@ pub mod recall;
 pub mod search;
 pub mod serve;
 pub mod spread;
+mod stores;
 pub mod tier;
 pub mod verify;
 
