@@ -230,3 +230,167 @@ fn the_kind_is_chosen_and_why_is_told() {
     assert!(built.status.success() && text.contains("--kind auto: flat: flat takes about "), "{text}");
     assert_eq!(json(&["info", arg(&index)])["kind"], "flat");
 }
+
+fn check_gpu_ways(found: &serde_json::Value, recalls: &[f64]) {
+    let ways = rows_with(&found["ways"], &[]);
+    assert_eq!(ways.len(), 13 * recalls.len());
+    for way in &ways {
+        assert!(number(&way["recall"]) >= number(&way["asked"]), "{way}");
+        assert!(number(&way["qps"]) > 0.0 && number(&way["blocking_qps"]) > 0.0, "{way}");
+        assert!(number(&way["pages"]) >= number(&way["reads"]), "{way}");
+        let is_in_ram = way["name"] == "rummy-like";
+        assert_eq!(number(&way["reads"]) == 0.0, is_in_ram, "{way}");
+    }
+    for &asked in recalls {
+        let at = |name: &str| {
+            let own = ways.iter().find(|way| way["name"] == name && way["asked"] == asked);
+            *own.unwrap_or_else(|| panic!("{name} at {asked}"))
+        };
+        assert_eq!(number(&at("spann")["qps_over_spann"]), 1.0);
+        // One family gives equal answers, by equal settings.
+        for (one, other) in [("spann", "hi+gpu"), ("spann", "rummy-like"), ("hi+pq", "hi+pq+gpu")] {
+            assert_eq!(at(one)["recall"], at(other)["recall"]);
+            assert_eq!(at(one)["setting"], at(other)["setting"]);
+        }
+        assert_eq!(at("static")["recall"], at("mi-cpu")["recall"]);
+        assert_eq!(at("changes")["recall"], at("no-dedup")["recall"]);
+        assert!(number(&at("static")["reads"]) <= number(&at("mi-cpu")["reads"]));
+        assert!(number(&at("changes")["reads"]) <= number(&at("no-dedup")["reads"]));
+        assert!(number(&at("spann")["reads"]) == number(&at("spann")["setting"]["nprobe"]));
+        assert!(number(&at("hi+gpu")["gpu_bytes"]) > number(&at("mi-gpu")["gpu_bytes"]));
+    }
+}
+
+fn check_gpu_saved(found: &serde_json::Value, recalls: &[f64]) {
+    let saved = rows_with(&found["saved"], &[]);
+    assert_eq!(saved.len(), 2 * recalls.len());
+    for row in &saved {
+        let [made, by_rule, by_sharing, both] =
+            ["reads", "saved_by_rule", "saved_by_sharing", "saved"].map(|name| number(&row[name]));
+        let all = number(&row["static_reads"]);
+        assert!(
+            (made + by_rule + by_sharing - all).abs() < 1e-9 && (by_rule + by_sharing - both).abs() < 1e-9
+        );
+        assert!((number(&row["candidates"]) - made - by_sharing).abs() < 1e-9 && by_sharing >= 0.0, "{row}");
+        if let Some(n) = row["static_n"].as_u64() {
+            // A candidate a read, at most n of them; and it is no worse than the rule.
+            assert!(all <= n as f64 && number(&row["static_recall"]) >= number(&row["recall"]), "{row}");
+        }
+    }
+    assert_eq!(rows_with(&found["saved_mean"], &[]).len(), 2);
+    let needed = &found["needed"];
+    let shares: Vec<f64> =
+        needed["complete"].as_array().unwrap().iter().map(|pair| number(&pair[1])).collect();
+    assert!(shares.is_sorted() && shares.last() == Some(&1.0), "{needed}");
+    assert!(number(&needed["p50"]) <= number(&needed["p95"]) && number(&needed["mean"]) > 0.0, "{needed}");
+    assert_eq!(rows_with(&found["sweep"], &[]).len(), 48);
+}
+
+fn check_gpu_threads(found: &serde_json::Value) {
+    for name in ["spann", "default", "rummy-like", "mi-cpu"] {
+        let rows = rows_with(&found["threads"], &[("name", name)]);
+        let (simulated, measured): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| row["simulated"].as_bool().unwrap());
+        assert_eq!(measured.iter().map(|row| number(&row["threads"])).collect::<Vec<_>>(), [1.0, 2.0]);
+        assert!(measured.iter().all(|row| number(&row["qps"]) > 0.0 && row["stage_us"].is_object()));
+        assert_eq!(simulated.len(), 7);
+        assert!(number(&simulated[6]["qps"]) >= number(&simulated[0]["qps"]), "64 threads do as much as one");
+    }
+}
+
+fn check_cost(index: &std::path::Path, ablation: &std::path::Path) {
+    let cost = json(&["bench", "cost", arg(index), "--ablation", arg(ablation), "--rows", "1000000000"]);
+    let systems = rows_with(&cost["systems"], &[]);
+    let names: Vec<&str> = systems.iter().map(|system| system["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["spann", "rummy-like", "gpu-ivf", "mi-cpu"]);
+    for system in systems {
+        for (place, bytes) in [("ram", "ram_bytes"), ("gpu", "gpu_bytes"), ("ssd", "ssd_bytes")] {
+            let parts = rows_with(&system["parts"], &[("place", place)]);
+            assert_eq!(parts.iter().map(|part| number(&part["bytes"])).sum::<f64>(), number(&system[bytes]));
+        }
+        let dollars = ["server_dollars", "ram_dollars", "gpu_dollars", "ssd_dollars"];
+        let sum: f64 = dollars.iter().map(|name| number(&system[name])).sum();
+        assert!((sum - number(&system["dollars"])).abs() < 1e-6);
+        let ram = number(&system["ram_bytes"]) / 1e9;
+        assert!((number(&system["ram_dollars"]) - 10.0 * ram).abs() < 1e-6);
+        assert!((number(&system["qps_a_dollar"]) * sum - number(&system["qps"])).abs() < 1e-6);
+        assert!((number(&system["qps_a_ram_gb"]) * ram - number(&system["qps"])).abs() < 1e-6);
+    }
+    // The index's own codes, a thousand million over three thousand times.
+    let code = rows_with(&cost["systems"][2]["parts"], &[("what", "codes")])[0];
+    assert_eq!(number(&code["bytes"]), 1e9 * number(&code["bytes_a_vector"]));
+    let text = String::from_utf8(run(&["bench", "cost", arg(index), "--qps", "spann=10"]).stdout).unwrap();
+    assert!(text.contains("2.35/1.40 = 1.68") && text.contains("at least 1.68"), "{text}");
+    let wrong = refused(&["bench", "cost", arg(index), "--qps", "diskann=10"], 2);
+    assert!(wrong.contains("--qps diskann=10: write SYSTEM=QPS"), "{wrong}");
+    let wrong = refused(&["bench", "cost", arg(index), "--ram-gb-price", "-1"], 2);
+    assert!(wrong.contains("--ram-gb-price is -1"), "{wrong}");
+    let wrong = refused(&["bench", "cost", arg(index), "--ablation", arg(ablation), "--recall", "0.1"], 2);
+    assert!(wrong.contains("no way at a recall of 0.1"), "{wrong}");
+}
+
+#[test]
+fn a_gpu_index_is_compared_with_other_systems() {
+    let data = Data::new(3000, 32, "u8");
+    let (truth, index, costs) = (data.truth("l2"), data.path("gpu.idx"), data.path("costs.json"));
+    std::fs::write(&costs, format!(r#"{{"costs": {COSTS}}}"#)).unwrap();
+    let (base, queries) = (arg(&data.base), arg(&data.queries));
+    let build = ["build", base, "-o", arg(&index), "--kind", "gpu-ivf", "--calibration-queries", "0"];
+    json(&[&build[..], &["--baselines"]].concat());
+    let plot = data.path("gpu.svg");
+    let args = ["bench", "ablation", "--kind", "gpu-ivf", arg(&index), queries, "--groundtruth", arg(&truth)];
+    let more = ["--recall", "0.6,0.8", "--threads", "1,2", "--costs", arg(&costs), "--sample", "20"];
+    let found = json(&[&args[..], &more, &["--svg", arg(&plot)]].concat());
+    check_gpu_ways(&found, &[0.6, 0.8]);
+    check_gpu_saved(&found, &[0.6, 0.8]);
+    check_gpu_threads(&found);
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    assert!(svg.contains("QPS over spann") && svg.trim_end().ends_with("</svg>"));
+    // A fixed number of candidates that is smaller by one misses the recall.
+    let fixed = rows_with(&found["ways"], &[("name", "static")])[1];
+    let [nprobe, n] = ["nprobe", "candidates"].map(|name| fixed["setting"][name].as_u64().unwrap());
+    let recall = |n: u64| {
+        let numbers = [nprobe, n].map(|number| number.to_string());
+        let search = ["search", arg(&index), queries, "--groundtruth", arg(&truth), "--rule", "static"];
+        let found = json(&[&search[..], &["--nprobe", &numbers[0], "--candidates", &numbers[1]]].concat());
+        number(&found["runs"][0]["recall"])
+    };
+    assert_eq!(recall(n), number(&fixed["recall"]));
+    assert!(n == 10 || recall(n - 1) < 0.8);
+    let ablation = data.path("ablation.json");
+    std::fs::write(&ablation, found.to_string()).unwrap();
+    check_cost(&index, &ablation);
+    let codes = json(&["bench", "codes", arg(&index), queries, "--nprobe", "8", "--rounds", "1"]);
+    assert!(codes["code_bytes"] == 32 && number(&codes["ns_a_code"]) > 0.0, "{codes}");
+}
+
+#[test]
+fn what_no_gpu_ablation_can_be_made_of_is_refused() {
+    let data = Data::new(300, 32, "u8");
+    let (truth, flat, plain) = (data.truth("l2"), data.path("flat.idx"), data.path("plain.idx"));
+    let base = arg(&data.base);
+    json(&["build", base, "-o", arg(&flat), "--kind", "flat"]);
+    let quick = ["--calibration-queries", "0"];
+    json(&[&["build", base, "-o", arg(&plain), "--kind", "gpu-ivf"][..], &quick].concat());
+    let of = |index: &std::path::Path, truth: &std::path::Path, more: &[&str]| {
+        let args = ["bench", "ablation", "--kind", "gpu-ivf", arg(index), arg(&data.queries)];
+        refused(&[&args[..], &["--groundtruth", arg(truth)], more].concat(), 2)
+    };
+    let missing = data.path("missing.ibin");
+    for (said, words) in [
+        (of(&flat, &truth, &[]), "is of kind flat; give an index of kind gpu-ivf"),
+        (of(&plain, &truth, &[]), "build it with --baselines"),
+        (of(&plain, &truth, &["-o", "x"]), "--output is not for gpu-ivf"),
+        (of(&plain, &truth, &["--metric", "l2"]), "--metric is not for gpu-ivf"),
+        (of(&plain, &truth, &["--recall", "0.9,0.8"]), "--recall is not ascending"),
+        (of(&plain, &truth, &["--codes-per-read", "0"]), "--codes-per-read is out of range"),
+        (of(&plain, &missing, &[]), "missing.ibin"),
+        (refused(&["bench", "cost", arg(&flat)], 2), "is of kind flat; give an index of kind gpu-ivf"),
+        (refused(&["bench", "cost", arg(&plain)], 2), "build it with --baselines"),
+        (refused(&["bench", "codes", arg(&flat), arg(&data.queries)], 2), "give an index of kind gpu-ivf"),
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let args = ["bench", "ablation", base, arg(&data.queries), "--groundtruth", arg(&truth)];
+    assert!(refused(&args, 2).contains("--output is missing"));
+}

@@ -27,6 +27,7 @@ pub mod scorer;
 pub mod search;
 pub mod serve;
 pub mod spread;
+mod stores;
 pub mod tier;
 pub mod verify;
 

@@ -16,6 +16,8 @@ use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 
 mod ablation;
+mod codes;
+mod cost;
 mod generate;
 mod open_loop;
 
@@ -80,6 +82,8 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum Other {
     Ablation(Box<ablation::Args>),
+    Codes(codes::Args),
+    Cost(cost::Args),
     Generate(generate::Args),
 }
 
@@ -87,6 +91,9 @@ const USAGE: &str = "\
 stratann bench [OPTIONS] <INDEX> <QUERIES>
        stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>
        stratann bench ablation [OPTIONS] --groundtruth <GT> --output <DIR> <BASE> <QUERIES>
+       stratann bench ablation [OPTIONS] --kind gpu-ivf --groundtruth <GT> <INDEX> <QUERIES>
+       stratann bench cost [OPTIONS] <INDEX>
+       stratann bench codes [OPTIONS] <INDEX> <QUERIES>
        stratann bench generate [OPTIONS] --output <DIR> --dim <D> --rows <N> <SHAPE>";
 
 const EXAMPLES: &str = "\
@@ -118,6 +125,8 @@ struct Document<'a> {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.other {
         Some(Other::Ablation(args)) => return ablation::run(args, output),
+        Some(Other::Codes(args)) => return codes::run(args, output),
+        Some(Other::Cost(args)) => return cost::run(args, output),
         Some(Other::Generate(args)) => return generate::run(args, output),
         None => {}
     }

@@ -327,13 +327,11 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let index = index_folder(args, &config, folder)?;
     let sources = config.sources();
-    let keys = config.caps();
-    let scorer_keys = config.scorer();
+    let (keys, scorer_keys) = (config.caps(), config.scorer());
     let learning = learning::learning(args, &config)?;
     let asks_for_learning = learning::is_asked(args, &config);
     let etcd = sources.etcd(&log)?;
-    let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
-    let http = http_address(http, output)?;
+    let http = http_address(args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP), output)?;
     let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
     let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
     let tls = read_tls(&config, folder)?;

@@ -1,15 +1,16 @@
 //! `stratann bench ablation`: measures the effect of each technique of a kind on the user's vectors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stratann_engine::output::{self, OutputPath};
-use stratann_engine::{Error, Result};
+use stratann_engine::{Error, Metric, Result};
 
 use crate::Verdict;
 use crate::options::{self, MetricName};
 use crate::output::Output;
 
 mod figure;
+mod gpu;
 mod grid;
 mod hybrid;
 
@@ -17,11 +18,12 @@ mod hybrid;
 ///
 /// hybrid-ivf: builds an index with the planned local indexes and three with uniform ones, and searches them with
 /// techniques switched off, one by one. grid-ivf: pruning on this machine, and on simulated servers the ways to divide
-/// the lists, under even and skewed loads.
-#[derive(clap::Args)]
+/// the lists, under even and skewed loads. gpu-ivf: an index built with --baselines is searched as other systems do it,
+/// each at its cheapest setting that reaches a recall, and with techniques added one by one.
+#[derive(Clone, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Vectors
+    /// Vectors; of gpu-ivf the folder of an index that was built with --baselines
     base: PathBuf,
     /// Queries
     queries: PathBuf,
@@ -31,12 +33,12 @@ pub(crate) struct Args {
     /// Kind of index
     #[arg(long, value_enum, default_value = "hybrid-ivf")]
     kind: KindName,
-    /// Folder for the indexes; existing ones are used again
+    /// Folder for the indexes; existing ones are used again (hybrid-ivf, grid-ivf)
     #[arg(short, long, value_name = "DIR")]
-    output: PathBuf,
-    /// Distance
-    #[arg(long, value_enum, default_value = "l2")]
-    metric: MetricName,
+    output: Option<PathBuf>,
+    /// Distance (hybrid-ivf, grid-ivf) [default: l2]
+    #[arg(long, value_enum)]
+    metric: Option<MetricName>,
     /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
@@ -49,10 +51,10 @@ pub(crate) struct Args {
     /// Cost profile of this machine, from `stratann profile` (hybrid-ivf) [default: measured]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Recalls at which settings are compared
-    #[arg(long, value_delimiter = ',', default_value = "0.9,0.95,0.99")]
+    /// Recalls at which settings are compared [default: 0.9,0.95,0.99; gpu-ivf 0.9,0.92,0.94,0.96,0.98]
+    #[arg(long, value_delimiter = ',')]
     recall: Vec<f64>,
-    /// Queries per sweep; learning uses all
+    /// Queries per sweep; learning uses all. Of gpu-ivf the queries that are timed; counters are of all
     #[arg(long, default_value_t = 500, value_name = "N")]
     sample: usize,
     /// Queries per epoch of learning (hybrid-ivf) [default: 2000]
@@ -67,14 +69,25 @@ pub(crate) struct Args {
     /// Skew: shares of the work that one server of whole lists would have, 0 to 1 (grid-ivf) [default: 0.4,0.5,0.6]
     #[arg(long, value_delimiter = ',', value_name = "SHARE,…")]
     skew: Vec<f64>,
-    /// Costs of work, from an earlier `stratann simulate --json` (grid-ivf) [default: measured]
+    /// Costs of work, from an earlier `stratann simulate --json` (grid-ivf, gpu-ivf) [default: measured]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
+    /// Codes whose ranking costs as much as one read, where the cheapest setting is sought (gpu-ivf) [default: 1000]
+    ///
+    /// A disk does 100,000 reads a second, 10 us each; a thread ranks a code in about 10 ns, and a GPU sooner.
+    #[arg(long, value_name = "N")]
+    codes_per_read: Option<f64>,
+    /// Simulate a scorer that ranks a code in so many picoseconds (gpu-ivf) [default: threads rank codes]
+    #[arg(long, value_name = "PS")]
+    scorer_code_ps: Option<u64>,
+    /// A job of the simulated scorer besides its codes, microseconds (gpu-ivf) [default: 0]
+    #[arg(long, value_name = "US", requires = "scorer_code_ps")]
+    scorer_job_us: Option<f64>,
+    /// Threads [default: all cores]; of gpu-ivf several numbers, that are measured in turn [default: 1 and all cores]
+    #[arg(long, value_delimiter = ',', value_parser = options::threads, value_name = "N,…")]
+    threads: Vec<usize>,
     /// Plot the charts into this SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, visible_alias = "svg", value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Replace an existing plot
     #[arg(long)]
@@ -86,7 +99,9 @@ Examples:
   stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
     --plot ablation.svg
   stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --kind grid-ivf \\
-    --servers 4,8 --plot grid.svg";
+    --servers 4,8 --plot grid.svg
+  stratann bench ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --recall 0.9,0.95 \\
+    --svg gpu.svg";
 
 /// Kinds that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -95,6 +110,18 @@ enum KindName {
     HybridIvf,
     /// Lists in memory, scanned component by component.
     GridIvf,
+    /// Codes with a scorer, vectors on disk.
+    GpuIvf,
+}
+
+impl KindName {
+    fn name(self) -> &'static str {
+        match self {
+            KindName::HybridIvf => "hybrid-ivf",
+            KindName::GridIvf => "grid-ivf",
+            KindName::GpuIvf => "gpu-ivf",
+        }
+    }
 }
 
 /// Runs `stratann bench ablation`.
@@ -103,47 +130,73 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));
     }
     args.check_kind()?;
-    output::check_folder(&args.output)?;
+    let args = &args.with_recalls();
+    if args.kind != KindName::GpuIvf {
+        output::check_folder(args.folder())?;
+    }
     match args.kind {
+        KindName::GpuIvf => gpu::run(args, output),
         KindName::HybridIvf => hybrid::run(args, output),
         KindName::GridIvf => grid::run(args, output),
     }
 }
 
 impl Args {
-    /// Refuses options of the other kind.
+    /// Refuses options of other kinds, and asks for those of this one.
     fn check_kind(&self) -> Result<()> {
-        let (name, others) = match self.kind {
-            KindName::HybridIvf => (
-                "hybrid-ivf",
-                [
-                    ("--servers", !self.servers.is_empty()),
-                    ("--skew", !self.skew.is_empty()),
-                    ("--costs", self.costs.is_some()),
-                    ("", false),
-                ],
-            ),
-            KindName::GridIvf => (
-                "grid-ivf",
-                [
-                    ("--ram-budget", self.ram_budget.is_some()),
-                    ("--profile", self.profile.is_some()),
-                    ("--epoch-queries", self.epoch_queries.is_some()),
-                    ("--nprobe", self.nprobe.is_some()),
-                ],
-            ),
-        };
-        match others.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) => Err(Error::bad_input(format!("{option} is not for {name}; leave it out"))),
-            None => Ok(()),
+        use KindName::{GpuIvf, GridIvf, HybridIvf};
+        let all: [(&str, bool, &[KindName]); 13] = [
+            ("--ram-budget", self.ram_budget.is_some(), &[HybridIvf]),
+            ("--profile", self.profile.is_some(), &[HybridIvf]),
+            ("--epoch-queries", self.epoch_queries.is_some(), &[HybridIvf]),
+            ("--nprobe", self.nprobe.is_some(), &[HybridIvf]),
+            ("--servers", !self.servers.is_empty(), &[GridIvf]),
+            ("--skew", !self.skew.is_empty(), &[GridIvf]),
+            ("--costs", self.costs.is_some(), &[GridIvf, GpuIvf]),
+            ("--output", self.output.is_some(), &[HybridIvf, GridIvf]),
+            ("--metric", self.metric.is_some(), &[HybridIvf, GridIvf]),
+            ("--clusters", self.clusters.is_some(), &[HybridIvf, GridIvf]),
+            ("--codes-per-read", self.codes_per_read.is_some(), &[GpuIvf]),
+            ("--scorer-code-ps", self.scorer_code_ps.is_some(), &[GpuIvf]),
+            ("several --threads", self.threads.len() > 1, &[GpuIvf]),
+        ];
+        let wrong = all.iter().find(|(_, is_given, kinds)| *is_given && !kinds.contains(&self.kind));
+        if let Some((option, ..)) = wrong {
+            return Err(Error::bad_input(format!("{option} is not for {}; leave it out", self.kind.name())));
         }
+        if self.kind != GpuIvf && self.output.is_none() {
+            return Err(Error::bad_input("--output is missing; name a folder for the indexes"));
+        }
+        Ok(())
+    }
+
+    /// With the recalls of the kind, where none is given.
+    fn with_recalls(&self) -> Args {
+        let usual: &[f64] = match self.kind {
+            KindName::HybridIvf | KindName::GridIvf => &[0.9, 0.95, 0.99],
+            KindName::GpuIvf => &[0.9, 0.92, 0.94, 0.96, 0.98],
+        };
+        let recall = if self.recall.is_empty() { usual.to_vec() } else { self.recall.clone() };
+        Args { recall, ..self.clone() }
+    }
+
+    fn folder(&self) -> &Path {
+        self.output.as_deref().unwrap_or(Path::new(""))
+    }
+
+    fn threads(&self) -> usize {
+        self.threads.iter().copied().max().unwrap_or_else(options::all_cores)
+    }
+
+    fn metric(&self) -> Metric {
+        self.metric.unwrap_or(MetricName::L2).into()
     }
 }
 
 /// Checks the path of the plot, before indexes are built.
 fn plot_path(args: &Args) -> Result<Option<OutputPath>> {
     let Some(path) = &args.plot else { return Ok(None) };
-    if *path == args.output {
+    if args.output.as_ref() == Some(path) {
         return Err(Error::bad_input(format!(
             "{} is the folder for the indexes; give another name with --plot",
             path.display()

@@ -183,7 +183,7 @@ impl Prices {
         Ok(prices)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(in crate::commands) fn check(&self) -> Result<()> {
         let wrong = |name: &str, value: f64, how: &str| {
             Err(Error::bad_input(format!("{name} is {value}; use a number {how}")))
         };

@@ -17,7 +17,6 @@ use stratann_engine::{Error, Result};
 use super::{Args, plot_path};
 use crate::Verdict;
 use crate::commands::simulate::costs::Prices;
-use crate::options;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
@@ -104,7 +103,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
     let truth = GroundTruth::read(&args.groundtruth)?;
     let printer = ProgressPrinter::new(output);
-    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
+    std::fs::create_dir_all(args.folder()).map_err(|e| Error::io("creating", args.folder(), &e))?;
     let (folder, build) = built(args, &base, &printer, output)?;
     let bench = Bench::open(args, &folder, truth, &printer, output)?;
     let one_server = bench.one_server()?;
@@ -168,7 +167,7 @@ fn built(
     printer: &ProgressPrinter,
     output: Output,
 ) -> Result<(PathBuf, Option<BuildSeconds>)> {
-    let (folder, times) = (args.output.join("grid.idx"), args.output.join("grid-build.json"));
+    let (folder, times) = (args.folder().join("grid.idx"), args.folder().join("grid-build.json"));
     if let Ok((_, manifest)) = Manifest::read(&folder) {
         if manifest.rows != base.shape().rows || manifest.dim != base.shape().dim {
             return Err(Error::bad_input(format!(
@@ -183,9 +182,9 @@ fn built(
     }
     let own = GridOptions { lists: args.clusters, centroids: None };
     let options = BuildOptions {
-        threads: args.threads.unwrap_or_else(options::all_cores),
+        threads: args.threads(),
         calibration_queries: 0,
-        ..BuildOptions::new(KindOptions::GridIvf(own), args.metric.into())
+        ..BuildOptions::new(KindOptions::GridIvf(own), args.metric())
     };
     let build = BuildSeconds::of(build::build(base, &folder, &options, printer)?.stages);
     let text = serde_json::to_vec(&build).unwrap_or_default();
@@ -221,7 +220,7 @@ impl<'a> Bench<'a> {
     }
 
     fn threads(&self) -> usize {
-        self.args.threads.unwrap_or_else(options::all_cores)
+        self.args.threads()
     }
 
     /// The first queries.

@@ -16,7 +16,6 @@ use stratann_engine::search::{Effort, SearchOptions, recall};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
-use crate::options;
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
@@ -113,7 +112,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let base = Reader::open(&args.base)?;
     let truth = GroundTruth::read(&args.groundtruth)?;
     let printer = ProgressPrinter::new(output);
-    std::fs::create_dir_all(&args.output).map_err(|e| Error::io("creating", &args.output, &e))?;
+    std::fs::create_dir_all(args.folder()).map_err(|e| Error::io("creating", args.folder(), &e))?;
     let profile = profile(args, &printer)?;
     let mut bench = Bench { args, printer: &printer, output, truth };
     let mixed = bench.build(&base, "auto", LocalPlan::Auto, &profile)?;
@@ -149,14 +148,14 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
 fn profile(args: &Args, printer: &ProgressPrinter) -> Result<Profile> {
     match &args.profile {
         Some(path) => Profile::read(path),
-        None => Profile::measure(&args.output, &ProfileOptions::default(), printer),
+        None => Profile::measure(args.folder(), &ProfileOptions::default(), printer),
     }
 }
 
 impl Bench<'_> {
     /// Builds an index with this plan, unless it exists.
     fn build(&self, base: &Reader, name: &str, plan: LocalPlan, profile: &Profile) -> Result<PathBuf> {
-        let folder = self.args.output.join(format!("{name}.idx"));
+        let folder = self.args.folder().join(format!("{name}.idx"));
         if let Ok((_, manifest)) = Manifest::read(&folder) {
             if manifest.rows == base.shape().rows && manifest.dim == base.shape().dim {
                 self.output.note(&format!("{} exists and is used again", folder.display()));
@@ -177,14 +176,14 @@ impl Bench<'_> {
         let options = BuildOptions {
             threads: self.threads(),
             calibration_queries: 0,
-            ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric.into())
+            ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric())
         };
         build::build(base, &folder, &options, self.printer)?;
         Ok(folder)
     }
 
     fn threads(&self) -> usize {
-        self.args.threads.unwrap_or_else(options::all_cores)
+        self.args.threads()
     }
 
     fn options(&self, nprobe: u32, variant: &Variant) -> SearchOptions {

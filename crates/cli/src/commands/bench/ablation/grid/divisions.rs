@@ -61,7 +61,7 @@ impl Bench<'_> {
         for (at, &servers) in servers.iter().enumerate() {
             for mode in MODES {
                 let name = format!("cluster-{}-{servers}-{}", mode.name(), std::process::id());
-                let folder = Temporary(self.args.output.join(name));
+                let folder = Temporary(self.args.folder().join(name));
                 let options = simulation.partition_options(mode, servers);
                 let done = spread::partition(index, &folder.0, &options, self.printer);
                 let Some(report) = simulation.unless_refused(mode, servers, done)? else { continue };

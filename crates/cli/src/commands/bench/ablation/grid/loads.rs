@@ -144,7 +144,7 @@ impl Bench<'_> {
             DType::U8 => "u8bin",
             DType::I8 => "i8bin",
         };
-        let path = self.args.output.join(format!("{name}.{suffix}"));
+        let path = self.args.folder().join(format!("{name}.{suffix}"));
         let shape = Shape { rows: numbers.len() as u64, dim: wanted.dim, dtype: wanted.dtype };
         let row = |&number: &usize| {
             let mut row = Vec::new();

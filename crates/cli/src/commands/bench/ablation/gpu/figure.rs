@@ -1,0 +1,88 @@
+//! Plots eight charts, as SVG.
+
+use plotters::prelude::*;
+use stratann_engine::output::OutputPath;
+use stratann_engine::{Error, Result};
+
+use super::super::figure::{Drawn, Line, Part, bars, lines};
+use super::Document;
+use super::timed::AtRecall;
+
+const SIZE: (u32, u32) = (1840, 860);
+/// Ways in the charts over recall; figure 9 names the first ones.
+const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", "hi+pq"];
+
+/// Writes the figure.
+///
+/// # Errors
+/// When it cannot be plotted or written.
+pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
+    let (path, mut svg) = (to.path(), String::new());
+    charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
+    to.write(svg.as_bytes())
+}
+
+fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
+    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let parts = area.split_evenly((2, 4));
+    let by_recall = |all: &[AtRecall], of: fn(&AtRecall) -> f64| -> Vec<Line> {
+        let line = |name: &&str| {
+            let own = all.iter().filter(|at| at.name == *name);
+            (name.to_string(), own.map(|at| (at.asked, of(at))).collect::<Vec<_>>())
+        };
+        WAYS.iter().map(line).filter(|line| !line.1.is_empty()).collect()
+    };
+    let ways = &document.ways;
+    let qps = by_recall(ways, |at| at.qps_over_spann.unwrap_or(0.0));
+    lines(&parts[0], ("QPS over spann", "recall", "times"), &qps)?;
+    let latency = by_recall(ways, |at| at.latency_over_spann.unwrap_or(0.0));
+    lines(&parts[1], ("latency over spann", "recall", "times"), &latency)?;
+    lines(&parts[2], ("reads of a query", "recall", "reads"), &by_recall(ways, |at| at.reads))?;
+    hierarchical(&parts[3], document)?;
+    lines(&parts[4], ("QPS by threads", "threads", "QPS"), &by_threads(document, |scaled| scaled.qps))?;
+    let us = by_threads(document, |scaled| scaled.latency_us.mean);
+    lines(&parts[5], ("latency by threads", "threads", "us"), &us)?;
+    techniques(&parts[6], document)?;
+    let complete = document.needed.complete.iter().map(|&(n, share)| (f64::from(n), share)).collect();
+    let title = format!("queries that need no more, m {}", document.needed.nprobe);
+    lines(&parts[7], (&title, "candidates", "share"), &[("share".into(), complete)])?;
+    area.present()?;
+    Ok(())
+}
+
+fn by_threads(document: &Document<'_>, of: fn(&super::Scaled) -> f64) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for scaled in document.threads.iter().filter(|scaled| scaled.simulated) {
+        let point = (scaled.threads as f64, of(scaled));
+        match lines.iter_mut().find(|line| line.0 == scaled.name) {
+            Some(line) => line.1.push(point),
+            None => lines.push((scaled.name.to_string(), vec![point])),
+        }
+    }
+    lines
+}
+
+/// Figure 4.
+fn hierarchical(area: &super::super::figure::Area<'_>, document: &Document<'_>) -> Drawn {
+    let first = document.recalls.first().copied().unwrap_or(0.0);
+    let names = ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu"];
+    let own = |name: &&str| document.ways.iter().find(|at| at.name == *name && at.asked == first);
+    let all: Vec<&AtRecall> = names.iter().filter_map(own).collect();
+    let bars_of: Vec<String> = all.iter().map(|at| at.name.to_string()).collect();
+    let parts: [Part; 1] = [("QPS", all.iter().map(|at| at.qps).collect())];
+    bars(area, (&format!("hierarchical indexing, recall {first}"), "QPS"), &bars_of, &parts)
+}
+
+/// Figure 12c at the highest recall.
+fn techniques(area: &super::super::figure::Area<'_>, document: &Document<'_>) -> Drawn {
+    let last = document.recalls.last().copied().unwrap_or(0.0);
+    let own: Vec<_> = document.saved.iter().filter(|saved| saved.asked == last).collect();
+    let names: Vec<String> = own.iter().map(|saved| saved.rule.to_string()).collect();
+    let parts: [Part; 3] = [
+        ("made", own.iter().map(|saved| saved.reads).collect()),
+        ("saved by sharing", own.iter().map(|saved| saved.saved_by_sharing.max(0.0)).collect()),
+        ("saved by the rule", own.iter().map(|saved| saved.saved_by_rule.max(0.0)).collect()),
+    ];
+    bars(area, (&format!("reads of re-ranking, recall {last}"), "reads"), &names, &parts)
+}
