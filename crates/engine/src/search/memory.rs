@@ -7,6 +7,7 @@ use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::effort::Effort;
+use crate::kinds::gpu_ivf::account::reads_at_once;
 use crate::manifest::Manifest;
 use crate::recall::curve;
 
@@ -20,7 +21,8 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
         + options.k as u64 * 16
         + manifest.dim as u64 * 16
         + 4096;
-    let reads = u64::from(options.width.at_load(in_flight).1) * planned.read_bytes as u64;
+    let batch = manifest.section.gpu().map_or(0, |_| reads_at_once(options.switches.gpu().batch));
+    let reads = u64::from(options.width.at_load(in_flight).1.max(batch)) * planned.read_bytes as u64;
     let queries = options.threads as u64 * in_flight as u64 * (state + reads);
     [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
 }
@@ -54,8 +56,8 @@ impl Index {
     /// Memory of a search with these options, the open index included; a few queries alone take less.
     pub fn search_account(&self, options: &SearchOptions, queries: usize) -> Account {
         let mut account = self.account();
-        let (params_width, in_flight) = (self.width_limit(options), self.in_flight(options));
-        let per_query = self.query_bytes(options) + params_width as u64 * self.read_bytes_max() as u64;
+        let in_flight = self.in_flight(options);
+        let per_query = self.query_bytes(options) + self.reads_bytes(options);
         account.add("queries in flight", options.threads as u64 * in_flight as u64 * per_query);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
         if let Some(learning) = self.learning() {
@@ -64,6 +66,15 @@ impl Index {
         let answer = 12 * options.k.min(self.base.manifest.rows as usize) as u64 + 8;
         account.add("queries and answers", queries as u64 * (answer + self.base.row_bytes() as u64));
         account
+    }
+
+    /// Bytes of the reads of one query that are under way at once.
+    fn reads_bytes(&self, options: &SearchOptions) -> u64 {
+        let by_width = u64::from(self.width_limit(options)) * self.read_bytes_max() as u64;
+        let params = self.params(options).ok();
+        // A mini-batch is read at once, whatever the width.
+        let batch = params.and_then(|params| params.kind.gpu_ivf().map(|own| own.batch)).unwrap_or(0);
+        by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)
     }
 
     pub(crate) fn width_limit(&self, options: &SearchOptions) -> u32 {

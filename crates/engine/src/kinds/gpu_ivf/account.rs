@@ -7,8 +7,13 @@ use crate::manifest::Manifest;
 /// Queries in flight per thread: enough to keep the disk busy while each waits for one mini-batch after another.
 pub(crate) const IN_FLIGHT: usize = 32;
 
-/// Mini-batch that memory is set aside for; a longer one is accounted as asked.
-pub(crate) const USUAL_BATCH: u64 = 16;
+/// Mini-batch that memory is set aside for before the parameters of a search are known.
+const USUAL_BATCH: u32 = 16;
+
+/// Reads of a query that are under way at once, whatever its width: those of a mini-batch.
+pub(crate) fn reads_at_once(batch: Option<u32>) -> u32 {
+    batch.unwrap_or(USUAL_BATCH)
+}
 
 /// Tables of one query, ids of its lists and of candidates, and keys of those. Lists may be larger than the mean.
 pub(crate) fn query_bytes(code_bytes: usize, facts: &GpuFacts) -> u64 {
@@ -24,6 +29,6 @@ pub(crate) fn planned_query(manifest: &Manifest, facts: &GpuFacts) -> PlannedQue
     PlannedQuery {
         in_flight: IN_FLIGHT,
         tables_bytes: query_bytes(code_bytes + 8, facts),
-        read_bytes: manifest.blocks.bytes * USUAL_BATCH as usize,
+        read_bytes: manifest.blocks.bytes,
     }
 }
