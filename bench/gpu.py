@@ -100,11 +100,12 @@ def bytes_of(peer):
 def compare(args, all_peers, floats, grid, query_file, nprobe):
     """Figures of one nprobe of ours."""
     words = [args.stratann, "bench", "codes", grid, query_file, "--nprobe", nprobe, "--rounds", 1, "--json"]
-    ours, tables, theirs = [], [], {peer.name: [] for peer in all_peers}
+    ours, tables, scans, theirs = [], [], [], {peer.name: [] for peer in all_peers}
     codes, probes = run(*words)["codes"], {}
     for _ in range(args.rounds):
         report = run(*words)
         ours.append(report["ns_a_code"])
+        scans.append(report["scan_ns_a_code"])
         tables.append((report["rank_us"] + report["prepare_us"]) * 1000 / report["codes"])
         for peer in all_peers:
             probes[peer.name] = peer.lists_for(codes)
@@ -113,6 +114,7 @@ def compare(args, all_peers, floats, grid, query_file, nprobe):
     ours, with_table = statistics.median(ours), statistics.median(tables)
     row = {"nprobe": nprobe, "codes": codes, "code_bytes": report["code_bytes"], "ns_a_code": ours}
     row["ns_a_code_with_table"] = with_table
+    row["scan_ns_a_code"] = statistics.median(scans)
     row["peers"] = [
         {
             "name": peer.name,
@@ -129,7 +131,8 @@ def compare(args, all_peers, floats, grid, query_file, nprobe):
 
 def show(row):
     print(
-        "nprobe {nprobe}: {codes:.0f} codes of {code_bytes} bytes, {ns_a_code:.2f} ns each, "
+        "nprobe {nprobe}: {codes:.0f} codes of {code_bytes} bytes, {ns_a_code:.2f} ns each, {scan_ns_a_code:.2f} for "
+        "the distance alone, "
         "{ns_a_code_with_table:.2f} with the table of the query".format(**row)
     )
     for peer in row["peers"]:

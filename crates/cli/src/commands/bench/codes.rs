@@ -48,6 +48,8 @@ struct Document<'a> {
     route_us: f64,
     rank_us: f64,
     ns_a_code: f64,
+    /// Distances alone, of as many codes that lie in one piece.
+    scan_ns_a_code: f64,
 }
 
 /// Runs `stratann bench codes`.
@@ -79,12 +81,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         route_us: each_us(middle.route_ns),
         rank_us: each_us(middle.rank_ns),
         ns_a_code: middle.rank_ns / middle.codes.max(1.0),
+        scan_ns_a_code: middle.scan_ns / middle.codes.max(1.0),
     };
     output.result(&document, || {
         format!(
-            "{:.2} ns a code of {} bytes ({} codes a query, {} queries); table {:.1} us, lists {:.1} us, ranking {:.1} us\n",
+            "{:.2} ns a code of {} bytes, {:.2} ns for its distance alone ({} codes a query, {} queries); table \
+             {:.1} us, lists {:.1} us, ranking {:.1} us\n",
             document.ns_a_code,
             document.code_bytes,
+            document.scan_ns_a_code,
             count(document.codes as u64),
             count(document.queries as u64),
             document.prepare_us,
@@ -101,6 +106,7 @@ struct Round {
     prepare_ns: f64,
     route_ns: f64,
     rank_ns: f64,
+    scan_ns: f64,
     codes: f64,
 }
 
@@ -108,6 +114,7 @@ fn round(args: &Args, index: &Index, rows: &[u8]) -> Result<Round> {
     let effort = Effort::Clusters(args.nprobe, None, None);
     let params = index.params(&SearchOptions { k: args.k, effort, ..SearchOptions::default() })?;
     let (view, mut scratch, mut sum) = (index.view(), Scratch::default(), Round::default());
+    let mut distances = Vec::new();
     for query in rows.chunks_exact(index.row_bytes()) {
         let mut state = QueryState::new(params, index.query_budget());
         let mut lap = Instant::now();
@@ -122,6 +129,11 @@ fn round(args: &Args, index: &Index, rows: &[u8]) -> Result<Round> {
         let ranking = scratch.rank_codes(&view);
         sum.rank_ns += taken_ns();
         sum.codes += ranking.distinct as f64;
+        let ids: Vec<u32> = (0..ranking.distinct as u32).collect();
+        let (Some(job), Some(own)) = (scratch.code_job(&view), view.kind.gpu_ivf()) else { continue };
+        taken_ns();
+        job.table.distances(own.codes, &ids, &mut distances);
+        sum.scan_ns += taken_ns();
     }
     Ok(sum)
 }
