@@ -107,19 +107,22 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum KindName {
     /// Lists with local indexes on disk.
-    HybridIvf,
+    #[value(name = "hybrid-ivf")]
+    Hybrid,
     /// Lists in memory, scanned component by component.
-    GridIvf,
+    #[value(name = "grid-ivf")]
+    Grid,
     /// Codes with a scorer, vectors on disk.
-    GpuIvf,
+    #[value(name = "gpu-ivf")]
+    Gpu,
 }
 
 impl KindName {
     fn name(self) -> &'static str {
         match self {
-            KindName::HybridIvf => "hybrid-ivf",
-            KindName::GridIvf => "grid-ivf",
-            KindName::GpuIvf => "gpu-ivf",
+            KindName::Hybrid => "hybrid-ivf",
+            KindName::Grid => "grid-ivf",
+            KindName::Gpu => "gpu-ivf",
         }
     }
 }
@@ -131,40 +134,40 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     args.check_kind()?;
     let args = &args.with_recalls();
-    if args.kind != KindName::GpuIvf {
+    if args.kind != KindName::Gpu {
         output::check_folder(args.folder())?;
     }
     match args.kind {
-        KindName::GpuIvf => gpu::run(args, output),
-        KindName::HybridIvf => hybrid::run(args, output),
-        KindName::GridIvf => grid::run(args, output),
+        KindName::Gpu => gpu::run(args, output),
+        KindName::Hybrid => hybrid::run(args, output),
+        KindName::Grid => grid::run(args, output),
     }
 }
 
 impl Args {
     /// Refuses options of other kinds, and asks for those of this one.
     fn check_kind(&self) -> Result<()> {
-        use KindName::{GpuIvf, GridIvf, HybridIvf};
+        use KindName::{Gpu, Grid, Hybrid};
         let all: [(&str, bool, &[KindName]); 13] = [
-            ("--ram-budget", self.ram_budget.is_some(), &[HybridIvf]),
-            ("--profile", self.profile.is_some(), &[HybridIvf]),
-            ("--epoch-queries", self.epoch_queries.is_some(), &[HybridIvf]),
-            ("--nprobe", self.nprobe.is_some(), &[HybridIvf]),
-            ("--servers", !self.servers.is_empty(), &[GridIvf]),
-            ("--skew", !self.skew.is_empty(), &[GridIvf]),
-            ("--costs", self.costs.is_some(), &[GridIvf, GpuIvf]),
-            ("--output", self.output.is_some(), &[HybridIvf, GridIvf]),
-            ("--metric", self.metric.is_some(), &[HybridIvf, GridIvf]),
-            ("--clusters", self.clusters.is_some(), &[HybridIvf, GridIvf]),
-            ("--codes-per-read", self.codes_per_read.is_some(), &[GpuIvf]),
-            ("--scorer-code-ps", self.scorer_code_ps.is_some(), &[GpuIvf]),
-            ("several --threads", self.threads.len() > 1, &[GpuIvf]),
+            ("--ram-budget", self.ram_budget.is_some(), &[Hybrid]),
+            ("--profile", self.profile.is_some(), &[Hybrid]),
+            ("--epoch-queries", self.epoch_queries.is_some(), &[Hybrid]),
+            ("--nprobe", self.nprobe.is_some(), &[Hybrid]),
+            ("--servers", !self.servers.is_empty(), &[Grid]),
+            ("--skew", !self.skew.is_empty(), &[Grid]),
+            ("--costs", self.costs.is_some(), &[Grid, Gpu]),
+            ("--output", self.output.is_some(), &[Hybrid, Grid]),
+            ("--metric", self.metric.is_some(), &[Hybrid, Grid]),
+            ("--clusters", self.clusters.is_some(), &[Hybrid, Grid]),
+            ("--codes-per-read", self.codes_per_read.is_some(), &[Gpu]),
+            ("--scorer-code-ps", self.scorer_code_ps.is_some(), &[Gpu]),
+            ("several --threads", self.threads.len() > 1, &[Gpu]),
         ];
         let wrong = all.iter().find(|(_, is_given, kinds)| *is_given && !kinds.contains(&self.kind));
         if let Some((option, ..)) = wrong {
             return Err(Error::bad_input(format!("{option} is not for {}; leave it out", self.kind.name())));
         }
-        if self.kind != GpuIvf && self.output.is_none() {
+        if self.kind != Gpu && self.output.is_none() {
             return Err(Error::bad_input("--output is missing; name a folder for the indexes"));
         }
         Ok(())
@@ -173,8 +176,8 @@ impl Args {
     /// With the recalls of the kind, where none is given.
     fn with_recalls(&self) -> Args {
         let usual: &[f64] = match self.kind {
-            KindName::HybridIvf | KindName::GridIvf => &[0.9, 0.95, 0.99],
-            KindName::GpuIvf => &[0.9, 0.92, 0.94, 0.96, 0.98],
+            KindName::Hybrid | KindName::Grid => &[0.9, 0.95, 0.99],
+            KindName::Gpu => &[0.9, 0.92, 0.94, 0.96, 0.98],
         };
         let recall = if self.recall.is_empty() { usual.to_vec() } else { self.recall.clone() };
         Args { recall, ..self.clone() }
