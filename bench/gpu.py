@@ -4,9 +4,10 @@
     bench/.venv/bin/python bench/gpu.py base.u8bin query.u8bin --metric l2 --nprobe 16,64
 
 Ours is timed by `stratann bench codes`: table, lists and ranking apart, without the start of the program. Both indexes
-of faiss have the lists chosen beforehand and search all queries at once, so that Python is not in their times; making
-their tables is. Candidates of ours have replicas, which are dropped, and codes that lie apart; lists of faiss lie in one
-piece. Rounds alternate between the three, and medians are compared. Exit codes: 0 done, 1 something failed.
+of faiss have the lists chosen beforehand and search all queries at once, so that Python is not in
+their times; making tables is. Candidates of ours have replicas, which are dropped, and codes that lie apart; lists
+of faiss lie in one piece.
+Rounds alternate between the three, and medians are compared. Exit codes: 0 done, 1 something failed.
 """
 import argparse
 import json

@@ -1,4 +1,4 @@
-//! `stratann bench cost`: what an index of many vectors takes and costs, and throughput for the money (FusionANNS §6.4).
+//! `stratann bench cost`: what an index of many vectors takes, and throughput for the money (FusionANNS §6.4).
 //!
 //! It is a command of its own: prices change without a new measurement, and sizes need an index and no queries.
 
