@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, real, rows_of, whole
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, rows_of, whole
 from ._build import Neighbors
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
-from ._techniques import gpu_techniques, grid_techniques
+from ._techniques import effort, gpu_techniques, grid_techniques
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +206,7 @@ class Index:
         """
         rows = self._queries(queries)
         how = {
-            **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
+            **effort(k, recall, search_list, nprobe, early_stop, stop_slack),
             "grid": grid_techniques(
                 prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline
             ),
@@ -495,7 +495,7 @@ def search_together(
     first = indexes[0]
     rows = first._queries(queries)
     how = {
-        **_effort(k, recall, search_list, nprobe, early_stop, stop_slack),
+        **effort(k, recall, search_list, nprobe, early_stop, stop_slack),
         "grid": grid_techniques(),
         "gpu": gpu_techniques(),
         "threads": whole(threads, "threads", 1),
@@ -514,24 +514,6 @@ def search_together(
     else:
         first._check_complete(result, answers["failed"])
     return result
-
-
-def _effort(
-    k: int,
-    recall: float | None,
-    search_list: int | None,
-    nprobe: int | None,
-    early_stop: float | None,
-    stop_slack: float | None,
-) -> dict[str, Any]:
-    return {
-        "k": whole(k, "k"),
-        "recall": real(recall, "recall"),
-        "search_list": whole(search_list, "search_list"),
-        "nprobe": whole(nprobe, "nprobe"),
-        "early_stop": real(early_stop, "early_stop"),
-        "stop_slack": real(stop_slack, "stop_slack"),
-    }
 
 
 def _result(answers: dict[str, Any]) -> SearchResult:

@@ -1,4 +1,4 @@
-"""Techniques of a search that can be switched, to compare."""
+"""Arguments of a search: its effort, and techniques that can be switched to compare."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ from ._errors import InputError
 
 #: Rows of lists that a query in a grid-ivf visits at a time, at most.
 _FAN_OUT_MAX = 64
+
+
+def effort(
+    k: int,
+    recall: float | None,
+    search_list: int | None,
+    nprobe: int | None,
+    early_stop: float | None,
+    stop_slack: float | None,
+) -> dict[str, Any]:
+    """Checks the types of how much a search does."""
+    return {
+        "k": whole(k, "k"),
+        "recall": real(recall, "recall"),
+        "search_list": whole(search_list, "search_list"),
+        "nprobe": whole(nprobe, "nprobe"),
+        "early_stop": real(early_stop, "early_stop"),
+        "stop_slack": real(stop_slack, "stop_slack"),
+    }
 
 
 def grid_techniques(
