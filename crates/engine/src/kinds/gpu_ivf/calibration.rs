@@ -14,8 +14,9 @@ use crate::{Error, Result};
 /// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
 /// than the other.
 const MARGINS: [f32; 12] = [-0.25, -0.15, -0.08, -0.03, 0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.45, 0.7];
-/// Paths: the lists at the first margin.
-const FIRST_LISTS: [f32; 3] = [4.0, 10.0, 24.0];
+/// Paths: the lists at the first margin, and how many margins follow. Vectors of many dimensions need many lists, which
+/// long margins do not replace.
+const PATHS: [(f32, usize); 5] = [(4.0, 12), (10.0, 12), (24.0, 12), (60.0, 9), (150.0, 9)];
 /// How many more lists a step of the margin brings.
 const LISTS_STEP: f32 = 1.35;
 
@@ -30,7 +31,7 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>) -> Grid {
     let most = lists.clamp(1, MAX_PROBES);
     let efforts = || probes(most).into_iter().map(|effort| (effort, StopRule::by_slack(None, 0.0)));
     let paths = match family {
-        None => FIRST_LISTS.iter().map(|&first| margins(first, most)).collect(),
+        None => PATHS.iter().map(|&(first, count)| margins(first, count, most)).collect(),
         Some("static" | "code-lists") => vec![efforts().collect(); paths_within(k, CANDIDATES.len())],
         Some("changes") => vec![efforts().collect(); CHANGES.len()],
         Some(_) => vec![efforts().collect()],
@@ -38,10 +39,11 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>) -> Grid {
     Grid { paths, reads_max: f64::INFINITY }
 }
 
-fn margins(first: f32, most: u32) -> Vec<(u32, StopRule)> {
+fn margins(first: f32, count: usize, most: u32) -> Vec<(u32, StopRule)> {
     let wanted = |step: i32| (first * LISTS_STEP.powi(step)).round().max(1.0) as u32;
     (0..)
         .zip(MARGINS)
+        .take(count)
         .map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0)))
         .collect()
 }
