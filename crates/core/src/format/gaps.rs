@@ -6,8 +6,8 @@
 //! | … | for each id the gap to the id after the one before it, or to 0: see below |
 //!
 //! A gap g is written as g + 2^r: its bits beyond r + 1 are counted in unary (zeros, then a one), and then all of its
-//! bits but the first follow. Short gaps take 1 + r bits, each doubling two more (exponential Golomb code). No number of ids is
-//! stored: bytes end after the last one, and unused bits are zero. A list without ids has no bytes.
+//! bits but the first follow. Short gaps take 1 + r bits, each doubling two more (exponential Golomb code). No number
+//! of ids is stored: bytes end after the last one, and unused bits are zero. A list without ids has no bytes.
 
 use alloc::vec::Vec;
 

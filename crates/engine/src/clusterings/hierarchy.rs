@@ -99,6 +99,13 @@ pub(crate) fn shares(sizes: &[usize], leaves: usize) -> Vec<usize> {
     let total: usize = sizes.iter().sum();
     let mut shares: Vec<usize> =
         sizes.iter().map(|&size| (leaves * size / total.max(1)).clamp(usize::from(size > 0), size)).collect();
+    // The minimum of one may have brought too many: they are taken where a leaf has the fewest rows.
+    while shares.iter().sum::<usize>() > leaves {
+        let sparse =
+            |a: &usize, b: &usize| (sizes[*a] * shares[*b]).cmp(&(sizes[*b] * shares[*a])).then(a.cmp(b));
+        let Some(at) = (0..sizes.len()).filter(|&at| shares[at] > 1).min_by(sparse) else { break };
+        shares[at] -= 1;
+    }
     let mut left = leaves.saturating_sub(shares.iter().sum());
     while left > 0 {
         // The group with most rows for each of its leaves.

@@ -7,6 +7,7 @@ use super::kind::Kind;
 use super::options::Switches;
 use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf};
 use crate::Result;
+use crate::manifest::Manifest;
 use crate::recall::curve::Point;
 
 /// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
@@ -63,6 +64,16 @@ pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: 
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Ok(()),
     }
+}
+
+/// Reads of a query that are under way at once whatever its width: those of a mini-batch.
+pub(crate) fn reads_at_once(params: &Params) -> u32 {
+    if let KindParams::GpuIvf(own) = &params.kind { own.batch } else { 0 }
+}
+
+/// The same before the parameters are known.
+pub(crate) fn planned_reads_at_once(manifest: &Manifest, switches: &Switches) -> u32 {
+    manifest.section.gpu().map_or(0, |_| gpu_ivf::account::reads_at_once(switches.gpu().batch))
 }
 
 /// The variants of a kind that calibration compares, and the point that it compares them at.

@@ -97,7 +97,7 @@ fn device_options(options: &ScorerOptions) -> DeviceOptions {
     usual
 }
 
-/// Bytes of codes that the budget, or the free memory, has room for; `None` where that is known once the device is open.
+/// Bytes of codes that the budget, or the free memory, has room for; `None` where the open device will tell.
 fn room_for_codes(
     codebook: &Codebook,
     options: &ScorerOptions,

@@ -7,7 +7,6 @@ use crate::budget::{Account, THREAD_BYTES};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::effort::Effort;
-use crate::kinds::gpu_ivf::account::reads_at_once;
 use crate::manifest::Manifest;
 use crate::recall::curve;
 
@@ -21,7 +20,7 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
         + options.k as u64 * 16
         + manifest.dim as u64 * 16
         + 4096;
-    let batch = manifest.section.gpu().map_or(0, |_| reads_at_once(options.switches.gpu().batch));
+    let batch = kinds::planned_reads_at_once(manifest, &options.switches);
     let reads = u64::from(options.width.at_load(in_flight).1.max(batch)) * planned.read_bytes as u64;
     let queries = options.threads as u64 * in_flight as u64 * (state + reads);
     [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
@@ -71,9 +70,7 @@ impl Index {
     /// Bytes of the reads of one query that are under way at once.
     fn reads_bytes(&self, options: &SearchOptions) -> u64 {
         let by_width = u64::from(self.width_limit(options)) * self.read_bytes_max() as u64;
-        let params = self.params(options).ok();
-        // A mini-batch is read at once, whatever the width.
-        let batch = params.and_then(|params| params.kind.gpu_ivf().map(|own| own.batch)).unwrap_or(0);
+        let batch = self.params(options).map_or(0, |params| kinds::reads_at_once(&params));
         by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)
     }
 

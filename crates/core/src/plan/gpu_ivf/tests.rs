@@ -465,7 +465,11 @@ proptest! {
     }
 
     #[test]
-    fn hostile_states_are_refused_or_end(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..400, x: u8) {
+    fn hostile_states_are_refused_or_end(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        at in 0usize..400,
+        x: u8,
+    ) {
         let index = Index::new(Metric::L2, DType::U8, 1);
         let view = index.view();
         let query = index.query(1);
