@@ -117,12 +117,32 @@ impl Base {
         Err(Error::bad_input(format!("the query has {} bytes, the index has {wanted}", query.len())))
     }
 
-    /// Replaces `out` by the bytes of an extent, read past any cache and not verified.
+    /// Replaces `out` by the bytes of an extent, read past any cache and not verified. Store 0 has the blocks; those
+    /// after it are `stores`.
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
-        read_extent(&self.blocks_file, at, out)
+    pub(crate) fn read_extent(
+        &self,
+        stores: &[Arc<File>],
+        at: Extent,
+        out: &mut Vec<u8>,
+    ) -> std::result::Result<(), Loss> {
+        let file = match usize::from(at.store.0).checked_sub(1) {
+            None => &self.blocks_file,
+            Some(store) => stores.get(store).ok_or(Loss::Failed)?,
+        };
+        let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
+        let first = at.first_page() * stratann_core::PAGE as u64;
+        match file.read_exact_at(buffer.bytes_mut(), first) {
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
+            Err(_) => return Err(Loss::Failed),
+            Ok(()) => {}
+        }
+        let skip = (at.offset - first) as usize;
+        out.clear();
+        out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
+        Ok(())
     }
 
     /// One block, read past any cache and verified.
@@ -144,24 +164,6 @@ impl Base {
     pub(crate) fn backend_name(&self, tier: &str) -> String {
         if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }
     }
-}
-
-/// As [`Base::read_extent`], from this file, whatever store the extent names.
-///
-/// # Errors
-/// Why there are none.
-pub(crate) fn read_extent(file: &File, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
-    let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
-    let first = at.first_page() * stratann_core::PAGE as u64;
-    match file.read_exact_at(buffer.bytes_mut(), first) {
-        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(Loss::Short),
-        Err(_) => return Err(Loss::Failed),
-        Ok(()) => {}
-    }
-    let skip = (at.offset - first) as usize;
-    out.clear();
-    out.extend_from_slice(&buffer.bytes()[skip..skip + at.bytes as usize]);
-    Ok(())
 }
 
 /// Reads the file of a role, checked against the manifest. Returns its path, too.

@@ -27,7 +27,6 @@ pub mod scorer;
 pub mod search;
 pub mod serve;
 pub mod spread;
-mod stores;
 pub mod tier;
 pub mod verify;
 

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::budget::{THREAD_BYTES, size};
+use super::options::BuildOptions;
+use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::{Error, Result};
 
 /// Rows that train the codebook.
@@ -62,6 +63,46 @@ pub(crate) struct ListPlan {
     pub(crate) sample: usize,
     /// Bytes of the rows that the constants of the cost model are fitted to, and of what they are cut into.
     pub(crate) pool_bytes: usize,
+}
+
+/// How a build of inverted lists divides its budget. The division does not depend on the number of threads.
+pub(crate) struct BuildMemory {
+    /// Threads that there is room for.
+    pub(crate) threads: u64,
+    /// Bytes of the program, tables and threads.
+    pub(crate) fixed: u64,
+    /// Bytes that are left for the work of a stage.
+    pub(crate) free: u64,
+}
+
+impl BuildMemory {
+    /// Divides the budget of `options` for stages of which the largest is `work`, with its name.
+    ///
+    /// # Errors
+    /// `ErrorKind::Budget` when it does not fit, naming the smallest budget that works.
+    pub(crate) fn divide(
+        options: &BuildOptions,
+        tables: u64,
+        (what, work): (&'static str, u64),
+        each_thread: u64,
+    ) -> Result<BuildMemory> {
+        let program = PROGRAM_BYTES + BUFFER_BYTES;
+        let mut account = Account::default();
+        account.add(what, work);
+        account.add("tables of rows", tables);
+        account.add("the program and its buffers", program);
+        account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
+        account.check(options.ram_budget, "build this index")?;
+        let wanted = options.threads.max(1) as u64;
+        let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
+        let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
+        let fixed = program + tables + of_threads;
+        Ok(BuildMemory {
+            threads: wanted.min(of_threads / each_thread).max(1),
+            fixed,
+            free: options.ram_budget.map_or(u64::MAX / 4, |budget| budget.saturating_sub(fixed)),
+        })
+    }
 }
 
 impl BuildPlan {

@@ -247,12 +247,12 @@ impl Index {
         lists.tables.clusters_of(&self.base.blocks_file, &self.base.blocks_path, ids)
     }
 
-    /// Replaces `out` by the bytes of an extent, read past any cache and not verified.
+    /// Replaces `out` by the bytes of an extent of any store, read past any cache and not verified.
     ///
     /// # Errors
     /// Why there are none.
     pub fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> std::result::Result<(), Loss> {
-        self.base.read_extent(at, out)
+        self.base.read_extent(self.kind.stores(), at, out)
     }
 
     /// One block, read past any cache and verified.

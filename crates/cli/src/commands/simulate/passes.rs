@@ -31,7 +31,7 @@ struct FromFile<'a>(&'a Index);
 
 impl Stores for FromFile<'_> {
     fn read(&self, at: Extent, out: &mut Vec<u8>) -> bool {
-        self.0.read_store(at, out).is_ok()
+        self.0.read_extent(at, out).is_ok()
     }
 }
 

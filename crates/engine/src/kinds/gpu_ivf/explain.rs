@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use stratann_core::plan::gpu_ivf::{Found, Rule};
-use stratann_core::query::{Loss, Outcome, Params, QueryState, QueryStats, Scratch, run};
+use stratann_core::query::{Outcome, Params, QueryState, QueryStats, Scratch, run};
 
-use crate::base::{Base, read_extent};
+use crate::base::Base;
 use crate::kinds::KindIndex;
 
 /// One list that was visited.
@@ -86,12 +86,7 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
     scratch.trace_lists();
     run(&mut state, &view, &mut scratch, |at| {
         let mut bytes = Vec::new();
-        // Store 0 has the blocks; the others are files of baselines.
-        let file = match usize::from(at.store.0).checked_sub(1) {
-            None => &*base.blocks_file,
-            Some(store) => &**kind.stores().get(store).ok_or(Loss::Failed)?,
-        };
-        read_extent(file, at, &mut bytes).map(|()| bytes)
+        base.read_extent(kind.stores(), at, &mut bytes).map(|()| bytes)
     });
     let trace = scratch.gpu_ivf().and_then(|own| own.traced()).cloned().unwrap_or_default();
     let lists = view.kind.gpu_ivf().map(|own| own.lists);

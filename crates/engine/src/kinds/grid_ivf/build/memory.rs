@@ -5,12 +5,12 @@ use stratann_kernel::Metric;
 
 use super::open_centroids;
 use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::{
-    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
@@ -121,20 +121,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> 
     let n = sizes.rows;
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
-    let program = PROGRAM_BYTES + BUFFER_BYTES;
-    let each_thread = sizes.thread_bytes();
-    let wanted = options.threads.max(1) as u64;
-    let mut account = Account::default();
-    account.add(what, work);
-    account.add("tables of rows", tables);
-    account.add("the program and its buffers", program);
-    account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
-    account.check(options.ram_budget, "build this index")?;
-    let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
-    let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
-    let threads = wanted.min(of_threads / each_thread).max(1);
-    let fixed = program + tables + of_threads;
-    let free = options.ram_budget.map_or(u64::MAX / 4, |budget| budget.saturating_sub(fixed));
+    let BuildMemory { threads, fixed, free } =
+        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
     let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
     let sample = (SAMPLE_PER_CELL as u64 * sizes.lists).min(n).min(room.max(1));
     let axes_room = free.saturating_sub(sizes.axes_bytes()) / sizes.sampled_bytes();

@@ -8,12 +8,12 @@ use super::clusters;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
 use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES};
+use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::codebook::{self, CodeKind};
 use crate::build::options::BuildOptions;
 use crate::build::plan::{
-    BUFFER_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan, THREADS_PART,
+    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
 use crate::build::vamana::Graph;
 use crate::clusterings::CHUNK;
@@ -195,20 +195,8 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let stages = stages(&sizes, options, base.shape().dim);
     let (what, work) = stages.iter().max_by_key(|s| s.1).copied().unwrap_or(("", 0));
-    let program = PROGRAM_BYTES + BUFFER_BYTES;
-    let each_thread = sizes.thread_bytes();
-    let wanted = options.threads.max(1) as u64;
-    let for_threads = |budget: u64| (budget / THREADS_PART).max(each_thread);
-    let mut account = Account::default();
-    account.add(what, work);
-    account.add("tables of rows", tables);
-    account.add("the program and its buffers", program);
-    account.add("threads", (program + tables + work).div_ceil(THREADS_PART - 1).max(each_thread));
-    account.check(options.ram_budget, "build this index")?;
-    let of_threads = options.ram_budget.map_or(wanted * each_thread, for_threads);
-    let threads = wanted.min(of_threads / each_thread).max(1);
-    let fixed = program + tables + of_threads;
-    let free = options.ram_budget.map_or(u64::MAX / 4, |b| b.saturating_sub(fixed));
+    let BuildMemory { threads, fixed, free } =
+        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
     let room_of_sample = free.saturating_sub(sizes.kmeans_bytes()) / sizes.sampled_bytes();
     let cluster_sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
     let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);

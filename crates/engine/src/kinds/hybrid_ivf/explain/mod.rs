@@ -349,7 +349,7 @@ impl Tracer<'_> {
 
     fn fetch(&self, read: &Read) -> std::result::Result<Vec<u8>, Loss> {
         let mut bytes = Vec::new();
-        self.base.read_extent(read.at, &mut bytes)?;
+        self.base.read_extent(&[], read.at, &mut bytes)?;
         self.view().verify(read, &bytes).map(|()| bytes)
     }
 
