@@ -25,6 +25,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from program import run
+
 ROOT = Path(__file__).resolve().parent.parent
 # Vectors of the index whose searches cost next to nothing.
 TINY_ROWS = 16
@@ -47,13 +49,6 @@ def arguments(argv):
     parser.add_argument("--costs", type=Path, help="costs of an earlier run, instead of measuring them")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     return parser.parse_args(argv)
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-500:]}")
-    return json.loads(done.stdout)
 
 
 class Cluster:

@@ -10,13 +10,13 @@ are compared. Recall@k is that of faiss against its own exact search. Exit codes
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from program import run
 from vectors import DataError, open_vectors, recall, unit_rows, write_vectors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,13 +36,6 @@ def arguments(argv):
     parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     return parser.parse_args(argv)
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-500:]}")
-    return json.loads(done.stdout)
 
 
 class Faiss:

@@ -12,10 +12,11 @@ import argparse
 import json
 import math
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import program
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,10 +40,7 @@ def arguments(argv):
 
 
 def run(*words):
-    done = subprocess.run([str(w) for w in (*words, "--json", "--quiet")], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()[-500:]}")
-    return json.loads(done.stdout)
+    return program.run(*words, "--json", "--quiet")
 
 
 def measure(args, dim, rows):

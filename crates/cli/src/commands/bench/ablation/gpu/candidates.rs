@@ -12,7 +12,7 @@ use super::ways::Way;
 
 /// Most candidates of a query, for each result.
 const CANDIDATES: u32 = 64;
-/// Numbers of candidates, for each result, of which the share of complete queries is told.
+/// Numbers of candidates for each result. The share of queries that are complete with so many is reported.
 const TIMES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// The distribution over queries.
