@@ -351,6 +351,18 @@ fn stats_dict<'py>(
         params.set_item("nprobe", nprobe)?;
         params.set_item("early_stop", setting.early_stop)?;
     }
+    for (name, value) in reported_params(&answers.params) {
+        if params.contains(name)? {
+            continue;
+        }
+        match value {
+            Value::Bool(value) => params.set_item(name, value)?,
+            Value::String(value) => params.set_item(name, value)?,
+            Value::Number(value) if value.is_f64() => params.set_item(name, value.as_f64())?,
+            Value::Number(value) => params.set_item(name, value.as_u64())?,
+            Value::Null | Value::Array(_) | Value::Object(_) => params.set_item(name, py.None())?,
+        }
+    }
     params.set_item("mode", answers.params.mode.name())?;
     params.set_item("in_flight", options.in_flight)?;
     let percentiles = Latency::of(&answers.latency_ns);

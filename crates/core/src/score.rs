@@ -73,16 +73,12 @@ pub const RANKED_BYTES: u64 = 8;
 /// Reusable buffers of [`rank`].
 #[derive(Clone, Debug, Default)]
 pub struct RankScratch {
-    runs: Vec<(u32, u32)>,
+    cells: Cells,
     ids: Vec<u32>,
-    places: Vec<u32>,
     distances: Vec<u32>,
     // Distance in the upper half, id in the lower one.
     keys: Vec<u64>,
 }
-
-/// In place of an id, in a free place of the hash table.
-const FREE: u32 = u32::MAX;
 
 /// Sets `out` to the nearest candidates by code distance and id.
 /// `codes` are those of the ids from `first` on; other ids are left out.
@@ -90,64 +86,79 @@ pub fn rank(job: &CodeJob<'_>, codes: &[u8], first: u32, scratch: &mut RankScrat
     out.nearest.clear();
     let code_bytes = job.table.code_bytes().max(1);
     let count = (codes.len() / code_bytes).min((u32::MAX - first) as usize) as u32;
-    let RankScratch { runs, ids, places, distances, keys } = scratch;
-    merge_runs(job.ranges, (first, count), runs);
-    ids.clear();
-    runs.iter().for_each(|&(start, end)| ids.extend(start..end));
-    add_single(job.ids, (first, count), runs, places, ids);
-    if (first..first.saturating_add(count)).contains(&job.exclude) {
-        ids.retain(|&id| id != job.exclude - first);
-    }
+    let RankScratch { cells, ids, distances, keys } = scratch;
+    distinct_ids(job, (first, count), cells, ids);
     job.table.distances(codes, ids, distances);
     select(ids, distances, (first, job.keep as usize), keys, &mut out.nearest);
     out.distinct = ids.len() as u64;
 }
 
-/// Sets `runs` to the ids of all ranges that have codes, less `first`: from the first of each up to its end, ascending
-/// and apart from each other.
-fn merge_runs(ranges: &[(u32, u32)], (first, count): (u32, u32), runs: &mut Vec<(u32, u32)>) {
+/// Sets `ids` to the admitted ids of a job that have codes, each once and less `first`.
+fn distinct_ids(job: &CodeJob<'_>, (first, count): (u32, u32), cells: &mut Cells, ids: &mut Vec<u32>) {
     let within = |id: u32| id.clamp(first, first + count) - first;
-    runs.clear();
-    runs.extend(ranges.iter().map(|&(id, length)| (within(id), within(id.saturating_add(length)))));
-    runs.retain(|run| run.0 < run.1);
-    runs.sort_unstable();
+    let runs = job.ranges.iter().map(|&(id, length)| (within(id), within(id.saturating_add(length))));
+    let spans = runs.clone().map(|(start, end)| (end - start) as usize / Cells::WIDTH as usize + 2);
+    cells.clear((spans.sum::<usize>() + job.ids.len() + 1).min(count as usize / Cells::WIDTH as usize + 1));
+    ids.clear();
+    ids.resize(job.ids.len(), 0);
+    if (first..first + count).contains(&job.exclude) {
+        let excluded = job.exclude - first;
+        cells.insert(excluded / Cells::WIDTH, 1 << (excluded % Cells::WIDTH));
+    }
+    // Without branches that depend on what repeats: it cannot be foretold.
     let mut kept = 0;
-    for at in 1..runs.len() {
-        if runs[at].0 <= runs[kept].1 {
-            runs[kept].1 = runs[kept].1.max(runs[at].1);
-        } else {
-            kept += 1;
-            runs[kept] = runs[at];
+    for &id in job.ids {
+        let Some(id) = id.checked_sub(first).filter(|&id| id < count) else { continue };
+        ids[kept] = id;
+        kept += usize::from(cells.insert(id / Cells::WIDTH, 1 << (id % Cells::WIDTH)) != 0);
+    }
+    ids.truncate(kept);
+    for (mut start, end) in runs {
+        while start < end {
+            let (cell, from) = (start / Cells::WIDTH, start % Cells::WIDTH);
+            let length = (Cells::WIDTH - from).min(end - start);
+            let mut new = cells.insert(cell, (u32::MAX >> (Cells::WIDTH - length)) << from);
+            while new != 0 {
+                ids.push(cell * Cells::WIDTH + new.trailing_zeros());
+                new &= new - 1;
+            }
+            start += length;
         }
     }
-    runs.truncate(kept + 1);
 }
 
-/// Appends the ids that have codes and are in no run, each once. `places` is a hash table with open addressing.
-fn add_single(
-    single: &[u32],
-    (first, count): (u32, u32),
-    runs: &[(u32, u32)],
-    places: &mut Vec<u32>,
-    ids: &mut Vec<u32>,
-) {
-    let bits = (2 * single.len().max(1)).next_power_of_two().trailing_zeros();
-    places.clear();
-    places.resize(1 << bits, FREE);
-    let mask = places.len() - 1;
-    for &id in single {
-        let Some(id) = id.checked_sub(first).filter(|&id| id < count) else { continue };
-        let after = runs.partition_point(|run| run.0 <= id);
-        if after > 0 && id < runs[after - 1].1 {
-            continue;
-        }
-        let mut at = (id.wrapping_mul(0x9e37_79b1) >> (32 - bits.max(1))) as usize & mask;
-        while places[at] != FREE && places[at] != id {
+/// A set of ids: those of 32 in a row share a place of a hash table with open addressing.
+#[derive(Clone, Debug, Default)]
+struct Cells {
+    // One more than the number of the cell in the upper half, its ids as bits in the lower one; 0 when free.
+    places: Vec<u64>,
+    shift: u32,
+}
+
+impl Cells {
+    /// Ids of a cell.
+    const WIDTH: u32 = 32;
+
+    /// Empties the set, and makes room for so many cells.
+    fn clear(&mut self, cells: usize) {
+        let size = (cells + cells / 2).max(2).next_power_of_two();
+        self.shift = 32 - size.trailing_zeros().min(31);
+        self.places.clear();
+        self.places.resize(size, 0);
+    }
+
+    /// Adds ids of a cell. Returns those that are new.
+    #[inline]
+    fn insert(&mut self, cell: u32, bits: u32) -> u32 {
+        let mask = self.places.len() - 1;
+        let mut at = (cell.wrapping_mul(0x9e37_79b1) >> self.shift) as usize & mask;
+        loop {
+            let place = self.places[at];
+            if (place == 0) | ((place >> 32) as u32 == cell + 1) {
+                self.places[at] = place | u64::from(cell + 1) << 32 | u64::from(bits);
+                return bits & !(place as u32);
+            }
             at = (at + 1) & mask;
-        }
-        if places[at] == FREE {
-            places[at] = id;
-            ids.push(id);
         }
     }
 }

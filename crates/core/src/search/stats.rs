@@ -42,6 +42,11 @@ macro_rules! counters {
                 true
             }
 
+            /// The larger one of each counter of two queries.
+            pub fn max(&self, other: &QueryStats) -> QueryStats {
+                QueryStats { $($name: self.$name.max(other.$name)),* }
+            }
+
             /// Adds the counters of another query.
             pub fn add(&mut self, other: &QueryStats) {
                 $(self.$name = self.$name.saturating_add(other.$name);)*

@@ -84,6 +84,9 @@ impl Index {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let role = held.map_or_else(|| manifest.data_role().into(), |held| manifest.part_role(held.server));
         let base = Base::open(folder, number, manifest, &role)?;
+        if !base.kind.has_scorer() {
+            options.scorer.choice.refuse_device(base.kind.name())?;
+        }
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
         let beside = beside.map(|other| &other.kind);
         let kind = KindIndex::open(&base, held, (&options, beside), &mut warnings)?;

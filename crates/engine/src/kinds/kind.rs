@@ -71,6 +71,14 @@ impl Kind {
         }
     }
 
+    /// Whether candidates are ranked by a scorer of codes, which may be a GPU.
+    pub const fn has_scorer(self) -> bool {
+        match self {
+            Kind::GpuIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::Flat => false,
+        }
+    }
+
     /// What a server holds as a whole: the name of one, and of several.
     pub const fn unit_names(self) -> (&'static str, &'static str) {
         match self {

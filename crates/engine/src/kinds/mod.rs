@@ -36,7 +36,7 @@ pub(crate) use explained::explain;
 pub use explained::{Explained, traces};
 pub(crate) use hybrid_ivf::learning::Learning;
 pub use params::{Setting, params_of, reported_params, setting, with_remote, with_setting};
-pub(crate) use params::{apply_switches, fit_to_k, is_exact, params_at, variants};
+pub(crate) use params::{apply_switches, fit_to_k, is_exact, needed_candidates, params_at, variants};
 pub(crate) use params::{planned_reads_at_once, reads_at_once};
 
 use crate::base::{Base, OpenOptions, shape};
@@ -331,14 +331,14 @@ impl KindIndex {
                 hybrid_ivf::calibration::grid(k, lists.tables.directory.clusters())
             }
             KindIndex::GridIvf(grid) => grid_ivf::calibration::grid(grid.facts.lists()),
-            KindIndex::GpuIvf(own) => gpu_ivf::calibration::grid(k, own.facts.lists(), family),
+            KindIndex::GpuIvf(own) => own.grid(k, family),
         }
     }
 
     /// Ways to search besides the usual one, that have curves of their own.
     pub(crate) fn families(&self) -> &'static [&'static str] {
         match self {
-            KindIndex::GpuIvf(own) if own.has_baselines() => &gpu_ivf::baseline::FAMILIES,
+            KindIndex::GpuIvf(own) => own.families(),
             _ => &[],
         }
     }

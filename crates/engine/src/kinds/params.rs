@@ -1,7 +1,7 @@
 //! The parameters of a search, by kind: from a point of a curve, from a setting, with switches, and as reported.
 
 use stratann_core::plan::KindParams;
-use stratann_core::query::{Params, Remote};
+use stratann_core::query::{Params, QueryStats, Remote};
 
 use super::kind::Kind;
 use super::options::Switches;
@@ -31,6 +31,16 @@ pub(crate) fn is_exact(params: &KindParams) -> bool {
         KindParams::GpuIvf(own) => own.exact,
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => false,
+    }
+}
+
+/// Candidates of codes that were enough for every query of a search with these parameters and largest counters; `None`
+/// where their number is fixed, and of a kind without.
+pub(crate) fn needed_candidates(params: &Params, largest: &QueryStats) -> Option<u32> {
+    if let KindParams::GpuIvf(own) = &params.kind {
+        gpu_ivf::calibration::needed_candidates(own, largest)
+    } else {
+        None
     }
 }
 

@@ -101,6 +101,7 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
         // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
         point.vectors = Some(answers.stats.full_comparisons as f64 / count);
     }
+    point.candidates = kinds::needed_candidates(&answers.params, &answers.largest);
     // Components are counted as vectors of them.
     let components = answers.stats.components as f64 / index.base.manifest.dim as f64;
     point.comparisons = Some((answers.stats.code_comparisons as f64 + components) / count);

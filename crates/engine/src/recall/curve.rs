@@ -82,6 +82,9 @@ pub struct Point {
     /// Mean number of vectors scored per query, of a kind that reads them apart from its lists; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vectors: Option<f64>,
+    /// Candidates that no query exceeded while it re-ranked; absent of a kind without, and in older indexes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub candidates: Option<u32>,
     /// Mean code comparisons per query; absent in indexes of before they were kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparisons: Option<f64>,
@@ -97,6 +100,7 @@ impl Point {
         hardest: None,
         reads: f64::INFINITY,
         vectors: None,
+        candidates: None,
         comparisons: None,
     };
 
@@ -192,6 +196,7 @@ impl Curve {
             hardest: mix_both(below.hardest, above.hardest),
             reads: mix(below.reads, above.reads),
             vectors: mix_both(below.vectors, above.vectors),
+            candidates: below.candidates.max(above.candidates),
             comparisons: mix_both(below.comparisons, above.comparisons),
         })
     }
@@ -232,7 +237,8 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     let setting = curve.setting(1.0 - (1.0 - recall) * share).or_else(|| curve.setting(recall));
     let mut point = setting.unwrap_or(Point::EXACT);
     if curve.k < k && !point.is_exact() {
-        // A longer answer needs an effort larger in proportion.
+        // A longer answer needs an effort larger in proportion, and no fewer candidates than are usual.
+        point.candidates = None;
         point.effort = (u64::from(point.effort) * u64::from(k) / u64::from(curve.k.max(1)))
             .min(u64::from(MAX_SEARCH_LIST)) as u32;
     }

@@ -41,6 +41,18 @@ pub enum ScorerChoice {
     Emulated(EmulatedFault),
 }
 
+impl ScorerChoice {
+    /// Refuses a GPU that was asked for by number, of a kind without codes for one.
+    pub(crate) fn refuse_device(self, kind: &str) -> Result<()> {
+        match self {
+            ScorerChoice::Cuda { .. } => Err(Error::bad_input(format!(
+                "--scorer cuda ranks the codes of a gpu-ivf, and this index is a {kind}; leave it out"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What happens to an emulated GPU.
 #[cfg(feature = "emulated")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

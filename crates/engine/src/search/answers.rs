@@ -19,6 +19,8 @@ pub struct Answers {
     pub latency_ns: Vec<u64>,
     /// Sum over the queries.
     pub stats: QueryStats,
+    /// The largest of each counter over the queries.
+    pub largest: QueryStats,
     /// Sum over the queries: where their time went.
     pub times: Times,
     /// Sum over the queries: reads that were not made because an equal one was under way.

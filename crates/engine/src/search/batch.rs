@@ -32,7 +32,7 @@ pub(super) struct Batch<'a> {
     pub(super) latency_ns: Vec<AtomicU64>,
     pub(super) failed: Mutex<Vec<(usize, String)>>,
     pub(super) short: AtomicUsize,
-    pub(super) sums: Mutex<(QueryStats, Times, MergedReads)>,
+    pub(super) sums: Mutex<Sums>,
 }
 
 impl<'a> Batch<'a> {
@@ -84,7 +84,7 @@ impl<'a> Batch<'a> {
 
     pub(super) fn into_answers(self) -> Answers {
         let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
-        let (stats, times, merged) = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
+        let Sums { stats, largest, times, merged } = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
         failed.sort_unstable_by_key(|f| f.0);
         Answers {
             k: self.params.k as usize,
@@ -92,6 +92,7 @@ impl<'a> Batch<'a> {
             distances: self.distances.into_iter().map(|d| f32::from_bits(d.into_inner())).collect(),
             latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
             stats,
+            largest,
             times,
             merged,
             failed,
@@ -105,15 +106,31 @@ impl<'a> Batch<'a> {
     }
 }
 
+/// Counters and times of the queries that have ended.
+#[derive(Default)]
+pub(super) struct Sums {
+    stats: QueryStats,
+    largest: QueryStats,
+    times: Times,
+    merged: MergedReads,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, other: &Sums) {
+        self.stats.add(&other.stats);
+        self.largest = self.largest.max(&other.largest);
+        self.times.add(&other.times);
+        self.merged.add(&other.merged);
+    }
+}
+
 /// One thread's share of a batch.
 pub(super) struct Share<'a, 'b> {
     batch: &'a Batch<'b>,
     worker: usize,
     // A number that was taken before the snapshot for it was published.
     waiting: Option<usize>,
-    pub(super) stats: QueryStats,
-    pub(super) times: Times,
-    pub(super) merged: MergedReads,
+    pub(super) sums: Sums,
     pub(super) unreported: u64,
 }
 
@@ -123,9 +140,7 @@ impl<'a, 'b> Share<'a, 'b> {
             batch,
             worker,
             waiting: None,
-            stats: QueryStats::default(),
-            times: Times::default(),
-            merged: MergedReads::default(),
+            sums: Sums::default(),
             unreported: 0,
         }
     }
@@ -182,7 +197,7 @@ impl Queries for Share<'_, '_> {
     }
 
     fn merged(&mut self, reads: MergedReads) {
-        self.merged.add(&reads);
+        self.sums.merged.add(&reads);
     }
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {
@@ -190,8 +205,9 @@ impl Queries for Share<'_, '_> {
         if let Some(learning) = batch.learning {
             learning.ended(self.worker, batch.epoch(number), Some(state));
         }
-        self.stats.add(state.stats());
-        self.times.add(&times);
+        self.sums.stats.add(state.stats());
+        self.sums.largest = self.sums.largest.max(state.stats());
+        self.sums.times.add(&times);
         batch.latency_ns[number].store(times.latency, Ordering::Relaxed);
         let why = match state.outcome() {
             Outcome::OutOfBudget => {

@@ -149,10 +149,7 @@ impl Index {
             .scoring(self.kind.scorer())
             .run(&mut share);
         batch.progress.advance(share.unreported);
-        let mut sums = batch.sums.lock().unwrap_or_else(|e| e.into_inner());
-        sums.0.add(&share.stats);
-        sums.1.add(&share.times);
-        sums.2.add(&share.merged);
+        batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);
         ran.map(|()| name).map_err(|e| Error::io("reading", &self.base.blocks_path, &e))
     }
 }

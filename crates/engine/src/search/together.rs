@@ -120,6 +120,7 @@ impl<'a> Together<'a> {
         let mut sum = all.next()?;
         for answers in all {
             sum.stats.add(&answers.stats);
+            sum.largest = sum.largest.max(&answers.largest);
             sum.times.add(&answers.times);
             sum.merged.add(&answers.merged);
             sum.account.join(&answers.account);

@@ -300,6 +300,7 @@ impl<'a> Batch<'a> {
             // The latency of a request of one query is that which the client sees.
             answers.latency_ns[query] = if self.each == 1 { latency_ns } else { found.latency_us * 1000 };
             answers.stats.add(&found.per_query.0);
+            answers.largest = answers.largest.max(&found.per_query.0);
             *partial += usize::from(found.partial);
             let results = found.ids.len().min(self.k);
             answers.short += usize::from(results < self.k);
@@ -322,6 +323,7 @@ fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
         distances: vec![f32::INFINITY; count * k],
         latency_ns: vec![0; count],
         stats: QueryStats::default(),
+        largest: QueryStats::default(),
         times: Times::default(),
         merged: MergedReads::default(),
         failed: Vec::new(),

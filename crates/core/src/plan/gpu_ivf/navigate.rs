@@ -5,9 +5,13 @@ use crate::order::{from_order_key, order_key};
 use crate::plan::Cx;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress, ScorerId};
+use stratann_kernel::prefetch;
 
 /// The beam is at least this long: shorter ones miss the nearest centroid.
 const BEAM_MIN: u32 = 32;
+
+/// Centroids between that which is compared and that which is prefetched.
+const PREFETCH_AHEAD: usize = 3;
 
 /// Ranks the lists to visit, the nearest first.
 pub(super) fn rank_lists(cx: &mut Cx<'_, Marker>) {
@@ -38,7 +42,10 @@ fn score(cx: &mut Cx<'_, Marker>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut B
     let Scratch { query, visited, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(nodes) as u64;
     cx.q.stats.code_comparisons += nodes.len() as u64;
-    for &node in nodes.iter() {
+    for (at, &node) in nodes.iter().enumerate() {
+        if let Some(&ahead) = nodes.get(at + PREFETCH_AHEAD) {
+            prefetch(cx.view.centroid(ahead));
+        }
         let key = order_key(to_centroid(cx.base.metric, &query.wide, cx.view.centroid(node)));
         if key < beam.threshold() {
             beam.offer(key, node, Progress::Fresh);

@@ -129,7 +129,10 @@ pub enum OpenBaselines {
     Resident,
 }
 
-/// The families of curves besides the usual one.
+/// The families of curves that every index has besides the usual one.
+pub(crate) const USUAL_FAMILIES: [&str; 1] = [Rule::Changes.name()];
+
+/// The families of curves besides the usual one, of an index with files of other systems.
 pub(crate) const FAMILIES: [&str; 4] = [Rule::Static.name(), Rule::Changes.name(), "lists", "code-lists"];
 
 /// Sets what all parameters of a family have in common. As in the paper, only candidates are scored.

@@ -2,8 +2,8 @@
 //! of candidates and rules that end re-ranking.
 
 use stratann_core::plan::KindParams;
-use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
-use stratann_core::query::Params;
+use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule, Source};
+use stratann_core::query::{Params, QueryStats};
 
 use super::baseline::{self, Baseline};
 use super::options::GpuSwitches;
@@ -26,14 +26,22 @@ const CANDIDATES: [f32; 9] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 25.0];
 const CHANGES: [(f32, f32, u32); 7] =
     [(0.4, 0.2, 1), (0.4, 0.1, 1), (0.8, 0.1, 1), (0.4, 0.0, 1), (0.8, 0.0, 1), (0.8, 0.0, 2), (1.6, 0.0, 2)];
 
-/// What is measured for k results on an index of so many lists.
-pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>) -> Grid {
+/// The paths of algorithm 1 that every index has; the others are to compare it with other systems.
+const USUAL_CHANGES: [usize; 3] = [1, 4, 5];
+
+/// What is measured for k results on an index of so many lists. `baselines` tells whether other systems are compared.
+pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) -> Grid {
     let most = lists.clamp(1, MAX_PROBES);
     let efforts = || probes(most).into_iter().map(|effort| (effort, StopRule::by_slack(None, 0.0)));
+    let changes = |path| match (baselines, USUAL_CHANGES.contains(&path)) {
+        (true, _) => efforts().collect(),
+        (false, true) => efforts().step_by(2).collect(),
+        (false, false) => Vec::new(),
+    };
     let paths = match family {
         None => PATHS.iter().map(|&(first, count)| margins(first, count, most)).collect(),
         Some("static" | "code-lists") => vec![efforts().collect(); paths_within(k, CANDIDATES.len())],
-        Some("changes") => vec![efforts().collect(); CHANGES.len()],
+        Some("changes") => (0..CHANGES.len()).map(changes).collect(),
         Some(_) => vec![efforts().collect()],
     };
     Grid { paths, reads_max: f64::INFINITY }
@@ -70,6 +78,7 @@ pub(crate) fn params(k: u32, point: &Point, family: Option<&str>) -> Params {
     let KindParams::GpuIvf(own) = &mut params.kind else { return params };
     own.exact = point.is_exact();
     own.margin = point.stop.margin.unwrap_or(own.margin);
+    own.candidates = point.candidates.unwrap_or(own.candidates).clamp(k, MAX_CANDIDATES);
     let Some(family) = family else { return params };
     baseline::family(family, own);
     let path = point.path.unwrap_or(0) as usize;
@@ -87,6 +96,13 @@ pub(crate) fn params(k: u32, point: &Point, family: Option<&str>) -> Params {
     params
 }
 
+/// Candidates that were enough for every query of a search, and a mini-batch more. `None` where a fixed number is
+/// re-ranked.
+pub(crate) fn needed_candidates(own: &gpu_ivf::Params, largest: &QueryStats) -> Option<u32> {
+    let batches = u32::try_from(largest.mini_batches).unwrap_or(u32::MAX).saturating_add(1);
+    (own.rule != Rule::Static && !own.exact).then(|| batches.saturating_mul(own.batch).min(own.candidates))
+}
+
 /// Parameters that visit `nprobe` lists.
 pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
     Params::gpu_ivf(k, nprobe)
@@ -98,6 +114,10 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
 /// A value out of range.
 pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
     switches.check()?;
+    if switches.rule.is_some() || switches.margin.is_some() {
+        // What was enough with another rule need not be with this one.
+        own.candidates = own.candidates.max(gpu_ivf::Params::new(k, own.nprobe).candidates);
+    }
     if let Some(rule) = switches.rule {
         own.rule = rule;
         own.whole_blocks = rule == Rule::Margin;
@@ -111,11 +131,28 @@ pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSw
     own.epsilon = switches.epsilon_stop.unwrap_or(own.epsilon);
     own.beta = switches.beta.unwrap_or(own.beta);
     own.margin = switches.margin.unwrap_or(own.margin);
+    refuse_without_effect(own, switches)?;
     if own.is_valid(k) {
         Ok(())
     } else {
         Err(Error::bad_input(format!("-k {k} is too many for this search")))
     }
+}
+
+/// Refuses numbers of a rule that does not hold, or for candidates where there are none.
+fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
+    let bad = |text: &str| Err(Error::bad_input(text));
+    let has_candidates = matches!(own.source, Source::Codes | Source::CodeLists);
+    if own.rule != Rule::Changes && (switches.beta.is_some() || switches.epsilon_stop.is_some()) {
+        return bad("--beta and --epsilon-stop belong to --rule changes; give it, or leave them out");
+    }
+    if own.rule != Rule::Margin && switches.margin.is_some() {
+        return bad("--margin belongs to --rule margin; leave one of the two out");
+    }
+    if !has_candidates && (switches.candidates.is_some() || switches.batch.is_some()) {
+        return bad("this way to search scores all members of lists; leave --candidates and --batch-size out");
+    }
+    Ok(())
 }
 
 /// The setting that these parameters are. A search without a beam reports k as its length.
@@ -160,7 +197,9 @@ mod tests {
     fn all_points_of_all_families_are_valid() {
         for k in [1, 10, 100, 16_384] {
             for family in baseline::FAMILIES.map(Some).into_iter().chain([None]) {
-                let grid = grid(k, 9000, family);
+                let grid = grid(k, 9000, family, true);
+                let usual = super::grid(k, 9000, family, false);
+                assert!(usual.paths.iter().zip(&grid.paths).all(|(few, all)| few.iter().all(|p| all.contains(p))));
                 for (path, settings) in (0..).zip(&grid.paths) {
                     for &(effort, stop) in settings {
                         let point = Point { effort, stop, path: Some(path), ..Point::default() };

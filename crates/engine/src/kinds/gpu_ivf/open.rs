@@ -13,12 +13,14 @@ use stratann_core::plan::gpu_ivf::{Baselines, View};
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
 
-use super::baseline::{Baseline, OpenBaselines};
+use super::baseline::{self, Baseline, OpenBaselines};
+use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
 use crate::base::{Base, OpenOptions, read_role};
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::{Manifest, read_resident};
+use crate::recall::curve::Grid;
 use crate::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::tier::{self, Resident};
 use crate::{Error, Result, files};
@@ -162,6 +164,16 @@ impl GpuIndex {
     /// Whether files of other systems are open.
     pub(crate) fn has_baselines(&self) -> bool {
         self.baselines.is_some()
+    }
+
+    /// Ways to search besides the usual one that calibration measures.
+    pub(crate) fn families(&self) -> &'static [&'static str] {
+        if self.has_baselines() { &baseline::FAMILIES } else { &baseline::USUAL_FAMILIES }
+    }
+
+    /// The settings that calibration measures for k results.
+    pub(crate) fn grid(&self, k: u32, family: Option<&str>) -> Grid {
+        calibration::grid(k, self.facts.lists(), family, self.has_baselines())
     }
 
     /// Refuses a baseline whose files are not open.
