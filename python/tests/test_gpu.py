@@ -51,8 +51,13 @@ def test_techniques_change_reads(path, queries):
         assert stopped["reads"] < whole["reads"] and stopped["mini_batches"] > 0
         plain, each = reads(baseline="mi-cpu")
         assert np.array_equal(plain.ids, static.ids) and each["reads"] > whole["reads"]
-        lists, spann = reads(baseline="spann")
-        assert spann["reads"] > 0 and lists.ids.shape == static.ids.shape
+        lists = index.search(queries, k=10, nprobe=60, baseline="spann")
+        assert lists.stats["totals"]["reads"] > 0 and lists.ids.shape == static.ids.shape
+        with pytest.raises(stratann.InputError, match="scores all members"):
+            reads(baseline="spann")
+        with pytest.raises(stratann.InputError, match="belong to --rule changes"):
+            reads(beta=2)
+        assert static.stats["params"]["rule"] == "static" and static.stats["params"]["candidates"] == 200
     with opened(path) as index, pytest.raises(stratann.InputError, match="baselines"):
         index.search(queries, k=10, nprobe=60, baseline="spann")
 

@@ -123,7 +123,9 @@ fn techniques_cost_less_and_do_not_change_answers() {
     let reads = |counters: &Value| number(&counters["reads"]);
     assert!(number(&plain["duplicates"]) > 0.0, "{plain}");
     for name in SAME {
-        let (counters, found) = of(&["--baseline", name]);
+        let scores_lists = matches!(name, "spann" | "hi+gpu" | "rummy-like");
+        let all = if scores_lists { &all[..2] } else { &all[..] };
+        let (counters, found) = answers(&index, &data, &[all, &["--baseline", name]].concat());
         assert_eq!(found.1, wanted.1, "{name}");
         let each = |key: &str| number(&counters[key]);
         match name {
@@ -174,11 +176,19 @@ fn every_way_has_a_curve_where_baselines_were_built() {
     for name in SAME.into_iter().chain(["no-dedup", "no-layout"]) {
         let run = search(&with, &data, &[&asked[..], &["--baseline", name]].concat());
         assert!(number(&run["recall"]) > 0.7, "{name}: {run}");
-        let line = refused(
-            &[&["search", arg(&without), arg(&data.queries), "--baseline", name], &asked[..2]].concat(),
-            2,
-        );
-        assert!(line.contains("build it with --baselines"), "{name}: {line}");
+        if name != "no-dedup" {
+            let line = refused(
+                &[&["search", arg(&without), arg(&data.queries), "--baseline", name], &asked[..2]].concat(),
+                2,
+            );
+            assert!(line.contains("build it with --baselines"), "{name}: {line}");
+        }
+    }
+    // Every index has a curve of algorithm 1.
+    for how in [["--rule", "changes"], ["--baseline", "no-dedup"]] {
+        let run = search(&without, &data, &[&asked[..], &how[..]].concat());
+        assert!(number(&run["recall"]) > 0.7, "{how:?}: {run}");
+        assert!(number(&run["params"]["candidates"]) < 288.0, "{how:?}: {run}");
     }
     // Files of baselines are needed by some of them only.
     for (name, needs) in [("spann", true), ("rummy-like", true), ("no-layout", true), ("mi-cpu", false)] {
@@ -251,6 +261,10 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--margin", "-2"], "--margin is -2; give a share from -1 up"),
         (&["--margin", "nan"], "--margin is NaN"),
         (&["--beta", "-1"], "--beta"),
+        (&["--beta", "2"], "belong to --rule changes"),
+        (&["--rule", "static", "--epsilon-stop", "0.1"], "belong to --rule changes"),
+        (&["--rule", "changes", "--margin", "0.1"], "--margin belongs to --rule margin"),
+        (&["--baseline", "mi-cpu", "--beta", "2"], "belong to --rule changes"),
         (
             &["--baseline", "spann", "--rule", "margin"],
             "'--baseline <NAME>' cannot be used with '--rule <RULE>'",
@@ -307,6 +321,10 @@ fn a_missing_gpu_is_an_error_where_it_is_asked_for() {
         let serve = ["serve", "--index", arg(&index), "--http", "127.0.0.1:0"];
         assert!(refused(&[&serve[..], more].concat(), 2).contains("or use --scorer cpu"));
     }
+    let other = data.path("other");
+    json(&["build", arg(&data.base), "-o", arg(&other), "--kind", "flat"]);
+    let line = refused(&["search", arg(&other), arg(&data.queries), "--scorer", "cuda"], 2);
+    assert!(line.contains("this index is a flat; leave it out"), "{line}");
     let auto = search(&index, &data, &["--nprobe", "5", "--gpu-budget", "1GiB"]);
     assert_eq!(auto["scorer"]["name"], "cpu", "{auto}");
 }

@@ -10,6 +10,7 @@
 //! of ids is stored: bytes end after the last one, and unused bits are zero. A list without ids has no bytes.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 const PARAMETER_BITS: u32 = 6;
 /// Largest parameter: all gaps of 32 bits take 33 bits then.
@@ -72,70 +73,91 @@ pub fn encode(sorted: &[u32], out: &mut Vec<u8>) {
 /// Appends the ids of the list that `bytes` (all of them) hold. `None` when they are invalid; a part may have been
 /// appended then.
 pub fn decode(bytes: &[u8], out: &mut Vec<u32>) -> Option<()> {
-    if bytes.is_empty() {
-        return Some(());
+    decode_within(bytes, 0..bytes.len(), out)
+}
+
+/// As [`decode`], for a list in the midst of others. `None` also when the range is not within `bytes`.
+pub fn decode_within(bytes: &[u8], range: Range<usize>, out: &mut Vec<u32>) -> Option<()> {
+    if range.is_empty() {
+        return (range.start == range.end && range.end <= bytes.len()).then_some(());
     }
-    let mut bits = Bits { bytes, held: 0, count: 0 };
-    bits.fill();
+    bytes.get(range.clone())?;
+    let mut bits = Bits { bytes, at: 8 * range.start, end: 8 * range.end };
     let r = bits.take(PARAMETER_BITS)? as u32;
     if r > PARAMETER_MAX {
         return None;
     }
     let mut next = 0u64;
+    // The next bits, shifted as they are used, and how many of them are there.
+    let (mut window, mut left) = (0u64, 0);
     loop {
-        bits.fill();
-        // What is left may be the padding of the last byte.
-        if bits.held == 0 {
-            return (bits.bytes.is_empty() && bits.count < 8).then_some(());
+        let mut more = window.trailing_zeros();
+        if 2 * more + 1 + r > left {
+            (window, left) = (bits.window(), WINDOW_BITS);
+            // What is left may be the padding of the last byte.
+            if window == 0 {
+                return (bits.end - bits.at < 8).then_some(());
+            }
+            more = window.trailing_zeros();
         }
-        let more = bits.held.trailing_zeros();
-        if more > 33 {
-            return None;
-        }
-        bits.take(more + 1)?;
         let width = r + more;
-        if width > 33 {
-            return None;
-        }
-        bits.fill();
-        let gap = (bits.take(width)? | 1 << width) - (1 << r);
-        let id = u32::try_from(next + gap).ok()?;
+        let total = more + 1 + width;
+        let rest = if total <= left {
+            let rest = window >> (more + 1) & ((1 << width) - 1);
+            bits.skip(total)?;
+            window = window.checked_shr(total).unwrap_or(0);
+            left -= total;
+            rest
+        } else {
+            if width > 33 {
+                return None;
+            }
+            bits.skip(more + 1)?;
+            left = 0;
+            bits.take(width)?
+        };
+        let id = u32::try_from(next + (rest | 1 << width) - (1 << r)).ok()?;
         out.push(id);
         next = u64::from(id) + 1;
     }
 }
 
+/// Bits that a window has at least, where so many are left.
+const WINDOW_BITS: u32 = 57;
+
+/// Bits of a range of bytes, the lowest of each byte first.
 struct Bits<'a> {
     bytes: &'a [u8],
-    held: u64,
-    count: u32,
+    at: usize,
+    end: usize,
 }
 
 impl Bits<'_> {
-    /// Holds at least 56 bits, or all that are left.
+    /// The next bits, and zeros behind the end.
     #[inline]
-    fn fill(&mut self) {
-        if let Some(word) = self.bytes.first_chunk::<8>().filter(|_| self.count < 56) {
-            let bytes = (63 - self.count) / 8;
-            let mask = u64::MAX >> (64 - 8 * bytes);
-            self.held |= (u64::from_le_bytes(*word) & mask) << self.count;
-            self.bytes = &self.bytes[bytes as usize..];
-            self.count += 8 * bytes;
-            return;
-        }
-        while let Some((&byte, rest)) = self.bytes.split_first().filter(|_| self.count <= 56) {
-            self.held |= u64::from(byte) << self.count;
-            self.count += 8;
-            self.bytes = rest;
-        }
+    fn window(&self) -> u64 {
+        let bytes = self.bytes.get(self.at / 8..).unwrap_or(&[]);
+        let word = match bytes.first_chunk::<8>() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => (0..).step_by(8).zip(bytes).map(|(shift, &byte)| u64::from(byte) << shift).sum(),
+        };
+        let left = (self.end - self.at).min(WINDOW_BITS as usize);
+        word >> (self.at % 8) & ((1 << left) - 1)
     }
 
+    /// Goes on by so many bits; `None` beyond the end.
+    #[inline]
+    fn skip(&mut self, width: u32) -> Option<()> {
+        self.at += width as usize;
+        (self.at <= self.end).then_some(())
+    }
+
+    /// The next bits as a number; `None` beyond the end. At most [`WINDOW_BITS`].
     #[inline]
     fn take(&mut self, width: u32) -> Option<u64> {
-        self.count = self.count.checked_sub(width)?;
-        let taken = self.held & ((1u64 << width) - 1);
-        self.held >>= width;
-        Some(taken)
+        let window = self.window();
+        self.skip(width)?;
+        Some(window & ((1 << width) - 1))
     }
 }
 

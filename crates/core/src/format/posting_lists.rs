@@ -40,8 +40,8 @@ impl PostingLists {
     /// appended then.
     pub fn replicas_of(&self, list: u32, out: &mut Vec<u32>) -> Option<()> {
         let &[start, end] = self.starts.get(list as usize..)?.first_chunk::<2>()?;
-        let bytes = self.replicas.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)?;
-        gaps::decode(bytes, out)
+        let range = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
+        gaps::decode_within(&self.replicas, range, out)
     }
 
     /// Appends a list whose own members are the next `own` ids. `replicas` are ascending.

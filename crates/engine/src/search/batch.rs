@@ -84,7 +84,8 @@ impl<'a> Batch<'a> {
 
     pub(super) fn into_answers(self) -> Answers {
         let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
-        let Sums { stats, largest, times, merged } = self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
+        let Sums { stats, largest, times, merged } =
+            self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
         failed.sort_unstable_by_key(|f| f.0);
         Answers {
             k: self.params.k as usize,
@@ -136,13 +137,7 @@ pub(super) struct Share<'a, 'b> {
 
 impl<'a, 'b> Share<'a, 'b> {
     pub(super) fn new(batch: &'a Batch<'b>, worker: usize) -> Share<'a, 'b> {
-        Share {
-            batch,
-            worker,
-            waiting: None,
-            sums: Sums::default(),
-            unreported: 0,
-        }
+        Share { batch, worker, waiting: None, sums: Sums::default(), unreported: 0 }
     }
 }
 

@@ -27,7 +27,6 @@
 mod lanes;
 pub(crate) use lanes::for_each_isa;
 mod look_up;
-pub mod scan4;
 mod table;
 
 pub use table::Table;

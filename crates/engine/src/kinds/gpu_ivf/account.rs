@@ -15,12 +15,14 @@ pub(crate) fn reads_at_once(batch: Option<u32>) -> u32 {
     batch.unwrap_or(USUAL_BATCH)
 }
 
-/// Tables of one query, ids of its lists and of candidates, and keys of those. Lists may be larger than the mean.
+/// Tables of one query, ids of its lists' members, and candidates. Lists may be larger than the mean.
 pub(crate) fn query_bytes(code_bytes: usize, facts: &GpuFacts) -> u64 {
     const PROBES: u64 = 128;
     let members = PROBES * facts.sizes.mean.ceil() as u64;
     let visited = stratann_core::query::visited_bytes(facts.sizes.count);
-    code_bytes as u64 * 512 + 4096 + visited + members * (4 + 4 + 4 + 8 + 8) + (16 << 10)
+    // Ids, distances, keys and cells, once for all queries of a thread.
+    let ranking = members * (4 + 4 + 8 + 24) / IN_FLIGHT as u64;
+    code_bytes as u64 * 512 + 4096 + visited + 4 * members + ranking + (8 << 10)
 }
 
 /// What queries take, as far as the manifest tells.

@@ -114,8 +114,8 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
 /// A value out of range.
 pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
     switches.check()?;
-    if switches.rule.is_some() || switches.margin.is_some() {
-        // What was enough with another rule need not be with this one.
+    if switches.margin.is_some() {
+        // What was enough with the margin of the curve need not be with another one.
         own.candidates = own.candidates.max(gpu_ivf::Params::new(k, own.nprobe).candidates);
     }
     if let Some(rule) = switches.rule {
@@ -150,7 +150,9 @@ fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Resul
         return bad("--margin belongs to --rule margin; leave one of the two out");
     }
     if !has_candidates && (switches.candidates.is_some() || switches.batch.is_some()) {
-        return bad("this way to search scores all members of lists; leave --candidates and --batch-size out");
+        return bad(
+            "this way to search scores all members of lists; leave --candidates and --batch-size out",
+        );
     }
     Ok(())
 }
@@ -199,7 +201,9 @@ mod tests {
             for family in baseline::FAMILIES.map(Some).into_iter().chain([None]) {
                 let grid = grid(k, 9000, family, true);
                 let usual = super::grid(k, 9000, family, false);
-                assert!(usual.paths.iter().zip(&grid.paths).all(|(few, all)| few.iter().all(|p| all.contains(p))));
+                assert!(
+                    usual.paths.iter().zip(&grid.paths).all(|(few, all)| few.iter().all(|p| all.contains(p)))
+                );
                 for (path, settings) in (0..).zip(&grid.paths) {
                     for &(effort, stop) in settings {
                         let point = Point { effort, stop, path: Some(path), ..Point::default() };
