@@ -165,9 +165,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let server = Server::start(setup.engine).map_err(|e| match e.kind {
         // The engine's error names its own need only.
         ErrorKind::Budget if has_budget => Error::budget(format!(
-            "{}, and {} more for HTTP",
+            "without the {} for HTTP, {}, and that for HTTP beside it",
+            stratann_engine::budget::size(front_bytes),
             e.message,
-            stratann_engine::budget::size(front_bytes)
         )),
         _ => e,
     })?;

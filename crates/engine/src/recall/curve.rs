@@ -245,6 +245,17 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     Some(point)
 }
 
+/// The cheapest of the settings that several ways to search come to, and its way. `None` where none has a curve.
+pub(crate) fn cheapest<'f>(
+    curves: &[Curve],
+    families: &[Option<&'f str>],
+    k: u32,
+    recall: f64,
+) -> Option<(Option<&'f str>, Point)> {
+    let chosen = families.iter().filter_map(|&family| Some((family, choose_of(curves, family, k, recall)?)));
+    chosen.min_by(|a, b| a.1.cost().total_cmp(&b.1.cost()))
+}
+
 /// The variant of the curve for `k`; `None` where no curve has one.
 pub fn variant(curves: &[Curve], k: u32) -> Option<&str> {
     let nearest = curves.iter().filter(|c| c.variant.is_some()).min_by_key(|c| c.k.abs_diff(k));

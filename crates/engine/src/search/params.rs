@@ -30,8 +30,8 @@ impl Index {
         }
         self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let family = options.switches.gpu().family();
-        let by_recall = |recall| self.params_for_recall(k, recall, family);
+        let families = options.switches.gpu().families();
+        let by_recall = |recall| self.params_for_recall(k, recall, &families);
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
@@ -39,7 +39,8 @@ impl Index {
         Ok(params)
     }
 
-    fn params_for_recall(&self, k: u32, recall: f64, family: Option<&str>) -> Result<Params> {
+    /// The cheapest parameters of these ways to search; `None` is the usual one.
+    fn params_for_recall(&self, k: u32, recall: f64, families: &[Option<&str>]) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
             return Err(Error::bad_input(format!(
                 "recall is {recall}; give a share above 0 and up to 1, such as 0.95"
@@ -51,9 +52,11 @@ impl Index {
         }
         let instead = kind.effort_option();
         let curves = &self.base.manifest.curves;
-        match curve::choose_of(curves, family, k, recall) {
-            Some(point) => Ok(kinds::params_at(kind, k, &point, family.or(curve::variant(curves, k)))),
-            None if family.is_some() => Err(Error::bad_input(format!(
+        match curve::cheapest(curves, families, k, recall) {
+            Some((family, point)) => {
+                Ok(kinds::params_at(kind, k, &point, family.or(curve::variant(curves, k))))
+            }
+            None if !families.contains(&None) => Err(Error::bad_input(format!(
                 "this index has no recall curve for this way to search; build it with --baselines, or give {instead}"
             ))),
             None => Err(Error::bad_input(format!(

@@ -19,7 +19,7 @@ struct Document<'a> {
 pub(super) fn show(query: usize, trace: GpuTrace, output: Output) -> Result<(bool, String)> {
     let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text(query, &trace))?;
-    Ok((trace.complete, "a block could not be read, or is damaged; run `stratann verify`".into()))
+    Ok((trace.complete, "a block or a list could not be read, or is damaged; run `stratann verify`".into()))
 }
 
 /// Most lists that are printed.

@@ -23,11 +23,19 @@ const LISTS_STEP: f32 = 1.35;
 /// Candidates for each result that a path of a fixed number re-ranks.
 const CANDIDATES: [f32; 9] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 25.0];
 /// Paths of algorithm 1: candidates of a mini-batch for each result, ε and β. The first ones stop soonest.
-const CHANGES: [(f32, f32, u32); 7] =
-    [(0.4, 0.2, 1), (0.4, 0.1, 1), (0.8, 0.1, 1), (0.4, 0.0, 1), (0.8, 0.0, 1), (0.8, 0.0, 2), (1.6, 0.0, 2)];
+const CHANGES: [(f32, f32, u32); 8] = [
+    (0.4, 0.2, 1),
+    (0.4, 0.1, 1),
+    (0.8, 0.1, 1),
+    (0.4, 0.0, 1),
+    (0.8, 0.0, 1),
+    (0.8, 0.0, 2),
+    (1.6, 0.0, 2),
+    (1.6, 0.0, 4),
+];
 
 /// The paths of algorithm 1 that every index has; the others are to compare it with other systems.
-const USUAL_CHANGES: [usize; 3] = [1, 4, 5];
+const USUAL_CHANGES: [usize; 4] = [1, 4, 5, 7];
 
 /// What is measured for k results on an index of so many lists. `baselines` tells whether other systems are compared.
 pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) -> Grid {

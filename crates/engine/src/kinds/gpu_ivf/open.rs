@@ -17,7 +17,7 @@ use super::baseline::{self, Baseline, OpenBaselines};
 use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
 use crate::base::{Base, OpenOptions, read_role};
-use crate::budget::Account;
+use crate::budget::{Account, release_freed};
 use crate::kinds::effort::ExactCost;
 use crate::manifest::{Manifest, read_resident};
 use crate::recall::curve::Grid;
@@ -93,6 +93,8 @@ impl GpuIndex {
         let nav = files::decode_nav(&bytes)
             .filter(|nav| nav.nodes() == lists && nav.is_consistent(lists, 0, 0))
             .ok_or_else(|| files::senseless(&path))?;
+        // What was read for the tables is free again before the largest of them come.
+        release_freed();
         let (path, centroids) = read_role(folder, manifest, files::CENTROIDS)?;
         if centroids.len() as u64 != 2 * manifest.dim as u64 * u64::from(lists) {
             return Err(files::senseless(&path));

@@ -92,10 +92,17 @@ pub struct GpuSwitches {
 }
 
 impl GpuSwitches {
-    /// The family of recall curves that a search with these switches is chosen from; `None` for the usual one.
-    pub(crate) fn family(&self) -> Option<&'static str> {
-        let rule = self.rule.filter(|&rule| rule != Rule::Margin);
-        self.baseline.map(Baseline::family).or(rule.map(Rule::name))
+    /// The families of recall curves among which a search with these switches takes the cheapest; `None` is the usual
+    /// one. Without a switch of one rule, the rule is left to the curves.
+    pub(crate) fn families(&self) -> Vec<Option<&'static str>> {
+        let names_rule = self.margin.is_some() || self.epsilon_stop.is_some() || self.beta.is_some();
+        match (self.baseline, self.rule) {
+            (Some(baseline), _) => vec![Some(baseline.family())],
+            (None, Some(Rule::Margin)) => vec![None],
+            (None, Some(rule)) => vec![Some(rule.name())],
+            (None, None) if names_rule => vec![None],
+            (None, None) => vec![None, Some(Rule::Changes.name())],
+        }
     }
 
     /// Refuses numbers out of range.

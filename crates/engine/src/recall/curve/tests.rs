@@ -37,6 +37,26 @@ fn the_cheapest_rule_that_reaches_is_taken() {
 }
 
 #[test]
+fn the_cheapest_way_that_reaches_is_taken() {
+    let usual = curve(&[(10, FULL, 0.9, 10.0), (20, FULL, 0.97, 30.0)]);
+    let of_changes = curve(&[(10, FULL, 0.9, 12.0), (20, FULL, 0.97, 20.0), (30, FULL, 0.99, 25.0)]);
+    let curves = [usual, Curve { family: Some("changes".into()), ..of_changes }];
+    let both = [None, Some("changes")];
+    let chosen = |families: &[Option<&'static str>], recall| {
+        let (family, point) = cheapest(&curves, families, 10, recall).unwrap();
+        (family, point.reads)
+    };
+    assert_eq!(chosen(&both, 0.85), (None, 10.0));
+    assert_eq!(chosen(&both, 0.96).0, Some("changes"));
+    assert_eq!(chosen(&both[..1], 0.96).0, None);
+    // One curve ends below the recall.
+    assert_eq!(chosen(&both, 0.98).0, Some("changes"));
+    assert_eq!(chosen(&both[..1], 0.98), (None, f64::INFINITY));
+    assert_eq!(chosen(&both, 1.0), (None, f64::INFINITY));
+    assert!(cheapest(&curves, &[Some("static")], 10, 0.9).is_none());
+}
+
+#[test]
 fn beams_are_interpolated_by_misses() {
     let middle = curve(&[(10, FULL, 0.8, 10.0), (30, FULL, 0.95, 30.0)]).setting(0.9).unwrap();
     assert!((19..=21).contains(&middle.effort), "{middle:?}");
