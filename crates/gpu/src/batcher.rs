@@ -112,23 +112,23 @@ impl Batcher {
         false
     }
 
-    /// Takes the content of the next batch, or waits a while. Jobs come before tables whose jobs have not come.
+    /// Takes the content of the next batch, or waits a while. Jobs come before tables whose jobs have not come. These
+    /// have one batch at a time: it does not wait for others to join it, and those that come meanwhile form the next.
     fn next(&self, sent: &[Option<Sent>]) -> Next {
         let mut state = self.shared.state();
         let is_idle = sent.iter().all(Option::is_none);
         let mut wait = (!is_idle).then_some(POLL);
         if let Some(stream) = sent.iter().position(Option::is_none) {
-            let mut wait_for = |left| wait = Some(wait.map_or(left, |wait: Duration| wait.min(left)));
             match state.take_jobs(&self.options) {
                 Due::Now(jobs) => return Next::Jobs(stream, jobs),
-                Due::In(left) => wait_for(left),
+                Due::In(left) => wait = Some(wait.map_or(left, |wait| wait.min(left))),
                 Due::Never => {}
             }
-            if !state.is_closed {
-                match state.take_tables(&self.options) {
-                    Due::Now(requests) => return Next::Tables(stream, requests),
-                    Due::In(left) => wait_for(left),
-                    Due::Never => {}
+            let has_tables = sent.iter().flatten().any(|batch| !batch.tables.is_empty());
+            if !has_tables && !state.is_closed {
+                let requests = state.pool.take_requests(self.options.batch_max);
+                if !requests.is_empty() {
+                    return Next::Tables(stream, requests);
                 }
             }
         }

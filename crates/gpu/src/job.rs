@@ -247,8 +247,8 @@ pub(crate) fn table_bytes(query: &[f32]) -> usize {
     HEADER_BYTES + size_of_val(query)
 }
 
-/// Writes what is sent for the table of a query, with which the first `hash_size` places of the hash table become empty.
-/// False when it does not fit.
+/// Writes what is sent for the table of a query; false when it does not fit. The first `hash_size` places of the hash
+/// table become empty with it.
 pub(crate) fn encode_table(query: &[f32], hash_size: u32, out: &mut [u8]) -> bool {
     let end = table_bytes(query) as u32;
     let header = [0, 0, 0, 0, u32::MAX, hash_size, HEADER_BYTES as u32, end, end, 0, 0, 0];

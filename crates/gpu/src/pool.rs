@@ -1,19 +1,17 @@
 //! The blocks of a device: free, with a job, or with a look-up table that is built before its job comes.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// A query whose look-up table is to be built, and the block that is kept for it.
 #[derive(Debug)]
 pub(crate) struct TableRequest {
     pub(crate) block: u32,
     pub(crate) query: Vec<f32>,
-    since: Instant,
 }
 
 impl TableRequest {
     pub(crate) fn new(block: u32, query: &[f32]) -> TableRequest {
-        TableRequest { block, query: query.to_vec(), since: Instant::now() }
+        TableRequest { block, query: query.to_vec() }
     }
 }
 
@@ -93,11 +91,6 @@ impl Pool {
         self.unclaimed += 1;
         self.requests.push_back(TableRequest::new(block, query));
         Some(block)
-    }
-
-    /// Number of requests that no batch has, and how long the first has waited.
-    pub(crate) fn requests(&self) -> (usize, Option<Duration>) {
-        (self.requests.len(), self.requests.front().map(|request| request.since.elapsed()))
     }
 
     /// Takes the requests of the next batch, `count` at most.
@@ -191,7 +184,7 @@ mod tests {
         let taken: Vec<u32> = pool.take_requests(2).iter().map(|request| request.block).collect();
         assert_eq!(taken, blocks[..2]);
         assert_eq!(pool.claim(blocks[2]), Claim::Requested(QUERY.to_vec()));
-        assert_eq!(pool.requests(), (0, None));
+        assert!(pool.take_requests(8).is_empty());
         assert_eq!(pool.claim(blocks[1]), Claim::Building);
         assert!(pool.is_building(blocks[1]) && !pool.is_building(blocks[2]));
         taken.iter().for_each(|&block| pool.built(block));
@@ -208,7 +201,7 @@ mod tests {
         pool.take_requests(2);
         pool.built(blocks[0]);
         blocks.iter().for_each(|&block| pool.release(block));
-        assert_eq!((pool.free(), pool.requests().0), (7, 0));
+        assert_eq!((pool.free(), pool.requests.len()), (7, 0));
         // The block of a table under way is free when its batch has ended, and counts as a table's until then.
         assert_eq!(pool.unclaimed, 1);
         pool.built(blocks[1]);
@@ -218,7 +211,9 @@ mod tests {
     proptest! {
         // Every block is free, with a table, or with a job, whatever happens in whatever order.
         #[test]
-        fn no_block_is_lost_or_given_twice(count in 1..9u32, events in prop::collection::vec((0..6u8, 0..8usize), 0..80)) {
+        fn no_block_is_lost_or_given_twice(
+            count in 1..9u32, events in prop::collection::vec((0..6u8, 0..8usize), 0..80),
+        ) {
             let mut pool = Pool::new(count);
             let (mut owned, mut building, mut jobs) = (Vec::new(), Vec::new(), Vec::new());
             for (event, at) in events {

@@ -1,7 +1,7 @@
 //! What callers and the two threads of a device share: queues, blocks, batches under way, totals.
 
 use crate::job::{Prepared, Ranked};
-use crate::pool::{Pool, TableRequest};
+use crate::pool::Pool;
 use crate::{DeviceOptions, Done, Failure};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ pub struct Counters {
     pub bytes_to_device: u64,
     /// Bytes of copies from the device for them: result headers and results.
     pub bytes_from_device: u64,
-    /// Look-up tables that the device built. It exceeds the sum of the next three by those that were dropped unused.
+    /// Look-up tables that the device built. It exceeds the sum of the next three by those without a job.
     pub tables_built: u64,
     /// Of them, those that were there when their job came.
     pub tables_ready: u64,
@@ -34,6 +34,13 @@ pub struct Counters {
     pub failed_batches: u64,
     /// Time of all kernels as the device measured it, in microseconds; 0 where it does not.
     pub kernel_us: u64,
+}
+
+impl Counters {
+    /// Look-up tables whose job has not come, or never came.
+    pub fn tables_unused(&self) -> u64 {
+        self.tables_built.saturating_sub(self.tables_ready + self.tables_awaited + self.tables_with_job)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -92,9 +99,9 @@ pub(crate) struct Running {
     pub(crate) deadline: Instant,
 }
 
-/// What goes into the next batch.
-pub(crate) enum Due<T> {
-    Now(Vec<T>),
+/// The jobs of the next batch, each with its block.
+pub(crate) enum Due {
+    Now(Vec<(u32, Waiting)>),
     /// Others may still join it for this time.
     In(Duration),
     Never,
@@ -115,7 +122,7 @@ pub(crate) struct State {
 impl State {
     /// Takes the jobs of the next batch, each with its block. They are of one kind; the oldest that can be sent is one
     /// of them. A job whose table is under way, or for which no block is free, stays in the queue.
-    pub(crate) fn take_jobs(&mut self, options: &DeviceOptions) -> Due<(u32, Waiting)> {
+    pub(crate) fn take_jobs(&mut self, options: &DeviceOptions) -> Due {
         let (mut free, mut chosen, mut kind) = (self.pool.free(), Vec::new(), None);
         for (at, waiting) in self.queue.iter().enumerate() {
             let can_be_sent = waiting.block.map_or(free > 0, |block| !self.pool.is_building(block));
@@ -137,16 +144,6 @@ impl State {
         let pool = &mut self.pool;
         let with_block = |job: Waiting| Some((job.block.or_else(|| pool.take())?, job));
         Due::Now(jobs.into_iter().rev().filter_map(with_block).collect())
-    }
-
-    /// Takes the requests of the next batch of tables.
-    pub(crate) fn take_tables(&mut self, options: &DeviceOptions) -> Due<TableRequest> {
-        let (count, Some(waited)) = self.pool.requests() else { return Due::Never };
-        let left = options.batch_wait.saturating_sub(waited);
-        if count < options.batch_max && !left.is_zero() {
-            return Due::In(left);
-        }
-        Due::Now(self.pool.take_requests(options.batch_max))
     }
 }
 
@@ -219,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Adds a job to the queue, or answers it at once where the device is lost. `block` is that of its table, where this
+    /// Adds a job to the queue, or answers it at once where the device is lost. `block` is that of its table, where it
     /// was begun before.
     pub(crate) fn push(&self, mut job: Prepared, block: Option<u32>, reply: Reply) {
         let since = Instant::now();
