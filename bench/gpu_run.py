@@ -14,6 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+# The ways that are compared. Without early tables the GPU builds the look-up table of a query with its candidates.
+WAYS = {
+    "cpu": ["--scorer", "cpu"],
+    "cuda": ["--scorer", "cuda"],
+    "cuda_no_early_tables": ["--scorer", "cuda", "--no-early-tables"],
+}
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "target/release/stratann"
 TESTS = [
@@ -67,10 +74,10 @@ def made_index(given, folder):
     return folder / "index", folder / "data/query.fbin"
 
 
-def searched(given, index, queries, scorer, setting, out):
+def searched(given, index, queries, way, setting, out):
     """One search; `setting` is nprobe and the queries in flight. Results go to the file `out`."""
     nprobe, in_flight = setting
-    words = ["search", index, queries, "--nprobe", nprobe, "--cache-budget", 0, "--scorer", scorer]
+    words = ["search", index, queries, "--nprobe", nprobe, "--cache-budget", 0, *WAYS[way]]
     words += ["--in-flight", in_flight, "--output", out, "--force"]
     if given.threads:
         words += ["--threads", given.threads]
@@ -78,24 +85,26 @@ def searched(given, index, queries, scorer, setting, out):
 
 
 def compared(given, index, queries, folder):
-    """A row for each setting: medians over the rounds, the two scorers in turns. Ends where an answer differs."""
+    """A row for each setting: medians over the rounds, the ways in turns. Ends where an answer differs."""
     rows = []
     for setting in itertools.product(given.nprobe.split(","), given.in_flight.split(",")):
-        rounds = {"cpu": [], "cuda": []}
-        files = {scorer: folder / f"{scorer}.ibin" for scorer in rounds}
+        rounds = {way: [] for way in WAYS}
+        files = {way: folder / f"{way}.ibin" for way in WAYS}
         for _ in range(given.rounds):
-            for scorer, runs in rounds.items():
-                runs.append(searched(given, index, queries, scorer, setting, files[scorer]))
-        if files["cpu"].read_bytes() != files["cuda"].read_bytes():
+            for way, runs in rounds.items():
+                runs.append(searched(given, index, queries, way, setting, files[way]))
+        if any(file.read_bytes() != files["cpu"].read_bytes() for file in files.values()):
             sys.exit(f"gpu_run.py: the GPU and this machine's threads gave different answers with nprobe {setting[0]}")
         row = {"nprobe": int(setting[0]), "in_flight": int(setting[1])}
-        for scorer, runs in rounds.items():
-            row[f"{scorer}_qps"] = statistics.median(one["qps"] for one in runs)
-            row[f"{scorer}_p50_us"] = statistics.median(one["latency_us"]["p50"] for one in runs)
-            row[f"{scorer}_p99_us"] = statistics.median(one["latency_us"]["p99"] for one in runs)
+        for way, runs in rounds.items():
+            row[f"{way}_qps"] = statistics.median(one["qps"] for one in runs)
+            row[f"{way}_p50_us"] = statistics.median(one["latency_us"]["p50"] for one in runs)
+            row[f"{way}_p99_us"] = statistics.median(one["latency_us"]["p99"] for one in runs)
         each = rounds["cuda"][0]["per_query"]
         row["codes_per_query"] = each["code_comparisons"]
         row["gpu_bytes_per_query"] = each["gpu_bytes"]
+        for key in ("jobs", "tables_ready", "tables_awaited", "tables_with_job"):
+            row[key] = rounds["cuda"][0]["scorer"]["gpu"][key]
         rows.append(row)
     return rows
 

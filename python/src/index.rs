@@ -56,6 +56,7 @@ pub(crate) struct Opening {
     device: Option<u32>,
     gpu_budget: Option<u64>,
     spill: bool,
+    early_tables: bool,
     baselines: String,
 }
 
@@ -78,7 +79,13 @@ impl Opening {
             cache_budget: self.cache_budget.unwrap_or(0),
             head_budget: self.head_budget,
             learning,
-            scorer: techniques::scorer(&self.scorer, self.device, self.gpu_budget, self.spill)?,
+            scorer: techniques::scorer(
+                &self.scorer,
+                self.device,
+                self.gpu_budget,
+                self.spill,
+                self.early_tables,
+            )?,
             baselines: techniques::baselines(&self.baselines)?,
             ..OpenOptions::default()
         })

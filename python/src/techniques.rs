@@ -88,22 +88,23 @@ pub(crate) fn scorer(
     device: Option<u32>,
     gpu_budget: Option<u64>,
     spill: bool,
+    early_tables: bool,
 ) -> Result<ScorerOptions> {
     let choice = match (name, device) {
         ("auto", None) => ScorerChoice::Auto,
         // A number asks for that GPU.
         ("auto" | "cuda", device) => ScorerChoice::Cuda { device: device.unwrap_or(0) },
-        ("cpu", None) if gpu_budget.is_none() && !spill => ScorerChoice::Cpu,
+        ("cpu", None) if gpu_budget.is_none() && !spill && early_tables => ScorerChoice::Cpu,
         ("cpu", _) => {
             return Err(Error::bad_input(
-                "device, gpu_budget and spill are for a GPU; leave them out with scorer=\"cpu\"",
+                "device, gpu_budget, spill and early_tables are for a GPU; leave them out with scorer=\"cpu\"",
             ));
         }
         _ => {
             return Err(Error::bad_input(format!("scorer is {name:?}; use \"auto\", \"cuda\" or \"cpu\"")));
         }
     };
-    Ok(ScorerOptions { choice, gpu_budget, spill })
+    Ok(ScorerOptions { choice, gpu_budget, spill, early_tables })
 }
 
 /// The files of baselines to open.

@@ -60,6 +60,7 @@ class Index:
         device: int | None = None,
         gpu_budget: int | str | None = None,
         spill: bool = False,
+        early_tables: bool = True,
         baselines: str = "none",
     ) -> None:
         self._path = os.fspath(path)
@@ -74,6 +75,7 @@ class Index:
             "device": whole(device, "device"),
             "gpu_budget": byte_size(gpu_budget, "gpu_budget"),
             "spill": spill,
+            "early_tables": early_tables,
             "baselines": baselines,
         }
         self._index = _stratann.Index(self._path, self._how)
@@ -553,6 +555,7 @@ def open(
     device: int | None = None,
     gpu_budget: int | str | None = None,
     spill: bool = False,
+    early_tables: bool = True,
     baselines: str = "none",
 ) -> Index:
     """Opens the index in the folder `path`.
@@ -563,8 +566,7 @@ def open(
         cache_budget: memory that caches blocks, in bytes as int or text. ``"auto"``: half of what `ram_budget`
             leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
         preload: whether all blocks are read into the cache at once, when it has room for them.
-        head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest
-            of `ram_budget`.
+        head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest.
         learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
             statistics without updating them) or ``"off"``. The statistics are kept in the folder.
         epoch_queries: queries per learning epoch.
@@ -572,10 +574,9 @@ def open(
             the search), ``"cuda"`` or ``"cpu"``.
         device: number of the GPU; 0.
         gpu_budget: limit in bytes of the GPU's memory; None for nine tenths of what is free.
-        spill: whether codes that do not fit on the GPU are ranked by the threads of the search; otherwise they are
-            refused.
-        baselines: whether the files of a gpu-ivf that some baselines need are opened: ``"none"``, ``"disk"``, or
-            ``"ram"`` with lists of vectors in RAM.
+        spill: whether the threads of the search rank codes that do not fit on the GPU; otherwise they are refused.
+        early_tables: whether a GPU builds the look-up table of a query while the processor finds its candidates.
+        baselines: files of a gpu-ivf for baselines: ``"none"``, ``"disk"``, or ``"ram"`` with lists of vectors in RAM.
 
     Raises:
         InputError: no index, an index of a newer format, or a wrong argument.
@@ -594,5 +595,6 @@ def open(
         device=device,
         gpu_budget=gpu_budget,
         spill=spill,
+        early_tables=early_tables,
         baselines=baselines,
     )

@@ -33,6 +33,9 @@ pub(crate) struct ScorerArgs {
     /// Rank codes that do not fit on the GPU with this machine's threads; otherwise they are refused
     #[arg(long)]
     spill: bool,
+    /// Let the GPU build the look-up table of a query with its candidates, not while the processor finds these
+    #[arg(long)]
+    no_early_tables: bool,
 }
 
 impl ScorerArgs {
@@ -57,9 +60,10 @@ impl ScorerArgs {
             (None, None) => None,
         };
         let spill = self.spill || file.spill.unwrap_or(false);
-        if name == ScorerName::Cpu && (device.is_some() || gpu_budget.is_some() || spill) {
+        let early_tables = !self.no_early_tables && file.early_tables.unwrap_or(true);
+        if name == ScorerName::Cpu && (device.is_some() || gpu_budget.is_some() || spill || !early_tables) {
             return Err(Error::bad_input(
-                "--device, --gpu-budget and --spill are for a GPU; leave them out with --scorer cpu",
+                "--device, --gpu-budget, --spill and --no-early-tables are for a GPU; leave them out with --scorer cpu",
             ));
         }
         let choice = match (name, device) {
@@ -70,7 +74,7 @@ impl ScorerArgs {
                 ScorerChoice::Cuda { device: device.unwrap_or(0) }
             }
         };
-        Ok(ScorerOptions { choice, gpu_budget, spill })
+        Ok(ScorerOptions { choice, gpu_budget, spill, early_tables })
     }
 }
 
@@ -81,4 +85,5 @@ pub(crate) struct ScorerKeys {
     pub(crate) device: Option<u32>,
     pub(crate) gpu_budget: Option<String>,
     pub(crate) spill: Option<bool>,
+    pub(crate) early_tables: Option<bool>,
 }

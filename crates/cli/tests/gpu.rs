@@ -275,6 +275,7 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--device", "0"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--spill"], "leave them out with --scorer cpu"),
+        (&["--scorer", "cpu", "--no-early-tables"], "leave them out with --scorer cpu"),
         (&["--gpu-budget", "much"], "KiB, MiB, GiB or TiB"),
         (&["--ram-budget", "1MiB"], "give --ram-budget"),
     ] {
@@ -296,6 +297,7 @@ fn wrong_options_of_a_search_are_refused() {
     for (text, said) in [
         ("scorer = \"fpga\"", "use auto, cuda or cpu"),
         ("scorer = \"cpu\"\nspill = true", "leave them out with --scorer cpu"),
+        ("scorer = \"cpu\"\nearly_tables = false", "leave them out with --scorer cpu"),
         ("gpu_budget = \"much\"", "gpu_budget is"),
     ] {
         std::fs::write(&config, format!("index = \"index\"\nhttp = \"127.0.0.1:0\"\n{text}")).unwrap();

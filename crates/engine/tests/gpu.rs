@@ -6,16 +6,23 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use common::{Impatient, Set, clustered, normal, quick};
 use stratann_core::plan::gpu_ivf::Rule;
+use stratann_core::query::{Outcome, Params, QueryState, Step};
+use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, CodeKind, GpuOptions, Kind, KindOptions, build, plan};
+use stratann_engine::driver::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::kinds::options::{Baseline, GpuSwitches};
-use stratann_engine::scorer::{EmulatedFault, ScorerChoice, ScorerOptions, conformance};
+use stratann_engine::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::tier::MemoryTier;
 use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_kernel::codes::{Codebook, Table};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 
@@ -89,9 +96,10 @@ fn all_candidates_of_all_lists_are_the_exact_answer() {
         let plain = search(&index, &asked.bytes, 2000, everything());
         assert!(recall(&plain, &truth.ids, truth.k) > 0.999, "{dtype:?} {metric:?}");
         for baseline in Baseline::ALL {
-            let scores_lists = matches!(baseline, Baseline::Spann | Baseline::SpannOnGpu | Baseline::Rummy);
-            let candidates = everything().candidates.filter(|_| !scores_lists);
-            let switches = GpuSwitches { baseline: Some(baseline), candidates, ..GpuSwitches::default() };
+            // Some score all members of the lists, and have no candidates.
+            let has_candidates = !matches!(baseline.name(), "spann" | "hi+gpu" | "rummy-like");
+            let usual = if has_candidates { everything() } else { GpuSwitches::default() };
+            let switches = GpuSwitches { rule: None, baseline: Some(baseline), ..usual };
             let answers = search(&index, &asked.bytes, 2000, switches);
             if baseline.name() == "no-dedup" || baseline.name() == "no-layout" {
                 assert!(recall(&answers, &truth.ids, truth.k) > 0.5, "{}", baseline.name());
@@ -274,13 +282,12 @@ fn has_compiler() -> bool {
     found
 }
 
-fn emulated(
-    dir: &TempDir,
-    fault: EmulatedFault,
-    budget: Option<u64>,
-    spill: bool,
-) -> stratann_engine::Result<Index> {
-    let scorer = ScorerOptions { choice: ScorerChoice::Emulated(fault), gpu_budget: budget, spill };
+/// A GPU whose kernels run on this machine's processor.
+fn on_emulated(fault: EmulatedFault) -> ScorerOptions {
+    ScorerOptions { choice: ScorerChoice::Emulated(fault), ..ScorerOptions::default() }
+}
+
+fn emulated(dir: &TempDir, scorer: ScorerOptions) -> stratann_engine::Result<Index> {
     Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() })
 }
 
@@ -298,24 +305,36 @@ fn a_gpu_gives_the_answers_of_the_processor() {
         let asked = queries_of(&set, 24);
         let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes: Some(6), ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
-        let index = emulated(&dir, EmulatedFault::None, None, false).unwrap();
-        let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
-        assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
-        let report = index.scorer_report().unwrap();
-        let gpu = report.gpu.unwrap();
-        assert_eq!((gpu.codes, gpu.jobs, gpu.ranked_here, gpu.lost), (1200, 24, 0, None));
+        let usual = on_emulated(EmulatedFault::None);
+        let [plain, gpu] = [false, true].map(|early_tables| {
+            let index = emulated(&dir, ScorerOptions { early_tables, ..usual }).unwrap();
+            let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
+            assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
+            let gpu = index.scorer_report().unwrap().gpu.unwrap();
+            assert_eq!((gpu.codes, gpu.jobs, gpu.ranked_here, &gpu.lost), (1200, 24, 0, &None));
+            assert_eq!(gpu.tables_ready + gpu.tables_awaited + gpu.tables_with_job, 24);
+            gpu
+        });
+        assert_eq!((plain.tables_with_job, plain.table_batches, plain.tables_unused), (24, 0, 0));
+        // A header more for a table that comes before its job.
+        let early = gpu.tables_ready + gpu.tables_awaited;
+        assert_eq!(gpu.tables_unused, 0);
+        assert_eq!(gpu.bytes_to_device, plain.bytes_to_device + 48 * early);
+        assert_eq!(gpu.bytes_from_device, plain.bytes_from_device);
         // Half of the codes are on the GPU: the same, and what is missing is said where that was not allowed.
         let codes = gpu.memory_bytes["codes"];
         let needed = gpu.memory_bytes.values().sum::<u64>() - gpu.memory_bytes["blocks of queries"] / 8 * 7;
         let budget = Some(needed - codes / 2);
-        let e = emulated(&dir, EmulatedFault::None, budget, false).map(|_| ()).unwrap_err();
+        let half = ScorerOptions { gpu_budget: budget, ..usual };
+        let e = emulated(&dir, half).map(|_| ()).unwrap_err();
         assert!(e.kind == ErrorKind::Budget && e.message.contains("--spill"), "{e}");
-        let index = emulated(&dir, EmulatedFault::None, budget, true).unwrap();
+        let index = emulated(&dir, ScorerOptions { spill: true, ..half }).unwrap();
         let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
         assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
         let held = index.scorer_report().unwrap().gpu.unwrap().codes;
         assert!((100..1100).contains(&held), "{held}");
-        let e = emulated(&dir, EmulatedFault::None, Some(1000), true).map(|_| ()).unwrap_err();
+        let little = ScorerOptions { gpu_budget: Some(1000), spill: true, ..usual };
+        let e = emulated(&dir, little).map(|_| ()).unwrap_err();
         assert!(e.kind == ErrorKind::Budget && e.message.contains("--gpu-budget"), "{e}");
     }
 }
@@ -329,8 +348,17 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
     let asked = queries_of(&set, 40);
     let dir = built(&set, &options(Metric::L2, small()));
     let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
-    for fault in [EmulatedFault::FailAt(2), EmulatedFault::HangAt(1), EmulatedFault::LoseAt(1)] {
-        let index = emulated(&dir, fault, None, false).unwrap();
+    // The first batch is one of tables where these come before their jobs, and the second may be.
+    let faults = [
+        EmulatedFault::FailAt(0),
+        EmulatedFault::FailAt(3),
+        EmulatedFault::HangAt(0),
+        EmulatedFault::HangAt(1),
+        EmulatedFault::LoseAt(0),
+        EmulatedFault::LoseAt(1),
+    ];
+    for (fault, early_tables) in faults.into_iter().flat_map(|fault| [(fault, false), (fault, true)]) {
+        let index = emulated(&dir, ScorerOptions { early_tables, ..on_emulated(fault) }).unwrap();
         for _ in 0..2 {
             let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
             assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
@@ -338,8 +366,110 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
         let gpu = index.scorer_report().unwrap().gpu.unwrap();
         assert!(gpu.ranked_here > 0 && gpu.ranked_here <= 80 && gpu.lost.is_some(), "{fault:?}: {gpu:?}");
     }
-    let e = emulated(&dir, EmulatedFault::NoMemory, None, false).map(|_| ()).unwrap_err();
+    let e = emulated(&dir, on_emulated(EmulatedFault::NoMemory)).map(|_| ()).unwrap_err();
     assert!(e.message.contains("--scorer cpu"), "{e}");
+}
+
+/// Checks that a job gets the table that was built before it came, or none where that is turned off.
+fn check_early_table(index: &Index, codebook: &Codebook, codes: &[u8], early_tables: bool) {
+    let scorer = index.codes_and_scorer().unwrap().2;
+    let query = vec![0.25; codebook.dim];
+    let mut table = Table::default();
+    table.set(codebook, &query, &mut Vec::new());
+    let (ranges, ids) = ([(3, 500)], [1, 1, 9, 700]);
+    let job =
+        CodeJob { query: &query, table: &table, ranges: &ranges, ids: &ids, keep: 50, exclude: u32::MAX };
+    let report = || index.scorer_report().unwrap().gpu.unwrap();
+    let early = scorer.begin_table(&query);
+    assert_eq!(early.is_some(), early_tables);
+    let start = Instant::now();
+    while early_tables && report().tables_unused == 0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", report());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (sender, receiver) = mpsc::channel();
+    let mut scratch = RankScratch::default();
+    let reply = Reply::new(move |ranking| sender.send(ranking).unwrap());
+    assert_eq!(scorer.submit(&job, early, &mut scratch, reply), None);
+    let ranking = receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    let mut wanted = Ranking::default();
+    rank(&job, codes, 0, &mut scratch, &mut wanted);
+    assert_eq!(ranking, wanted);
+    let gpu = report();
+    let counted = (gpu.tables_ready, gpu.tables_with_job, gpu.tables_unused);
+    assert_eq!(counted, if early_tables { (1, 0, 0) } else { (0, 1, 0) });
+}
+
+/// Queries all of which are dropped before their first step, or none.
+struct Asked<'a> {
+    index: &'a Index,
+    queries: &'a Set,
+    params: Params,
+    is_wanted: bool,
+    next: usize,
+    over: usize,
+}
+
+impl Queries for Asked<'_> {
+    fn next(&mut self) -> Option<usize> {
+        self.next += 1;
+        (self.next <= self.queries.len()).then(|| self.next - 1)
+    }
+
+    fn remaining(&self) -> usize {
+        self.queries.len().saturating_sub(self.next)
+    }
+
+    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
+        state.restart(Params { approach_width, width, ..self.params }, self.index.view().budget());
+        self.queries.row(number)
+    }
+
+    fn ended(&mut self, _: usize, _: Step, state: &QueryState, _: Times) {
+        assert!(self.is_wanted && matches!(state.outcome(), Outcome::Lost { .. }), "{:?}", state.outcome());
+        self.over += 1;
+    }
+
+    fn is_wanted(&mut self, _: usize) -> bool {
+        self.is_wanted
+    }
+
+    fn dropped(&mut self, _: usize, _: &QueryState) {
+        assert!(!self.is_wanted);
+        self.over += 1;
+    }
+}
+
+#[test]
+fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
+    if !has_compiler() {
+        return;
+    }
+    let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
+    let queries = queries_of(&set, 30);
+    let dir = built(&set, &options(Metric::L2, small()));
+    for is_wanted in [false, true] {
+        let index = emulated(&dir, on_emulated(EmulatedFault::None)).unwrap();
+        let scorer = index.codes_and_scorer().unwrap().2;
+        let how = SearchOptions { effort: Effort::Clusters(12, None, None), ..SearchOptions::default() };
+        let params = index.params(&how).unwrap();
+        let mut asked = Asked { index: &index, queries: &queries, params, is_wanted, next: 0, over: 0 };
+        // No read succeeds.
+        let tier = Box::new(MemoryTier::new(Arc::default(), 16, 1));
+        let in_flight = DriverOptions { in_flight: 10, ..DriverOptions::default() };
+        let mut driver = Driver::new(index.view(), None, tier, in_flight).scoring(Some(scorer));
+        driver.run(&mut asked).unwrap();
+        assert_eq!(asked.over, 30);
+        // The driver still has its slots. Four of the eight blocks are for tables; those under way take a moment.
+        let query = vec![0.5; 12];
+        let mut tables = Vec::new();
+        let start = Instant::now();
+        while tables.len() < 4 {
+            tables.extend(scorer.begin_table(&query));
+            assert!(start.elapsed() < Duration::from_secs(60), "{} blocks came back", tables.len());
+        }
+        drop(driver);
+    }
 }
 
 #[test]
@@ -353,9 +483,13 @@ fn scorers_agree_about_all_jobs() {
     let on_cpu = open(&dir);
     check(&on_cpu);
     if has_compiler() {
-        let on_gpu = emulated(&dir, EmulatedFault::None, None, false).unwrap();
-        let (codebook, codes, _) = on_cpu.codes_and_scorer().unwrap();
-        conformance::check(on_gpu.codes_and_scorer().unwrap().2, codebook, codes, 60);
+        for early_tables in [false, true] {
+            let scorer = ScorerOptions { early_tables, ..on_emulated(EmulatedFault::None) };
+            let on_gpu = emulated(&dir, scorer).unwrap();
+            let (codebook, codes, _) = on_cpu.codes_and_scorer().unwrap();
+            check_early_table(&on_gpu, codebook, codes, early_tables);
+            conformance::check(on_gpu.codes_and_scorer().unwrap().2, codebook, codes, 60);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The copies and launches of a batch.
 
-use crate::job::Prepared;
+use crate::job::{self, Prepared, TableSource};
 use crate::layout::{Kernel, Params};
+use crate::pool::TableRequest;
 
 /// Threads of a thread block; fixed in the kernels that have one thread for each of 256 terms.
 const THREADS: u32 = 256;
@@ -21,14 +22,20 @@ const ROWS: u32 = 64;
 /// Rows of the rotation in one thread block.
 const ROTATE_ROWS: u32 = 16;
 
-/// One launch. The grid is `grid_x` × jobs.
+/// One launch. The grid is `grid_x` × `jobs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
     pub(crate) grid_x: u32,
+    // The first jobs of the batch.
+    pub(crate) jobs: u32,
     pub(crate) threads: u32,
     pub(crate) shared_bytes: u32,
 }
+
+/// What most launches have.
+const LAUNCH: Launch =
+    Launch { kernel: Kernel::Rotate, grid_x: 1, jobs: 0, threads: THREADS, shared_bytes: 0 };
 
 /// A job's copies, from and to the start and the results of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,22 +55,76 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Plans a batch of jobs, each with its block. There are at most `JOBS_MAX`; surplus ones are ignored. All have
-    /// codes to score, or all have vectors.
+    /// codes to score, or all have vectors. Those that build their tables come first.
     pub(crate) fn new<'a>(common: &Params, jobs: impl Iterator<Item = (u32, &'a Prepared)>) -> Batch {
-        let mut params = *common;
-        let mut transfers = Vec::new();
-        let mut candidates = 1;
-        let mut has_vectors = false;
-        for ((block, job), slot) in jobs.zip(&mut params.slots) {
-            *slot = block;
+        let (mut candidates, mut tables, mut has_vectors) = (1, 0, false);
+        let transfers = jobs.map(|(block, job)| {
             candidates = candidates.max(job.candidates());
+            tables += u32::from(job.table == TableSource::Job);
             has_vectors = job.has_vectors();
             let (input_bytes, result_bytes) = (job.input_bytes(), job.result_bytes());
-            transfers.push(Transfer { block, input_bytes, result_bytes });
+            Transfer { block, input_bytes, result_bytes }
+        });
+        let mut batch = Batch::of(common, transfers);
+        let jobs = batch.params.jobs;
+        if has_vectors {
+            let grid_x = candidates.div_ceil(ROWS);
+            batch.launches.push(Launch { kernel: Kernel::Vectors, grid_x, jobs, ..LAUNCH });
+        } else {
+            batch.launch_tables(tables);
+            batch.launch_distances(candidates);
+        }
+        batch.launches.push(Launch { kernel: Kernel::Top, jobs, threads: TOP_THREADS, ..LAUNCH });
+        batch
+    }
+
+    /// Plans a batch of tables whose jobs have not come. Nothing is copied back.
+    pub(crate) fn of_tables<'a>(common: &Params, requests: impl Iterator<Item = &'a TableRequest>) -> Batch {
+        let transfers = requests.map(|request| {
+            let input_bytes = job::table_bytes(&request.query);
+            Transfer { block: request.block, input_bytes, result_bytes: 0 }
+        });
+        let mut batch = Batch::of(common, transfers);
+        batch.launch_tables(batch.params.jobs);
+        batch
+    }
+
+    fn of(common: &Params, transfers: impl Iterator<Item = Transfer>) -> Batch {
+        let mut params = *common;
+        let transfers: Vec<Transfer> = transfers.take(params.slots.len()).collect();
+        for (transfer, slot) in transfers.iter().zip(&mut params.slots) {
+            *slot = transfer.block;
         }
         params.jobs = transfers.len() as u32;
-        let launches = launches(&params, candidates, has_vectors);
-        Batch { params, transfers, launches }
+        Batch { params, transfers, launches: Vec::new() }
+    }
+
+    /// Builds the tables of the first `jobs` jobs.
+    fn launch_tables(&mut self, jobs: u32) {
+        if jobs == 0 {
+            return;
+        }
+        let terms = 1 + self.params.code_bytes - self.params.wide;
+        let rotations = self.params.dim.div_ceil(ROTATE_ROWS);
+        for (kernel, grid_x) in
+            [(Kernel::Rotate, rotations), (Kernel::Terms, terms), (Kernel::Quantise, terms)]
+        {
+            self.launches.push(Launch { kernel, grid_x, jobs, ..LAUNCH });
+        }
+    }
+
+    /// Scores the candidates of all jobs, the largest of which has `candidates`.
+    fn launch_distances(&mut self, candidates: u32) {
+        let jobs = self.params.jobs;
+        let grid_x = candidates.div_ceil(THREADS * GATHER_IDS);
+        self.launches.push(Launch { kernel: Kernel::Gather, grid_x, jobs, ..LAUNCH });
+        self.launches.push(Launch {
+            kernel: Kernel::Distances,
+            grid_x: candidates.div_ceil(DISTANCE_THREADS * DISTANCE_IDS),
+            jobs,
+            threads: DISTANCE_THREADS,
+            shared_bytes: self.params.shared_bytes,
+        });
     }
 
     /// Bytes of all copies to the device. Parameters of launches are not counted.
@@ -75,28 +136,4 @@ impl Batch {
     pub(crate) fn bytes_from_device(&self) -> u64 {
         self.transfers.iter().map(|t| t.result_bytes as u64).sum()
     }
-}
-
-/// The launches of a batch whose largest job has `candidates`.
-fn launches(params: &Params, candidates: u32, has_vectors: bool) -> Vec<Launch> {
-    let launch = |kernel, grid_x| Launch { kernel, grid_x, threads: THREADS, shared_bytes: 0 };
-    let top = Launch { kernel: Kernel::Top, grid_x: 1, threads: TOP_THREADS, shared_bytes: 0 };
-    if has_vectors {
-        return vec![launch(Kernel::Vectors, candidates.div_ceil(ROWS)), top];
-    }
-    let terms = 1 + params.code_bytes - params.wide;
-    let distances = Launch {
-        kernel: Kernel::Distances,
-        grid_x: candidates.div_ceil(DISTANCE_THREADS * DISTANCE_IDS),
-        threads: DISTANCE_THREADS,
-        shared_bytes: params.shared_bytes,
-    };
-    vec![
-        launch(Kernel::Rotate, params.dim.div_ceil(ROTATE_ROWS)),
-        launch(Kernel::Terms, terms),
-        launch(Kernel::Quantise, terms),
-        launch(Kernel::Gather, candidates.div_ceil(THREADS * GATHER_IDS)),
-        distances,
-        top,
-    ]
 }

@@ -3,258 +3,63 @@
 //! The batcher alone calls the driver. A call that never returns must not keep jobs waiting, so a second thread, the
 //! watchdog, ends batches that are overdue. The thread that takes a batch out of [`State::running`] answers its jobs,
 //! so each is answered once.
+//!
+//! [`State::running`]: crate::shared::State
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use crate::job::{Prepared, Ranked};
+use crate::job::{self, Ranked, TableSource};
 use crate::layout::Params;
-use crate::{DeviceOptions, Done, Failure};
-use std::collections::VecDeque;
+use crate::pool::TableRequest;
+use crate::shared::{Counters, Due, Reply, Running, Shared, Waiting};
+use crate::{DeviceOptions, Failure};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between two looks at batches under way.
 const POLL: Duration = Duration::from_micros(20);
 
-/// Totals since the device was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Batches that ended well.
-    pub batches: u64,
-    /// Jobs in them.
-    pub jobs: u64,
-    /// Bytes of copies to the device for them: headers, queries, ranges and ids.
-    pub bytes_to_device: u64,
-    /// Bytes of copies from the device for them: result headers and results.
-    pub bytes_from_device: u64,
-    /// Look-up tables that the device built, one for each job with codes to score.
-    pub tables_built: u64,
-    /// Batches that failed or did not end in time.
-    pub failed_batches: u64,
-    /// Time of all kernels as the device measured it, in microseconds; 0 where it does not.
-    pub kernel_us: u64,
-}
-
-#[derive(Debug, Default)]
-struct Totals {
-    batches: AtomicU64,
-    jobs: AtomicU64,
-    bytes_to_device: AtomicU64,
-    bytes_from_device: AtomicU64,
-    tables_built: AtomicU64,
-    failed_batches: AtomicU64,
-    kernel_ns: AtomicU64,
-}
-
-/// A callback that is called once, with [`Failure::Lost`] when it is dropped before.
-pub(crate) struct Reply(Option<Done>);
-
-impl Reply {
-    pub(crate) fn new(done: Done) -> Reply {
-        Reply(Some(done))
-    }
-
-    /// Calls the callback. A panic of the callback ends here, so that other jobs get their answers.
-    pub(crate) fn send(mut self, answer: Result<Ranked, Failure>) {
-        self.call(answer);
-    }
-
-    fn call(&mut self, answer: Result<Ranked, Failure>) {
-        if let Some(done) = self.0.take() {
-            let _ = catch_unwind(AssertUnwindSafe(|| done(answer)));
-        }
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        self.call(Err(Failure::Lost));
-    }
-}
-
-struct Waiting {
-    job: Prepared,
-    reply: Reply,
-    since: Instant,
-}
-
-/// A batch under way.
-struct Running {
-    replies: Vec<Reply>,
-    deadline: Instant,
-}
-
-#[derive(Default)]
-struct State {
-    queue: VecDeque<Waiting>,
-    // By stream.
-    running: Vec<Option<Running>>,
-    // No more jobs come.
-    is_closed: bool,
-    // The batcher has ended and has closed or abandoned the device.
-    is_ended: bool,
-}
-
-/// What callers and the two threads share.
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    // New jobs, or the end, for the batcher.
-    work: Condvar,
-    // A new batch, or the end, for the watchdog and for the drop of the device.
-    watch: Condvar,
-    is_lost: AtomicBool,
-    totals: Totals,
-}
-
-impl Shared {
-    pub(crate) fn new(streams: usize) -> Arc<Shared> {
-        let running = (0..streams).map(|_| None).collect();
-        Arc::new(Shared {
-            state: Mutex::new(State { running, ..State::default() }),
-            work: Condvar::new(),
-            watch: Condvar::new(),
-            is_lost: AtomicBool::new(false),
-            totals: Totals::default(),
-        })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics under the lock; the state is whole in any case.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn counters(&self) -> Counters {
-        let get = |total: &AtomicU64| total.load(Ordering::Relaxed);
-        let totals = &self.totals;
-        Counters {
-            batches: get(&totals.batches),
-            jobs: get(&totals.jobs),
-            bytes_to_device: get(&totals.bytes_to_device),
-            bytes_from_device: get(&totals.bytes_from_device),
-            tables_built: get(&totals.tables_built),
-            failed_batches: get(&totals.failed_batches),
-            kernel_us: get(&totals.kernel_ns) / 1000,
-        }
-    }
-
-    /// Adds a job to the queue, or answers it at once where the device is lost.
-    pub(crate) fn push(&self, job: Prepared, reply: Reply) {
-        let waiting = Waiting { job, reply, since: Instant::now() };
-        let mut state = self.state();
-        // Checked under the lock: `lose` drains the queue under it.
-        if self.is_lost() || state.is_closed {
-            drop(state);
-            waiting.reply.send(Err(Failure::Lost));
-            return;
-        }
-        state.queue.push_back(waiting);
-        drop(state);
-        self.work.notify_one();
-    }
-
-    /// Marks the device lost and answers all its jobs: those on `streams` with `failure`, the others with `Lost`.
-    fn lose(&self, streams: &[usize], failure: &Failure) {
-        let mut state = self.state();
-        self.is_lost.store(true, Ordering::Release);
-        let running: Vec<(usize, Running)> =
-            state.running.iter_mut().enumerate().filter_map(|(s, r)| Some((s, r.take()?))).collect();
-        let queue = std::mem::take(&mut state.queue);
-        drop(state);
-        self.work.notify_all();
-        self.watch.notify_all();
-        for (stream, running) in running {
-            let is_cause = streams.contains(&stream);
-            self.totals.failed_batches.fetch_add(u64::from(is_cause), Ordering::Relaxed);
-            for reply in running.replies {
-                reply.send(Err(if is_cause { failure.clone() } else { Failure::Lost }));
-            }
-        }
-        queue.into_iter().for_each(|waiting| waiting.reply.send(Err(Failure::Lost)));
-    }
-
-    /// Ends batches that are overdue, until the batcher has ended or the device is lost.
-    pub(crate) fn watch(&self) {
-        let mut state = self.state();
-        while !state.is_ended && !self.is_lost() {
-            let now = Instant::now();
-            let overdue = |r: &Option<Running>| r.as_ref().is_some_and(|r| r.deadline <= now);
-            let streams: Vec<usize> =
-                (0..state.running.len()).filter(|&s| overdue(&state.running[s])).collect();
-            if !streams.is_empty() {
-                drop(state);
-                self.lose(&streams, &Failure::TimedOut);
-                return;
-            }
-            state = match state.running.iter().flatten().map(|r| r.deadline).min() {
-                None => self.watch.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let wait = self.watch.wait_timeout(state, deadline.saturating_duration_since(now));
-                    wait.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-    }
-
-    /// Refuses new jobs; those that wait are still scored.
-    pub(crate) fn close(&self) {
-        self.state().is_closed = true;
-        self.work.notify_all();
-        self.watch.notify_all();
-    }
-
-    /// Waits until the batcher has ended, for at most `grace` where it no longer has anything to do. Returns whether it
-    /// has ended: a call into a driver that hangs never does.
-    pub(crate) fn wait_for_end(&self, grace: Duration) -> bool {
-        let mut state = self.state();
-        let mut idle_since = None;
-        loop {
-            if state.is_ended {
-                return true;
-            }
-            let is_busy = !state.queue.is_empty() || state.running.iter().any(Option::is_some);
-            let now = Instant::now();
-            idle_since = if is_busy { None } else { idle_since.or(Some(now)) };
-            if idle_since.is_some_and(|since| now - since >= grace) {
-                return false;
-            }
-            let wait = self.watch.wait_timeout(state, Duration::from_millis(10));
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
 /// A batch under way, as the batcher sees it.
 struct Sent {
     // Block and `keep` of each job.
     jobs: Vec<(u32, u32)>,
-    bytes_to_device: u64,
-    bytes_from_device: u64,
-    tables: u64,
+    // Blocks with tables whose jobs have not come.
+    tables: Vec<u32>,
+    totals: Counters,
 }
 
 /// The thread that owns the device.
 pub(crate) struct Batcher {
-    pub(crate) backend: Box<dyn Backend>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) params: Params,
-    pub(crate) options: DeviceOptions,
-    pub(crate) block_count: u32,
+    backend: Box<dyn Backend>,
+    shared: Arc<Shared>,
+    params: Params,
+    options: DeviceOptions,
+    // By block, how many places of its hash table may not be empty: those from there on are.
+    used_places: Vec<u32>,
 }
 
 /// What the batcher does next.
 enum Next {
-    Send(usize, Vec<Waiting>),
+    Jobs(usize, Vec<(u32, Waiting)>),
+    Tables(usize, Vec<TableRequest>),
     Poll,
     End,
 }
 
 impl Batcher {
+    /// A batcher of a device with `block_count` blocks.
+    pub(crate) fn new(
+        backend: Box<dyn Backend>,
+        shared: Arc<Shared>,
+        params: Params,
+        options: DeviceOptions,
+        block_count: u32,
+    ) -> Batcher {
+        let used_places = vec![2 * options.ids_max; block_count as usize];
+        Batcher { backend, shared, params, options, used_places }
+    }
+
     /// Runs until the device is closed and idle, or lost.
     pub(crate) fn run(mut self) {
         let shared = self.shared.clone();
@@ -274,16 +79,13 @@ impl Batcher {
         if self.backend.enter().is_err() {
             return false;
         }
-        let mut free: Vec<u32> = (0..self.block_count).rev().collect();
         let mut sent: Vec<Option<Sent>> = (0..self.options.streams).map(|_| None).collect();
         loop {
             for (stream, slot) in sent.iter_mut().enumerate() {
                 if let Some(batch) = slot.take() {
                     match self.backend.is_done(stream) {
                         Ok(false) => *slot = Some(batch),
-                        Ok(true) if self.finish(stream, &batch) => {
-                            free.extend(batch.jobs.iter().map(|job| job.0))
-                        }
+                        Ok(true) if self.finish(stream, &batch) => {}
                         Ok(true) => return false,
                         Err(what) => return self.fail(stream, what),
                     }
@@ -292,13 +94,15 @@ impl Batcher {
             if self.shared.is_lost() {
                 return false;
             }
-            match self.next(&sent, free.len()) {
+            let (stream, result) = match self.next(&sent) {
                 Next::End => return true,
-                Next::Poll => {}
-                Next::Send(stream, waiting) => match self.send(stream, waiting, &mut free) {
-                    Ok(batch) => sent[stream] = Some(batch),
-                    Err(what) => return self.fail(stream, what),
-                },
+                Next::Poll => continue,
+                Next::Jobs(stream, jobs) => (stream, self.send_jobs(stream, jobs)),
+                Next::Tables(stream, requests) => (stream, self.send_tables(stream, &requests)),
+            };
+            match result {
+                Ok(batch) => sent[stream] = Some(batch),
+                Err(what) => return self.fail(stream, what),
             }
         }
     }
@@ -308,43 +112,42 @@ impl Batcher {
         false
     }
 
-    /// Takes the jobs of the next batch, or waits a while.
-    fn next(&self, sent: &[Option<Sent>], free: usize) -> Next {
+    /// Takes the content of the next batch, or waits a while. Jobs come before tables whose jobs have not come. These
+    /// have one batch at a time: it does not wait for others to join it, and those that come meanwhile form the next.
+    fn next(&self, sent: &[Option<Sent>]) -> Next {
         let mut state = self.shared.state();
-        let stream = sent.iter().position(Option::is_none);
         let is_idle = sent.iter().all(Option::is_none);
-        let room = free.min(self.options.batch_max);
         let mut wait = (!is_idle).then_some(POLL);
-        if let (Some(stream), Some(oldest)) = (stream, state.queue.front()) {
-            let left = self.options.batch_wait.saturating_sub(oldest.since.elapsed());
-            let is_ready = state.queue.len() >= room || left.is_zero() || state.is_closed;
-            if room > 0 && is_ready {
-                // The jobs of a batch are of one kind.
-                let has_vectors = state.queue.front().is_some_and(|waiting| waiting.job.has_vectors());
-                let same = |waiting: &&Waiting| waiting.job.has_vectors() == has_vectors;
-                let count = state.queue.iter().take(room).take_while(same).count();
-                return Next::Send(stream, state.queue.drain(..count).collect());
+        if let Some(stream) = sent.iter().position(Option::is_none) {
+            match state.take_jobs(&self.options) {
+                Due::Now(jobs) => return Next::Jobs(stream, jobs),
+                Due::In(left) => wait = Some(wait.map_or(left, |wait| wait.min(left))),
+                Due::Never => {}
             }
-            wait = Some(wait.map_or(left, |wait| wait.min(left)).max(Duration::from_micros(1)));
+            let has_tables = sent.iter().flatten().any(|batch| !batch.tables.is_empty());
+            if !has_tables && !state.is_closed {
+                let requests = state.pool.take_requests(self.options.batch_max);
+                if !requests.is_empty() {
+                    return Next::Tables(stream, requests);
+                }
+            }
         }
         if is_idle && state.queue.is_empty() && state.is_closed {
             return Next::End;
         }
+        let work = &self.shared.work;
         match wait {
-            Some(wait) => drop(self.shared.work.wait_timeout(state, wait)),
-            None => drop(self.shared.work.wait(state)),
+            Some(wait) => {
+                let wait = wait.max(Duration::from_micros(1));
+                drop(work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner));
+            }
+            None => drop(work.wait(state).unwrap_or_else(PoisonError::into_inner)),
         }
         Next::Poll
     }
 
-    /// Starts a batch. Its jobs are registered first, so that the watchdog sees a driver that hangs.
-    fn send(&mut self, stream: usize, waiting: Vec<Waiting>, free: &mut Vec<u32>) -> Result<Sent, String> {
-        let mut jobs = Vec::with_capacity(waiting.len());
-        let mut replies = Vec::with_capacity(waiting.len());
-        for Waiting { job, reply, .. } in waiting {
-            replies.push(reply);
-            jobs.extend(free.pop().map(|block| (block, job)));
-        }
+    /// Registers a batch before it starts, so that the watchdog sees a driver that hangs.
+    fn register(&self, stream: usize, replies: Vec<Reply>) -> Result<(), String> {
         let deadline = Instant::now() + self.options.timeout;
         let mut state = self.shared.state();
         if self.shared.is_lost() {
@@ -355,19 +158,66 @@ impl Batcher {
         state.running[stream] = Some(Running { replies, deadline });
         drop(state);
         self.shared.watch.notify_all();
+        Ok(())
+    }
+
+    /// Starts a batch of jobs.
+    fn send_jobs(&mut self, stream: usize, waiting: Vec<(u32, Waiting)>) -> Result<Sent, String> {
+        let mut jobs = Vec::with_capacity(waiting.len());
+        let mut replies = Vec::with_capacity(waiting.len());
+        // Those that build their tables come first.
+        let (first, others): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(_, waiting)| waiting.job.table == TableSource::Job);
+        for (block, Waiting { job, reply, .. }) in first.into_iter().chain(others) {
+            replies.push(reply);
+            jobs.push((block, job));
+        }
+        self.register(stream, replies)?;
         for (block, job) in &jobs {
             if !job.encode(self.backend.staging(*block)) {
                 return Err("a job exceeds its block".to_string());
             }
+            let used = &mut self.used_places[*block as usize];
+            *used = (*used).max(job.hash_size());
         }
         let batch = Batch::new(&self.params, jobs.iter().map(|(block, job)| (*block, job)));
         self.backend.enqueue(stream, &batch)?;
-        Ok(Sent {
-            jobs: jobs.iter().map(|(block, job)| (*block, job.keep)).collect(),
+        let tables = |of| jobs.iter().filter(|(_, job)| job.table == of).count() as u64;
+        let totals = Counters {
+            batches: 1,
+            jobs: jobs.len() as u64,
             bytes_to_device: batch.bytes_to_device(),
             bytes_from_device: batch.bytes_from_device(),
-            tables: jobs.iter().filter(|(_, job)| !job.has_vectors()).count() as u64,
-        })
+            tables_built: tables(TableSource::Job),
+            tables_ready: tables(TableSource::Ready),
+            tables_awaited: tables(TableSource::Awaited),
+            tables_with_job: tables(TableSource::Job),
+            ..Counters::default()
+        };
+        let jobs = jobs.iter().map(|(block, job)| (*block, job.keep)).collect();
+        Ok(Sent { jobs, tables: Vec::new(), totals })
+    }
+
+    /// Starts a batch of tables whose jobs have not come.
+    fn send_tables(&mut self, stream: usize, requests: &[TableRequest]) -> Result<Sent, String> {
+        self.register(stream, Vec::new())?;
+        for TableRequest { block, query, .. } in requests {
+            // The job that comes later does not empty the hash table: the number of its ids is not known yet.
+            let used = std::mem::take(&mut self.used_places[*block as usize]);
+            if !job::encode_table(query, used, self.backend.staging(*block)) {
+                return Err("a query exceeds its block".to_string());
+            }
+        }
+        let batch = Batch::of_tables(&self.params, requests.iter());
+        self.backend.enqueue(stream, &batch)?;
+        let totals = Counters {
+            table_batches: 1,
+            bytes_to_device: batch.bytes_to_device(),
+            tables_built: requests.len() as u64,
+            ..Counters::default()
+        };
+        let tables = requests.iter().map(|request| request.block).collect();
+        Ok(Sent { jobs: Vec::new(), tables, totals })
     }
 
     /// Answers the jobs of a batch that has ended. False when the device is lost.
@@ -382,20 +232,13 @@ impl Batcher {
             answers.push(ranked);
         }
         let time = self.backend.kernel_time(stream).unwrap_or_default();
-        let taken = self.shared.state().running.get_mut(stream).and_then(Option::take);
-        let Some(running) = taken else { return false };
+        let mut state = self.shared.state();
+        let Some(running) = state.running.get_mut(stream).and_then(Option::take) else { return false };
+        batch.jobs.iter().for_each(|&(block, _)| state.pool.give(block));
+        batch.tables.iter().for_each(|&block| state.pool.built(block));
+        drop(state);
         self.shared.watch.notify_all();
-        let totals = &self.shared.totals;
-        for (total, more) in [
-            (&totals.batches, 1),
-            (&totals.jobs, batch.jobs.len() as u64),
-            (&totals.bytes_to_device, batch.bytes_to_device),
-            (&totals.bytes_from_device, batch.bytes_from_device),
-            (&totals.tables_built, batch.tables),
-            (&totals.kernel_ns, time.as_nanos() as u64),
-        ] {
-            total.fetch_add(more, Ordering::Relaxed);
-        }
+        self.shared.count(&batch.totals, time);
         for (reply, ranked) in running.replies.into_iter().zip(answers) {
             reply.send(Ok(ranked));
         }

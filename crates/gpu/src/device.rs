@@ -1,9 +1,10 @@
 //! The interface of a device.
 
 use crate::backend::{Backend, DeviceInfo};
-use crate::batcher::{Batcher, Counters, Reply, Shared};
+use crate::batcher::Batcher;
 use crate::job::{Job, Prepared, Ranked, Rows};
 use crate::layout::{self, Addresses, BlockLayout, Limits, MemoryAccount, Params};
+use crate::shared::{Counters, Reply, Shared};
 use crate::{DeviceOptions, Error, Failure, cuda};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -96,7 +97,7 @@ impl Device {
         backend.prepare(memory.block_count, block.staging_bytes(), options.streams)?;
         let params = Params::new(&block, codebook, codes_count, addresses, backend.shared_bytes_max());
         let info = backend.info().clone();
-        let shared = Shared::new(options.streams);
+        let shared = Shared::new(options.streams, memory.block_count);
         let mut device = Device {
             shared: shared.clone(),
             threads: Vec::new(),
@@ -105,8 +106,7 @@ impl Device {
             info,
         };
         let watchdog = shared.clone();
-        let (options, block_count) = (options.clone(), memory.block_count);
-        let batcher = Batcher { backend, shared, params, options, block_count };
+        let batcher = Batcher::new(backend, shared, params, options.clone(), memory.block_count);
         device.spawn("gpu-batcher", move || batcher.run())?;
         device.spawn("gpu-watchdog", move || watchdog.watch())?;
         Ok(device)
@@ -118,11 +118,30 @@ impl Device {
         Ok(())
     }
 
+    /// Begins to build the look-up table of a query whose candidates are not known yet, and returns at once.
+    ///
+    /// `None` when there is no block for it: tables whose jobs have not come have half of the blocks at most, and none
+    /// that a job waits for. Also when the device would refuse the query, or is lost.
+    pub fn begin_table(&self, query: &[f32]) -> Option<EarlyTable> {
+        self.limits.check_query(query).ok()?;
+        let block = self.shared.request_table(query)?;
+        Some(EarlyTable { shared: self.shared.clone(), block: Some(block) })
+    }
+
     /// Starts a job and returns at once. While no block is free the job waits in a queue.
     ///
     /// Ids at or beyond [`held_codes`](Self::held_codes) are skipped.
     pub fn submit(&self, job: Job, done: Done) {
-        self.start_job(Prepared::new(job, &self.limits), done);
+        self.start_job(Prepared::new(job, &self.limits), None, done);
+    }
+
+    /// As [`submit`](Self::submit), for a query whose table was begun on this device: ranges and ids are sent, and the
+    /// query is not. The query in `job` is not used.
+    pub fn submit_with_table(&self, job: Job, table: EarlyTable, done: Done) {
+        let is_own = Arc::ptr_eq(&table.shared, &self.shared);
+        let what = || Failure::Query { what: "its table is on another device".to_string() };
+        let job = if is_own { Prepared::with_table(job, &self.limits) } else { Err(what()) };
+        self.start_job(job, Some(table), done);
     }
 
     /// As [`submit`](Self::submit), for the exact distances of vectors that come with the job.
@@ -130,16 +149,16 @@ impl Device {
     /// The ids of the answer are the numbers of the rows; its distances are turned into floats by
     /// [`Ranked::to_float`].
     pub fn submit_rows(&self, rows: Rows, done: Done) {
-        self.start_job(Prepared::of_rows(rows, &self.limits), done);
+        self.start_job(Prepared::of_rows(rows, &self.limits), None, done);
     }
 
-    fn start_job(&self, job: Result<Option<Prepared>, Failure>, done: Done) {
+    fn start_job(&self, job: Result<Option<Prepared>, Failure>, table: Option<EarlyTable>, done: Done) {
         let reply = Reply::new(done);
         match job {
             _ if self.is_lost() => reply.send(Err(Failure::Lost)),
             Err(failure) => reply.send(Err(failure)),
             Ok(None) => reply.send(Ok(Ranked::default())),
-            Ok(Some(job)) => self.shared.push(job, reply),
+            Ok(Some(job)) => self.shared.push(job, table.and_then(EarlyTable::into_block), reply),
         }
     }
 
@@ -166,6 +185,36 @@ impl Device {
     /// The GPU.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+}
+
+/// The look-up table of a query whose job has not come: on a device, or under way to it.
+///
+/// It has a block of the device, which is free again when it is dropped.
+pub struct EarlyTable {
+    shared: Arc<Shared>,
+    // `None` when a job has it.
+    block: Option<u32>,
+}
+
+impl EarlyTable {
+    /// Returns the block, for the job.
+    fn into_block(mut self) -> Option<u32> {
+        self.block.take()
+    }
+}
+
+impl std::fmt::Debug for EarlyTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EarlyTable").field("block", &self.block).finish_non_exhaustive()
+    }
+}
+
+impl Drop for EarlyTable {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.shared.release_table(block);
+        }
     }
 }
 
@@ -221,5 +270,6 @@ mod tests {
     fn a_device_can_be_shared_by_threads() {
         fn check<T: Send + Sync>() {}
         check::<Device>();
+        check::<EarlyTable>();
     }
 }

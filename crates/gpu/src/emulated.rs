@@ -111,7 +111,7 @@ impl Program {
             let shared = shared.as_mut_ptr().cast();
             let (kernel, grid_x, threads) = (launch.kernel as u32, launch.grid_x, launch.threads);
             // SAFETY: the parameters describe memory that is allocated for as long as the stream lives.
-            unsafe { (self.launch)(kernel, params, grid_x, params.jobs, threads, shared, order) };
+            unsafe { (self.launch)(kernel, params, grid_x, launch.jobs, threads, shared, order) };
         }
         for transfer in &batch.transfers {
             let at = u64::from(params.results_at);

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::layout::{HEADER_BYTES, Limits, RESULT_HEADER_BYTES};
+use crate::pool::Claim;
 use stratann_kernel::DType;
 
 /// The candidates of one query.
@@ -50,6 +51,7 @@ const INNER_PRODUCT: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Prepared {
     query: Query,
+    pub(crate) table: TableSource,
     // First id of each range, and how many ids the ranges before it have; ascending and disjoint.
     ranges: Vec<[u32; 2]>,
     range_ids: u32,
@@ -62,6 +64,21 @@ pub(crate) struct Prepared {
 enum Query {
     Floats(Vec<f32>),
     Bytes(Vec<u8>),
+    // Its table is in the block.
+    Sent,
+}
+
+/// When the table of a job is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableSource {
+    /// In the job's batch.
+    Job,
+    /// Before the job came.
+    Ready,
+    /// In a batch that was under way when the job came.
+    Awaited,
+    /// Never: the job has vectors.
+    None,
 }
 
 /// Candidates that are no ranges.
@@ -79,8 +96,13 @@ fn check_size(what: &'static str, given: u64, limit: u32) -> Result<(), Failure>
 impl Prepared {
     /// Checks a job and merges its ranges. `None` when nothing can be kept.
     pub(crate) fn new(job: Job, limits: &Limits) -> Result<Option<Prepared>, Failure> {
-        check_size("keep", u64::from(job.keep), limits.keep_max)?;
         limits.check_query(&job.query)?;
+        Prepared::with_table(job, limits)
+    }
+
+    /// As [`Prepared::new`], for a job whose table has the query.
+    pub(crate) fn with_table(job: Job, limits: &Limits) -> Result<Option<Prepared>, Failure> {
+        check_size("keep", u64::from(job.keep), limits.keep_max)?;
         let Job { query, ranges, mut ids, keep, exclude } = job;
         let merged = merge(&ranges, limits.codes_count);
         let total: u64 = ids.len() as u64 + merged.iter().map(|&[first, end]| end - first).sum::<u64>();
@@ -100,7 +122,7 @@ impl Prepared {
             }
         }
         let (query, others) = (Query::Floats(query), Others::Ids(ids));
-        Ok(Some(Prepared { query, ranges, range_ids, others, keep, exclude }))
+        Ok(Some(Prepared { query, table: TableSource::Job, ranges, range_ids, others, keep, exclude }))
     }
 
     /// Checks a job of vectors. `None` when nothing can be kept.
@@ -133,7 +155,17 @@ impl Prepared {
             Query::Bytes(query)
         };
         let others = Others::Rows { bytes: rows, count: count as u32, form };
-        Ok(Some(Prepared { query, ranges: Vec::new(), range_ids: 0, others, keep, exclude: u32::MAX }))
+        let (table, ranges) = (TableSource::None, Vec::new());
+        Ok(Some(Prepared { query, table, ranges, range_ids: 0, others, keep, exclude: u32::MAX }))
+    }
+
+    /// Notes what the job found of its table.
+    pub(crate) fn claim(&mut self, claim: Claim) {
+        (self.query, self.table) = match claim {
+            Claim::Built => (Query::Sent, TableSource::Ready),
+            Claim::Building => (Query::Sent, TableSource::Awaited),
+            Claim::Requested(query) => (Query::Floats(query), TableSource::Job),
+        };
     }
 
     /// Whether the candidates are vectors.
@@ -158,6 +190,7 @@ impl Prepared {
         let query = match &self.query {
             Query::Floats(floats) => bytemuck::cast_slice(floats),
             Query::Bytes(bytes) => bytes,
+            Query::Sent => &[],
         };
         let others = match &self.others {
             Others::Ids(ids) => bytemuck::cast_slice(ids),
@@ -176,9 +209,13 @@ impl Prepared {
         RESULT_HEADER_BYTES + 8 * self.keep as usize
     }
 
+    /// Places of the hash table of its ids: two for each.
+    pub(crate) fn hash_size(&self) -> u32 {
+        if self.has_vectors() { 0 } else { 2 * self.others_count() }
+    }
+
     /// Writes what is sent to the start of `out`; false when it does not fit.
     pub(crate) fn encode(&self, out: &mut [u8]) -> bool {
-        let Some(mut out) = out.get_mut(..self.input_bytes()) else { return false };
         let parts = self.parts();
         let query_at = HEADER_BYTES;
         let ranges_at = query_at + parts[0].len();
@@ -193,8 +230,7 @@ impl Prepared {
             count,
             self.keep,
             self.exclude,
-            // The hash table has two places for each id.
-            if self.has_vectors() { 0 } else { 2 * count },
+            self.hash_size(),
             query_at as u32,
             ranges_at as u32,
             others_at as u32,
@@ -202,13 +238,33 @@ impl Prepared {
             0,
             0,
         ];
-        for part in std::iter::once(bytemuck::cast_slice(&header)).chain(parts) {
-            let (head, rest) = out.split_at_mut(part.len());
-            head.copy_from_slice(part);
-            out = rest;
-        }
-        true
+        write(out, &header, &parts)
     }
+}
+
+/// Bytes that are sent for the table of a query that comes before its job.
+pub(crate) fn table_bytes(query: &[f32]) -> usize {
+    HEADER_BYTES + size_of_val(query)
+}
+
+/// Writes what is sent for the table of a query; false when it does not fit. The first `hash_size` places of the hash
+/// table become empty with it.
+pub(crate) fn encode_table(query: &[f32], hash_size: u32, out: &mut [u8]) -> bool {
+    let end = table_bytes(query) as u32;
+    let header = [0, 0, 0, 0, u32::MAX, hash_size, HEADER_BYTES as u32, end, end, 0, 0, 0];
+    write(out, &header, &[bytemuck::cast_slice(query)])
+}
+
+/// Writes a header and the parts behind it; false when they do not fit.
+fn write(out: &mut [u8], header: &[u32; HEADER_BYTES / 4], parts: &[&[u8]]) -> bool {
+    let bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let Some(mut out) = out.get_mut(..bytes) else { return false };
+    for part in std::iter::once(&bytemuck::cast_slice(header)).chain(parts) {
+        let (head, rest) = out.split_at_mut(part.len());
+        head.copy_from_slice(part);
+        out = rest;
+    }
+    true
 }
 
 impl Ranked {

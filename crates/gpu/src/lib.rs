@@ -2,18 +2,21 @@
 //!
 //! A [`Device`] has the codes of all vectors in its memory. For a query the host sends the query and the ids of the
 //! candidates; the device builds the query's look-up table, removes duplicate ids, sums table entries for each code and
-//! returns the nearest ids. Distances are the integers of `stratann_kernel::codes::Table`, equal to the bit, so the CPU
-//! can score any part of the work instead. The design is that of FusionANNS (sections 4.1 and 5): codes stay in GPU
-//! memory, the rest of the memory is a pool of blocks, one for each query in flight, and only ids travel.
+//! returns the nearest ids. The query may come before the ids: [`EarlyTable`]. Distances are the integers of
+//! `stratann_kernel::codes::Table`, equal to the bit, so the CPU can score any part of the work instead. The design is
+//! that of FusionANNS (sections 3, 4.1 and 5): codes stay in GPU memory, the rest of the memory is a pool of blocks,
+//! one for each query in flight, and only ids travel.
 //!
 //! | module | content |
 //! |---|---|
 //! | `options`, `error` | what a caller sets, and what can go wrong |
 //! | `job` | a query's candidates, as they are sent, and its answer |
 //! | `layout` | device memory: the mirror of the structs of the kernels, and the memory account |
+//! | `pool` | the blocks, and the tables that are built in them before their jobs come |
 //! | `batch` | the copies and launches of a batch |
 //! | `backend` | what a device must do; `cuda` is a GPU, `emulated` runs the same kernels on the CPU |
-//! | `batcher` | the threads that form batches, take answers and watch deadlines |
+//! | `shared` | queues, batches under way, totals, and the watch over deadlines |
+//! | `batcher` | the thread that forms batches and takes their answers |
 //! | `device`, `probe` | the interface |
 //!
 //! CUDA is loaded while the program runs: the driver (`libcuda`) and the compiler of kernels (`libnvrtc`). A program
@@ -30,11 +33,12 @@ mod error;
 mod job;
 mod layout;
 mod options;
+mod pool;
 mod probe;
+mod shared;
 
 pub use backend::DeviceInfo;
-pub use batcher::Counters;
-pub use device::{Device, Done};
+pub use device::{Device, Done, EarlyTable};
 #[cfg(feature = "emulated")]
 pub use emulated::Faults;
 pub use error::{Error, Failure};
@@ -42,6 +46,7 @@ pub use job::{Job, Ranked, Rows};
 pub use layout::MemoryAccount;
 pub use options::DeviceOptions;
 pub use probe::{Probe, Version, probe};
+pub use shared::Counters;
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]

@@ -108,7 +108,7 @@ Examples:
 
 Keys of the file:
   index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
-  carry, results, remote, scorer, device, gpu_budget, spill
+  carry, results, remote, scorer, device, gpu_budget, spill, early_tables
   max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
   header_time_s, idle_time_s: when a connection is closed
   learning (on, frozen or off), epoch_queries

@@ -109,6 +109,12 @@ pub(crate) trait Kind: Sized {
         None
     }
 
+    /// The query of the job that the first step makes for a scorer of codes, known before that step; `None` where it
+    /// makes none.
+    fn code_query<'s>(_params: &Self::Params, _scratch: &'s Self::Scratch) -> Option<&'s [f32]> {
+        None
+    }
+
     /// Codes in memory that a scorer of codes ranks, and the id of the first; none of a kind that asks for none.
     fn codes<'v>(_view: &Self::View<'v>) -> (&'v [u8], u32) {
         (&[], 0)
@@ -301,6 +307,16 @@ macro_rules! kinds {
 
             pub(crate) fn is_valid(&self, k: u32) -> bool {
                 match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::is_valid(p, k),)* }
+            }
+
+            pub(crate) fn code_query<'s>(&self, scratch: &'s KindScratch) -> Option<&'s [f32]> {
+                match (self, scratch) {
+                    $($(#[$attr])* (KindParams::$variant(params), KindScratch::$variant(scratch)) => {
+                        $module::Marker::code_query(params, scratch)
+                    })*
+                    #[allow(unreachable_patterns, reason = "a sum of one kind")]
+                    _ => None,
+                }
             }
 
             pub(crate) fn forwards_jobs(&self) -> bool {

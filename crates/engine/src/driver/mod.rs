@@ -324,6 +324,7 @@ impl<'a> Driver<'a> {
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare_for(&self.view, vector, &slot.state);
+        self.begin_table(at);
         self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)

@@ -12,6 +12,7 @@ use super::Times;
 use super::buffers::BufferPool;
 use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
+use crate::scorer::EarlyTable;
 use crate::tier::Buffer;
 
 /// Result of one read. Bytes are verified.
@@ -35,6 +36,8 @@ pub(super) struct Slot<'a> {
     pub(super) state: QueryState,
     pub(super) snapshot: Option<Snapshot>,
     pub(super) scratch: Scratch,
+    /// The look-up table that a scorer builds while the first step finds candidates.
+    pub(super) early_table: Option<EarlyTable>,
     /// Results of reads that the next step takes.
     pub(super) results: Vec<(Tag, ReadResult<'a>)>,
     pub(super) number: usize,
@@ -63,6 +66,7 @@ impl<'a> Slot<'a> {
             state: QueryState::default(),
             snapshot: None,
             scratch: Scratch::default(),
+            early_table: None,
             results: Vec::new(),
             number: 0,
             generation: 0,
@@ -121,6 +125,7 @@ impl<'a> Slot<'a> {
         self.is_active = false;
         self.is_queued = false;
         self.snapshot = None;
+        self.early_table = None;
         if let Some(extra) = self.extra_bytes.take() {
             self.state = QueryState::default();
             self.scratch = Scratch::default();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 
-use super::{Failure, Reply, Scorer, ScorerReport};
+use super::{EarlyTable, Failure, Reply, Scorer, ScorerReport};
 use crate::tier::Resident;
 
 /// See the module.
@@ -25,7 +25,13 @@ impl Scorer for CpuScorer {
         "cpu"
     }
 
-    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, _: Reply) -> Option<Ranking> {
+    fn submit(
+        &self,
+        job: &CodeJob<'_>,
+        _: Option<EarlyTable>,
+        scratch: &mut RankScratch,
+        _: Reply,
+    ) -> Option<Ranking> {
         let mut ranking = Ranking::default();
         rank(job, &self.codes, self.first, scratch, &mut ranking);
         Some(ranking)

@@ -13,7 +13,8 @@ use stratann_kernel::codes::Codebook;
 #[cfg(feature = "emulated")]
 use super::EmulatedFault;
 use super::{
-    CodeFile, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions, ScorerReport,
+    CodeFile, EarlyTable, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions,
+    ScorerReport,
 };
 use crate::budget::size_up;
 use crate::files::FileEntry;
@@ -28,6 +29,7 @@ struct GpuScorer {
     rest: Arc<Resident>,
     held: u32,
     gpu_budget: Option<u64>,
+    early_tables: bool,
     // Read when the GPU has failed.
     file: (PathBuf, String, FileEntry),
     all: OnceLock<std::result::Result<Resident, String>>,
@@ -77,6 +79,7 @@ pub(crate) fn open_gpu(
         rest: rest.clone(),
         held,
         gpu_budget: options.gpu_budget,
+        early_tables: options.early_tables,
         file: (file.folder.to_path_buf(), file.name.to_string(), file.entry.clone()),
         all: OnceLock::new(),
         ranked_here: AtomicU64::new(0),
@@ -164,11 +167,21 @@ impl Scorer for GpuScorer {
         "cuda"
     }
 
-    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, reply: Reply) -> Option<Ranking> {
+    fn begin_table(&self, query: &[f32]) -> Option<EarlyTable> {
+        self.early_tables.then(|| self.device.begin_table(query))?.map(EarlyTable)
+    }
+
+    fn submit(
+        &self,
+        job: &CodeJob<'_>,
+        table: Option<EarlyTable>,
+        scratch: &mut RankScratch,
+        reply: Reply,
+    ) -> Option<Ranking> {
         let of_rest = self.rank_rest(job, scratch);
         let keep = job.keep;
         let on_gpu = Job {
-            query: job.query.to_vec(),
+            query: if table.is_some() { Vec::new() } else { job.query.to_vec() },
             ranges: job.ranges.iter().map(|&(first, count)| [first, count]).collect(),
             ids: job.ids.to_vec(),
             keep,
@@ -186,7 +199,10 @@ impl Scorer for GpuScorer {
                 Err(failure) => Err(Failure(failure.to_string())),
             });
         };
-        self.device.submit(on_gpu, Box::new(done));
+        match table {
+            Some(EarlyTable(table)) => self.device.submit_with_table(on_gpu, table, Box::new(done)),
+            None => self.device.submit(on_gpu, Box::new(done)),
+        }
         None
     }
 
@@ -226,6 +242,11 @@ impl Scorer for GpuScorer {
             host_staging_bytes: memory.host_staging,
             batches: counters.batches,
             jobs: counters.jobs,
+            table_batches: counters.table_batches,
+            tables_ready: counters.tables_ready,
+            tables_awaited: counters.tables_awaited,
+            tables_with_job: counters.tables_with_job,
+            tables_unused: counters.tables_unused(),
             bytes_to_device: counters.bytes_to_device,
             bytes_from_device: counters.bytes_from_device,
             kernel_us: counters.kernel_us,

@@ -142,7 +142,7 @@ impl Gpu {
             (self.driver.launch)(
                 self.functions[launch.kernel as usize],
                 launch.grid_x,
-                params.jobs,
+                launch.jobs,
                 1,
                 launch.threads,
                 1,
@@ -229,7 +229,7 @@ impl Backend for Gpu {
             self.launch(batch, launch, handle)?;
         }
         self.record(stream.events[1], handle)?;
-        for transfer in &batch.transfers {
+        for transfer in batch.transfers.iter().filter(|transfer| transfer.result_bytes > 0) {
             let from = block(transfer.block) + u64::from(params.results_at);
             // SAFETY: the offset lies in the staging area.
             let to = unsafe { self.staging[transfer.block as usize].add(params.results_at as usize) };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{self, Random, Shape, twin};
-use crate::{Device, DeviceOptions, Failure, Job, Ranked};
+use crate::{Device, DeviceOptions, EarlyTable, Failure, Job, Ranked};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -47,11 +47,17 @@ fn open(library: &str, options: &DeviceOptions, shape: &Shape, codes: &[u8]) -> 
     Device::start(options, &shape.codebook(), codes, gpu)
 }
 
-fn answers(device: &Device, jobs: &[Job]) -> Vec<Result<Ranked, Failure>> {
+/// Answers in the order of the jobs, the first of which have tables.
+fn answers(device: &Device, jobs: &[Job], tables: Vec<EarlyTable>) -> Vec<Result<Ranked, Failure>> {
     let (sender, receiver) = channel();
+    let mut tables = tables.into_iter();
     for (n, job) in jobs.iter().enumerate() {
         let sender = sender.clone();
-        device.submit(job.clone(), Box::new(move |answer| sender.send((n, answer)).expect("the test waits")));
+        let done = Box::new(move |answer| sender.send((n, answer)).expect("the test waits"));
+        match tables.next() {
+            Some(table) => device.submit_with_table(Job { query: Vec::new(), ..job.clone() }, table, done),
+            None => device.submit(job.clone(), done),
+        }
     }
     drop(sender);
     let mut answers: Vec<(usize, Result<Ranked, Failure>)> = receiver.iter().collect();
@@ -76,11 +82,18 @@ fn calls_are_those_that_the_driver_expects() {
         let opened = open(&library, &options, &shape, &codes).expect("opens");
         assert_eq!(opened.info().name, "fake GPU");
         assert_eq!(opened.info().compute_capability, if device == 0 { (8, 6) } else { (13, 7) });
-        for (answer, job) in answers(&opened, &jobs).into_iter().zip(&jobs) {
+        let tables: Vec<EarlyTable> = jobs.iter().map_while(|job| opened.begin_table(&job.query)).collect();
+        assert_eq!(tables.len(), 4);
+        while opened.counters().tables_built < 4 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for (answer, job) in answers(&opened, &jobs, tables).into_iter().zip(&jobs) {
             assert_eq!(answer, Ok(twin(&codebook, &codes, job)));
         }
         // The fake says that the kernels of a batch take 0.25 ms.
-        assert_eq!(opened.counters().kernel_us, 250 * opened.counters().batches);
+        let counters = opened.counters();
+        assert_eq!(counters.kernel_us, 250 * (counters.batches + counters.table_batches));
+        assert!(counters.tables_ready > 0 && counters.tables_with_job > 0, "{counters:?}");
         drop(opened);
         assert_eq!(count(&library, "fake_cuda_objects"), 0);
     }
@@ -100,11 +113,11 @@ fn a_failed_launch_loses_the_device(library: &str, shape: &Shape, codes: &[u8]) 
     let device = open(library, &options, shape, codes).expect("opens");
     assert!(count(library, "fake_cuda_fail") > 0);
     let job = Job { query: shape.query(1), ids: vec![1], keep: 1, exclude: u32::MAX, ..Job::default() };
-    let failed = &answers(&device, std::slice::from_ref(&job))[0];
+    let failed = &answers(&device, std::slice::from_ref(&job), Vec::new())[0];
     let what = "gather returned FAKE_GONE (999)".to_string();
     assert_eq!(*failed, Err(Failure::Failed { what }));
     assert!(device.is_lost());
-    assert_eq!(answers(&device, &[job]), [Err(Failure::Lost)]);
+    assert_eq!(answers(&device, &[job], Vec::new()), [Err(Failure::Lost)]);
     drop(device);
     // Nothing of a lost device is touched, not even to free it.
     assert!(count(library, "fake_cuda_objects") > 0);

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::common::{self, Random, Shape, admitted};
-use crate::job::Prepared;
+use crate::job::{Prepared, encode_table};
 use crate::layout::{self, Addresses, BlockLayout, Limits};
+use crate::pool::{Claim, TableRequest};
 use crate::{DeviceOptions, Job, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -28,14 +29,18 @@ impl Ran {
     }
 }
 
-/// Runs the first `launches` launches of a job in the order `order` of threads. `None` without a compiler.
+/// Number of the launches that build a table.
+const TABLE_LAUNCHES: usize = 3;
+
+/// Runs the first `launches` launches of a job in the order `order` of threads. Where it `is_early`, those of the table
+/// are a batch of their own, and the job follows without its query. `None` without a compiler.
 fn run(
     options: &DeviceOptions,
     codebook: &Codebook,
     codes: &[u8],
     job: &Job,
     launches: usize,
-    order: u32,
+    (order, is_early): (u32, bool),
 ) -> Option<Ran> {
     let program = match Program::get() {
         Ok(program) => program,
@@ -46,7 +51,8 @@ fn run(
         Err(error) => panic!("{error}"),
     };
     let count = layout::check_codes(codebook, codes).expect("whole codes");
-    let job = Prepared::new(job.clone(), &Limits::new(options, codebook, count)).expect("fits")?;
+    let query = job.query.clone();
+    let mut job = Prepared::new(job.clone(), &Limits::new(options, codebook, count)).expect("fits")?;
     let layout = BlockLayout::new(options, codebook);
     let mut device = Emulator::open(Faults::default()).expect("the kernels are compiled");
     let mut allocate = |bytes: u64| device.allocate("a test", bytes.max(1)).expect("memory");
@@ -67,19 +73,33 @@ fn run(
     let area = unsafe {
         std::slice::from_raw_parts_mut(staging[0].address as *mut u8, layout.staging_bytes() as usize)
     };
+    let mut launches = launches;
+    let mut run = |mut batch: Batch| {
+        let count = batch.launches.len();
+        // A launch that is left out is a launch over no thread blocks.
+        batch.launches[launches.min(count)..].iter_mut().for_each(|launch| launch.grid_x = 0);
+        launches = launches.saturating_sub(count);
+        program.run(&batch, &staging, order);
+        count
+    };
+    if is_early {
+        // All places of the hash table are full.
+        assert!(encode_table(&query, 2 * options.ids_max, area));
+        let tables = Batch::of_tables(&params, std::iter::once(&TableRequest::new(0, &query)));
+        assert_eq!(run(tables), TABLE_LAUNCHES);
+        job.claim(Claim::Built);
+    }
     assert!(job.encode(area));
-    let mut batch = Batch::new(&params, std::iter::once((0, &job)));
-    // A launch that is left out is a launch over no thread blocks.
-    batch.launches[launches..].iter_mut().for_each(|launch| launch.grid_x = 0);
-    program.run(&batch, &staging, order);
+    let all = run(Batch::new(&params, std::iter::once((0, &job))));
+    assert_eq!(all, if is_early { 3 } else { 3 + TABLE_LAUNCHES });
     // SAFETY: the block was allocated with these bytes, and the batch has ended.
     let block =
         unsafe { std::slice::from_raw_parts(addresses.blocks as *const u8, layout.bytes as usize) }.to_vec();
     Some(Ran { block, layout, candidates: job.candidates() as usize })
 }
 
-fn case() -> impl Strategy<Value = (Shape, u64, u64, u32)> {
-    (common::shapes(), any::<u64>(), 1..500u64, 0..9u32)
+fn case() -> impl Strategy<Value = (Shape, u64, u64, (u32, bool))> {
+    (common::shapes(), any::<u64>(), 1..500u64, (0..9u32, any::<bool>()))
 }
 
 fn bits(floats: &[f32]) -> Vec<u32> {
@@ -92,7 +112,7 @@ proptest! {
         let codebook = shape.codebook();
         let codes = Random(seed).bytes(4 * codebook.code_bytes());
         let job = Job { query: shape.query(seed), ids: vec![1], keep: 1, ..Job::default() };
-        let Some(ran) = run(&common::options(), &codebook, &codes, &job, 3, order) else { return Ok(()) };
+        let Some(ran) = run(&common::options(), &codebook, &codes, &job, TABLE_LAUNCHES, order) else { return Ok(()) };
         let (mut table, mut rotated) = (Table::default(), vec![0.0; shape.dim]);
         codebook.rotate(&job.query, &mut rotated);
         prop_assert_eq!(ran.words(ran.layout.rotated_at, shape.dim), bits(&rotated));
@@ -146,7 +166,7 @@ fn results_do_not_depend_on_the_order_of_threads() {
     let job = Job { query: shape.query(2), ranges: vec![[100, 9000]], ids, keep: 4096, exclude: u32::MAX };
     let expected = common::twin(&codebook, &codes, &job);
     for order in [0, 1, 2, 5, 77] {
-        let Some(ran) = run(&options, &codebook, &codes, &job, 6, order) else { return };
+        let Some(ran) = run(&options, &codebook, &codes, &job, 6, (order, order % 2 == 0)) else { return };
         let results = &ran.block[ran.layout.results_at as usize..];
         let ranked = Ranked::decode(results, job.keep).expect("possible results");
         assert_eq!(ranked.nearest, expected.nearest, "order {order}");

@@ -45,6 +45,7 @@ pub(super) struct Config {
     pub(super) device: Option<u32>,
     pub(super) gpu_budget: Option<String>,
     pub(super) spill: Option<bool>,
+    pub(super) early_tables: Option<bool>,
     pub(super) learning: Option<String>,
     pub(super) epoch_queries: Option<u32>,
     pub(super) tls_certificate: Option<PathBuf>,
@@ -81,6 +82,7 @@ impl Config {
             device: self.device,
             gpu_budget: self.gpu_budget.take(),
             spill: self.spill,
+            early_tables: self.early_tables,
         }
     }
 

@@ -185,6 +185,10 @@ impl Kind for Marker {
         Some(code_job(scratch))
     }
 
+    fn code_query<'s>(params: &Params, scratch: &'s Scratch) -> Option<&'s [f32]> {
+        (params.source == Source::Codes && !params.exact).then_some(&scratch.query.wide)
+    }
+
     fn codes<'v>(view: &Self::View<'v>) -> (&'v [u8], u32) {
         (view.codes, view.codes_from)
     }
