@@ -172,6 +172,20 @@ pub(crate) fn read_role(folder: &Path, manifest: &Manifest, role: &str) -> Resul
     Ok((folder.join(name), read_file(folder, name, entry)?))
 }
 
+/// Reads the file of a role and decodes it. Its bytes are free again when this returns.
+///
+/// # Errors
+/// A file that is damaged, cannot be read, or whose content `decode` refuses.
+pub(crate) fn decode_role<T>(
+    folder: &Path,
+    manifest: &Manifest,
+    role: &str,
+    decode: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<T> {
+    let (path, bytes) = read_role(folder, manifest, role)?;
+    decode(&bytes).ok_or_else(|| crate::files::senseless(&path))
+}
+
 /// Kind, metric, element type and shape of the blocks, from the manifest.
 ///
 /// # Errors

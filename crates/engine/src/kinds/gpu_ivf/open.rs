@@ -16,7 +16,7 @@ use stratann_kernel::codes::Codebook;
 use super::baseline::{self, Baseline, OpenBaselines};
 use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
-use crate::base::{Base, OpenOptions, read_role};
+use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::budget::{Account, release_freed};
 use crate::kinds::effort::ExactCost;
 use crate::manifest::{Manifest, read_resident};
@@ -77,22 +77,18 @@ impl GpuIndex {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.gpu(folder)?.facts.clone();
         let (rows, lists) = (manifest.rows as u32, facts.lists());
-        let (path, bytes) = read_role(folder, manifest, files::CODEBOOK)?;
-        let codebook = files::decode_codebook(&bytes)
-            .filter(|c| c.dim == manifest.dim)
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read_role(folder, manifest, files::MAP)?;
-        let map = files::decode_map(&bytes)
-            .filter(|m| m.nodes() == rows && m.blocks() == manifest.blocks.count)
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read_role(folder, manifest, files::POSTINGS)?;
-        let postings = files::decode_postings(&bytes)
-            .filter(|p| p.count() == lists && p.is_consistent(rows))
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read_role(folder, manifest, files::NAV)?;
-        let nav = files::decode_nav(&bytes)
-            .filter(|nav| nav.nodes() == lists && nav.is_consistent(lists, 0, 0))
-            .ok_or_else(|| files::senseless(&path))?;
+        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            files::decode_codebook(bytes).filter(|c| c.dim == manifest.dim)
+        })?;
+        let map = decode_role(folder, manifest, files::MAP, |bytes| {
+            files::decode_map(bytes).filter(|m| m.nodes() == rows && m.blocks() == manifest.blocks.count)
+        })?;
+        let postings = decode_role(folder, manifest, files::POSTINGS, |bytes| {
+            files::decode_postings(bytes).filter(|p| p.count() == lists && p.is_consistent(rows))
+        })?;
+        let nav = decode_role(folder, manifest, files::NAV, |bytes| {
+            files::decode_nav(bytes).filter(|n| n.nodes() == lists && n.is_consistent(lists, 0, 0))
+        })?;
         // What was read for the tables is free again before the largest of them come.
         release_freed();
         let (path, centroids) = read_role(folder, manifest, files::CENTROIDS)?;

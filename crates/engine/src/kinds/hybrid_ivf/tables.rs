@@ -16,7 +16,7 @@ use stratann_kernel::codes::Codebook;
 
 use super::facts::{ListFacts, PlanReport};
 use super::lists::ListReader;
-use crate::base::read_role;
+use crate::base::{decode_role, read_role};
 use crate::budget::Account;
 use crate::kinds::effort::ExactCost;
 use crate::kinds::units::{Held, HeldRanges, UnitRanges, Units};
@@ -54,31 +54,28 @@ impl ListTables {
                 facts.read_max
             )));
         }
-        let read = |role: &str| read_role(folder, manifest, role);
-        let (path, bytes) = read(files::CODEBOOK)?;
-        let codebook = files::decode_codebook(&bytes)
-            .filter(|c| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes)
-            .ok_or_else(|| files::senseless(&path))?;
+        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            let fits = |c: &Codebook| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes;
+            files::decode_codebook(bytes).filter(fits)
+        })?;
         let shape = list_layout(manifest, block, &facts);
         let directory = read_directory(folder, manifest, &shape)?;
         let (nodes, clusters) = (manifest.rows as u32, directory.clusters());
-        let (path, centroids) = read(files::CENTROIDS)?;
+        let (path, centroids) = read_role(folder, manifest, files::CENTROIDS)?;
         if centroids.len() != clusters as usize * 2 * shape.dim {
             return Err(files::senseless(&path));
         }
-        let (path, bytes) = read(files::SUBLISTS)?;
-        let sublists = files::decode_sublists(&bytes)
-            .filter(|s| {
-                let is_divided = |c: u32| directory.kinds[c as usize] == LocalKind::Ivf;
+        let sublists = decode_role(folder, manifest, files::SUBLISTS, |bytes| {
+            let is_divided = |c: u32| directory.kinds[c as usize] == LocalKind::Ivf;
+            files::decode_sublists(bytes).filter(|s| {
                 s.first.len() == clusters as usize
                     && s.codes.len() == s.terms.len() * shape.code_bytes
                     && (0..clusters).all(|c| !is_divided(c) || s.has_all(c, directory.lists_of(c).len()))
             })
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read(files::NAV)?;
-        let nav = files::decode_nav(&bytes)
-            .filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
-            .ok_or_else(|| files::senseless(&path))?;
+        })?;
+        let nav = decode_role(folder, manifest, files::NAV, |bytes| {
+            files::decode_nav(bytes).filter(|n| n.is_consistent(clusters, nodes, shape.code_bytes))
+        })?;
         let lists_planned = match &section.plan {
             Some(plan) => {
                 let model = cost_model(plan, &shape, facts.read_max);
@@ -283,10 +280,10 @@ fn data_bytes(manifest: &Manifest) -> u64 {
 }
 
 fn read_directory(folder: &Path, manifest: &Manifest, shape: &ListLayout) -> Result<Directory> {
-    let (path, bytes) = read_role(folder, manifest, files::DIRECTORY)?;
-    files::decode_directory(&bytes)
-        .filter(|d| d.is_consistent(shape, manifest.rows as u32, data_bytes(manifest)))
-        .ok_or_else(|| files::senseless(&path))
+    decode_role(folder, manifest, files::DIRECTORY, |bytes| {
+        files::decode_directory(bytes)
+            .filter(|d| d.is_consistent(shape, manifest.rows as u32, data_bytes(manifest)))
+    })
 }
 
 /// Reads where all lists are in the file of a whole index.
