@@ -172,8 +172,8 @@ class Index:
                 ``"hi+pq"``, ``"hi+gpu"``, ``"hi+pq+gpu"``, ``"rummy-like"``, ``"mi-cpu"``, ``"mi-gpu"``,
                 ``"static-n"``, ``"no-dedup"`` or ``"no-layout"``. Some need files that `build` writes with
                 ``baselines=True`` and `open` reads with its own ``baselines``.
-            rule: on a gpu-ivf: what ends re-ranking: ``"margin"``, the code distance of the next candidate;
-                ``"changes"``, mini-batches that change few results; or ``"static"``, the number of candidates.
+            rule: on a gpu-ivf: what ends re-ranking; by default what costs less. ``"margin"``: the code distance of the
+                next candidate; ``"changes"``: mini-batches that change few results; ``"static"``: `candidates`.
             candidates: on a gpu-ivf: most candidates to re-rank; None for the curve's, or 16 k + 128 with `nprobe`.
             batch_size: candidates of a mini-batch; None for the curve's, or 16.
             epsilon_stop: with the rule ``"changes"``: a mini-batch that changes at most this share of the results is

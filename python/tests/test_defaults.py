@@ -34,7 +34,6 @@ ENGINE = {
     "early_stop": "never",
     "stop_slack": "never",
     "recall": "0.95",
-    "rule": "margin",
     "device": "0",
     "list_share": "0.1",
     "epsilon": "0.15",
@@ -48,6 +47,7 @@ SWITCHES = {
     "prewarm": "--no-prewarm",
     "balance": "--no-balance",
     "pipeline": "--no-pipeline",
+    "early_tables": "--no-early-tables",
 }
 
 

@@ -86,7 +86,7 @@ struct GpuTechniques {
     /// Search as another system does, or without some techniques
     #[arg(long, value_enum, value_name = "NAME")]
     baseline: Option<BaselineName>,
-    /// What ends re-ranking [default: margin]
+    /// What ends re-ranking [default: the cheaper of margin and changes with --recall, margin otherwise]
     #[arg(long, value_enum, conflicts_with = "baseline")]
     rule: Option<RuleName>,
     /// Most candidates to re-rank [default: from the curve; 16 k + 128 with --nprobe]
