@@ -4,7 +4,9 @@ import inspect
 import os
 import re
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import stratann
@@ -115,3 +117,19 @@ def test_the_first_examples_need_no_kind(program):
     assert inspect.signature(stratann.build).parameters["kind"].default == "auto"
     first = text.split("Examples:")[1].strip().splitlines()[0]
     assert "--kind" not in first
+
+
+def test_the_large_set_of_the_demo_fits_in_its_budget(program, tmp_path):
+    demo = (Path(__file__).parents[2] / "demo" / "demo.py").read_text()
+    rows, dim, budget = (
+        int(re.search(rf'"--{option}",[^\n]*default="?([\d_]+)', demo)[1]) for option in ("rows", "dim", "ram-budget")
+    )
+    base = tmp_path / "large.fbin"
+    with base.open("wb") as out:
+        out.write(np.array([rows, dim], np.int32).tobytes())
+        out.truncate(8 + 4 * rows * dim)
+    build = ["build", base, "-o", tmp_path / "index", "--kind", "disk-graph", "--degree", "32", "--build-list", "64"]
+    words = [program, *build, "--calibration-queries", "100", "--ram-budget", "1MiB"]
+    refused = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert int(re.search(r"give --ram-budget (\d+)MiB", refused.stderr)[1]) <= budget

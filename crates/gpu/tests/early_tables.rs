@@ -35,14 +35,7 @@ impl Case {
 
     /// Opens a device with faults; `None` where there is no C++ compiler.
     fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
-        match Device::emulated(options, faults, &self.codebook, &self.codes) {
-            Ok(device) => Some(device),
-            Err(error @ Error::Missing { .. }) => {
-                common::leave_out(common::COMPILER, &error.to_string());
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
+        common::opened(Device::emulated(options, faults, &self.codebook, &self.codes))
     }
 
     fn job(&self, seed: u64) -> Job {
@@ -292,8 +285,8 @@ fn a_device_of_one_block_has_no_early_tables() {
     assert_eq!(answer(&device, &case.job(1), None), case.answer_to(&case.job(1)));
 }
 
-/// A device whose first batch, of a table, meets a fault: all its jobs are answered once, without a ranking, and nothing
-/// is begun from then on.
+/// A device whose first batch, of a table, meets a fault: all its jobs are answered once, without a ranking, and
+/// nothing is begun from then on.
 fn check_lost(case: &Case, options: &DeviceOptions, faults: &Faults) {
     let Some(device) = case.open(options, faults) else { return };
     let start = Instant::now();

@@ -26,14 +26,7 @@ fn case() -> Case {
 impl Case {
     /// Opens a device with faults; `None` where there is no C++ compiler.
     fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
-        match Device::emulated(options, faults, &self.codebook, &self.codes) {
-            Ok(device) => Some(device),
-            Err(error @ Error::Missing { .. }) => {
-                common::leave_out(common::COMPILER, &error.to_string());
-                None
-            }
-            Err(error) => panic!("{error}"),
-        }
+        common::opened(Device::emulated(options, faults, &self.codebook, &self.codes))
     }
 
     fn job(&self, seed: u64) -> Job {

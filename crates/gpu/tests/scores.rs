@@ -11,14 +11,7 @@ use stratann_kernel::codes::Codebook;
 
 /// Opens an emulated device, or leaves the test out where there is no C++ compiler.
 fn open(options: &DeviceOptions, codebook: &Codebook, codes: &[u8]) -> Option<Device> {
-    match Device::emulated(options, &Faults::default(), codebook, codes) {
-        Ok(device) => Some(device),
-        Err(error @ Error::Missing { .. }) => {
-            common::leave_out(common::COMPILER, &error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    common::opened(Device::emulated(options, &Faults::default(), codebook, codes))
 }
 
 fn answer(device: &Device, job: Job) -> Result<Ranked, Failure> {

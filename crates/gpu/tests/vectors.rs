@@ -15,14 +15,7 @@ const ROWS_BYTES_MAX: u32 = 100_000;
 
 fn open(codebook: &Codebook, codes: &[u8]) -> Option<Device> {
     let options = DeviceOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() };
-    match Device::emulated(&options, &Faults::default(), codebook, codes) {
-        Ok(device) => Some(device),
-        Err(error @ Error::Missing { .. }) => {
-            common::leave_out(common::COMPILER, &error.to_string());
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    common::opened(Device::emulated(&options, &Faults::default(), codebook, codes))
 }
 
 fn shape(dim: usize) -> Shape {

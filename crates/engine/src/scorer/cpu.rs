@@ -32,9 +32,7 @@ impl Scorer for CpuScorer {
         scratch: &mut RankScratch,
         _: Reply,
     ) -> Option<Ranking> {
-        let mut ranking = Ranking::default();
-        rank(job, &self.codes, self.first, scratch, &mut ranking);
-        Some(ranking)
+        self.rank_here(job, scratch).ok()
     }
 
     fn rank_here(&self, job: &CodeJob<'_>, scratch: &mut RankScratch) -> Result<Ranking, Failure> {

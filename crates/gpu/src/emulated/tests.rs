@@ -42,14 +42,7 @@ fn run(
     launches: usize,
     (order, is_early): (u32, bool),
 ) -> Option<Ran> {
-    let program = match Program::get() {
-        Ok(program) => program,
-        Err(error @ Error::Missing { .. }) => {
-            common::leave_out(common::COMPILER, &error.to_string());
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let program = common::opened(Program::get())?;
     let count = layout::check_codes(codebook, codes).expect("whole codes");
     let query = job.query.clone();
     let mut job = Prepared::new(job.clone(), &Limits::new(options, codebook, count)).expect("fits")?;

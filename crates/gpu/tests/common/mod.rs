@@ -3,7 +3,7 @@
 
 #![allow(dead_code)]
 
-use super::{DeviceOptions, Job, Ranked};
+use super::{DeviceOptions, Error, Job, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -161,6 +161,18 @@ pub(crate) fn twin(codebook: &Codebook, codes: &[u8], job: &Job) -> Ranked {
     nearest.sort_unstable();
     nearest.truncate(job.keep as usize);
     Ranked { nearest, distinct: ids.len() as u64 }
+}
+
+/// What was opened or compiled. Without a C++ compiler it is `None`, and the test is left out.
+pub(crate) fn opened<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(opened) => Some(opened),
+        Err(error @ Error::Missing { .. }) => {
+            leave_out(COMPILER, &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// What most tests here need.

@@ -7,9 +7,6 @@
 
 use super::CENTROIDS;
 
-/// Bytes of a code whose entries are added in one piece.
-const PIECE: usize = 32;
-
 /// Σ over the bytes of `code` of the entry that the byte selects among its 256. `entries` has 256 for each byte; 0 when
 /// it has fewer.
 #[inline(always)]
@@ -17,26 +14,16 @@ pub(super) fn sum(entries: &[u16], code: &[u8]) -> u32 {
     if entries.len() < code.len() * CENTROIDS {
         return 0;
     }
-    let (pieces, rest) = code.as_chunks::<PIECE>();
-    let (blocks, _) = entries.as_chunks::<{ PIECE * CENTROIDS }>();
-    let whole: u32 = pieces.iter().zip(blocks).map(|(piece, block)| sum_piece(block, piece)).sum();
-    if rest.is_empty() {
-        return whole;
-    }
-    let tail = entries[pieces.len() * PIECE * CENTROIDS..].chunks_exact(CENTROIDS);
-    whole + rest.iter().zip(tail).map(|(&byte, block)| u32::from(block[usize::from(byte)])).sum::<u32>()
-}
-
-/// A function of its own, so that every entry has an address of one register and a constant: inlined in a loop, each
-/// takes one more instruction.
-#[inline(never)]
-fn sum_piece(entries: &[u16; PIECE * CENTROIDS], bytes: &[u8; PIECE]) -> u32 {
+    const STEP: usize = 8;
+    let (words, rest) = code.as_chunks::<STEP>();
+    let (blocks, _) = entries.as_chunks::<{ STEP * CENTROIDS }>();
     let mut sums = [0u32; 4];
-    for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        for j in 0..8 {
-            sums[j % 4] += u32::from(entries[(8 * i + j) * CENTROIDS + usize::from((word >> (8 * j)) as u8)]);
+    for (word, block) in words.iter().zip(blocks) {
+        for i in 0..STEP {
+            sums[i % 4] += u32::from(block[i * CENTROIDS + usize::from(word[i])]);
         }
     }
-    sums.iter().sum()
+    let tail = entries[words.len() * STEP * CENTROIDS..].chunks_exact(CENTROIDS);
+    let tail: u32 = rest.iter().zip(tail).map(|(&byte, block)| u32::from(block[usize::from(byte)])).sum();
+    tail + sums.iter().sum::<u32>()
 }

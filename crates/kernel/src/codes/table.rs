@@ -16,7 +16,7 @@ const TERM_LIMIT: f32 = (1u32 << 30) as f32;
 /// subspace still fits 16 bits.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    // For every byte of a code 256 entries; zeros for those that `coarse` and `correction` are for.
+    // For every byte from the third on (from the first on when there are no stages), 256 entries.
     entries: Vec<u16>,
     // One entry per value of the first byte; all zero when there are no stages.
     coarse: Vec<u32>,
@@ -60,12 +60,10 @@ impl Table {
         self.scale = if step.is_normal() { step } else { 1.0 };
         self.offset = constant + spans.iter().map(|s| s.0).sum::<f32>() + coarse_low + correction_low;
         let inverse = 1.0 / self.scale;
-        self.entries.resize(self.code_bytes * CENTROIDS, 0);
-        let (zeros, entries) = self.entries.split_at_mut(self.wide * CENTROIDS);
-        zeros.fill(0);
-        let blocks = self.floats.chunks_exact(CENTROIDS).zip(entries.chunks_exact_mut(CENTROIDS));
-        for ((floats, entries), &(low, _)) in blocks.zip(&spans) {
-            lanes::quantise(floats, low, inverse, entries);
+        self.entries.resize(self.floats.len(), 0);
+        for (i, &(low, _)) in spans.iter().enumerate() {
+            let at = i * CENTROIDS..(i + 1) * CENTROIDS;
+            lanes::quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
         }
         quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
         quantise_wide(&correction, correction_low, inverse, &mut self.correction);
@@ -134,7 +132,7 @@ impl Table {
     /// Entries of 16 bits, 256 for each byte of a code behind those of [`coarse`](Self::coarse) and
     /// [`correction`](Self::correction).
     pub fn entries(&self) -> &[u16] {
-        &self.entries[self.wide * CENTROIDS..]
+        &self.entries
     }
 
     /// Entries by the first byte of a code; all zero when codes have no coarse stage.
@@ -159,16 +157,17 @@ impl Table {
     /// An id beyond the end of `codes` gets `u32::MAX`. `out` is cleared first.
     pub fn distances(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
         let stride = self.code_bytes;
-        let code = |id: u32| codes.get(id as usize * stride..)?.get(..stride);
+        let count = codes.len().checked_div(stride).unwrap_or(0);
         out.clear();
         for &id in ids.iter().take(PREFETCH_AHEAD) {
-            code(id).into_iter().for_each(crate::prefetch);
+            prefetch(codes, id as usize, stride);
         }
         out.extend(ids.iter().enumerate().map(|(i, &id)| {
             if let Some(&ahead) = ids.get(i + PREFETCH_AHEAD) {
-                code(ahead).into_iter().for_each(crate::prefetch);
+                prefetch(codes, ahead as usize, stride);
             }
-            code(id).map_or(u32::MAX, |code| self.sum(code))
+            let id = id as usize;
+            if id < count { self.sum(&codes[id * stride..(id + 1) * stride]) } else { u32::MAX }
         }));
     }
 
@@ -179,7 +178,7 @@ impl Table {
         if self.wide > 0 {
             total = self.coarse[usize::from(code[0])] + self.correction[usize::from(code[1])];
         }
-        total + look_up::sum(&self.entries, code)
+        total + look_up::sum(&self.entries, &code[self.wide..])
     }
 
     /// Upper bound of the error of [`to_float`](Self::to_float) of a sum, against the sum of the terms before they
@@ -209,4 +208,11 @@ fn low_and_range(terms: &[f32; 256]) -> (f32, f32) {
 fn quantise_wide(terms: &[f32; 256], low: f32, inverse: f32, out: &mut Vec<u32>) {
     out.clear();
     out.extend(terms.iter().map(|t| ((t - low) * inverse + 0.5).min(TERM_LIMIT) as u32));
+}
+
+#[inline]
+fn prefetch(codes: &[u8], id: usize, stride: usize) {
+    if let Some(code) = id.checked_mul(stride).and_then(|at| codes.get(at..at + stride)) {
+        crate::prefetch(code);
+    }
 }

@@ -1,11 +1,12 @@
 //! Finds the lists with the nearest centroids, and the ids of their members (FusionANNS §3, steps 2 and 3).
 
+use stratann_kernel::prefetch;
+
 use super::{Marker, Scratch};
 use crate::order::{from_order_key, order_key};
 use crate::plan::Cx;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress, ScorerId};
-use stratann_kernel::prefetch;
 
 /// The beam is at least this long: shorter ones miss the nearest centroid.
 const BEAM_MIN: u32 = 32;
