@@ -5,10 +5,12 @@ pub mod block;
 pub mod block_map;
 pub mod directory;
 pub mod edges;
+pub mod fresh;
 pub mod gaps;
 pub mod grid;
 pub mod inverted_list;
 pub mod posting_file;
 pub mod posting_lists;
+pub mod region;
 
 pub use crate::hash::{checksum, seeded_checksum};

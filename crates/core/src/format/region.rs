@@ -1,0 +1,553 @@
+//! The layout of a region: the memory of a memory node that holds a `remote-hnsw` (d-HNSW §3.2).
+//!
+//! | at | content |
+//! |---|---|
+//! | 0 | two superblocks of [`SUPERBLOCK_BYTES`]; the valid one with the higher sequence counts |
+//! | [`Superblock::control_at`] | [`CONTROL_BYTES`]: words that all compute nodes share |
+//! | after it | for each group [`GROUP_WORDS_BYTES`]: its version, reservations, and who rebuilds it |
+//! | [`Superblock::descriptors_at`] | for each group two descriptors of [`DESCRIPTOR_BYTES`], for even and odd versions |
+//! | [`Superblock::readers_at`] | [`READERS_MAX`] lines of [`READER_BYTES`]: compute nodes that read |
+//! | [`Superblock::tombstones_at`] | [`Superblock::tombstones`] tombstones of [`TOMBSTONE_BYTES`] |
+//! | [`Superblock::meta_at`] | the meta-HNSW, then the manifest |
+//! | [`Superblock::groups_at`] | groups, and free space up to [`Superblock::end`] |
+//!
+//! The first node of an index has all of it. Others have a superblock and groups, and their other sections are empty.
+//!
+//! A group has two clusters of vectors, A and B, and room for fresh records between them. Those of A grow up from the
+//! end of A, those of B down from the start of B, so that a cluster and its fresh records are one range:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | `clusters[0].bytes` | the sub-HNSW of A |
+//! | `capacity` × `record_bytes` | fresh records |
+//! | `clusters[1].bytes` | the sub-HNSW of B |
+//!
+//! An address has the number of its node in its upper 8 bits and an offset in its lower 40.
+
+use super::seeded_checksum;
+
+/// Bytes of a superblock.
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+/// Bytes of the words that all compute nodes share. They are read together with those of the groups.
+pub const CONTROL_BYTES: u64 = 64;
+/// Bytes of the words of a group.
+pub const GROUP_WORDS_BYTES: u64 = 64;
+/// Bytes of a descriptor.
+pub const DESCRIPTOR_BYTES: u64 = 64;
+/// Most compute nodes that read at once.
+pub const READERS_MAX: u64 = 64;
+/// Bytes of the line of a compute node.
+pub const READER_BYTES: u64 = 64;
+/// Bytes of a tombstone.
+pub const TOMBSTONE_BYTES: u64 = 32;
+/// A group, and the cluster B in it, begin at multiples of so many bytes.
+pub const GROUP_ALIGN: u64 = 4096;
+/// Bytes of a node that an address can name.
+pub const NODE_BYTES_MAX: u64 = 1 << 40;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"STRATREG");
+const FORMAT: u64 = 1;
+
+/// A place in the memory of all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// The address of an offset, which is below [`NODE_BYTES_MAX`], on a node.
+    pub fn new(node: u8, offset: u64) -> Address {
+        Address(u64::from(node) << 56 | (offset & (NODE_BYTES_MAX - 1)))
+    }
+
+    /// The number of the node.
+    pub fn node(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+
+    /// The offset in the region of the node.
+    pub fn offset(self) -> u64 {
+        self.0 & (NODE_BYTES_MAX - 1)
+    }
+}
+
+/// What a region holds, and where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Superblock {
+    /// Grows with each superblock that is written.
+    pub sequence: u64,
+    /// The build of the index, as a number.
+    pub build: u64,
+    /// The number of this node, and how many have parts of the index.
+    pub node: u64,
+    /// Nodes that have parts of the index.
+    pub nodes: u64,
+    /// Groups of two clusters each.
+    pub groups: u64,
+    /// Clusters of vectors: twice the groups, or one fewer.
+    pub clusters: u64,
+    /// Bytes of a fresh record.
+    pub record_bytes: u64,
+    /// Where the words begin.
+    pub control_at: u64,
+    /// Where the descriptors begin.
+    pub descriptors_at: u64,
+    /// Where the lines of compute nodes begin.
+    pub readers_at: u64,
+    /// Where the tombstones begin.
+    pub tombstones_at: u64,
+    /// Tombstones that there is room for.
+    pub tombstones: u64,
+    /// Where the meta-HNSW begins.
+    pub meta_at: u64,
+    /// Bytes of the meta-HNSW.
+    pub meta_bytes: u64,
+    /// Bytes of the manifest, which follows the meta-HNSW.
+    pub manifest_bytes: u64,
+    /// Where groups begin.
+    pub groups_at: u64,
+    /// Where free space ends: the bytes of the region.
+    pub end: u64,
+}
+
+impl Superblock {
+    const NUMBERS: usize = 17;
+
+    /// The places of all sections of the first node, for so many groups, tombstones and bytes.
+    pub fn with_sections(mut self) -> Superblock {
+        self.control_at = 2 * SUPERBLOCK_BYTES;
+        self.descriptors_at = self.control_at + CONTROL_BYTES + self.groups * GROUP_WORDS_BYTES;
+        self.readers_at = self.descriptors_at + 2 * self.groups * DESCRIPTOR_BYTES;
+        self.tombstones_at = self.readers_at + READERS_MAX * READER_BYTES;
+        self.meta_at = self.tombstones_at + self.tombstones * TOMBSTONE_BYTES;
+        self.groups_at = (self.meta_at + self.meta_bytes + self.manifest_bytes).next_multiple_of(GROUP_ALIGN);
+        self
+    }
+
+    /// Where the words of a group begin.
+    pub fn words_at(&self, group: u32) -> u64 {
+        self.control_at + CONTROL_BYTES + u64::from(group) * GROUP_WORDS_BYTES
+    }
+
+    /// Bytes of the control words and of the words of all groups, which are one range.
+    pub fn headers_bytes(&self) -> u64 {
+        CONTROL_BYTES + self.groups * GROUP_WORDS_BYTES
+    }
+
+    /// Where the descriptor of a version of a group is.
+    pub fn descriptor_at(&self, group: u32, version: u32) -> u64 {
+        self.descriptors_at + (2 * u64::from(group) + u64::from(version & 1)) * DESCRIPTOR_BYTES
+    }
+
+    fn numbers(&self) -> [u64; Self::NUMBERS] {
+        [
+            self.sequence,
+            self.build,
+            self.node,
+            self.nodes,
+            self.groups,
+            self.clusters,
+            self.record_bytes,
+            self.control_at,
+            self.descriptors_at,
+            self.readers_at,
+            self.tombstones_at,
+            self.tombstones,
+            self.meta_at,
+            self.meta_bytes,
+            self.manifest_bytes,
+            self.groups_at,
+            self.end,
+        ]
+    }
+
+    /// The bytes of a superblock.
+    pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES as usize] {
+        let mut out = [0; SUPERBLOCK_BYTES as usize];
+        put(&mut out, 0, MAGIC);
+        put(&mut out, 1, FORMAT);
+        (2..).zip(self.numbers()).for_each(|(at, number)| put(&mut out, at, number));
+        let sum = seeded_checksum(MAGIC, &out[..8 * (2 + Self::NUMBERS)]);
+        put(&mut out, 2 + Self::NUMBERS, sum);
+        out
+    }
+
+    /// Reads one superblock. `None` where the bytes are none, or their numbers cannot be.
+    pub fn decode(bytes: &[u8]) -> Option<Superblock> {
+        if number(bytes, 0)? != MAGIC || number(bytes, 1)? != FORMAT {
+            return None;
+        }
+        let sum = seeded_checksum(MAGIC, bytes.get(..8 * (2 + Self::NUMBERS))?);
+        if number(bytes, 2 + Self::NUMBERS)? != sum {
+            return None;
+        }
+        let mut n = [0; Self::NUMBERS];
+        for (at, n) in (2..).zip(&mut n) {
+            *n = number(bytes, at)?;
+        }
+        let own = Superblock {
+            sequence: n[0],
+            build: n[1],
+            node: n[2],
+            nodes: n[3],
+            groups: n[4],
+            clusters: n[5],
+            record_bytes: n[6],
+            control_at: n[7],
+            descriptors_at: n[8],
+            readers_at: n[9],
+            tombstones_at: n[10],
+            tombstones: n[11],
+            meta_at: n[12],
+            meta_bytes: n[13],
+            manifest_bytes: n[14],
+            groups_at: n[15],
+            end: n[16],
+        };
+        own.is_sane().then_some(own)
+    }
+
+    /// The newer one of the two superblocks at the start of a region; `None` where neither is whole.
+    pub fn newest(bytes: &[u8]) -> Option<Superblock> {
+        let (first, rest) = bytes.split_at_checked(SUPERBLOCK_BYTES as usize)?;
+        let both = [Superblock::decode(first), Superblock::decode(rest)];
+        both.into_iter().flatten().max_by_key(|own| own.sequence)
+    }
+
+    fn is_sane(&self) -> bool {
+        let small = [self.groups, self.tombstones, self.record_bytes, self.meta_bytes, self.manifest_bytes];
+        small.iter().all(|&n| n < 1 << 32)
+            && self.nodes <= 256
+            && self.node < self.nodes
+            && self.clusters.div_ceil(2) == self.groups
+            && self.record_bytes.is_multiple_of(8)
+            && self.end <= NODE_BYTES_MAX
+            && self.groups_at <= self.end
+            && Superblock { ..*self }.with_sections() == *self
+    }
+}
+
+/// The words that all compute nodes share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControlWords {
+    /// Counts changes of the index. Each fresh record and each tombstone takes the next number.
+    pub clock: u64,
+    /// Tombstones that were reserved since the index was loaded.
+    pub tombstones: u64,
+    /// The first of them that still counts: those before were folded into all groups.
+    pub first_tombstone: u64,
+    /// Counts groups that were replaced. Their space is reused once no reader is of an earlier era.
+    pub era: u64,
+    /// Offset of the first byte after all groups that were ever written on this node.
+    pub used: u64,
+}
+
+impl ControlWords {
+    /// Byte offset of each word from [`Superblock::control_at`].
+    pub const CLOCK: u64 = 0;
+    /// See [`ControlWords::CLOCK`].
+    pub const TOMBSTONES: u64 = 8;
+    /// See [`ControlWords::CLOCK`].
+    pub const FIRST_TOMBSTONE: u64 = 16;
+    /// See [`ControlWords::CLOCK`].
+    pub const ERA: u64 = 24;
+    /// See [`ControlWords::CLOCK`].
+    pub const USED: u64 = 32;
+
+    /// Reads them; `None` where there are too few bytes.
+    pub fn decode(bytes: &[u8]) -> Option<ControlWords> {
+        Some(ControlWords {
+            clock: number(bytes, 0)?,
+            tombstones: number(bytes, 1)?,
+            first_tombstone: number(bytes, 2)?,
+            era: number(bytes, 3)?,
+            used: number(bytes, 4)?,
+        })
+    }
+
+    /// Their bytes.
+    pub fn encode(&self) -> [u8; CONTROL_BYTES as usize] {
+        let mut out = [0; CONTROL_BYTES as usize];
+        let words = [self.clock, self.tombstones, self.first_tombstone, self.era, self.used];
+        words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
+        out
+    }
+}
+
+/// How many fresh records each cluster of a group has reserved, in one word that is only added to, and a seal that ends
+/// reservations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservations(pub u64);
+
+impl Reservations {
+    /// What a reservation for A or for B adds.
+    pub const STEPS: [u64; 2] = [1, 1 << 30];
+    /// Set by compare-and-swap, never by addition.
+    pub const SEAL: u64 = 1 << 63;
+    const MASK: u64 = (1 << 30) - 1;
+
+    /// Reserved by A or by B. Reservations that did not fit are among them.
+    pub fn count(self, side: usize) -> u64 {
+        (self.0 >> (30 * side)) & Reservations::MASK
+    }
+
+    /// Whether nothing can be reserved any more.
+    pub fn is_sealed(self) -> bool {
+        self.0 & Reservations::SEAL != 0
+    }
+
+    /// Whether one more record fits, as the word was before it was added to.
+    pub fn admits(self, capacity: u32) -> bool {
+        !self.is_sealed() && self.count(0) + self.count(1) < u64::from(capacity)
+    }
+
+    /// Slots of this side that may hold records.
+    pub fn used(self, side: usize, capacity: u32) -> u32 {
+        self.count(side).min(u64::from(capacity)) as u32
+    }
+}
+
+/// The words of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupWords {
+    /// The version that counts. Its parity says which descriptor and which reservations belong to it.
+    pub version: u64,
+    /// Of even and of odd versions.
+    pub reserved: [Reservations; 2],
+    /// Who rebuilds the group: a number other than 0 that is its own, or 0.
+    pub owner: u64,
+    /// Grows while the owner lives.
+    pub heartbeat: u64,
+}
+
+impl GroupWords {
+    /// Byte offset of the version from the words of its group.
+    pub const VERSION: u64 = 0;
+    /// Of the reservations of even versions; those of odd ones follow.
+    pub const RESERVED: u64 = 8;
+    /// Of the owner.
+    pub const OWNER: u64 = 24;
+    /// Of the heartbeat.
+    pub const HEARTBEAT: u64 = 32;
+
+    /// The reservations of the version that counts.
+    pub fn reservations(&self) -> Reservations {
+        self.reserved[(self.version & 1) as usize]
+    }
+
+    /// Reads them; `None` where there are too few bytes.
+    pub fn decode(bytes: &[u8]) -> Option<GroupWords> {
+        Some(GroupWords {
+            version: number(bytes, 0)?,
+            reserved: [Reservations(number(bytes, 1)?), Reservations(number(bytes, 2)?)],
+            owner: number(bytes, 3)?,
+            heartbeat: number(bytes, 4)?,
+        })
+    }
+
+    /// Their bytes.
+    pub fn encode(&self) -> [u8; GROUP_WORDS_BYTES as usize] {
+        let mut out = [0; GROUP_WORDS_BYTES as usize];
+        let words = [self.version, self.reserved[0].0, self.reserved[1].0, self.owner, self.heartbeat];
+        words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
+        out
+    }
+}
+
+/// A cluster in a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterPlace {
+    /// Vectors in its sub-HNSW.
+    pub members: u32,
+    /// Bytes of its sub-HNSW, a multiple of 8.
+    pub bytes: u32,
+}
+
+/// Where one version of a group is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The version.
+    pub version: u32,
+    /// Fresh records that there is room for.
+    pub capacity: u32,
+    /// Address of the group.
+    pub at: Address,
+    /// Bytes of the space that it was given.
+    pub space: u64,
+    /// The clock up to which changes are in the sub-HNSWs.
+    pub clock: u64,
+    /// A and B.
+    pub clusters: [ClusterPlace; 2],
+}
+
+/// Bytes of the fresh records of one cluster that are in use, or of a sub-HNSW.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Offset on the node.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+impl Descriptor {
+    /// Bytes of the group.
+    pub fn bytes(&self, record_bytes: u64) -> u64 {
+        self.clusters.iter().map(|cluster| u64::from(cluster.bytes)).sum::<u64>()
+            + self.overflow(record_bytes)
+    }
+
+    fn overflow(&self, record_bytes: u64) -> u64 {
+        u64::from(self.capacity) * record_bytes
+    }
+
+    /// The sub-HNSW of A (0) or of B (1).
+    pub fn cluster(&self, side: usize, record_bytes: u64) -> Span {
+        let before =
+            if side == 0 { 0 } else { u64::from(self.clusters[0].bytes) + self.overflow(record_bytes) };
+        Span { offset: self.at.offset() + before, bytes: u64::from(self.clusters[side].bytes) }
+    }
+
+    /// The fresh records of A or of B, of which so many slots are in use.
+    pub fn fresh(&self, side: usize, used: u32, record_bytes: u64) -> Span {
+        let used = u64::from(used.min(self.capacity));
+        let skipped = if side == 0 { 0 } else { u64::from(self.capacity) - used };
+        let offset = self.at.offset() + u64::from(self.clusters[0].bytes) + skipped * record_bytes;
+        Span { offset, bytes: used * record_bytes }
+    }
+
+    /// The offset of one slot, counted from the cluster whose record it is for.
+    pub fn slot(&self, side: usize, slot: u32, record_bytes: u64) -> u64 {
+        let slot = if side == 0 { slot } else { self.capacity.saturating_sub(1).saturating_sub(slot) };
+        self.at.offset() + u64::from(self.clusters[0].bytes) + u64::from(slot) * record_bytes
+    }
+
+    /// The bytes of a descriptor of this group.
+    pub fn encode(&self, build: u64, group: u32) -> [u8; DESCRIPTOR_BYTES as usize] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let [a, b] = self.clusters;
+        let words = [
+            pair(self.version, self.capacity),
+            self.at.0,
+            self.space,
+            self.clock,
+            pair(a.members, a.bytes),
+            pair(b.members, b.bytes),
+            u64::from(group),
+        ];
+        let mut out = [0; DESCRIPTOR_BYTES as usize];
+        words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
+        let sum = seeded_checksum(build, &out[..56]);
+        put(&mut out, 7, sum);
+        out
+    }
+
+    /// Reads the descriptor of this version of a group. `None` where the bytes are of another, or damaged: it may be
+    /// written just now.
+    pub fn decode(build: u64, group: u32, version: u32, bytes: &[u8]) -> Option<Descriptor> {
+        if number(bytes, 7)? != seeded_checksum(build, bytes.get(..56)?)
+            || number(bytes, 6)? != u64::from(group)
+        {
+            return None;
+        }
+        let pair = |at: usize| number(bytes, at).map(|word| (word as u32, (word >> 32) as u32));
+        let place = |(members, bytes): (u32, u32)| ClusterPlace { members, bytes };
+        let (own_version, capacity) = pair(0)?;
+        let own = Descriptor {
+            version: own_version,
+            capacity,
+            at: Address(number(bytes, 1)?),
+            space: number(bytes, 2)?,
+            clock: number(bytes, 3)?,
+            clusters: [place(pair(4)?), place(pair(5)?)],
+        };
+        (own.version == version).then_some(own)
+    }
+}
+
+fn put(out: &mut [u8], at: usize, number: u64) {
+    out[8 * at..8 * at + 8].copy_from_slice(&number.to_le_bytes());
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(8 * at..8 * at + 8)?;
+    word.try_into().ok().map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn superblock() -> Superblock {
+        let own = Superblock {
+            sequence: 3,
+            build: 77,
+            nodes: 2,
+            groups: 5,
+            clusters: 9,
+            record_bytes: 160,
+            tombstones: 10,
+            meta_bytes: 1000,
+            manifest_bytes: 500,
+            end: 1 << 20,
+            ..Superblock::default()
+        };
+        own.with_sections()
+    }
+
+    #[test]
+    fn the_newer_superblock_counts_and_a_torn_one_does_not() {
+        let own = superblock();
+        let newer = Superblock { sequence: 4, ..own };
+        let mut region = [own.encode(), newer.encode()].concat();
+        assert_eq!(Superblock::newest(&region), Some(newer));
+        region[SUPERBLOCK_BYTES as usize + 40] ^= 1;
+        assert_eq!(Superblock::newest(&region), Some(own));
+        region[9] ^= 1;
+        assert_eq!(Superblock::newest(&region), None);
+        let apart = own.words_at(4) + GROUP_WORDS_BYTES;
+        assert_eq!((own.control_at + own.headers_bytes(), own.descriptors_at), (apart, apart));
+    }
+
+    #[test]
+    fn fresh_records_of_both_clusters_meet_in_the_middle() {
+        let group = Descriptor {
+            version: 1,
+            capacity: 10,
+            at: Address::new(3, 4096),
+            space: 8192,
+            clock: 5,
+            clusters: [ClusterPlace { members: 3, bytes: 1000 }, ClusterPlace { members: 4, bytes: 800 }],
+        };
+        let (a, b) = (group.cluster(0, 100), group.cluster(1, 100));
+        assert_eq!((a.offset, a.bytes, b.offset, b.bytes), (4096, 1000, 6096, 800));
+        let (fresh_a, fresh_b) = (group.fresh(0, 4, 100), group.fresh(1, 6, 100));
+        assert_eq!(a.offset + a.bytes, fresh_a.offset);
+        assert_eq!(fresh_b.offset + fresh_b.bytes, b.offset);
+        assert_eq!(fresh_a.offset + fresh_a.bytes, fresh_b.offset);
+        assert_eq!(
+            (group.slot(0, 3, 100), group.slot(1, 6, 100)),
+            (group.slot(1, 6, 100), group.slot(0, 3, 100))
+        );
+        assert_eq!((group.at.node(), group.at.offset()), (3, 4096));
+    }
+
+    proptest! {
+        #[test]
+        fn a_descriptor_with_any_byte_changed_is_refused(at in 0usize..64, change in 1u8..) {
+            let group = Descriptor { version: 6, capacity: 10, ..Descriptor::default() };
+            let mut bytes = group.encode(77, 2);
+            prop_assert_eq!(Descriptor::decode(77, 2, 6, &bytes), Some(group));
+            prop_assert_eq!(Descriptor::decode(77, 3, 6, &bytes), None);
+            prop_assert_eq!(Descriptor::decode(77, 2, 4, &bytes), None);
+            bytes[at] ^= change;
+            prop_assert_eq!(Descriptor::decode(77, 2, 6, &bytes), None);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Superblock::newest(&bytes);
+            let _ = ControlWords::decode(&bytes);
+            let _ = GroupWords::decode(&bytes);
+            let _ = Descriptor::decode(1, 2, 3, &bytes);
+        }
+    }
+}
