@@ -126,6 +126,11 @@ counters! {
     reads_saved_in_batch,
     /// Reads that were not made because a round before had read the block.
     reads_saved_across,
+    /// Extents that the query wanted of those that its batch gathers. Each is read once for the batch, and counts among
+    /// `reads` once.
+    shared_reads,
+    /// Requests to memory nodes. One may read many extents.
+    round_trips,
 }
 
 impl QueryStats {
@@ -155,10 +160,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!(
-            (copy.code_comparisons, copy.reads_saved_across),
-            (2 * values[0], 2 * values[values.len() - 1])
-        );
+        assert_eq!((copy.code_comparisons, copy.round_trips), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

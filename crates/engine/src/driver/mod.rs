@@ -18,6 +18,7 @@
 
 mod buffers;
 mod codes;
+mod gather;
 mod options;
 mod reads;
 mod share;
@@ -35,6 +36,8 @@ use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Ta
 
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
+pub use self::gather::{Gather, GatherMember, GatherOptions};
+use self::gather::{Gathering, Next};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
@@ -91,6 +94,16 @@ pub trait Queries {
     fn freed(&mut self, _number: usize) {}
     /// Notes that a read of a query joined an equal one under way.
     fn merged(&mut self, _reads: MergedReads) {}
+    /// Notes what the loads of a doorbell cost: they are gathered, and each counts once for all queries that wait for
+    /// it.
+    fn loaded(&mut self, _loads: &QueryStats) {}
+    /// Begins a gathered batch, before the snapshot of its first query is asked for.
+    ///
+    /// # Errors
+    /// What the batch needs to know of the index cannot be read.
+    fn begin_batch(&mut self) -> io::Result<()> {
+        Ok(())
+    }
     /// Notes that a read failed; its query learns of it as well.
     fn lost(&mut self, _read: Read, _loss: Loss) {}
     /// Asks another server for the scores of a job, which [`Queries::scored`] gives later. Returns false where there is
@@ -137,6 +150,8 @@ pub struct Driver<'a> {
     tier: Box<dyn Tier + 'a>,
     // Where equal reads of all threads meet, and where this thread gets its share.
     sharing: Option<(&'a SharedReads, Arc<Mailbox>)>,
+    // Gathers the reads of a batch.
+    gathering: Option<Gathering<'a>>,
     // Ranks codes for queries of a kind with a scorer.
     codes: Option<CodeScorer<'a>>,
     slots: Vec<Slot<'a>>,
@@ -190,6 +205,7 @@ impl<'a> Driver<'a> {
             options: DriverOptions { in_flight, ..options },
             tier,
             sharing: None,
+            gathering: None,
             codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
@@ -221,6 +237,15 @@ impl<'a> Driver<'a> {
         self
     }
 
+    /// Gathers the reads of a batch before the first one is made; with `None` each read is made when it is wanted.
+    pub fn gathering(mut self, member: Option<(GatherMember<'a>, &'a SharedReads)>) -> Driver<'a> {
+        if let Some((member, reads)) = member {
+            self = self.sharing(Some(reads));
+            self.gathering = Some(Gathering::new(member));
+        }
+        self
+    }
+
     /// Ranks codes with `scorer`; with `None`, by those in memory.
     pub fn scoring(mut self, scorer: Option<&'a dyn Scorer>) -> Driver<'a> {
         self.codes = scorer.map(|scorer| CodeScorer::new(scorer, self.tier.waker().ok()));
@@ -243,9 +268,16 @@ impl<'a> Driver<'a> {
             self.collect_rankings();
             let turns = self.ready.len() + self.background.len();
             let has_admitted = self.admit(queries)?;
+            self.ring_doorbells(queries)?;
             self.take_turns(has_admitted, queries)?;
             let is_busy = has_admitted || turns > 0;
-            if !is_busy && self.idle.len() == self.slots.len() && !queries.stays() {
+            if !is_busy && self.gathering.is_some() {
+                match self.advance_batch(queries)? {
+                    Next::Round => continue,
+                    Next::End => return Ok(()),
+                    Next::Wait => {}
+                }
+            } else if !is_busy && self.idle.len() == self.slots.len() && !queries.stays() {
                 if self.reads.is_empty() || self.sharing.is_none() {
                     return Ok(());
                 }
@@ -310,7 +342,14 @@ impl<'a> Driver<'a> {
         if self.idle.is_empty() {
             return Ok(false);
         }
-        let Some(number) = queries.next() else { return Ok(false) };
+        if self.gathering.as_mut().is_some_and(|gathering| !gathering.admits()) {
+            return Ok(false);
+        }
+        let next = queries.next();
+        if let Some(gathering) = &mut self.gathering {
+            gathering.admitted(next.is_some(), queries)?;
+        }
+        let Some(number) = next else { return Ok(false) };
         let Some(at) = self.idle.pop() else { return Ok(false) };
         self.batch_left = self.batch_left.saturating_sub(1);
         let active = self.slots.len() - self.idle.len();

@@ -8,11 +8,12 @@ use stratann_core::PAGE;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
+use super::gather::Gathering;
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
 use super::{Driver, MergedReads, Queries};
-use crate::tier::Completion;
+use crate::tier::{Buffer, Completion, Tier};
 
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
 /// than the wait.
@@ -25,11 +26,20 @@ pub(super) struct TierRead {
     read: Read,
     // The page offset of its first byte in the store.
     skip: usize,
-    asker: Asker,
+    to: To,
     // Whether others may have joined it.
     is_shared: bool,
     // Whether its query is in the background.
     is_background: bool,
+}
+
+/// Who gets the bytes of a read.
+#[derive(Clone, Copy)]
+enum To {
+    /// One query, and those that joined it.
+    Query(Asker),
+    /// All queries that wait for a gathered read: its number.
+    Gathered(usize),
 }
 
 /// The reads that the tier makes, by the tag that it knows them by.
@@ -53,6 +63,14 @@ impl TierReads {
         let read = self.reads.get_mut(tag as usize)?.take()?;
         self.free.push(tag as usize);
         Some(read)
+    }
+
+    /// Queues a gathered read of the loader, which knows it by `number`.
+    pub(super) fn load(&mut self, tier: &mut dyn Tier, read: Read, at: Extent, number: usize) {
+        let skip = (at.offset % PAGE as u64) as usize;
+        let load = TierRead { read, skip, to: To::Gathered(number), is_shared: false, is_background: false };
+        let tag = self.add(load);
+        tier.submit(tag, at.store, at.first_page() * PAGE as u64, Buffer::new(at.pages() as usize * PAGE));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -90,6 +108,12 @@ impl<'a> Driver<'a> {
                 Some(ReadResult::Cached(bytes))
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
+                let gathering = self.gathering.as_ref().filter(|own| !own.is_loading());
+                if let (Some(gathering), Some((_, mailbox))) = (gathering, &self.sharing) {
+                    gathering.want(read, mailbox, asker);
+                    self.joined += 1;
+                    continue;
+                }
                 let is_background = self.slots[slot].is_background;
                 if self.postponed(is_background).is_empty() && self.has_room(read, is_background) {
                     self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
@@ -152,7 +176,7 @@ impl<'a> Driver<'a> {
         self.background_reads += usize::from(is_background);
         let is_shared = share == Share::Read;
         let skip = (at.offset % PAGE as u64) as usize;
-        let tag = self.reads.add(TierRead { read, skip, asker, is_shared, is_background });
+        let tag = self.reads.add(TierRead { read, skip, to: To::Query(asker), is_shared, is_background });
         self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
         self.unstarted += 1;
         None
@@ -215,7 +239,10 @@ impl<'a> Driver<'a> {
 
     /// Whether reads are under way that a query of this thread, or of another, may wait for.
     pub(super) fn has_reads(&self) -> bool {
-        !self.reads.is_empty() || self.joined > 0 || self.codes.as_ref().is_some_and(CodeScorer::may_wait)
+        !self.reads.is_empty()
+            || self.joined > 0
+            || self.gathering.as_ref().is_some_and(Gathering::is_loading)
+            || self.codes.as_ref().is_some_and(CodeScorer::may_wait)
     }
 
     /// Takes in completed reads and deliveries; with `wait`, waits for one.
@@ -255,7 +282,7 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
-        let Some(TierRead { read, skip, asker, is_shared, is_background }) = self.reads.remove(tag) else {
+        let Some(TierRead { read, skip, to, is_shared, is_background }) = self.reads.remove(tag) else {
             return;
         };
         self.background_reads -= usize::from(is_background);
@@ -273,6 +300,18 @@ impl<'a> Driver<'a> {
         if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {
             shared.complete(at, || checked.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
         }
+        let asker = match to {
+            To::Query(asker) => asker,
+            To::Gathered(number) => {
+                if let Err(loss) = checked {
+                    queries.lost(read, loss);
+                }
+                if let Some(gathering) = &mut self.gathering {
+                    gathering.deliver(number, checked.map(|()| (buffer, range)));
+                }
+                return;
+            }
+        };
         let result = match checked {
             Ok(()) => ReadResult::Buffer(buffer, range),
             Err(loss) => {

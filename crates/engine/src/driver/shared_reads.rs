@@ -6,11 +6,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::query::{Extent, Loss, Read, Tag};
 
+use super::gather::Loaded;
 use crate::tier::Waker;
 
 /// A query's want, as its thread knows it: its slot, the number of the query in that slot, and the tag of the want.
@@ -25,7 +27,27 @@ pub(super) struct Asker {
 pub(super) struct Delivery {
     pub(super) to: Asker,
     pub(super) read: Read,
-    pub(super) result: Result<Arc<[u8]>, Loss>,
+    pub(super) result: Result<SharedBytes, Loss>,
+}
+
+/// Bytes of a read that several queries use.
+#[derive(Clone)]
+pub(super) enum SharedBytes {
+    /// A copy.
+    Copied(Arc<[u8]>),
+    /// The buffer of a gathered load.
+    Loaded(Arc<Loaded>),
+}
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            SharedBytes::Copied(bytes) => bytes,
+            SharedBytes::Loaded(loaded) => loaded.bytes(),
+        }
+    }
 }
 
 /// Deliveries to one driver thread.
@@ -39,7 +61,7 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    fn deliver(&self, delivery: Delivery) {
+    pub(super) fn deliver(&self, delivery: Delivery) {
         lock(&self.deliveries).push(delivery);
         self.has_deliveries.store(true, Ordering::SeqCst);
         if self.is_waiting.swap(false, Ordering::SeqCst)
@@ -182,7 +204,7 @@ impl SharedReads {
         if joined.is_empty() {
             return;
         }
-        let result = shared();
+        let result = shared().map(SharedBytes::Copied);
         for Joined { mailbox, asker, read } in joined {
             mailbox.deliver(Delivery { to: asker, read, result: result.clone() });
         }

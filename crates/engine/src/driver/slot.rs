@@ -1,7 +1,6 @@
 //! One query in flight: its state, its scratch, and what has arrived for it.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::plan::IndexView;
@@ -10,6 +9,7 @@ use stratann_core::score::Ranking;
 
 use super::Times;
 use super::buffers::BufferPool;
+use super::shared_reads::SharedBytes;
 use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
 use crate::scorer::EarlyTable;
@@ -20,7 +20,7 @@ pub(super) enum ReadResult<'a> {
     /// Bytes read for this query: a range of the pages in the buffer.
     Buffer(Buffer, Range<usize>),
     /// Bytes of a read that this query joined.
-    Shared(Arc<[u8]>),
+    Shared(SharedBytes),
     /// Bytes from the cache.
     Cached(Cached<'a>),
     /// The reply of another server to a job.

@@ -173,6 +173,10 @@ impl Queries for Share<'_, '_> {
         true
     }
 
+    fn loaded(&mut self, loads: &QueryStats) {
+        self.sums.stats.add(loads);
+    }
+
     fn snapshot(&mut self, number: usize) -> Option<Snapshot> {
         let learning = self.batch.learning?;
         learning.snapshot_for(self.batch.epoch(number)).map(Snapshot::from)

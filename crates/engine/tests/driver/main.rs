@@ -3,6 +3,7 @@
 mod cached;
 #[path = "../common/mod.rs"]
 mod common;
+mod gathered;
 mod merged;
 mod turns;
 
