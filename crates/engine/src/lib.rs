@@ -23,6 +23,7 @@ pub mod output;
 pub mod profile;
 pub mod progress;
 pub mod recall;
+pub mod remote_memory;
 pub mod scorer;
 pub mod search;
 pub mod serve;

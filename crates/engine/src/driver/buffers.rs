@@ -59,7 +59,7 @@ impl BufferPool {
             }
         };
         self.used_bytes += size;
-        buffer.show(bytes);
+        buffer.show_exactly(bytes);
         buffer
     }
 

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stratann_core::PAGE;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
@@ -24,7 +23,7 @@ const START_AFTER_NS: u64 = 500_000;
 /// A read that the tier makes for this thread.
 pub(super) struct TierRead {
     read: Read,
-    // The page offset of its first byte in the store.
+    // Bytes of the read before its own first: reads begin at multiples of the tier's alignment.
     skip: usize,
     to: To,
     // Whether others may have joined it.
@@ -67,10 +66,13 @@ impl TierReads {
 
     /// Queues a gathered read of the loader, which knows it by `number`.
     pub(super) fn load(&mut self, tier: &mut dyn Tier, read: Read, at: Extent, number: usize) {
-        let skip = (at.offset % PAGE as u64) as usize;
+        let (offset, bytes) = aligned(tier, at);
+        let skip = (at.offset - offset) as usize;
         let load = TierRead { read, skip, to: To::Gathered(number), is_shared: false, is_background: false };
         let tag = self.add(load);
-        tier.submit(tag, at.store, at.first_page() * PAGE as u64, Buffer::new(at.pages() as usize * PAGE));
+        let mut buffer = Buffer::new(bytes);
+        buffer.show(bytes);
+        tier.submit(tag, at.store, offset, buffer);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -81,6 +83,13 @@ impl TierReads {
     pub(super) fn shared(&self) -> impl Iterator<Item = Extent> {
         self.reads.iter().flatten().filter(|read| read.is_shared).map(|read| read.read.at)
     }
+}
+
+/// Offset and bytes of the read that covers an extent.
+fn aligned(tier: &dyn Tier, at: Extent) -> (u64, usize) {
+    let alignment = tier.alignment() as u64;
+    let offset = at.offset / alignment * alignment;
+    (offset, (at.end() - offset).next_multiple_of(alignment) as usize)
 }
 
 impl<'a> Driver<'a> {
@@ -168,18 +177,23 @@ impl<'a> Driver<'a> {
         let is_background = self.slots[asker.slot as usize].is_background;
         self.has_urgent |= !is_background;
         if share == Share::Join {
-            queries.merged(MergedReads { reads: 1, bytes: at.pages() * PAGE as u64 });
+            queries.merged(MergedReads { reads: 1, bytes: self.aligned(at).1 as u64 });
             self.joined += 1;
             return None;
         }
-        let buffer = self.buffers.take(at.pages() as usize * PAGE);
+        let (offset, bytes) = self.aligned(at);
+        let buffer = self.buffers.take(bytes);
         self.background_reads += usize::from(is_background);
         let is_shared = share == Share::Read;
-        let skip = (at.offset % PAGE as u64) as usize;
+        let skip = (at.offset - offset) as usize;
         let tag = self.reads.add(TierRead { read, skip, to: To::Query(asker), is_shared, is_background });
-        self.tier.submit(tag, at.store, at.first_page() * PAGE as u64, buffer);
+        self.tier.submit(tag, at.store, offset, buffer);
         self.unstarted += 1;
         None
+    }
+
+    fn aligned(&self, at: Extent) -> (u64, usize) {
+        aligned(&*self.tier, at)
     }
 
     pub(super) fn usual_begin(&mut self, count: usize) {
@@ -200,7 +214,7 @@ impl<'a> Driver<'a> {
         let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
         (!is_background || self.background_reads < most)
             && self.tier.room() > 0
-            && self.buffers.has_room(self.tier.locate(read.at).unwrap_or(read.at).pages() as usize * PAGE)
+            && self.buffers.has_room(self.aligned(self.tier.locate(read.at).unwrap_or(read.at)).1)
     }
 
     fn postponed(&mut self, is_background: bool) -> &mut VecDeque<(Asker, Read)> {

@@ -22,16 +22,16 @@ impl Tls {
 }
 
 /// A connection.
-pub(super) struct Wire(Timed);
+pub(crate) struct Wire(Timed);
 
 impl Wire {
     /// Over a connection to the server that `peer` (`HOST:PORT`) names.
-    pub(super) fn dial(tls: Option<&Tls>, _: &str, stream: Timed) -> io::Result<Wire> {
+    pub(crate) fn dial(tls: Option<&Tls>, _: &str, stream: Timed) -> io::Result<Wire> {
         Wire::accept(tls, stream)
     }
 
     /// Over a connection that was accepted.
-    pub(super) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
+    pub(crate) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
         match tls {
             None => Ok(Wire(stream)),
             Some(tls) => match *tls {},
@@ -39,7 +39,7 @@ impl Wire {
     }
 
     /// The greeting has ended, and with it its deadline.
-    pub(super) fn end_greeting(&mut self) -> io::Result<()> {
+    pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         self.0.end_greeting()
     }
 }

@@ -24,23 +24,37 @@ use stratann_core::peer::message;
 use stratann_core::query::wire;
 
 /// Bytes of a nonce.
-pub(super) const NONCE_BYTES: usize = 32;
-const MAGIC: &[u8; 8] = b"STRATANN";
+pub(crate) const NONCE_BYTES: usize = 32;
 const VERSION: u32 = 2;
 const VERSIONS_BYTES: usize = 8;
 const PROOF_BYTES: usize = 32;
 const OPENING_BYTES: usize = 12 + VERSIONS_BYTES + NONCE_BYTES;
 const CLAIM_BYTES: usize = 12 + VERSIONS_BYTES + 2 + 8 + NONCE_BYTES;
 const REPLY_BYTES: usize = 1 + 8;
+/// Bytes that the dialed side receives.
+pub(crate) const ANSWERED_BYTES: usize = CLAIM_BYTES + PROOF_BYTES;
+
+/// What two sides are to each other. A greeting in one role proves nothing in another.
+pub(crate) struct Role {
+    magic: &'static [u8; 8],
+    dials: &'static [u8],
+    answers: &'static [u8],
+}
+
+/// Two servers of a cluster.
+const PEERS: Role = Role { magic: b"STRATANN", dials: b"dials", answers: b"answers" };
+/// A compute node, which dials, and a memory node.
+pub(crate) const REMOTE_MEMORY: Role =
+    Role { magic: b"STRATMEM", dials: b"uses remote memory", answers: b"has remote memory" };
 
 /// Number, build and secret of one side.
 #[derive(Clone)]
-pub(super) struct Identity<'a> {
-    pub(super) server: u8,
-    pub(super) servers: usize,
-    pub(super) build: u64,
-    pub(super) secret: &'a [u8],
-    pub(super) versions: Versions,
+pub(crate) struct Identity<'a> {
+    pub(crate) server: u8,
+    pub(crate) servers: usize,
+    pub(crate) build: u64,
+    pub(crate) secret: &'a [u8],
+    pub(crate) versions: Versions,
 }
 
 /// Versions of frames and of states that a server reads and writes.
@@ -63,7 +77,7 @@ impl Default for Versions {
 
 impl Versions {
     /// The newest versions of frames and states that both sides have.
-    pub(super) fn agree(&self, other: &Versions) -> Option<Agreed> {
+    pub(crate) fn agree(&self, other: &Versions) -> Option<Agreed> {
         let newest = |a: (u16, u16), b: (u16, u16)| Some(a.1.min(b.1)).filter(|&v| v >= a.0.max(b.0));
         Some(Agreed {
             frames: newest(self.frames, other.frames)?.into(),
@@ -106,7 +120,7 @@ pub struct Agreed {
 
 /// Why a greeting failed.
 #[derive(Debug)]
-pub(super) enum GreetingError {
+pub(crate) enum GreetingError {
     /// The connection broke, or took too long.
     Io(io::Error),
     /// It is no stratann server.
@@ -157,24 +171,34 @@ impl std::fmt::Display for GreetingError {
 }
 
 /// Greets server `to` over a dialed connection.
-pub(super) fn dial(
+pub(crate) fn dial(
+    me: &Identity<'_>,
+    to: u8,
+    stream: &mut (impl Read + Write),
+) -> Result<Agreed, GreetingError> {
+    dial_as(&PEERS, me, to, stream)
+}
+
+/// As [`dial`], in any role.
+pub(crate) fn dial_as(
+    role: &Role,
     me: &Identity<'_>,
     to: u8,
     stream: &mut (impl Read + Write),
 ) -> Result<Agreed, GreetingError> {
     let mut opening = [0; OPENING_BYTES];
     stream.read_exact(&mut opening)?;
-    check_magic(&opening)?;
+    check_magic(role, &opening)?;
     let theirs = Versions::read(&opening);
     let agreed = me.versions.agree(&theirs);
     let mut claim = Vec::with_capacity(CLAIM_BYTES + PROOF_BYTES);
-    claim.extend_from_slice(MAGIC);
+    claim.extend_from_slice(role.magic);
     claim.extend_from_slice(&VERSION.to_le_bytes());
     claim.extend_from_slice(&me.versions.bytes());
     claim.extend_from_slice(&[me.server, to]);
     claim.extend_from_slice(&me.build.to_le_bytes());
     claim.extend_from_slice(&nonce()?);
-    let proof = sign(me.secret, b"dials", &[&opening, &claim]);
+    let proof = sign(me.secret, role.dials, &[&opening, &claim]);
     let sent = [claim.as_slice(), proof.as_ref()].concat();
     stream.write_all(&sent)?;
     let mut reply = [0; REPLY_BYTES + PROOF_BYTES];
@@ -184,7 +208,7 @@ pub(super) fn dial(
     match verdict[0] {
         // Without the secret it can prove nothing else.
         1 => Err(GreetingError::Secret),
-        _ if !is_signed(me.secret, b"answers", &[&opening, &sent, verdict], proof) => {
+        _ if !is_signed(me.secret, role.answers, &[&opening, &sent, verdict], proof) => {
             Err(GreetingError::Secret)
         }
         0 => agreed.ok_or(GreetingError::Versions(theirs)),
@@ -196,26 +220,48 @@ pub(super) fn dial(
 
 /// Greets the dialing server. `find` returns the identity that serves a build here; `build` is reported when there is
 /// none. Returns the number of the dialing server and the value that `find` returned.
-pub(super) fn answer<'a, T>(
+pub(crate) fn answer<'a, T>(
     secret: &[u8],
     (build, versions): (u64, Versions),
     find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
     stream: &mut (impl Read + Write),
 ) -> Result<(u8, T), GreetingError> {
+    let opening = opening(&PEERS, versions)?;
+    stream.write_all(&opening)?;
+    let mut received = [0; ANSWERED_BYTES];
+    stream.read_exact(&mut received)?;
+    let (reply, verdict) = judge(&PEERS, secret, (&opening, &received), (build, versions), find);
+    stream.write_all(&reply)?;
+    verdict
+}
+
+/// What the dialed side sends first.
+pub(crate) fn opening(role: &Role, versions: Versions) -> io::Result<Vec<u8>> {
     let mut opening = Vec::with_capacity(OPENING_BYTES);
-    opening.extend_from_slice(MAGIC);
+    opening.extend_from_slice(role.magic);
     opening.extend_from_slice(&VERSION.to_le_bytes());
     opening.extend_from_slice(&versions.bytes());
     opening.extend_from_slice(&nonce()?);
-    stream.write_all(&opening)?;
-    let mut received = [0; CLAIM_BYTES + PROOF_BYTES];
-    stream.read_exact(&mut received)?;
-    check_magic(&received)?;
+    Ok(opening)
+}
+
+/// Judges what came in answer to an opening. Returns the reply, which is empty for a stranger, and the outcome, as
+/// [`answer`] does.
+pub(crate) fn judge<'a, T>(
+    role: &Role,
+    secret: &[u8],
+    (opening, received): (&[u8], &[u8; ANSWERED_BYTES]),
+    (build, versions): (u64, Versions),
+    find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
+) -> (Vec<u8>, Result<(u8, T), GreetingError>) {
+    if let Err(why) = check_magic(role, received) {
+        return (Vec::new(), Err(why));
+    }
     let (claim, proof) = received.split_at(CLAIM_BYTES);
     let (server, to) = (claim[20], claim[21]);
     let theirs = claim[22..30].try_into().map_or(0, u64::from_le_bytes);
     let offered = Versions::read(claim);
-    let verdict = match is_signed(secret, b"dials", &[&opening, claim], proof).then(|| find(theirs)) {
+    let verdict = match is_signed(secret, role.dials, &[opening, claim], proof).then(|| find(theirs)) {
         None => Err((1, GreetingError::Secret)),
         Some(None) => Err((2, GreetingError::Build(theirs))),
         Some(Some((me, _)))
@@ -228,14 +274,13 @@ pub(super) fn answer<'a, T>(
     };
     let mut reply = vec![verdict.as_ref().map_or_else(|(code, _)| *code, |_| 0)];
     reply.extend_from_slice(&if verdict.is_ok() { theirs } else { build }.to_le_bytes());
-    let proof = sign(secret, b"answers", &[&opening, &received, &reply]);
+    let proof = sign(secret, role.answers, &[opening, received, &reply]);
     reply.extend_from_slice(proof.as_ref());
-    stream.write_all(&reply)?;
-    verdict.map_err(|(_, why)| why)
+    (reply, verdict.map_err(|(_, why)| why))
 }
 
-fn check_magic(bytes: &[u8]) -> Result<(), GreetingError> {
-    if bytes[..8] != *MAGIC {
+fn check_magic(role: &Role, bytes: &[u8]) -> Result<(), GreetingError> {
+    if bytes[..8] != *role.magic {
         return Err(GreetingError::Stranger);
     }
     let version = bytes[8..12].try_into().map_or(0, u32::from_le_bytes);

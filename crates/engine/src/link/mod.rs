@@ -12,15 +12,15 @@
 //! the link of its build.
 
 mod dial;
-mod greeting;
+pub(crate) mod greeting;
 mod listen;
 mod outbox;
 #[cfg(feature = "tls")]
-mod secure;
+pub(crate) mod secure;
 #[cfg(not(feature = "tls"))]
 #[path = "clear.rs"]
-mod secure;
-mod timed;
+pub(crate) mod secure;
+pub(crate) mod timed;
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +42,7 @@ use crate::ledger::Reservation;
 /// A server that sends nothing for this long counts as dead.
 pub const SILENCE: Duration = Duration::from_secs(2);
 /// Time for a whole greeting, of both sides.
-const GREETING: Duration = SILENCE;
+pub(crate) const GREETING: Duration = SILENCE;
 /// Interval of keepalive frames on an idle connection.
 const KEEPALIVE: Duration = Duration::from_millis(250);
 

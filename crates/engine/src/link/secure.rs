@@ -78,7 +78,7 @@ fn unfit(path: &Path, error: &rustls::Error) -> Error {
 }
 
 /// A connection.
-pub(super) enum Wire {
+pub(crate) enum Wire {
     Plain(Timed),
     Dialed(Box<StreamOwned<ClientConnection, Timed>>),
     Accepted(Box<StreamOwned<ServerConnection, Timed>>),
@@ -86,7 +86,7 @@ pub(super) enum Wire {
 
 impl Wire {
     /// Wraps a dialed connection to `peer` (`HOST:PORT`).
-    pub(super) fn dial(tls: Option<&Tls>, peer: &str, stream: Timed) -> io::Result<Wire> {
+    pub(crate) fn dial(tls: Option<&Tls>, peer: &str, stream: Timed) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
@@ -96,14 +96,14 @@ impl Wire {
     }
 
     /// Wraps an accepted connection.
-    pub(super) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
+    pub(crate) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let connection = ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;
         Ok(Wire::Accepted(Box::new(StreamOwned::new(connection, stream))))
     }
 
     /// The greeting has ended, and with it its deadline.
-    pub(super) fn end_greeting(&mut self) -> io::Result<()> {
+    pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         match self {
             Wire::Plain(stream) => stream.end_greeting(),
             Wire::Dialed(stream) => stream.sock.end_greeting(),

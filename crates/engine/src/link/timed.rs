@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::SILENCE;
 
 /// A TCP connection with time-outs.
-pub(super) struct Timed {
+pub(crate) struct Timed {
     stream: TcpStream,
     // `None` once the greeting has ended: then each read and write has [`SILENCE`].
     deadline: Option<Instant>,
@@ -15,14 +15,14 @@ pub(super) struct Timed {
 
 impl Timed {
     /// A connection whose greeting begins now and may take `greeting`.
-    pub(super) fn new(stream: TcpStream, greeting: Duration) -> io::Result<Timed> {
+    pub(crate) fn new(stream: TcpStream, greeting: Duration) -> io::Result<Timed> {
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
         Ok(Timed { stream, deadline: Some(Instant::now() + greeting) })
     }
 
     /// The greeting has ended.
-    pub(super) fn end_greeting(&mut self) -> io::Result<()> {
+    pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         self.deadline = None;
         self.stream.set_read_timeout(Some(SILENCE))?;
         self.stream.set_write_timeout(Some(SILENCE))

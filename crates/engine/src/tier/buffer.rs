@@ -14,7 +14,7 @@ unsafe impl bytemuck::Pod for Page {}
 /// Whole pages, aligned to a page, at a stable address.
 pub struct Buffer {
     pages: Box<[Page]>,
-    // Number of pages in use, from the first on.
+    // Number of bytes in use, from the first on.
     used: usize,
     registered: Option<u16>,
 }
@@ -22,13 +22,22 @@ pub struct Buffer {
 impl Buffer {
     /// Allocates zeroed memory of `bytes`, rounded up to whole pages.
     pub fn new(bytes: usize) -> Buffer {
-        let used = bytes.div_ceil(PAGE);
-        Buffer { pages: vec![Page([0; PAGE]); used].into_boxed_slice(), used, registered: None }
+        let pages = bytes.div_ceil(PAGE);
+        Buffer {
+            pages: vec![Page([0; PAGE]); pages].into_boxed_slice(),
+            used: pages * PAGE,
+            registered: None,
+        }
     }
 
     /// Limits the buffer to the first `bytes`, rounded up to whole pages, at most its original size.
     pub fn show(&mut self, bytes: usize) {
-        self.used = bytes.div_ceil(PAGE).min(self.pages.len());
+        self.show_exactly(bytes.div_ceil(PAGE).saturating_mul(PAGE));
+    }
+
+    /// Limits the buffer to the first `bytes`, at most its original size: for tiers whose reads are no whole pages.
+    pub fn show_exactly(&mut self, bytes: usize) {
+        self.used = bytes.min(self.pages.len() * PAGE);
     }
 
     /// Number of this memory in a ring where it is registered.
@@ -47,20 +56,20 @@ impl Buffer {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.pages[..self.used])
+        &bytemuck::cast_slice(&self.pages)[..self.used]
     }
 
     /// The bytes, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.pages[..self.used])
+        &mut bytemuck::cast_slice_mut(&mut self.pages)[..self.used]
     }
 
     /// Number of bytes.
     pub fn len(&self) -> usize {
-        self.used * PAGE
+        self.used
     }
 
-    /// Returns whether the buffer has no pages.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }

@@ -17,6 +17,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use stratann_core::PAGE;
 use stratann_core::query::{Extent, StoreId};
 
 pub use buffer::Buffer;
@@ -67,8 +68,13 @@ pub trait Tier {
         Some(at)
     }
 
-    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of the page). It starts at once,
-    /// with [`Tier::start`], or with the next [`Tier::poll`] that waits.
+    /// Bytes whose multiples offsets and lengths of reads are: a power of two, up to the page.
+    fn alignment(&self) -> usize {
+        PAGE
+    }
+
+    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of [`Tier::alignment`]). It starts
+    /// at once, with [`Tier::start`], or with the next [`Tier::poll`] that waits.
     ///
     /// # Panics
     /// When there is no room: the caller asks first.

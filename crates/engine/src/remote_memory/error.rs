@@ -1,0 +1,124 @@
+//! Errors of remote memory.
+
+use crate::{Error, ErrorKind};
+
+/// Why an operation on remote memory failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// A range that is not in the region.
+    #[error(
+        "the range of {bytes} bytes at {offset} is not in the region of {region_bytes} bytes; start the memory node \
+         with a larger --size, or load the index again"
+    )]
+    OutOfBounds {
+        /// The first byte.
+        offset: u64,
+        /// The number of bytes.
+        bytes: u64,
+        /// Size of the region.
+        region_bytes: u64,
+    },
+    /// An atomic operation that is not at a multiple of 8.
+    #[error("an atomic operation at {offset}, which is no multiple of 8; use a word at a multiple of 8")]
+    Unaligned {
+        /// The first byte.
+        offset: u64,
+    },
+    /// A request with too many operations.
+    #[error("a request of {operations} operations; use up to {limit}, such as by a smaller --doorbell")]
+    TooMany {
+        /// How many there are.
+        operations: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A request with too many bytes.
+    #[error("a request of {bytes} bytes; use up to {limit}, such as by a smaller --doorbell")]
+    TooLarge {
+        /// How many there are.
+        bytes: u64,
+        /// How many there may be.
+        limit: u64,
+    },
+    /// There is no connection.
+    #[error(
+        "the memory node at {address} cannot be reached: {why}; check that it runs{}",
+        if *may_have_run { ". Changes of this request may have been made: read before you repeat them" } else { "" }
+    )]
+    Disconnected {
+        /// Address of the node.
+        address: String,
+        /// What happened.
+        why: String,
+        /// Whether the request may have changed the region.
+        may_have_run: bool,
+    },
+    /// The node came back with another region.
+    #[error(
+        "the memory node at {address} came back with another region (epoch {found:016x}, before {expected:016x}): \
+         what it had is gone. Load the index into it with `stratann memory-node load`, and connect again"
+    )]
+    EpochChanged {
+        /// Address of the node.
+        address: String,
+        /// Epoch of the first connection.
+        expected: u64,
+        /// Epoch now.
+        found: u64,
+    },
+    /// The node has another key.
+    #[error(
+        "the memory node at {address} has another key; give --key-file the file that the node was started with"
+    )]
+    Key {
+        /// Address of the node.
+        address: String,
+    },
+    /// The node has another version, or something else listens there.
+    #[error("{address} is no memory node of this version: {why}")]
+    Version {
+        /// Address of the node.
+        address: String,
+        /// What it is.
+        why: String,
+    },
+    /// The node, or something between, broke the protocol.
+    #[error("the memory node at {address} sent what cannot be read ({why}); check the network, and use TLS")]
+    Protocol {
+        /// Address of the node.
+        address: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Two nodes have one number.
+    #[error(
+        "the memory nodes at {first} and {second} both have the number {node}; start each with a --node-id of its own"
+    )]
+    SameNode {
+        /// Address of a node.
+        first: String,
+        /// Address of another.
+        second: String,
+        /// Their number.
+        node: u8,
+    },
+    /// A back end that cannot be used here.
+    #[error("{address} cannot be used: {why}")]
+    Unavailable {
+        /// The address.
+        address: String,
+        /// What is missing, and what to do.
+        why: String,
+    },
+}
+
+impl From<MemoryError> for Error {
+    fn from(error: MemoryError) -> Error {
+        let kind = match error {
+            MemoryError::Disconnected { .. } | MemoryError::Protocol { .. } => ErrorKind::Io,
+            MemoryError::EpochChanged { .. } => ErrorKind::Corrupt,
+            _ => ErrorKind::BadInput,
+        };
+        Error { kind, message: error.to_string() }
+    }
+}

@@ -1,0 +1,312 @@
+//! One connection of a memory node: the greeting, and requests in order.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use super::super::protocol::{self, Refusal, ReplyHeader, Request};
+use super::super::region::Region;
+use super::super::{MemoryError, Operation};
+use crate::link::greeting::{self, ANSWERED_BYTES, GreetingError, Identity, REMOTE_MEMORY, Versions};
+use crate::link::secure::{Tls, Wire};
+use crate::link::timed::Timed;
+
+/// Bytes of a reply that wait to be sent.
+const OUTPUT_BYTES: usize = 256 << 10;
+/// Bytes that are read from one connection before others have their turn.
+const INPUT_BYTES: usize = 1 << 20;
+/// Time for a whole greeting.
+const GREETING: Duration = crate::link::GREETING;
+
+/// Why a connection is closed.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The other side closed it.
+    Closed,
+    /// The reason.
+    Because(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
+        End::Because(error.to_string())
+    }
+}
+
+/// An accepted connection.
+pub(super) struct Connection {
+    wire: Wire,
+    descriptor: RawFd,
+    stage: Stage,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    reply: Option<Reply>,
+    // Bytes may wait where poll(2) does not see them.
+    is_eager: bool,
+    is_unflushed: bool,
+    // No more is read: it closes when all is sent.
+    last_words: Option<String>,
+    number: u64,
+}
+
+enum Stage {
+    Greeting { opening: Vec<u8>, deadline: Instant },
+    Open,
+}
+
+/// A reply that is being made.
+struct Reply {
+    requests: Vec<Request>,
+    frame: Vec<u8>,
+    // The request that is executed, and bytes of its result so far.
+    at: usize,
+    done: u64,
+    sum: Xxh3,
+}
+
+impl Connection {
+    /// Begins to greet.
+    pub(super) fn new(stream: TcpStream, tls: Option<&Tls>, number: u64) -> io::Result<Connection> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        super::sockets::end_when_silent(&stream)?;
+        let descriptor = stream.as_raw_fd();
+        let opening = greeting::opening(&REMOTE_MEMORY, super::versions())?;
+        Ok(Connection {
+            wire: Wire::accept(tls, Timed::new(stream, GREETING)?)?,
+            descriptor,
+            output: opening.clone(),
+            stage: Stage::Greeting { opening, deadline: Instant::now() + GREETING },
+            input: Vec::new(),
+            sent: 0,
+            reply: None,
+            is_eager: false,
+            is_unflushed: false,
+            last_words: None,
+            number,
+        })
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    /// When it must have greeted.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Greeting { deadline, .. } => Some(*deadline),
+            Stage::Open => None,
+        }
+    }
+
+    /// Whether it takes more bytes. One whose reply is not made yet takes none.
+    pub(super) fn wants_input(&self) -> bool {
+        self.reply.is_none() && self.last_words.is_none()
+    }
+
+    /// Whether it has bytes that poll(2) does not see.
+    pub(super) fn is_eager(&self) -> bool {
+        self.is_eager && self.wants_input()
+    }
+
+    /// Whether it has something to send.
+    pub(super) fn wants_output(&self) -> bool {
+        self.sent < self.output.len() || self.reply.is_some() || self.is_unflushed
+    }
+
+    /// Reads what has come, and begins to execute a whole request.
+    pub(super) fn receive(&mut self, secret: &[u8], region: &Region, attach: &[u8]) -> Result<(), End> {
+        self.is_eager = false;
+        let mut taken = 0;
+        while self.wants_input() {
+            let wanted = self.wanted()?;
+            if self.input.len() >= wanted {
+                self.advance(secret, region, attach)?;
+                continue;
+            }
+            if taken >= INPUT_BYTES {
+                self.is_eager = true;
+                break;
+            }
+            let have = self.input.len();
+            self.input.resize(wanted.min(have + OUTPUT_BYTES), 0);
+            let read = self.wire.read(&mut self.input[have..]);
+            self.input.truncate(have + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) if have == 0 => return Err(End::Closed),
+                Ok(0) => return Err(End::Because("it ended within a request".into())),
+                Ok(n) => taken += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // What follows a request waits until its reply is made.
+        self.is_eager |= self.reply.is_some();
+        Ok(())
+    }
+
+    /// Bytes of the whole message at the front.
+    fn wanted(&self) -> Result<usize, End> {
+        match &self.stage {
+            Stage::Greeting { .. } => Ok(ANSWERED_BYTES),
+            Stage::Open => {
+                let length = protocol::request_len(&self.input).map_err(|e| End::Because(e.to_string()))?;
+                Ok(length.unwrap_or(protocol::REQUEST_HEADER))
+            }
+        }
+    }
+
+    fn advance(&mut self, secret: &[u8], region: &Region, attach: &[u8]) -> Result<(), End> {
+        let message = std::mem::take(&mut self.input);
+        match &self.stage {
+            Stage::Greeting { opening, .. } => {
+                let received = message.first_chunk().ok_or(End::Closed)?;
+                let versions = super::versions();
+                let me = Identity { server: 0, servers: 2, build: 0, secret, versions };
+                let find = |_| Some((me, ()));
+                let (reply, verdict) =
+                    greeting::judge(&REMOTE_MEMORY, secret, (opening, received), (0, versions), find);
+                self.output.extend_from_slice(&reply);
+                match verdict {
+                    Ok(_) => {
+                        self.wire.end_greeting()?;
+                        self.stage = Stage::Open;
+                    }
+                    Err(why) => self.last_words = Some(refusal(&why)),
+                }
+            }
+            Stage::Open => self.begin(message, region, attach)?,
+        }
+        Ok(())
+    }
+
+    /// Begins the reply to a request.
+    fn begin(&mut self, frame: Vec<u8>, region: &Region, attach: &[u8]) -> Result<(), End> {
+        let (number, requests) = protocol::decode(&frame).map_err(|e| End::Because(e.to_string()))?;
+        let checked = match protocol::check(&requests, region.facts().region_bytes) {
+            Ok(()) if attach.is_empty() && requests.contains(&Request::Attach) => {
+                Err(MemoryError::Unavailable { address: String::new(), why: String::new() })
+            }
+            checked => checked,
+        };
+        let refusal = checked.err().and_then(|error| Refusal::of(&error));
+        if let Some(Refusal { code, body }) = refusal {
+            let header = ReplyHeader { number, code, body_bytes: body.len() as u64 };
+            self.output.extend_from_slice(&header.bytes());
+            self.output.extend_from_slice(&body);
+            self.output.extend_from_slice(&xxhash_rust::xxh3::xxh3_64(&body).to_le_bytes());
+            return Ok(());
+        }
+        let body_bytes = requests.iter().map(|request| request.result_bytes(attach.len())).sum();
+        self.output.extend_from_slice(&ReplyHeader { number, code: 0, body_bytes }.bytes());
+        self.reply = Some(Reply { requests, frame, at: 0, done: 0, sum: Xxh3::new() });
+        Ok(())
+    }
+
+    /// Executes the request at hand, as long as its results have room.
+    pub(super) fn produce(&mut self, region: &mut Region, attach: &[u8]) {
+        let Some(reply) = &mut self.reply else { return };
+        while self.output.len() - self.sent < OUTPUT_BYTES {
+            let Some(request) = reply.requests.get(reply.at) else {
+                self.output.extend_from_slice(&reply.sum.digest().to_le_bytes());
+                self.reply = None;
+                return;
+            };
+            let from = self.output.len();
+            let is_done = reply.execute(*request, region, attach, &mut self.output);
+            reply.sum.update(&self.output[from..]);
+            if is_done {
+                (reply.at, reply.done) = (reply.at + 1, 0);
+            }
+        }
+    }
+
+    /// Sends what it can.
+    pub(super) fn send(&mut self) -> Result<(), End> {
+        while self.sent < self.output.len() {
+            match self.wire.write(&self.output[self.sent..]) {
+                Ok(0) => return Err(End::Closed),
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if self.sent == self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        }
+        self.is_unflushed = match self.wire.flush() {
+            Ok(()) => false,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => true,
+            Err(e) => return Err(e.into()),
+        };
+        match &self.last_words {
+            Some(why) if !self.wants_output() => Err(End::Because(why.clone())),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Reply {
+    /// Executes a part of a request. Returns whether it was the last.
+    fn execute(&mut self, request: Request, region: &mut Region, attach: &[u8], out: &mut Vec<u8>) -> bool {
+        let frame = &self.frame;
+        let mut atomic = |mut operation: Operation<'_>| {
+            region.execute(&mut operation);
+            out.extend_from_slice(&operation.old().to_le_bytes());
+        };
+        match request {
+            Request::Facts => out.extend_from_slice(&protocol::facts_bytes(&region.facts())),
+            Request::Attach => out.extend_from_slice(attach),
+            Request::Write { offset, at, bytes } => {
+                let from = &frame[at..at + bytes as usize];
+                region.execute(&mut Operation::Write { offset, from });
+            }
+            Request::FetchAdd { offset, add } => atomic(Operation::FetchAdd { offset, add, old: 0 }),
+            Request::CompareSwap { offset, expected, new } => {
+                atomic(Operation::CompareSwap { offset, expected, new, old: 0 });
+            }
+            Request::Read { offset, bytes } => {
+                let part = (u64::from(bytes) - self.done).min(OUTPUT_BYTES as u64);
+                let from = out.len();
+                out.resize(from + part as usize, 0);
+                region.read(offset + self.done, &mut out[from..]);
+                self.done += part;
+                return self.done == u64::from(bytes);
+            }
+        }
+        true
+    }
+}
+
+fn refusal(why: &GreetingError) -> String {
+    match why {
+        GreetingError::Secret => {
+            "it has another key; give it the file of --key-file that this node has".into()
+        }
+        GreetingError::Stranger => {
+            "it is no compute node of stratann; check what connects to this address".into()
+        }
+        GreetingError::Versions(theirs) => versions_differ(theirs),
+        why => why.to_string(),
+    }
+}
+
+/// What to say of a side with other versions.
+pub(in super::super) fn versions_differ(theirs: &Versions) -> String {
+    let (oldest, newest) = theirs.frames;
+    format!(
+        "it speaks versions {oldest} to {newest} of the protocol of memory nodes, this program {}; run one version",
+        protocol::VERSION
+    )
+}

@@ -1,0 +1,59 @@
+//! Waiting for many sockets, and options of sockets that the standard library lacks.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// Seconds without a sign of life, or with data that is not taken, after which a connection is closed.
+const SILENCE_S: libc::c_int = 30;
+
+/// A descriptor to wait for, and what has come of it.
+pub(super) type Watched = libc::pollfd;
+
+/// Waits for bytes to read, for space to write, or for both.
+pub(super) fn watched(descriptor: RawFd, reads: bool, writes: bool) -> Watched {
+    let events = if reads { libc::POLLIN } else { 0 } | if writes { libc::POLLOUT } else { 0 };
+    Watched { fd: descriptor, events, revents: 0 }
+}
+
+/// Whether a read brings bytes, an end or an error.
+pub(super) fn is_readable(watched: &Watched) -> bool {
+    watched.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// Waits until one is ready, or for `time`.
+pub(super) fn wait(all: &mut [Watched], time: Option<Duration>) -> io::Result<()> {
+    let milliseconds = time.map_or(-1, |t| t.as_millis().min(60_000) as libc::c_int);
+    // SAFETY: the array is valid for as many entries as are given.
+    let count = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, milliseconds) };
+    match io::Error::last_os_error() {
+        _ if count >= 0 => Ok(()),
+        e if e.kind() == io::ErrorKind::Interrupted => {
+            all.iter_mut().for_each(|watched| watched.revents = 0);
+            Ok(())
+        }
+        e => Err(e),
+    }
+}
+
+/// Lets the kernel close a connection whose other side has gone silently.
+pub(super) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, SILENCE_S / 3),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, SILENCE_S / 3),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 2),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE_S * 1000),
+    ];
+    for (level, name, value) in options {
+        let bytes = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the value is an integer of the length that is given.
+        let set =
+            unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, (&raw const value).cast(), bytes) };
+        if set != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Remote memory on the same host: a segment of shared memory, without a thread of the memory node.
+
+use super::operation::{check_bounds, check_limits};
+use super::region::{Segment, open_segment};
+use super::{Facts, MemoryError, Operation, RemoteMemory};
+
+/// The segment of a node. Reads and writes are copies of words, atomic operations those of the processor.
+pub(super) struct ShmMemory {
+    address: String,
+    name: String,
+    segment: Segment,
+}
+
+impl ShmMemory {
+    /// Maps the segment of a node.
+    pub(super) fn connect(address: &str, name: &str) -> Result<ShmMemory, MemoryError> {
+        let segment = open_segment(address, name)?;
+        let memory = ShmMemory { address: address.into(), name: name.into(), segment };
+        memory.check(false)?;
+        Ok(memory)
+    }
+
+    /// Checks that the segment is still the node's.
+    fn check(&self, may_have_run: bool) -> Result<(), MemoryError> {
+        if !self.segment.has_ended() {
+            return Ok(());
+        }
+        let (address, expected) = (self.address.clone(), self.segment.facts().epoch);
+        match open_segment(&self.address, &self.name) {
+            Ok(other) if other.facts().epoch != expected => {
+                Err(MemoryError::EpochChanged { address, expected, found: other.facts().epoch })
+            }
+            _ => {
+                Err(MemoryError::Disconnected { address, why: "its segment has ended".into(), may_have_run })
+            }
+        }
+    }
+}
+
+impl RemoteMemory for ShmMemory {
+    fn facts(&self) -> Facts {
+        self.segment.facts()
+    }
+
+    fn execute(&mut self, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
+        check_limits(operations.iter().map(Operation::access))?;
+        check_bounds(operations.iter().map(Operation::access), self.facts().region_bytes)?;
+        self.check(false)?;
+        operations.iter_mut().for_each(|operation| self.segment.bytes().execute(operation));
+        // A change of a segment that ended meanwhile may be lost.
+        self.check(operations.iter().any(Operation::changes))
+    }
+
+    fn backend(&self) -> &'static str {
+        "shm"
+    }
+}
